@@ -1,0 +1,57 @@
+//! The other side: what a guest's driver sees of an adapter, in process or through a socket.
+
+use std::sync::Arc;
+
+use nicety_memory::Map;
+
+/// Why an access did not happen: the device is gone, or its server is.
+#[derive(Debug, thiserror::Error)]
+#[error("the device does not answer: {0}")]
+pub struct BusError(pub String);
+
+/// How a device interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterruptKind {
+    /// The INTx line: level, masked by its delivery until it is unmasked.
+    Intx,
+    /// One message.
+    Msi,
+    /// This many vectors.
+    Msix(u16),
+}
+
+/// A PCI function, seen from its driver.
+pub trait Bus {
+    /// Reads configuration space.
+    fn config_read(&mut self, offset: u16, data: &mut [u8]) -> Result<(), BusError>;
+
+    /// Writes configuration space.
+    fn config_write(&mut self, offset: u16, data: &[u8]) -> Result<(), BusError>;
+
+    /// Reads a BAR.
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]) -> Result<(), BusError>;
+
+    /// Writes a BAR. It may be posted: a later read is ordered behind it.
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8]) -> Result<(), BusError>;
+
+    /// The guest's memory. Its addresses are the bus's.
+    fn memory(&self) -> &Arc<Map>;
+
+    /// Turns interrupts of this kind on, in the device's configuration space and wherever else it takes.
+    fn interrupts(&mut self, kind: InterruptKind) -> Result<(), BusError>;
+
+    /// A delivered INTx is handled: let it come again.
+    fn unmask_line(&mut self) -> Result<(), BusError>;
+
+    /// Reads a 32-bit register.
+    fn read32(&mut self, bar: u8, offset: u64) -> Result<u32, BusError> {
+        let mut data = [0; 4];
+        self.read(bar, offset, &mut data)?;
+        Ok(u32::from_le_bytes(data))
+    }
+
+    /// Writes a 32-bit register.
+    fn write32(&mut self, bar: u8, offset: u64, value: u32) -> Result<(), BusError> {
+        self.write(bar, offset, &value.to_le_bytes())
+    }
+}

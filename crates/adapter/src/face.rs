@@ -1,0 +1,107 @@
+//! How a guest sees an adapter: as a PCI function, or as virtio rings.
+
+use nicety_pci::{Function, Rom};
+
+use crate::adapter::Context;
+
+/// One of the two faces.
+pub enum Face<'a> {
+    /// A PCI function with registers: for vfio-user, or in a VMM's own process.
+    Pci(&'a mut dyn PciFace),
+    /// virtio rings without registers: for vhost-user.
+    Rings(&'a mut dyn RingFace),
+}
+
+impl std::fmt::Debug for Face<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Face::Pci(_) => "Pci",
+            Face::Rings(_) => "Rings",
+        })
+    }
+}
+
+/// A part of a BAR that holds nothing but doorbells: a guest may write it without anybody being told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mappable {
+    /// The BAR.
+    pub bar: u8,
+    /// First byte in it; a multiple of the page size.
+    pub offset: u64,
+    /// Bytes; a multiple of the page size.
+    pub len: u64,
+}
+
+/// Registers behind a PCI function.
+pub trait PciFace {
+    /// Configuration space, BARs and capabilities.
+    fn function(&self) -> &Function;
+
+    /// A write to configuration space. Reads are [`Function::config_read`]'s.
+    fn config_write(&mut self, offset: u16, data: &[u8], cx: &mut Context<'_>);
+
+    /// A read of 1, 2, 4 or 8 bytes (or a block copy) at any offset. What is not there reads as ones.
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>);
+
+    /// A write of 1, 2, 4 or 8 bytes (or a block copy) at any offset. What is not there is ignored, and counted.
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>);
+
+    /// Whether its doorbells can be mapped.
+    fn mappable(&self) -> Option<Mappable> {
+        None
+    }
+
+    /// A part of a BAR that holds nothing, of a device whose driver takes register writes for done when the next
+    /// instruction runs: a VMM that posts writes, as QEMU does, posts none to a device that has a part to be mapped.
+    fn spare(&self) -> Option<Mappable> {
+        None
+    }
+
+    /// The bytes behind [`nicety_pci::ROM_BAR`], if it has an option ROM: read by the transport, never written.
+    fn rom(&self) -> Option<&Rom> {
+        None
+    }
+}
+
+/// Where a virtio ring lies, in the guest's bus addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingPlace {
+    /// Descriptors: a power of two, at most 32768.
+    pub size: u16,
+    /// Descriptor table.
+    pub descriptors: u64,
+    /// Driver area (split: available ring).
+    pub driver: u64,
+    /// Device area (split: used ring).
+    pub device: u64,
+}
+
+/// virtio rings, as a vhost-user front end configures them.
+pub trait RingFace {
+    /// The device features on offer (virtio bit numbers; bits up to 127).
+    fn features(&self) -> u128;
+
+    /// The features that the driver took: a subset of the offer, or nothing changes and it is false.
+    fn take_features(&mut self, features: u128) -> bool;
+
+    /// Rings, control queue included.
+    fn rings(&self) -> u16;
+
+    /// Places a stopped ring. False if the place is impossible.
+    fn place(&mut self, ring: u16, place: RingPlace) -> bool;
+
+    /// Starts a ring at this available index (for packed rings: with wrap counters, as vhost-user packs them).
+    fn start(&mut self, ring: u16, base: u16, cx: &mut Context<'_>) -> bool;
+
+    /// Stops a ring; returns where it stood.
+    fn stop(&mut self, ring: u16, cx: &mut Context<'_>) -> u16;
+
+    /// Enables or disables a started ring: a disabled receive ring drops, a disabled transmit ring is not served.
+    fn enable(&mut self, ring: u16, on: bool, cx: &mut Context<'_>);
+
+    /// The driver rang.
+    fn kick(&mut self, ring: u16, cx: &mut Context<'_>);
+
+    /// Reads the device configuration space; beyond its end reads zeros.
+    fn config(&self, offset: u32, data: &mut [u8]);
+}

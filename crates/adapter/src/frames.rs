@@ -1,0 +1,61 @@
+//! The frames of a batch that one receiver gets.
+
+use crate::batch::{Batch, PACKETS, Packet};
+
+/// What changes on the way to one receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Edit {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// The outer 802.1Q tag goes.
+    Untag,
+    /// An 802.1Q tag with this control information comes.
+    Tag(u16),
+}
+
+/// One packet of a batch, for one receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// Index in the batch.
+    pub packet: u16,
+    /// What changes on the way.
+    pub edit: Edit,
+}
+
+/// What one receiver gets of a batch, in order: at most [`PACKETS`] picks.
+#[derive(Clone, Copy, Debug)]
+pub struct Frames<'a> {
+    /// Where they come from.
+    pub batch: &'a Batch,
+    /// Which of them.
+    pub picks: &'a [Pick],
+}
+
+impl<'a> Frames<'a> {
+    /// The picks with their packets, numbered as [`Delivery`] numbers them.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, Pick, &'a Packet)> + use<'a> {
+        let batch = self.batch;
+        let picks: &'a [Pick] = self.picks;
+        picks.iter().take(PACKETS).enumerate().filter_map(move |(i, pick)| Some((i, *pick, batch.packet(pick.packet)?)))
+    }
+}
+
+/// What became of the picks: those not refused were taken, or dropped and counted by the receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivery {
+    /// Bit i: pick i found no room yet. It may be offered again, first, when the queue has room.
+    pub refused: u64,
+}
+
+impl Delivery {
+    /// Marks a pick as refused.
+    pub fn refuse(&mut self, pick: usize) {
+        self.refused |= 1u64.checked_shl(pick as u32).unwrap_or(0);
+    }
+
+    /// Whether a pick was refused.
+    pub fn is_refused(&self, pick: usize) -> bool {
+        self.refused & 1u64.checked_shl(pick as u32).unwrap_or(0) != 0
+    }
+}

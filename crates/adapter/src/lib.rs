@@ -1,0 +1,46 @@
+//! The seam: what an adapter is to the switch, to a transport, and to its driver.
+//!
+//! Everything here is synchronous and plain: no thread, lock, clock, file descriptor, and no allocation on the way
+//! of a frame. Time is a parameter. The same calls give the same results, in a daemon, in a seeded simulation and
+//! in a replay.
+//!
+//! ```text
+//! fetch ──────► Batch ──► (the switch decides) ──► Frames ──────► deliver        then complete, at the sender
+//! own adapter   heads                              picks of       each receiver
+//!               spans                              a batch
+//! ```
+//!
+//! - [`Adapter`]: what every adapter does; [`Face`]: how its guest sees it, a PCI function or virtio rings.
+//! - [`Batch`]: frames on their way out of one queue: private heads, translated spans, offload requests.
+//! - [`Frames`] and [`Unfolded`]: the same frames as one receiver shall get them.
+//! - [`Outbox`]: what an adapter wants of the world: work, room, a wake-up, interrupts.
+//! - [`Counters`] and [`Reason`]: every frame is delivered or counted with the reason why not.
+//! - [`Bus`]: the other side, a driver's view of an adapter. [`Uplink`]: a port without a guest.
+#![forbid(unsafe_code)]
+
+mod adapter;
+mod batch;
+mod bus;
+mod counters;
+mod face;
+mod frames;
+mod outbox;
+pub mod snapshot;
+mod time;
+mod unfold;
+mod uplink;
+
+pub use adapter::{Adapter, Budget, Context, Event, Progress, Reset};
+pub use batch::{
+    Batch, Checksum, Draft, DraftError, HEAD_BYTES, HEAD_MOST, Offload, PACKET_BYTES, PACKETS, Packet, PortId, SPANS,
+    SPANS_PER_PACKET, Segment, SegmentKind,
+};
+pub use bus::{Bus, BusError, InterruptKind};
+pub use counters::{Counters, QUEUES, QueueCounters, Reason};
+pub use face::{Face, Mappable, PciFace, RingFace, RingPlace};
+pub use frames::{Delivery, Edit, Frames, Pick};
+pub use outbox::{Outbox, Set};
+pub use snapshot::{RestoreError, Snapshot};
+pub use time::Time;
+pub use unfold::{Checked, Piece, Scratch, Unfolded, Wants};
+pub use uplink::Uplink;

@@ -1,0 +1,70 @@
+//! What an adapter wants of the world. Plain state: the port looks at it after each call and once a turn acts on it.
+
+use crate::time::Time;
+
+/// A set of small numbers: queues, or interrupt vectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Set(u128);
+
+impl Set {
+    /// Adds a number below 128; larger ones are no member of any set.
+    pub fn insert(&mut self, number: u16) {
+        self.0 |= 1u128.checked_shl(u32::from(number)).unwrap_or(0);
+    }
+
+    /// Removes a number.
+    pub fn remove(&mut self, number: u16) {
+        self.0 &= !1u128.checked_shl(u32::from(number)).unwrap_or(0);
+    }
+
+    /// Whether the number is in it.
+    pub fn contains(&self, number: u16) -> bool {
+        self.0 & 1u128.checked_shl(u32::from(number)).unwrap_or(0) != 0
+    }
+
+    /// Whether it has no member.
+    pub fn is_empty(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many members.
+    pub fn len(&self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Adds all of another's.
+    pub fn extend(&mut self, other: Set) {
+        self.0 |= other.0;
+    }
+
+    /// Takes the smallest member out.
+    pub fn pop(&mut self) -> Option<u16> {
+        (self.0 != 0).then(|| {
+            let number = self.0.trailing_zeros();
+            self.0 &= self.0 - 1;
+            number as u16
+        })
+    }
+}
+
+/// See the module's page. Setting the same wish twice is one wish: one interrupt however many senders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outbox {
+    /// Transmit queues with descriptors to fetch.
+    pub work: Set,
+    /// Receive queues that had refused frames and have buffers again.
+    pub room: Set,
+    /// Interrupt messages to send: MSI or MSI-X vectors, or a ring's call.
+    pub messages: Set,
+    /// The INTx line, if it changed: the level now.
+    pub line: Option<bool>,
+    /// The next time to call [`tick`](crate::Adapter::tick); whatever was asked before is replaced.
+    pub wake: Option<Time>,
+}
+
+impl Outbox {
+    /// Asks for a tick at `time`, or earlier if that was asked already.
+    pub fn wake_by(&mut self, time: Time) {
+        self.wake = Some(self.wake.map_or(time, |earlier| earlier.min(time)));
+    }
+}

@@ -1,0 +1,401 @@
+//! A packet as one receiver gets it: whole, or cut into frames, with its tag put in or taken out, its checksum made
+//! or verified while the payload is copied. The one place where payload moves between guests.
+//!
+//! A receiver says what it can take ([`Wants`]), asks for the length of each piece, finds buffers for it, and calls
+//! [`Piece::write`]: payload first, then the head, whose checksum is known by then.
+
+use arrayvec::ArrayVec;
+use nicety_frame::checksum::{self, Verdict};
+use nicety_frame::{Fragment, Layout, Segmenter, Sum, Tag, Tci, vlan};
+use nicety_memory::{CopySum, Map, Span, copy, copy_sum};
+
+use crate::batch::{Batch, Checksum, HEAD_MOST, Offload, Packet, Segment, SegmentKind};
+use crate::counters::Reason;
+use crate::frames::{Edit, Frames, Pick};
+
+/// Where heads are edited: one on the stack of a delivery, used for all its pieces.
+pub type Scratch = ArrayVec<u8, { HEAD_MOST + 16 }>;
+
+/// What a receiver can take, as its driver has set it up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// Longest frame in bytes, tags and frame check sequence not counted (1514 for an MTU of 1500).
+    pub frame_max: u32,
+    /// TCP over IPv4 may come uncut.
+    pub tcp4: bool,
+    /// TCP over IPv6 may come uncut.
+    pub tcp6: bool,
+    /// UDP may come uncut.
+    pub udp: bool,
+    /// A partial checksum may stay partial.
+    pub partial: bool,
+    /// The outer 802.1Q tag is taken out and told apart.
+    pub untag: bool,
+    /// Transport checksums that nobody vouches for are to be verified.
+    pub verify: bool,
+}
+
+/// What is known of a delivered frame's transport checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// Verified here, or made here.
+    Good,
+    /// Verified here, and wrong.
+    Bad,
+    /// Not looked at, or there is none.
+    Unknown,
+}
+
+/// What of [`Wants`] counts until the end, in one byte. Copied field by field, it would be read as a word that was just
+/// written as bytes, and such a read waits until all that was written before, to cold guest memory too, has arrived.
+#[derive(Clone, Copy, Debug)]
+struct Asked(u8);
+
+impl Asked {
+    fn of(wants: &Wants) -> Self {
+        Self(u8::from(wants.partial) | u8::from(wants.untag) << 1 | u8::from(wants.verify) << 2)
+    }
+
+    fn partial(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    fn untag(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    fn verify(self) -> bool {
+        self.0 & 4 != 0
+    }
+}
+
+/// A packet for one receiver.
+#[derive(Debug)]
+pub struct Unfolded<'a> {
+    batch: &'a Batch,
+    packet: &'a Packet,
+    edit: Edit,
+    wants: Asked,
+    cut: Option<Segmenter<'a>>,
+    kind: Option<SegmentKind>,
+}
+
+/// One frame (or one uncut packet) for one receiver; its head is in the scratch.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    batch: &'a Batch,
+    packet: &'a Packet,
+    head: &'a mut Scratch,
+    /// Private bytes behind the headers that belong to the payload of a cut piece.
+    inner: &'a [u8],
+    /// The piece of the spans' bytes that follows.
+    from: u32,
+    len: u32,
+    verify: bool,
+    made: bool,
+    /// What the receiver is told about checksum and segmentation.
+    pub offload: Offload,
+    /// The control information of a tag that was taken out.
+    pub tag: Option<u16>,
+}
+
+impl<'a> Unfolded<'a> {
+    /// Prepares a pick for a receiver. The reason why it can never take it is its drop's reason.
+    #[inline(always)]
+    pub fn new(frames: &Frames<'a>, pick: Pick, wants: Wants) -> Result<Self, Reason> {
+        let batch = frames.batch;
+        let packet = batch.packet(pick.packet).ok_or(Reason::BadDescriptor)?;
+        let mut this = Self { batch, packet, edit: pick.edit, wants: Asked::of(&wants), cut: None, kind: None };
+        if packet.len() < 14 {
+            return Err(Reason::TooShort);
+        }
+        let tags = 4 * packet.layout.tag_count() as u32;
+        match packet.offload.segment {
+            Some(segment) if !this.passes(&wants, segment) => {
+                let head = batch.head(packet);
+                let payload = packet.len().saturating_sub(u32::from(packet.layout.headers_len));
+                let kind = segment.kind;
+                let cut = Segmenter::new(head, &packet.layout, payload as usize, segment.mss, kind);
+                let cut = cut.map_err(|_| Reason::BadOffload)?;
+                if cut.head_len() as u32 + u32::from(segment.mss).min(payload) > wants.frame_max.saturating_add(tags) {
+                    return Err(Reason::TooLong);
+                }
+                this.cut = Some(cut);
+            }
+            Some(segment) => this.kind = Some(segment.kind),
+            None if packet.len() > wants.frame_max.saturating_add(tags) => return Err(Reason::TooLong),
+            None => {}
+        }
+        Ok(this)
+    }
+
+    #[inline]
+    fn passes(&self, wants: &Wants, segment: Segment) -> bool {
+        let v4 = self.packet.layout.l3.is_some_and(|l3| l3.kind == nicety_frame::L3Kind::V4);
+        match segment.kind {
+            SegmentKind::Tcp if v4 => wants.tcp4,
+            SegmentKind::Tcp => wants.tcp6,
+            SegmentKind::Udp => wants.udp,
+        }
+    }
+
+    /// Pieces: 1, or the frames that it is cut into.
+    #[inline]
+    pub fn count(&self) -> u32 {
+        self.cut.as_ref().map_or(1, |cut| cut.count() as u32)
+    }
+
+    /// The packet.
+    #[inline]
+    pub fn packet(&self) -> &'a Packet {
+        self.packet
+    }
+
+    /// Whether the outer tag leaves the frame: by the switch's edit, or because the receiver takes it apart.
+    #[inline]
+    fn untags(&self) -> bool {
+        self.edit == Edit::Untag || (self.wants.untag() && !matches!(self.edit, Edit::Tag(_)))
+    }
+
+    /// Bytes of piece `index`, as they will be written.
+    #[inline]
+    pub fn len(&self, index: u32) -> u32 {
+        let len = match &self.cut {
+            None => self.packet.len(),
+            Some(cut) => cut.payload(index as usize).map_or(0, |range| (cut.head_len() + range.len()) as u32),
+        };
+        let tagged = self.packet.layout.tags[0].is_some();
+        match self.edit {
+            Edit::Tag(_) if !self.wants.untag() => len + 4,
+            _ if self.untags() && tagged => len - 4,
+            _ => len,
+        }
+    }
+
+    /// Always false: a pick has at least one piece.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Makes piece `index` in the scratch. `None` if there is no such piece.
+    #[inline(always)]
+    pub fn piece<'s>(&'s self, index: u32, scratch: &'s mut Scratch) -> Option<Piece<'s>> {
+        scratch.clear();
+        let head = self.batch.head(self.packet);
+        let (inner, from, len, mut offload);
+        match &self.cut {
+            None => {
+                scratch.try_extend_from_slice(head).ok()?;
+                (inner, from, len) = (&[][..], 0, self.packet.payload_len());
+                offload = self.packet.offload;
+            }
+            Some(cut) => {
+                let headers = cut.head_len();
+                scratch.try_extend_from_slice(head.get(..headers)?).ok()?;
+                let segment = cut.segment(index as usize, scratch)?;
+                let private = head.len() - headers;
+                let (start, end) = (segment.payload.start, segment.payload.end);
+                inner = head.get(headers + start.min(private)..headers + end.min(private))?;
+                from = start.saturating_sub(private) as u32;
+                len = (end - start - inner.len()) as u32;
+                let field = segment.checksum_start + segment.checksum_offset;
+                let checksum = Checksum::Partial { start: segment.checksum_start as u16, field: field as u16 };
+                offload = Offload { checksum, segment: None };
+            }
+        }
+        let tag = self.edit_tag(scratch, &mut offload)?;
+        let made = matches!(offload.checksum, Checksum::Partial { .. }) && !self.wants.partial() && self.kind.is_none();
+        let verify = self.wants.verify() && offload.checksum == Checksum::AsIs;
+        Some(Piece {
+            batch: self.batch,
+            packet: self.packet,
+            head: scratch,
+            inner,
+            from,
+            len,
+            verify,
+            made,
+            offload,
+            tag,
+        })
+    }
+
+    /// Puts the tag in or takes it out, and moves the offsets that lie behind it.
+    #[inline]
+    fn edit_tag(&self, head: &mut Scratch, offload: &mut Offload) -> Option<Option<u16>> {
+        let (mut shift, mut told) = (0i16, None);
+        if let Edit::Tag(control) = self.edit {
+            if self.wants.untag() {
+                told = Some(control);
+            } else {
+                let len = head.len();
+                head.try_extend_from_slice(&[0; 4]).ok()?;
+                vlan::insert(head, len, Tag::customer(Tci(control))).ok()?;
+                shift = 4;
+            }
+        } else if self.untags()
+            && let len = head.len()
+            && let Some((len, tag)) = vlan::strip(head, len)
+        {
+            head.truncate(len);
+            told = self.wants.untag().then_some(tag.tci.0).filter(|_| self.edit == Edit::Keep);
+            shift = -4;
+        }
+        if let Checksum::Partial { start, field } = &mut offload.checksum {
+            *start = start.checked_add_signed(shift)?;
+            *field = field.checked_add_signed(shift)?;
+        }
+        if let Some(segment) = &mut offload.segment {
+            segment.headers = segment.headers.checked_add_signed(shift)?;
+        }
+        Some(told)
+    }
+}
+
+impl Piece<'_> {
+    /// Bytes in all.
+    pub fn len(&self) -> u32 {
+        (self.head.len() + self.inner.len()) as u32 + self.len
+    }
+
+    /// Whether there is nothing to write; never for a piece of a real packet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its head as it will be written, but for a checksum that is still to be made.
+    pub fn head(&self) -> &[u8] {
+        self.head
+    }
+
+    /// What the packet was understood as, before any edit of its tag.
+    pub fn layout(&self) -> &Layout {
+        &self.packet.layout
+    }
+
+    /// Writes it over spans of the receiver's memory, which must hold at least [`Piece::len`] bytes together.
+    #[inline]
+    pub fn write(&mut self, target: &Map, to: &[Span]) -> Checked {
+        let (summed, offset) = self.summed();
+        let mut cursor = Cursor { spans: to, at: self.head.len() as u32 };
+        let mut sum = CopySum::default();
+        let mut left = summed;
+        cursor.put(target, self.inner);
+        let n = (self.inner.len() as u32).min(left);
+        sum.add(&self.inner[..n as usize]);
+        left -= n;
+        self.copy_spans(target, &mut cursor, &mut sum, left);
+        let payload = Sum::of(sum.fold());
+        let checked = self.conclude(payload, summed, offset);
+        Cursor { spans: to, at: 0 }.put(target, self.head);
+        checked
+    }
+
+    /// How many bytes behind the head (and its inner part) are to be summed.
+    #[inline]
+    fn summed(&self) -> (u32, u32) {
+        let all = self.inner.len() as u32 + self.len;
+        if self.made {
+            return (all, 0);
+        }
+        let layout = &self.packet.layout;
+        if !self.verify || layout.l4.is_none() || layout.l3.is_none_or(|l3| l3.fragment != Fragment::Whole) {
+            return (0, 0);
+        }
+        // A frame's padding behind the IP packet is not covered.
+        let head = self.batch.head(self.packet);
+        let l4 = layout.l4_total_len(head).unwrap_or(0) as u32 + layout.l4.map_or(0, |l4| u32::from(l4.offset));
+        (l4.saturating_sub(head.len() as u32).min(all), l4)
+    }
+
+    #[inline]
+    fn copy_spans(&self, target: &Map, cursor: &mut Cursor<'_>, sum: &mut CopySum, mut summed: u32) {
+        let source = self.batch.source();
+        let (mut skip, mut left) = (self.from, self.len);
+        for span in self.batch.spans(self.packet) {
+            let mut piece = span.piece(skip, left);
+            skip = skip.saturating_sub(span.len());
+            left -= piece.len();
+            while !piece.is_empty() {
+                let Some(room) = cursor.room() else { return };
+                let copied = if summed > 0 {
+                    let n = copy_sum(source, piece.piece(0, summed), target, room, sum);
+                    summed -= n;
+                    n
+                } else {
+                    copy(source, piece, target, room)
+                };
+                if copied == 0 {
+                    return;
+                }
+                cursor.at += copied;
+                piece = piece.piece(copied, piece.len());
+            }
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Stores the checksum that was made, or judges the one that came.
+    #[inline]
+    fn conclude(&mut self, payload: Sum, summed: u32, l4_end: u32) -> Checked {
+        if self.made {
+            let Checksum::Partial { start, field } = self.offload.checksum else { return Checked::Unknown };
+            let offset = usize::from(field).saturating_sub(usize::from(start));
+            let made = checksum::complete(self.head, usize::from(start), offset, payload);
+            self.offload.checksum = Checksum::Verified;
+            return if made.is_some() { Checked::Good } else { Checked::Unknown };
+        }
+        match self.offload.checksum {
+            Checksum::Verified | Checksum::Partial { .. } => return Checked::Good,
+            Checksum::AsIs if !self.verify => return Checked::Unknown,
+            Checksum::AsIs => {}
+        }
+        let head = self.batch.head(self.packet);
+        let layout = &self.packet.layout;
+        let headers = usize::from(layout.headers_len);
+        let verdict = checksum::check_with(head, layout, |len| {
+            let private = head.get(headers..headers + len.min(head.len() - headers))?;
+            let whole = headers + len == l4_end as usize && len - private.len() == summed as usize;
+            whole.then(|| checksum::sum(private).then(payload, private.len() % 2 == 1))
+        });
+        match verdict {
+            Verdict::Good => Checked::Good,
+            Verdict::Bad => Checked::Bad,
+            Verdict::Absent | Verdict::Unknown => Checked::Unknown,
+        }
+    }
+}
+
+/// A place in a list of spans.
+struct Cursor<'a> {
+    spans: &'a [Span],
+    at: u32,
+}
+
+impl Cursor<'_> {
+    /// What is left of the current span; `None` at the end of the list.
+    #[inline]
+    fn room(&mut self) -> Option<Span> {
+        while let [first, rest @ ..] = self.spans {
+            if self.at < first.len() {
+                return Some(first.piece(self.at, first.len()));
+            }
+            self.at -= first.len();
+            self.spans = rest;
+        }
+        None
+    }
+
+    #[inline]
+    fn put(&mut self, target: &Map, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let Some(room) = self.room() else { return };
+            let n = bytes.len().min(room.len() as usize);
+            target.write_span(room.piece(0, n as u32), &bytes[..n]);
+            self.at += n as u32;
+            bytes = &bytes[n..];
+        }
+    }
+}

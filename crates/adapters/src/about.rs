@@ -1,0 +1,52 @@
+//! What an adapter is, for a person who must choose one. Each fact has its source.
+
+/// How it came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It imitates a chip: drivers for it are everywhere, and it costs work for every frame.
+    Emulated,
+    /// It was designed for virtual machines: fast, and needs its own driver.
+    Paravirtual,
+}
+
+/// Since when an operating system carries its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since {
+    /// The driver's name there.
+    pub driver: &'static str,
+    /// The first version, in words.
+    pub version: &'static str,
+    /// Where this was read.
+    pub source: &'static str,
+}
+
+/// An adapter, described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Its name in host files and on command lines.
+    pub name: &'static str,
+    /// The chip, or the specification.
+    pub chip: &'static str,
+    /// Emulated or paravirtual.
+    pub kind: Kind,
+    /// PCI vendor and device.
+    pub pci: (u16, u16),
+    /// The link speed that it shows, in Mbit/s. Never a limit.
+    pub link_mbps: u32,
+    /// Offloads of the device, in words.
+    pub offloads: &'static [&'static str],
+    /// Queue pairs at most.
+    pub queues: u16,
+    /// Largest MTU in bytes.
+    pub mtu_max: u32,
+    /// Whether network boot works with the usual option ROMs.
+    pub pxe: bool,
+    /// Linux's driver.
+    pub linux: Since,
+    /// Windows's driver.
+    pub windows: Since,
+    /// The specification that the code follows.
+    pub specification: &'static str,
+    /// The transports that serve it: "vfio-user", "vhost-user".
+    pub transports: &'static [&'static str],
+}

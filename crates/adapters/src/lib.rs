@@ -1,0 +1,87 @@
+//! The virtual network adapters, a folder per family, and the registry that everything else finds them by: the
+//! program, the conformance suite, the hostile guest, the fuzzer, the lab and the documentation.
+//!
+//! To add one: a folder here, a line in [`REGISTRY`].
+#![forbid(unsafe_code)]
+
+pub mod about;
+pub mod e1000;
+mod patience;
+pub mod virtio_net;
+pub mod vmxnet3;
+
+use nicety_adapter::Adapter;
+use nicety_frame::Mac;
+use nicety_pci::Rom;
+
+pub use about::{About, Kind, Since};
+
+/// What a port tells its adapter at birth.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The permanent address.
+    pub mac: Mac,
+    /// The largest MTU in bytes that the port is for; adapters whose devices announce one do (virtio-net).
+    pub mtu: Option<u16>,
+    /// Queue pairs at most, for adapters that have several; `None`: the adapter's own choice.
+    pub queues: Option<u16>,
+    /// Option ROM, to boot from the network.
+    pub rom: Option<Rom>,
+}
+
+impl Settings {
+    /// Just an address.
+    pub fn new(mac: Mac) -> Self {
+        Self { mac, mtu: None, queues: None, rom: None }
+    }
+}
+
+/// Why an adapter could not be made as it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// A multicast or zero address.
+    #[error("{0} is not the address of one station: its first byte must be even, and not all bytes zero")]
+    Address(Mac),
+    /// More queues than the device has.
+    #[error("{adapter} has 1 to {most} queue pairs, not {asked}")]
+    Queues {
+        /// The adapter.
+        adapter: &'static str,
+        /// What it was asked for.
+        asked: u16,
+        /// What it has.
+        most: u16,
+    },
+    /// The option ROM is for another device.
+    #[error("the option ROM does not fit: {0}")]
+    Rom(String),
+    /// A fault of ours, in the device's own description.
+    #[error("{adapter} cannot be described: {why}")]
+    Description {
+        /// The adapter.
+        adapter: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// One adapter of the registry.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// What it is.
+    pub about: &'static About,
+    /// Makes one, as new.
+    pub create: fn(&Settings) -> Result<Box<dyn Adapter>, CreateError>,
+}
+
+/// Every adapter there is.
+pub const REGISTRY: &[Entry] = &[
+    Entry { about: &e1000::ABOUT, create: e1000::create },
+    Entry { about: &vmxnet3::ABOUT, create: vmxnet3::create },
+    Entry { about: &virtio_net::ABOUT, create: virtio_net::create },
+];
+
+/// Finds an adapter by its name.
+pub fn find(name: &str) -> Option<&'static Entry> {
+    REGISTRY.iter().find(|entry| entry.about.name == name)
+}

@@ -1,0 +1,232 @@
+//! The control queue (virtio 1.2, section 5.1.6.5): receive modes, addresses, VLANs, queue pairs, receive offloads.
+
+use arrayvec::ArrayVec;
+use nicety_adapter::Context;
+use nicety_frame::Layout;
+use nicety_memory::Map;
+use serde::{Deserialize, Serialize};
+
+use super::VirtioNet;
+use super::registers::{command, feature};
+use super::ring::{Areas, Broken};
+
+/// Addresses that are filtered one by one, of each kind; more turn the filter of that kind off (5.1.6.5.2).
+const ADDRESSES: usize = 64;
+/// Bytes of a command that are looked at: two full tables.
+const COMMAND_MOST: usize = 2 + 2 * (4 + 6 * ADDRESSES) + 256;
+/// Commands in one call at most; a driver waits for each.
+const COMMANDS_PER_CALL: usize = 64;
+/// 64-bit words of the VLAN table.
+const VLAN_WORDS: usize = 64;
+
+/// What the driver has set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Control {
+    /// Queue pairs in use.
+    pub pairs: u16,
+    /// Receive offloads that are off, of those that were taken.
+    pub off: u128,
+    mac: [u8; 6],
+    modes: [bool; 6],
+    unicast: Table,
+    multicast: Table,
+    vlans: ArrayVec<u64, VLAN_WORDS>,
+}
+
+/// Indices in `modes`: the commands of class RX, in order (5.1.6.5.1).
+const PROMISCUOUS: usize = 0;
+const ALL_MULTICAST: usize = 1;
+const ALL_UNICAST: usize = 2;
+const NO_MULTICAST: usize = 3;
+const NO_UNICAST: usize = 4;
+const NO_BROADCAST: usize = 5;
+
+/// Addresses of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Table {
+    addresses: ArrayVec<[u8; 6], ADDRESSES>,
+    overflown: bool,
+}
+
+impl Table {
+    fn has(&self, address: &[u8]) -> bool {
+        self.overflown || self.addresses.iter().any(|entry| entry == address)
+    }
+}
+
+impl Control {
+    /// As after a reset: everything is received until the driver says otherwise, on one queue.
+    pub fn new(mac: [u8; 6]) -> Self {
+        let mut modes = [false; 6];
+        modes[PROMISCUOUS] = true;
+        let vlans = std::iter::repeat_n(0, VLAN_WORDS).collect();
+        Self { pairs: 1, off: 0, mac, modes, unicast: Table::default(), multicast: Table::default(), vlans }
+    }
+
+    /// Whether saved state is whole.
+    pub fn possible(&self, pairs: u16) -> bool {
+        (1..=pairs).contains(&self.pairs) && self.vlans.len() == VLAN_WORDS && self.off & !feature::OFFLOADS == 0
+    }
+
+    /// The address that it answers to.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// Whether a frame passes the filters.
+    pub fn wants(&self, head: &[u8], layout: &Layout, features: u128) -> bool {
+        let Some(address) = head.get(..6) else { return false };
+        if self.modes[PROMISCUOUS] {
+            return true;
+        }
+        if features & feature::CTRL_VLAN != 0
+            && let Some(tag) = layout.tags[0]
+        {
+            let vlan = usize::from(tag.tci.0 & 0xfff);
+            if self.vlans.get(vlan / 64).is_none_or(|word| word & 1 << (vlan % 64) == 0) {
+                return false;
+            }
+        }
+        if address == [0xff; 6] {
+            return !self.modes[NO_BROADCAST];
+        }
+        if address[0] & 1 != 0 {
+            return !self.modes[NO_MULTICAST] && (self.modes[ALL_MULTICAST] || self.multicast.has(address));
+        }
+        let known = address == self.mac || self.unicast.has(address);
+        !self.modes[NO_UNICAST] && (self.modes[ALL_UNICAST] || known)
+    }
+
+    /// MAC_TABLE_SET: two tables, each a count and its addresses.
+    fn set_tables(&mut self, mut data: &[u8]) -> Option<()> {
+        let mut tables = [Table::default(), Table::default()];
+        for table in &mut tables {
+            let (count, rest) = data.split_first_chunk::<4>()?;
+            let bytes = usize::try_from(u32::from_le_bytes(*count)).ok()?.checked_mul(6)?;
+            let (list, rest) = rest.split_at_checked(bytes)?;
+            for address in list.as_chunks::<6>().0 {
+                table.overflown |= table.addresses.try_push(*address).is_err();
+            }
+            data = rest;
+        }
+        [self.unicast, self.multicast] = tables;
+        Some(())
+    }
+
+    fn set_vlan(&mut self, data: &[u8], on: bool) -> Option<()> {
+        let vlan = usize::from(u16::from_le_bytes(*data.first_chunk()?));
+        let word = self.vlans.get_mut(vlan / 64)?;
+        let bit = 1 << (vlan % 64);
+        *word = if on { *word | bit } else { *word & !bit };
+        Some(())
+    }
+
+    /// Carries out one command. `None`: refused.
+    fn obey(&mut self, class: u8, command: u8, data: &[u8], features: u128, pairs: u16) -> Option<()> {
+        let taken = |bit: u128| (features & bit != 0).then_some(());
+        match (class, command) {
+            (command::RX, 0..=5) => {
+                taken(if command < 2 { feature::CTRL_RX } else { feature::CTRL_RX_EXTRA })?;
+                *self.modes.get_mut(usize::from(command))? = *data.first()? != 0;
+            }
+            (command::MAC, 0) => {
+                taken(feature::CTRL_RX)?;
+                self.set_tables(data)?;
+            }
+            (command::MAC, 1) => {
+                taken(feature::CTRL_MAC_ADDR)?;
+                self.mac = *data.first_chunk()?;
+            }
+            (command::VLAN, 0 | 1) => {
+                taken(feature::CTRL_VLAN)?;
+                self.set_vlan(data, command == 0)?;
+            }
+            (command::MQ, 0) => {
+                taken(feature::MQ)?;
+                let asked = u16::from_le_bytes(*data.first_chunk()?);
+                self.pairs = (1..=pairs).contains(&asked).then_some(asked)?;
+            }
+            (command::GUEST_OFFLOADS, 0) => {
+                taken(feature::CTRL_GUEST_OFFLOADS)?;
+                let asked = u128::from(u64::from_le_bytes(*data.first_chunk()?));
+                let able = features & feature::OFFLOADS;
+                self.off = (asked & !able == 0).then_some(able & !asked)?;
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// One command out of its chain: the bytes read, and where the acknowledgement goes.
+struct Command {
+    bytes: ArrayVec<u8, COMMAND_MOST>,
+    long: bool,
+    acknowledge: Option<u64>,
+}
+
+impl Command {
+    fn read(areas: &Areas<'_>, memory: &Map, head: u16, indirect: bool) -> Result<Self, Broken> {
+        let mut this = Self { bytes: ArrayVec::new(), long: false, acknowledge: None };
+        for buffer in areas.chain(head, indirect) {
+            let buffer = buffer?;
+            if buffer.write {
+                // Commands that read something back are not served; their only answer is the last byte.
+                this.acknowledge = Some(buffer.address.wrapping_add(u64::from(buffer.len) - 1));
+                continue;
+            }
+            let room = COMMAND_MOST - this.bytes.len();
+            let n = room.min(buffer.len as usize);
+            this.long |= n < buffer.len as usize;
+            let mut part = [0; COMMAND_MOST];
+            memory.read(buffer.address, &mut part[..n]).map_err(|_| Broken)?;
+            let _fits = this.bytes.try_extend_from_slice(&part[..n]);
+        }
+        Ok(this)
+    }
+}
+
+impl VirtioNet {
+    /// Serves the control queue.
+    pub(super) fn serve_control(&mut self, number: u16, cx: &mut Context<'_>) {
+        if self.serve_commands(number, cx).is_err() {
+            self.break_ring(number, cx);
+        }
+    }
+
+    fn serve_commands(&mut self, number: u16, cx: &mut Context<'_>) -> Result<(), Broken> {
+        let (features, pairs) = (self.taken, self.config.pairs);
+        let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else { return Ok(()) };
+        let memory = cx.memory.as_ref();
+        let areas = ring.open(memory, features & feature::EVENT_IDX != 0)?;
+        for _ in 0..COMMANDS_PER_CALL {
+            if ring.waiting(&areas)? == 0 && !ring.arm(&areas, ring.next) {
+                break;
+            }
+            let head = areas.head(ring.next)?;
+            let read = Command::read(&areas, memory, head, features & feature::INDIRECT_DESC != 0)?;
+            let done = match read.bytes.as_slice() {
+                [class, command, data @ ..] if !read.long => self.control.obey(*class, *command, data, features, pairs),
+                _ => None,
+            };
+            if done.is_none() {
+                cx.counters.guest_errors += 1;
+            }
+            let answer = if done.is_some() { command::OK } else { command::ERR };
+            memory.write(read.acknowledge.ok_or(Broken)?, &[answer]).map_err(|_| Broken)?;
+            // A partly delivered packet may now be filtered, or go elsewhere: it begins anew.
+            self.resume.fill(0);
+            ring.next = ring.next.wrapping_add(1);
+            ring.give_back(&areas, head, 1);
+        }
+        if ring.waiting(&areas)? > 0 {
+            // More than a driver ever sends at once: the rest in the next call, not in this one.
+            cx.out.wake_by(cx.now);
+        }
+        if ring.publish(&areas) {
+            cx.out.messages.insert(number);
+            cx.counters.interrupts += 1;
+        }
+        Ok(())
+    }
+}

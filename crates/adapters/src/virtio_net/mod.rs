@@ -1,0 +1,267 @@
+//! virtio-net (virtio 1.2, section 5.1): an adapter that is nothing but rings.
+//!
+//! A transport places the rings and tells of kicks ([`RingFace`](nicety_adapter::RingFace)); there are no registers.
+//!
+//! ```text
+//! ring 0     receive, queue 0      chains of buffers for the device to write:  header │ frame
+//! ring 1     transmit, queue 0     chains of buffers for the device to read:   header │ frame
+//! ring 2     receive, queue 1      (from here on only if the driver took MQ)
+//! ...
+//! ring 2n    control               class, command, data │ acknowledgement      (ring 2 without MQ)
+//! ```
+//!
+//! The header before each frame (12 bytes, 10 for a legacy driver without mergeable buffers) asks for a checksum and
+//! for segmentation on the way out, and tells of a checksum and of an uncut packet on the way in. A packet between
+//! two guests that take it is never cut and never summed.
+//!
+//! **Features**: transmit and receive checksums; TCP and UDP segmentation both ways, congestion signals included;
+//! mergeable, big and small receive buffers; indirect descriptors; notification by event index; several queue pairs
+//! with automatic steering; a control queue (receive modes, address and VLAN filters, address, pairs, receive
+//! offloads); MTU, speed, link state.
+//!
+//! **Not implemented**: packed rings, receive-side scaling and hash reports (steering is automatic), UDP
+//! fragmentation (UFO), tunnels, ring reset, notification coalescing, announcements. None of them is offered.
+//!
+//! **Quirks**: a front end that runs the control queue itself (QEMU, hw/net/virtio-net.c) does not take CTRL_VQ here and enables
+//! queue pairs ring by ring: then every enabled ring counts, and there is no filter. QEMU sets the same features once per queue
+//! pair (hw/virtio/vhost.c), also while rings run: the same again is no change.
+
+mod control;
+mod receive;
+mod registers;
+mod ring;
+mod rings;
+mod saved;
+mod steering;
+mod transmit;
+
+use arrayvec::ArrayVec;
+use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Reset};
+
+use crate::{About, CreateError, Kind, Settings, Since};
+use control::Control;
+use registers::{Config, feature, header};
+use ring::Ring;
+use steering::Steering;
+
+/// Queue pairs at most.
+const PAIRS_MOST: usize = 16;
+/// Queue pairs if the port does not say.
+const PAIRS_USUAL: u16 = 8;
+/// Rings at most, with the control queue.
+const RINGS_MOST: usize = 2 * PAIRS_MOST + 1;
+/// The link speed that the driver is told.
+const SPEED_MBPS: u32 = 10_000;
+/// Smallest MTU of IPv4 (virtio 1.2, 5.1.4.1: at least 68).
+const MTU_LEAST: u16 = 68;
+
+/// virtio-net, described.
+pub static ABOUT: About = About {
+    name: "virtio-net",
+    chip: "virtio 1.2 network device",
+    kind: Kind::Paravirtual,
+    pci: (0x1af4, 0x1041),
+    link_mbps: SPEED_MBPS,
+    offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "uso", "uncut receive", "mergeable buffers"],
+    queues: PAIRS_MOST as u16,
+    mtu_max: 65_535,
+    pxe: true,
+    linux: Since { driver: "virtio_net", version: "2.6.25", source: "torvalds/linux drivers/net/virtio_net.c" },
+    windows: Since { driver: "NetKVM", version: "virtio-win", source: "virtio-win/kvm-guest-drivers-windows NetKVM" },
+    specification: "OASIS virtio 1.2, section 5.1",
+    transports: &["vhost-user"],
+};
+
+/// Makes one, as new.
+pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    Ok(Box::new(VirtioNet::new(settings)?))
+}
+
+/// What a ring is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Receive(u16),
+    Transmit(u16),
+    Control,
+    Nothing,
+}
+
+/// The ring of a receive queue.
+fn receive_ring(queue: u16) -> u16 {
+    queue.saturating_mul(2)
+}
+
+/// The ring of a transmit queue.
+fn transmit_ring(queue: u16) -> u16 {
+    queue.saturating_mul(2).saturating_add(1)
+}
+
+/// The device.
+#[derive(Debug)]
+struct VirtioNet {
+    /// Features on offer.
+    offer: u128,
+    /// Features that the driver took.
+    taken: u128,
+    config: Config,
+    /// The port's MTU, if it has one.
+    mtu: Option<u16>,
+    control: Control,
+    steering: Steering,
+    rings: ArrayVec<Ring, RINGS_MOST>,
+    /// By receive queue: the piece at which a partly delivered packet goes on.
+    resume: ArrayVec<u32, PAIRS_MOST>,
+}
+
+impl VirtioNet {
+    fn new(settings: &Settings) -> Result<Self, CreateError> {
+        let mac = settings.mac.0;
+        if mac[0] & 1 != 0 || mac == [0; 6] {
+            return Err(CreateError::Address(settings.mac));
+        }
+        let pairs = settings.queues.unwrap_or(PAIRS_USUAL);
+        if !(1..=PAIRS_MOST as u16).contains(&pairs) {
+            return Err(CreateError::Queues { adapter: ABOUT.name, asked: pairs, most: PAIRS_MOST as u16 });
+        }
+        let mut offer = feature::WORDS.iter().fold(0, |all, (bit, _)| all | bit);
+        if pairs == 1 {
+            offer &= !feature::MQ;
+        }
+        let mtu = settings.mtu.map(|mtu| mtu.max(MTU_LEAST));
+        if mtu.is_none() {
+            offer &= !feature::MTU;
+        }
+        let config = Config { mac, link: true, pairs, mtu: mtu.unwrap_or(0), speed_mbps: SPEED_MBPS };
+        let rings = std::iter::repeat_n(Ring::default(), 2 * usize::from(pairs) + 1).collect();
+        let resume = std::iter::repeat_n(0, usize::from(pairs)).collect();
+        let (control, steering) = (Control::new(mac), Steering::default());
+        Ok(Self { offer, taken: 0, config, mtu, control, steering, rings, resume })
+    }
+
+    /// Forgets what a driver has set, but for its features and rings.
+    fn forget_driver(&mut self) {
+        self.control = Control::new(self.config.mac);
+        self.steering = Steering::default();
+        self.resume.fill(0);
+    }
+
+    /// Whether the driver took a feature.
+    fn took(&self, bit: u128) -> bool {
+        self.taken & bit != 0
+    }
+
+    /// The features that count now: those taken, less the receive offloads turned off since.
+    fn effective(&self) -> u128 {
+        self.taken & !self.control.off
+    }
+
+    /// Bytes of the header before each frame (5.1.6.1).
+    fn header_len(&self) -> usize {
+        let full = self.took(feature::VERSION_1) || self.took(feature::MRG_RXBUF);
+        if full { header::LEN } else { header::LEGACY_LEN }
+    }
+
+    /// What a ring is for, by the features taken (5.1.2).
+    fn role(&self, number: u16) -> Role {
+        let pairs = if self.took(feature::MQ) { self.config.pairs } else { 1 };
+        match number {
+            n if n == 2 * pairs && self.took(feature::CTRL_VQ) => Role::Control,
+            // A front end that runs the control queue itself may number rings for pairs that its driver has no use for.
+            n if n >= 2 * self.config.pairs || (n >= 2 * pairs && self.took(feature::CTRL_VQ)) => Role::Nothing,
+            n if n % 2 == 0 => Role::Receive(n / 2),
+            n => Role::Transmit(n / 2),
+        }
+    }
+
+    /// The queue of a transmit ring.
+    fn transmit_queue(&self, number: u16) -> Option<u16> {
+        match self.role(number) {
+            Role::Transmit(queue) => Some(queue),
+            _ => None,
+        }
+    }
+
+    /// Receive queues that may be used: as the control queue says, or all that are enabled.
+    fn receive_queues(&self) -> u16 {
+        if self.took(feature::CTRL_VQ) {
+            return self.control.pairs;
+        }
+        let last = (0..self.config.pairs)
+            .rev()
+            .find(|queue| self.rings.get(usize::from(receive_ring(*queue))).is_some_and(|ring| ring.live()));
+        last.map_or(0, |queue| queue + 1)
+    }
+
+    /// Whether flows are worth remembering: not while a partly delivered packet must find its queue again.
+    fn steers(&self) -> bool {
+        self.took(feature::MQ) && self.resume.iter().all(|piece| *piece == 0)
+    }
+
+    /// The guest broke a ring: it is left alone until it is started again (2.1.2).
+    fn break_ring(&mut self, number: u16, cx: &mut Context<'_>) {
+        cx.counters.guest_errors += 1;
+        if let Some(ring) = self.rings.get_mut(usize::from(number)) {
+            ring.broken = true;
+            ring.generation = ring.generation.wrapping_add(1);
+        }
+    }
+}
+
+impl Adapter for VirtioNet {
+    fn face(&mut self) -> Face<'_> {
+        Face::Rings(self)
+    }
+
+    fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        self.fetch_ring(queue, budget, batch, cx)
+    }
+
+    fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
+        self.complete_ring(batch, cx);
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        self.deliver_frames(frames, cx)
+    }
+
+    fn notice(&mut self, event: Event, _cx: &mut Context<'_>) {
+        match event {
+            Event::Link(up) => {
+                self.config.link = up;
+                self.resume.fill(0);
+            }
+            Event::BacklogDropped => self.resume.fill(0),
+            // Every call translates its rings anew.
+            _ => {}
+        }
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) {
+        for number in 0..self.rings.len() as u16 {
+            if self.role(number) == Role::Control {
+                self.serve_control(number, cx);
+            }
+        }
+    }
+
+    fn reset(&mut self, _kind: Reset, _cx: &mut Context<'_>) {
+        for ring in &mut self.rings {
+            *ring = Ring { generation: ring.generation.wrapping_add(1), ..Ring::default() };
+        }
+        self.taken = 0;
+        self.forget_driver();
+    }
+
+    fn transmit_queues(&self) -> u16 {
+        let serves = |queue: &u16| {
+            let number = transmit_ring(*queue);
+            self.transmit_queue(number).is_some() && self.rings.get(usize::from(number)).is_some_and(|ring| ring.live())
+        };
+        (0..self.config.pairs).rev().find(serves).map_or(0, |queue| queue + 1)
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        let taken = self.effective();
+        feature::WORDS.iter().filter(|(bit, _)| taken & bit != 0).map(|(_, word)| *word).collect()
+    }
+}

@@ -1,0 +1,372 @@
+//! Wire → guest: frames into the chains of a receive ring (virtio 1.2, section 5.1.6.3 and 5.1.6.4).
+
+use arrayvec::ArrayVec;
+use nicety_adapter::{
+    Batch, Checked, Checksum, Context, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, Reason, Scratch,
+    SegmentKind, Set, Unfolded, Wants,
+};
+use nicety_frame::{L3Kind, L4Kind};
+use nicety_memory::{Map, Rights, Span, Touch};
+
+use super::registers::{Header, feature, header};
+use super::ring::{Areas, Broken, Ring};
+use super::transmit::AHEAD;
+use super::{VirtioNet, receive_ring, steering};
+
+/// Chains and spans of one frame at most: 64 KB in pieces of 256 bytes, and some.
+const PIECES: usize = 300;
+/// How often one frame looks for buffers while the driver goes on adding too few.
+const LOOKS: usize = 3;
+/// Bytes of a receive buffer that are asked for before its turn: the header and a short frame.
+const FORESEEN: u32 = (header::LEN + 64) as u32;
+/// TCP's congestion-window-reduced flag, in the byte behind the data offset (RFC 3168).
+const CWR: u8 = 0x80;
+
+/// Buffers for one frame.
+struct Landing {
+    /// Head and room of each chain.
+    chains: ArrayVec<(u16, u32), PIECES>,
+    /// Where the header goes.
+    header: ArrayVec<Span, { header::LEN }>,
+    /// Where the frame goes.
+    spans: ArrayVec<Span, PIECES>,
+    /// Bytes of all chains.
+    room: u32,
+}
+
+/// How looking for buffers ended.
+enum Found {
+    /// Enough.
+    Room,
+    /// The driver has not posted enough yet. It will notify of more; or it has added some meanwhile: look again.
+    Short { again: bool },
+    /// Its buffers can never hold it.
+    Never(Reason),
+}
+
+/// How a packet ended.
+enum Put {
+    Done,
+    Refused,
+    Dropped(Reason),
+}
+
+/// What is the same for all frames of a call into one ring.
+struct Receiver<'a> {
+    areas: &'a Areas<'a>,
+    memory: &'a Map,
+    features: u128,
+    header_len: usize,
+    queue: u16,
+}
+
+impl VirtioNet {
+    pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        let mut delivery = Delivery::default();
+        let (mut queues, mut touched) = ([u16::MAX; PACKETS], Set::default());
+        for (place, pick) in queues.iter_mut().zip(frames.picks) {
+            let queue = match frames.batch.packet(pick.packet) {
+                Some(packet) => self.admit(frames.batch, packet),
+                None => Err(Reason::BadDescriptor),
+            };
+            match queue {
+                Err(reason) => cx.counters.receive_drop(reason),
+                Ok(queue) => {
+                    *place = queue;
+                    touched.insert(queue);
+                }
+            }
+        }
+        while let Some(queue) = touched.pop() {
+            let picks = frames.picks.iter().zip(&queues).enumerate();
+            let picks = picks.filter(|(_, (_, place))| **place == queue).map(|(i, (pick, _))| (i, *pick));
+            if self.deliver_queue(queue, frames, picks, &mut delivery, cx).is_err() {
+                self.break_ring(receive_ring(queue), cx);
+            }
+        }
+        delivery
+    }
+
+    /// The queue that takes a packet, or why none does.
+    fn admit(&self, batch: &Batch, packet: &Packet) -> Result<u16, Reason> {
+        if !self.config.link {
+            return Err(Reason::LinkDown);
+        }
+        let head = batch.head(packet);
+        let active = self.receive_queues();
+        if active == 0 {
+            return Err(Reason::ReceiverOff);
+        }
+        if self.taken & feature::CTRL_RX != 0 && !self.control.wants(head, &packet.layout, self.taken) {
+            return Err(Reason::Filtered);
+        }
+        let usable = |queue: u16| {
+            queue < active && self.rings.get(usize::from(receive_ring(queue))).is_some_and(|ring| ring.live())
+        };
+        if active == 1 {
+            return if usable(0) { Ok(0) } else { Err(Reason::ReceiverOff) };
+        }
+        let flow = steering::flow(head, &packet.layout);
+        let (learnt, spread) = (self.steering.queue(flow), u16::from(flow) % active);
+        [learnt, spread, 0].into_iter().find(|queue| usable(*queue)).ok_or(Reason::ReceiverOff)
+    }
+
+    fn deliver_queue(
+        &mut self,
+        queue: u16,
+        frames: &Frames<'_>,
+        picks: impl Iterator<Item = (usize, Pick)>,
+        delivery: &mut Delivery,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Broken> {
+        let number = receive_ring(queue);
+        let (features, header_len) = (self.effective(), self.header_len());
+        let wants = self.wants();
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
+        let Some(resume) = self.resume.get_mut(usize::from(queue)) else { return Ok(()) };
+        let memory = cx.memory.as_ref();
+        let areas = ring.open(memory, self.taken & feature::EVENT_IDX != 0);
+        if let Ok(areas) = &areas {
+            ring.foresee(areas, frames.picks.len() as u16);
+            (0..AHEAD).for_each(|ahead| ring.foresee_buffer(areas, ahead, FORESEEN, Touch::Write));
+        }
+        let mut scratch = Scratch::new();
+        let (mut refused, mut broken) = (false, areas.is_err());
+        for (i, pick) in picks {
+            if refused {
+                delivery.refuse(i);
+                continue;
+            }
+            let Ok(areas) = &areas else {
+                cx.counters.receive_drop(Reason::ReceiverOff);
+                continue;
+            };
+            if broken {
+                cx.counters.receive_drop(Reason::ReceiverOff);
+                continue;
+            }
+            ring.foresee_buffer(areas, AHEAD, FORESEEN, Touch::Write);
+            let from = std::mem::take(resume);
+            let receiver = Receiver { areas, memory, features, header_len, queue };
+            // Matched where it lies: moved, it would be read in other pieces than it was written in.
+            let put = match &unfold(frames, pick, wants, features) {
+                Ok(unfolded) => receiver.put(ring, unfolded, from, resume, &mut scratch, cx),
+                Err(reason) => Ok(Put::Dropped(*reason)),
+            };
+            match put {
+                Ok(Put::Done) => {}
+                Ok(Put::Dropped(reason)) => cx.counters.receive_drop(reason),
+                Ok(Put::Refused) => {
+                    refused = true;
+                    delivery.refuse(i);
+                }
+                Err(Broken) => {
+                    broken = true;
+                    cx.counters.receive_drop(Reason::BadDescriptor);
+                }
+            }
+        }
+        let areas = areas?;
+        if ring.publish(&areas) {
+            cx.out.messages.insert(number);
+            cx.counters.interrupts += 1;
+        }
+        if broken { Err(Broken) } else { Ok(()) }
+    }
+
+    /// What the driver takes, by its features and what it has turned off since.
+    fn wants(&self) -> Wants {
+        let on = |bit: u128| self.effective() & bit != 0;
+        let partial = on(feature::GUEST_CSUM);
+        Wants {
+            frame_max: u32::from(self.mtu.unwrap_or(u16::MAX)) + 14,
+            tcp4: partial && on(feature::GUEST_TSO4),
+            tcp6: partial && on(feature::GUEST_TSO6),
+            udp: partial && on(feature::GUEST_USO4) && on(feature::GUEST_USO6),
+            partial,
+            untag: false,
+            verify: partial,
+        }
+    }
+}
+
+/// Prepares a packet; uncut TCP that signals congestion is cut for a driver that did not take GUEST_ECN (5.1.3.1).
+fn unfold<'a>(frames: &Frames<'a>, pick: Pick, mut wants: Wants, features: u128) -> Result<Unfolded<'a>, Reason> {
+    if features & feature::GUEST_ECN == 0
+        && let Some(packet) = frames.batch.packet(pick.packet)
+        && packet.offload.segment.is_some()
+        && congested(frames.batch, packet)
+    {
+        (wants.tcp4, wants.tcp6) = (false, false);
+    }
+    Unfolded::new(frames, pick, wants)
+}
+
+fn congested(batch: &Batch, packet: &Packet) -> bool {
+    let flags = packet.layout.l4.filter(|l4| l4.kind == L4Kind::Tcp).map(|l4| usize::from(l4.offset) + 13);
+    flags.and_then(|at| batch.head(packet).get(at)).is_some_and(|flags| flags & CWR != 0)
+}
+
+impl Receiver<'_> {
+    /// Writes a packet's pieces from `from` on; what does not fit yet is remembered in `resume`.
+    fn put(
+        &self,
+        ring: &mut Ring,
+        unfolded: &Unfolded<'_>,
+        from: u32,
+        resume: &mut u32,
+        scratch: &mut Scratch,
+        cx: &mut Context<'_>,
+    ) -> Result<Put, Broken> {
+        // A packet that is not the remembered one begins at its beginning.
+        let from = if from < unfolded.count() { from } else { 0 };
+        for index in from..unfolded.count() {
+            let len = unfolded.len(index);
+            let mut landing = Landing::new();
+            match self.look(ring, &mut landing, len)? {
+                Found::Room => {}
+                Found::Never(reason) => return Ok(Put::Dropped(reason)),
+                Found::Short { again } => {
+                    if again {
+                        cx.out.room.insert(self.queue);
+                    }
+                    ring.starved = !again;
+                    *resume = index;
+                    return Ok(Put::Refused);
+                }
+            }
+            let Some(piece) = &mut unfolded.piece(index, scratch) else { return Ok(Put::Dropped(Reason::BadOffload)) };
+            let checked = piece.write(self.memory, &landing.spans);
+            self.write_header(&landing, piece, checked);
+            self.give_back(ring, &landing, len);
+        }
+        // One packet, however many pieces it came in, and whenever: else one that was cut would be several.
+        let packet = unfolded.packet();
+        cx.counters.received(self.queue, u64::from(packet.frames()), u64::from(packet.len()));
+        Ok(Put::Done)
+    }
+
+    /// Finds buffers for a frame of `len` bytes; asks to be notified if there are too few.
+    fn look(&self, ring: &mut Ring, landing: &mut Landing, len: u32) -> Result<Found, Broken> {
+        let need = len + self.header_len as u32;
+        let mergeable = self.features & feature::MRG_RXBUF != 0;
+        let mut waiting = ring.waiting(self.areas)?;
+        for look in 0..LOOKS {
+            while landing.room < need && landing.chains.len() < usize::from(waiting) {
+                let entry = ring.next.wrapping_add(landing.chains.len() as u16);
+                if let Some(never) = self.add(landing, self.areas.head(entry)?)? {
+                    return Ok(never);
+                }
+                if !mergeable && landing.room < need {
+                    return Ok(Found::Never(Reason::TooLong));
+                }
+            }
+            if landing.room >= need {
+                ring.next = ring.next.wrapping_add(landing.chains.len() as u16);
+                ring.hush(self.areas);
+                return Ok(Found::Room);
+            }
+            if landing.chains.len() >= usize::from(ring.size) {
+                // All of the ring's buffers together are too small.
+                return Ok(Found::Never(Reason::TooLong));
+            }
+            if look + 1 < LOOKS && !ring.arm(self.areas, ring.next.wrapping_add(waiting)) {
+                return Ok(Found::Short { again: false });
+            }
+            waiting = ring.waiting(self.areas)?;
+        }
+        Ok(Found::Short { again: true })
+    }
+
+    /// Adds one chain's buffers.
+    fn add(&self, landing: &mut Landing, head: u16) -> Result<Option<Found>, Broken> {
+        let before = landing.room;
+        for buffer in self.areas.chain(head, self.features & feature::INDIRECT_DESC != 0) {
+            let buffer = buffer?;
+            if !buffer.write {
+                return Err(Broken);
+            }
+            let mut full = false;
+            let header_len = self.header_len as u32;
+            let translated = self.memory.translate(buffer.address, buffer.len, Rights::WRITE, |span| {
+                full |= landing.push(span, header_len).is_none();
+                !full
+            });
+            match (translated, full) {
+                (_, true) => return Ok(Some(Found::Never(Reason::TooManyPieces))),
+                (Err(_), _) => return Err(Broken),
+                (Ok(()), _) => {}
+            }
+        }
+        let room = landing.room - before;
+        let noted = landing.chains.try_push((head, room));
+        Ok(noted.err().map(|_| Found::Never(Reason::TooManyPieces)))
+    }
+
+    fn write_header(&self, landing: &Landing, piece: &Piece<'_>, checked: Checked) {
+        let mut header = header_of(&piece.offload, piece, checked, self.features);
+        header.num_buffers = landing.chains.len() as u16;
+        let bytes = header.bytes();
+        let mut left = &bytes[..self.header_len];
+        for span in &landing.header {
+            let (now, rest) = left.split_at(left.len().min(span.len() as usize));
+            self.memory.write_span(*span, now);
+            left = rest;
+        }
+    }
+
+    fn give_back(&self, ring: &mut Ring, landing: &Landing, len: u32) {
+        let mut left = len + self.header_len as u32;
+        for (head, room) in &landing.chains {
+            let here = left.min(*room);
+            ring.give_back(self.areas, *head, here);
+            left -= here;
+        }
+    }
+}
+
+impl Landing {
+    fn new() -> Self {
+        Self { chains: ArrayVec::new(), header: ArrayVec::new(), spans: ArrayVec::new(), room: 0 }
+    }
+
+    /// Adds room: the first bytes are the header's.
+    fn push(&mut self, span: Span, header_len: u32) -> Option<()> {
+        let for_header = header_len.saturating_sub(self.room).min(span.len());
+        if for_header > 0 {
+            self.header.try_push(span.piece(0, for_header)).ok()?;
+        }
+        let rest = span.piece(for_header, span.len());
+        self.room = self.room.checked_add(span.len())?;
+        if !rest.is_empty() && !self.spans.last_mut().is_some_and(|last| last.joins(rest)) {
+            self.spans.try_push(rest).ok()?;
+        }
+        Some(())
+    }
+}
+
+/// The header of a delivered frame (section 5.1.6.4.1).
+fn header_of(offload: &Offload, piece: &Piece<'_>, checked: Checked, features: u128) -> Header {
+    let mut out = Header::default();
+    match offload.checksum {
+        Checksum::Partial { start, field } => {
+            out.flags = header::NEEDS_CSUM;
+            (out.csum_start, out.csum_offset) = (start, field.saturating_sub(start));
+        }
+        _ if checked == Checked::Good && features & feature::GUEST_CSUM != 0 => out.flags = header::DATA_VALID,
+        _ => {}
+    }
+    if let Some(segment) = offload.segment {
+        let v4 = piece.layout().l3.is_some_and(|l3| l3.kind == L3Kind::V4);
+        let congested = piece.layout().l4.and_then(|l4| piece.head().get(usize::from(l4.offset) + 13));
+        out.gso_type = match segment.kind {
+            SegmentKind::Udp => header::GSO_UDP_L4,
+            SegmentKind::Tcp => {
+                let ecn = if congested.is_some_and(|flags| flags & CWR != 0) { header::GSO_ECN } else { 0 };
+                ecn | if v4 { header::GSO_TCPV4 } else { header::GSO_TCPV6 }
+            }
+        };
+        (out.gso_size, out.hdr_len) = (segment.mss, segment.headers);
+    }
+    out
+}

@@ -1,0 +1,197 @@
+//! The numbers of virtio-net: feature bits, the packet header, configuration space, control commands (virtio 1.2,
+//! sections 5.1.3, 5.1.4, 5.1.6 and 6).
+
+use serde::{Deserialize, Serialize};
+
+/// Feature bits. The field has 128 of them: the device's own have passed 63.
+pub(super) mod feature {
+    macro_rules! bits {
+        ($($(#[$doc:meta])+ $name:ident = $bit:literal, $word:literal;)+) => {
+            $($(#[$doc])+ pub const $name: u128 = 1 << $bit;)+
+
+            /// Each bit in a word for a person.
+            pub const WORDS: &[(u128, &str)] = &[$(($name, $word),)+];
+        };
+    }
+
+    bits! {
+        /// Transmit checksums are made by the device.
+        CSUM = 0, "tx-checksum";
+        /// The driver takes partial and vouched-for checksums.
+        GUEST_CSUM = 1, "rx-checksum";
+        /// The driver may change its receive offloads later.
+        CTRL_GUEST_OFFLOADS = 2, "rx-offload-control";
+        /// Configuration space tells the MTU.
+        MTU = 3, "mtu";
+        /// Configuration space tells the address.
+        MAC = 5, "mac";
+        /// The driver takes TCP over IPv4 uncut.
+        GUEST_TSO4 = 7, "rx-tso4";
+        /// The driver takes TCP over IPv6 uncut.
+        GUEST_TSO6 = 8, "rx-tso6";
+        /// The driver takes uncut TCP that signals congestion.
+        GUEST_ECN = 9, "rx-ecn";
+        /// The device takes TCP over IPv4 uncut.
+        HOST_TSO4 = 11, "tso4";
+        /// The device takes TCP over IPv6 uncut.
+        HOST_TSO6 = 12, "tso6";
+        /// The device takes uncut TCP that signals congestion.
+        HOST_ECN = 13, "ecn";
+        /// A frame may fill several receive buffers.
+        MRG_RXBUF = 15, "mergeable";
+        /// Configuration space tells the link's state.
+        STATUS = 16, "status";
+        /// There is a control queue.
+        CTRL_VQ = 17, "control";
+        /// It sets receive modes.
+        CTRL_RX = 18, "rx-mode";
+        /// It sets the VLAN filter.
+        CTRL_VLAN = 19, "vlan-filter";
+        /// It sets more receive modes.
+        CTRL_RX_EXTRA = 20, "rx-mode-extra";
+        /// There are several queue pairs.
+        MQ = 22, "mq";
+        /// It sets the address.
+        CTRL_MAC_ADDR = 23, "set-mac";
+        /// Headers and data may lie in descriptors in any way.
+        ANY_LAYOUT = 27, "any-layout";
+        /// Descriptors may name tables of descriptors.
+        INDIRECT_DESC = 28, "indirect";
+        /// Notifications are asked for by index.
+        EVENT_IDX = 29, "event-index";
+        /// Not a legacy driver.
+        VERSION_1 = 32, "virtio-1";
+        /// The driver takes UDP over IPv4 uncut.
+        GUEST_USO4 = 54, "rx-uso4";
+        /// The driver takes UDP over IPv6 uncut.
+        GUEST_USO6 = 55, "rx-uso6";
+        /// The device takes UDP uncut.
+        HOST_USO = 56, "uso";
+        /// Configuration space tells speed and duplex.
+        SPEED_DUPLEX = 63, "speed";
+    }
+
+    /// What GUEST_OFFLOADS_SET may turn off and on.
+    pub const OFFLOADS: u128 = GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | GUEST_USO4 | GUEST_USO6;
+}
+
+/// `struct virtio_net_hdr` with `num_buffers` (section 5.1.6): what stands before each frame, both ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Header {
+    /// [`header`] flags.
+    pub flags: u8,
+    /// Kind of segmentation.
+    pub gso_type: u8,
+    /// Bytes of all headers: a hint.
+    pub hdr_len: u16,
+    /// Payload bytes of each segment.
+    pub gso_size: u16,
+    /// First byte that is summed.
+    pub csum_start: u16,
+    /// The checksum field, from there.
+    pub csum_offset: u16,
+    /// Receive chains that the frame fills.
+    pub num_buffers: u16,
+}
+
+/// Values in the [`Header`].
+pub(super) mod header {
+    /// Flag: the checksum is partial.
+    pub const NEEDS_CSUM: u8 = 1;
+    /// Flag: the checksum has been verified.
+    pub const DATA_VALID: u8 = 2;
+    /// Kind: no segmentation.
+    pub const GSO_NONE: u8 = 0;
+    /// Kind: TCP over IPv4.
+    pub const GSO_TCPV4: u8 = 1;
+    /// Kind: TCP over IPv6.
+    pub const GSO_TCPV6: u8 = 4;
+    /// Kind: UDP datagrams of equal length.
+    pub const GSO_UDP_L4: u8 = 5;
+    /// With any TCP kind: congestion is signalled.
+    pub const GSO_ECN: u8 = 0x80;
+    /// Bytes, with `num_buffers`.
+    pub const LEN: usize = 12;
+    /// Bytes, of a legacy driver without mergeable buffers.
+    pub const LEGACY_LEN: usize = 10;
+}
+
+impl Header {
+    /// Out of the driver's bytes.
+    pub fn parse(bytes: &[u8; header::LEN]) -> Self {
+        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        Self {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            hdr_len: word(2),
+            gso_size: word(4),
+            csum_start: word(6),
+            csum_offset: word(8),
+            num_buffers: word(10),
+        }
+    }
+
+    /// Into the driver's bytes.
+    pub fn bytes(&self) -> [u8; header::LEN] {
+        let mut out = [0; header::LEN];
+        (out[0], out[1]) = (self.flags, self.gso_type);
+        let words = [self.hdr_len, self.gso_size, self.csum_start, self.csum_offset, self.num_buffers];
+        for (i, word) in words.into_iter().enumerate() {
+            out[2 + 2 * i..4 + 2 * i].copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+}
+
+/// Where the driver reads its address (5.1.4).
+pub(super) const MAC_AT: usize = 0;
+/// Bytes of [`Config::bytes`].
+pub(super) const CONFIG_LEN: usize = 24;
+
+/// `struct virtio_net_config` (section 5.1.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Config {
+    /// The address.
+    pub mac: [u8; 6],
+    /// The link is up.
+    pub link: bool,
+    /// Queue pairs.
+    pub pairs: u16,
+    /// The largest MTU.
+    pub mtu: u16,
+    /// Link speed in Mbit/s.
+    pub speed_mbps: u32,
+}
+
+impl Config {
+    /// Configuration space, as the driver reads it.
+    pub fn bytes(&self) -> [u8; CONFIG_LEN] {
+        let mut out = [0; CONFIG_LEN];
+        out[MAC_AT..6].copy_from_slice(&self.mac);
+        out[6] = u8::from(self.link);
+        out[8..10].copy_from_slice(&self.pairs.to_le_bytes());
+        out[10..12].copy_from_slice(&self.mtu.to_le_bytes());
+        out[12..16].copy_from_slice(&self.speed_mbps.to_le_bytes());
+        // Full duplex. What follows is of receive-side scaling, which is not offered: zeros.
+        out[16] = 1;
+        out
+    }
+}
+
+/// Commands of the control queue (section 5.1.6.5).
+pub(super) mod command {
+    /// Class: receive modes.
+    pub const RX: u8 = 0;
+    /// Class: addresses.
+    pub const MAC: u8 = 1;
+    /// Class: VLAN filter.
+    pub const VLAN: u8 = 2;
+    /// Class: queue pairs.
+    pub const MQ: u8 = 4;
+    /// Class: receive offloads.
+    pub const GUEST_OFFLOADS: u8 = 5;
+    /// It was done.
+    pub const OK: u8 = 0;
+    /// It was not.
+    pub const ERR: u8 = 1;
+}

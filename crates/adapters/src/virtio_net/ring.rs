@@ -1,0 +1,264 @@
+//! A split virtqueue (virtio 1.2, section 2.7): three areas in guest memory, and our place in them.
+//!
+//! ```text
+//! descriptors   16 bytes each: address, length, flags (next, write, indirect), next
+//! driver area   flags │ index │ ring of heads ............... │ used_event
+//! device area   flags │ index │ ring of (head, bytes) ....... │ avail_event
+//! ```
+//!
+//! Nothing in those areas is trusted: an index that runs ahead of the ring, a chain longer than the ring, a table in
+//! a table or a buffer of no bytes breaks the ring, and a broken ring is left alone until the driver starts it again.
+
+use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
+use serde::{Deserialize, Serialize};
+
+/// Largest ring (section 2.7).
+const SIZE_MOST: u16 = 32768;
+/// Descriptors in an indirect table at most. QEMU's limit of a chain is the same.
+const TABLE_MOST: u32 = 1024;
+/// Descriptor flags (2.7.5): the chain goes on; the device writes; a table of descriptors.
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+/// Flag of either ring: do not notify me (2.7.6, 2.7.8).
+const QUIET: u16 = 1;
+
+/// The ring broke its own rules, or lies where no memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// One virtqueue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ring {
+    /// Descriptors.
+    pub size: u16,
+    /// Bus address of the descriptor table.
+    pub descriptors: u64,
+    /// Bus address of the driver area.
+    pub driver: u64,
+    /// Bus address of the device area.
+    pub device: u64,
+    /// The transport has started it.
+    pub started: bool,
+    /// The transport has enabled it.
+    pub enabled: bool,
+    /// It has broken the rules since it was started.
+    pub broken: bool,
+    /// The next entry of the driver's ring to take.
+    pub next: u16,
+    /// The next entry of the device's ring to fill.
+    pub used: u16,
+    /// The device's index when the driver was last considered for a notification.
+    pub told: u16,
+    /// The driver has been asked not to notify (used without EVENT_IDX only).
+    pub quiet: bool,
+    /// It refused for want of buffers, and waits for the driver's notification.
+    pub starved: bool,
+    /// Bumped when it stops: what was taken before is not given back after. Not saved.
+    #[serde(skip)]
+    pub generation: u32,
+}
+
+impl Ring {
+    /// Whether it can lie there at all (section 2.7.1: alignments; 2.7: a power of two).
+    pub fn possible(&self) -> bool {
+        let sized = self.size.is_power_of_two() && self.size <= SIZE_MOST;
+        let aligned = (self.descriptors % 16, self.driver % 2, self.device % 4) == (0, 0, 0);
+        sized && aligned
+    }
+
+    /// Whether it is to be served.
+    pub fn live(&self) -> bool {
+        self.started && self.enabled && !self.broken
+    }
+
+    /// Its areas, translated once for a call.
+    pub fn open<'m>(&self, memory: &'m Map, event_index: bool) -> Result<Areas<'m>, Broken> {
+        let size = u32::from(self.size);
+        let window = |address, len, rights| memory.window(address, len, rights).map_err(|_| Broken);
+        Ok(Areas {
+            memory,
+            descriptors: window(self.descriptors, 16 * size, Rights::READ)?,
+            driver: window(self.driver, 6 + 2 * size, Rights::READ)?,
+            device: window(self.device, 6 + 8 * size, Rights::BOTH)?,
+            size: self.size,
+            event_index,
+        })
+    }
+
+    /// Entries that wait to be taken. More than the ring holds breaks it.
+    pub fn waiting(&self, areas: &Areas<'_>) -> Result<u16, Broken> {
+        let waiting = areas.driver.load_u16(2).wrapping_sub(self.next);
+        if waiting > self.size { Err(Broken) } else { Ok(waiting) }
+    }
+
+    /// Hints at what the next entries will touch, before any of them is: their descriptors, and the device's ring.
+    pub fn foresee(&self, areas: &Areas<'_>, entries: u16) {
+        for ahead in 0..entries.min(self.size) {
+            if let Ok(head) = areas.head(self.next.wrapping_add(ahead)) {
+                areas.descriptors.prefetch(16 * usize::from(head), 16, Touch::Read);
+            }
+        }
+        for ahead in (0..entries).step_by(8) {
+            let at = 4 + 8 * usize::from(self.used.wrapping_add(ahead) & (self.size - 1));
+            areas.device.prefetch(at, 8, Touch::Write);
+        }
+    }
+
+    /// Hints at the first `len` bytes of an entry's first buffer, or at its table.
+    pub fn foresee_buffer(&self, areas: &Areas<'_>, ahead: u16, len: u32, touch: Touch) {
+        let Ok(head) = areas.head(self.next.wrapping_add(ahead)) else { return };
+        let descriptor = u128::from_le_bytes(areas.descriptors.read(16 * usize::from(head)));
+        let touch = if (descriptor >> 96) as u16 & INDIRECT == 0 { touch } else { Touch::Read };
+        areas.memory.prefetch(descriptor as u64, len.min((descriptor >> 64) as u32), touch);
+    }
+
+    /// Fills one entry of the device's ring; the driver does not see it before [`Ring::publish`].
+    pub fn give_back(&mut self, areas: &Areas<'_>, head: u16, bytes: u32) {
+        let at = 4 + 8 * usize::from(self.used & (self.size - 1));
+        let entry = u64::from(head) | u64::from(bytes) << 32;
+        areas.device.write_u64(at, entry);
+        self.used = self.used.wrapping_add(1);
+    }
+
+    /// Shows the driver what was given back. True if it wants to be notified (section 2.7.7).
+    pub fn publish(&mut self, areas: &Areas<'_>) -> bool {
+        if self.used == self.told {
+            return false;
+        }
+        areas.device.store_u16(2, self.used);
+        full_barrier();
+        let told = std::mem::replace(&mut self.told, self.used);
+        if areas.event_index {
+            let wanted = areas.driver.load_u16(4 + 2 * usize::from(self.size));
+            return crossed(wanted, self.used, told);
+        }
+        areas.driver.load_u16(0) & QUIET == 0
+    }
+
+    /// Asks the driver to notify when it adds to what it has added up to `seen`. True if it has added meanwhile, and
+    /// may not have notified: look again (section 2.7.10).
+    pub fn arm(&mut self, areas: &Areas<'_>, seen: u16) -> bool {
+        if areas.event_index {
+            areas.device.store_u16(4 + 8 * usize::from(self.size), seen);
+        } else if self.quiet {
+            areas.device.store_u16(0, 0);
+            self.quiet = false;
+        }
+        full_barrier();
+        areas.driver.load_u16(2) != seen
+    }
+
+    /// Asks the driver not to notify, while it is polled anyway.
+    pub fn hush(&mut self, areas: &Areas<'_>) {
+        if !areas.event_index && !self.quiet {
+            areas.device.store_u16(0, QUIET);
+            self.quiet = true;
+        }
+    }
+}
+
+/// Whether an index has passed `wanted` on its way from `old` to `new` (section 2.7.7.2's formula).
+pub(super) fn crossed(wanted: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(wanted).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// A ring's areas during one call.
+pub(super) struct Areas<'m> {
+    memory: &'m Map,
+    descriptors: Window<'m>,
+    driver: Window<'m>,
+    device: Window<'m>,
+    size: u16,
+    event_index: bool,
+}
+
+impl<'m> Areas<'m> {
+    /// The head in an entry of the driver's ring.
+    pub fn head(&self, entry: u16) -> Result<u16, Broken> {
+        let head = self.driver.load_u16(4 + 2 * usize::from(entry & (self.size - 1)));
+        if head < self.size { Ok(head) } else { Err(Broken) }
+    }
+
+    /// The device's own index, as it stands in memory.
+    pub fn device_index(&self) -> u16 {
+        self.device.load_u16(2)
+    }
+
+    /// The buffers that hang on a head.
+    pub fn chain(&self, head: u16, indirect: bool) -> Chain<'m> {
+        Chain {
+            memory: self.memory,
+            table: self.descriptors,
+            entries: u32::from(self.size),
+            at: u32::from(head),
+            left: u32::from(self.size),
+            tables: indirect,
+            done: false,
+        }
+    }
+}
+
+/// A piece of guest memory that a descriptor names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Buffer {
+    /// Bus address.
+    pub address: u64,
+    /// Bytes, never 0.
+    pub len: u32,
+    /// For the device to write.
+    pub write: bool,
+}
+
+/// A walk along a chain: at most as many steps as the table has entries.
+pub(super) struct Chain<'m> {
+    memory: &'m Map,
+    table: Window<'m>,
+    entries: u32,
+    at: u32,
+    left: u32,
+    /// A table may still come: allowed, and not in one already.
+    tables: bool,
+    done: bool,
+}
+
+impl Chain<'_> {
+    fn step(&mut self) -> Result<Buffer, Broken> {
+        loop {
+            if self.at >= self.entries || self.left == 0 {
+                return Err(Broken);
+            }
+            self.left -= 1;
+            let descriptor = u128::from_le_bytes(self.table.read(16 * self.at as usize));
+            let (address, len) = (descriptor as u64, (descriptor >> 64) as u32);
+            let (flags, next) = ((descriptor >> 96) as u16, (descriptor >> 112) as u16);
+            if len == 0 {
+                return Err(Broken);
+            }
+            if flags & INDIRECT == 0 {
+                self.at = u32::from(next);
+                self.done = flags & NEXT == 0;
+                return Ok(Buffer { address, len, write: flags & WRITE != 0 });
+            }
+            let entries = len / 16;
+            if !self.tables || flags & NEXT != 0 || len % 16 != 0 || entries > TABLE_MOST {
+                return Err(Broken);
+            }
+            self.table = self.memory.window(address, len, Rights::READ).map_err(|_| Broken)?;
+            (self.entries, self.left, self.at, self.tables) = (entries, entries, 0, false);
+        }
+    }
+}
+
+impl Iterator for Chain<'_> {
+    type Item = Result<Buffer, Broken>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let step = self.step();
+        self.done |= step.is_err();
+        Some(step)
+    }
+}

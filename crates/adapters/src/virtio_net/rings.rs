@@ -1,0 +1,118 @@
+//! The face that a vhost-user front end sees: features, rings, configuration space.
+
+use nicety_adapter::{Context, RingFace, RingPlace};
+
+use super::registers::{Config, feature};
+use super::ring::Ring;
+use super::{Role, VirtioNet};
+
+impl RingFace for VirtioNet {
+    fn features(&self) -> u128 {
+        self.offer
+    }
+
+    fn take_features(&mut self, features: u128) -> bool {
+        if features & !self.offer != 0 {
+            return false;
+        }
+        if self.rings.iter().any(|ring| ring.started) {
+            return features == self.taken;
+        }
+        self.taken = features;
+        self.forget_driver();
+        true
+    }
+
+    fn rings(&self) -> u16 {
+        self.rings.len() as u16
+    }
+
+    fn place(&mut self, ring: u16, place: RingPlace) -> bool {
+        let Some(ring) = self.rings.get_mut(usize::from(ring)).filter(|ring| !ring.started) else { return false };
+        let RingPlace { size, descriptors, driver, device } = place;
+        let placed = Ring { size, descriptors, driver, device, ..*ring };
+        if placed.possible() {
+            *ring = placed;
+        }
+        placed.possible()
+    }
+
+    /// The device's own index in memory counts, and not `base`, where they differ: a front end that lost its back
+    /// end takes `base` from there, and entries that were taken but never given back are taken again.
+    fn start(&mut self, number: u16, _base: u16, cx: &mut Context<'_>) -> bool {
+        let event_index = self.taken & feature::EVENT_IDX != 0;
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return false };
+        if ring.started || !ring.possible() {
+            return false;
+        }
+        let Ok(areas) = ring.open(cx.memory, event_index) else { return false };
+        let at = areas.device_index();
+        // As if the driver had been told to be quiet: the first arming clears the flag, whatever it says.
+        let fresh = Ring { started: true, broken: false, next: at, used: at, told: at, quiet: true, ..*ring };
+        *ring = Ring { starved: false, ..fresh };
+        self.wake(number, cx);
+        true
+    }
+
+    fn stop(&mut self, number: u16, _cx: &mut Context<'_>) -> u16 {
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return 0 };
+        ring.generation = ring.generation.wrapping_add(1);
+        (ring.started, ring.starved) = (false, false);
+        let at = ring.used;
+        self.forget_partial(number);
+        at
+    }
+
+    fn enable(&mut self, number: u16, on: bool, cx: &mut Context<'_>) {
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
+        if std::mem::replace(&mut ring.enabled, on) != on {
+            self.forget_partial(number);
+            self.wake(number, cx);
+        }
+    }
+
+    fn kick(&mut self, number: u16, cx: &mut Context<'_>) {
+        match self.role(number) {
+            Role::Transmit(queue) => cx.out.work.insert(queue),
+            Role::Receive(queue) => {
+                let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
+                if std::mem::take(&mut ring.starved) {
+                    cx.out.room.insert(queue);
+                }
+            }
+            Role::Control => self.serve_control(number, cx),
+            Role::Nothing => {}
+        }
+    }
+
+    fn config(&self, offset: u32, data: &mut [u8]) {
+        let bytes = Config { mac: self.control.mac(), ..self.config }.bytes();
+        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let n = data.len().min(bytes.len() - from);
+        data.fill(0);
+        data[..n].copy_from_slice(&bytes[from..from + n]);
+    }
+}
+
+impl VirtioNet {
+    /// A ring began to be served: what waits in it is looked at without a kick.
+    fn wake(&mut self, number: u16, cx: &mut Context<'_>) {
+        if !self.rings.get(usize::from(number)).is_some_and(Ring::live) {
+            return;
+        }
+        match self.role(number) {
+            Role::Transmit(queue) => cx.out.work.insert(queue),
+            Role::Receive(queue) => cx.out.room.insert(queue),
+            Role::Control => self.serve_control(number, cx),
+            Role::Nothing => {}
+        }
+    }
+
+    fn forget_partial(&mut self, number: u16) {
+        if let Role::Receive(queue) = self.role(number)
+            && let Some(resume) = self.resume.get_mut(usize::from(queue))
+        {
+            *resume = 0;
+        }
+    }
+}

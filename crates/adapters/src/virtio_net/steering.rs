@@ -1,0 +1,46 @@
+//! Which receive queue a flow goes to (virtio 1.2, section 5.1.6.5.6, automatic receive steering): the pair that the
+//! guest last sent that flow's other direction on.
+
+use nicety_frame::{L3Kind, Layout};
+
+/// Flows remembered apart.
+const ENTRIES: usize = 256;
+
+/// The table: a queue pair by flow.
+#[derive(Clone, Debug)]
+pub(super) struct Steering {
+    pairs: [u8; ENTRIES],
+}
+
+impl Default for Steering {
+    fn default() -> Self {
+        Self { pairs: [0; ENTRIES] }
+    }
+}
+
+impl Steering {
+    /// The guest sends this flow on that queue.
+    pub fn learn(&mut self, flow: u8, queue: u16) {
+        self.pairs[usize::from(flow)] = queue as u8;
+    }
+
+    /// The queue for this flow.
+    pub fn queue(&self, flow: u8) -> u16 {
+        u16::from(self.pairs[usize::from(flow)])
+    }
+}
+
+/// A flow, the same in both directions: addresses and ports folded.
+pub(super) fn flow(head: &[u8], layout: &Layout) -> u8 {
+    let Some(l3) = layout.l3 else { return 0 };
+    let at = usize::from(l3.offset);
+    let addresses = match l3.kind {
+        L3Kind::V4 => head.get(at + 12..at + 20),
+        L3Kind::V6 => head.get(at + 8..at + 40),
+    };
+    let words = addresses.unwrap_or_default().chunks_exact(4);
+    let folded = words.fold(0u32, |fold, word| fold ^ u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
+    let ports = layout.ports(head).map_or(0, |(source, destination)| source ^ destination);
+    // A multiplicative hash (Knuth, TAOCP 6.4): the top bits depend on all.
+    ((folded ^ u32::from(ports)).wrapping_mul(0x9e37_79b1) >> 24) as u8
+}

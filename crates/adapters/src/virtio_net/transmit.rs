@@ -1,0 +1,242 @@
+//! Guest → wire: chains of a transmit ring become packets (virtio 1.2, section 5.1.6.2).
+
+use nicety_adapter::{
+    Batch, Budget, Checksum, Context, DraftError, HEAD_BYTES, HEAD_MOST, Offload, Progress, Reason, Segment,
+    SegmentKind,
+};
+use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
+use nicety_memory::{Fault, Map, Touch};
+
+use super::registers::{Header, feature, header};
+use super::ring::{Areas, Broken, Buffer};
+use super::{VirtioNet, steering, transmit_ring};
+
+/// Shortest frame on a wire, without its check sequence.
+const FRAME_LEAST: usize = 60;
+
+/// How many entries before its turn a frame's first bytes are asked for, and how many bytes: header and private head.
+pub(super) const AHEAD: u16 = 4;
+const FORESEEN: u32 = (header::LEN + HEAD_BYTES) as u32;
+
+/// What became of a chain.
+enum Taken {
+    /// It is the batch's last packet.
+    Packet,
+    /// It goes nowhere.
+    Dropped(Reason),
+    /// The batch has no room for it.
+    Later,
+}
+
+/// What is the same for all chains of a call.
+struct Sender<'a> {
+    areas: &'a Areas<'a>,
+    memory: &'a Map,
+    features: u128,
+    header_len: usize,
+}
+
+pub(super) fn reason_of(fault: Fault) -> Reason {
+    match fault {
+        Fault::Refused { .. } => Reason::BadAddress,
+        Fault::Absent(_) => Reason::NotShared,
+    }
+}
+
+impl VirtioNet {
+    pub(super) fn fetch_ring(
+        &mut self,
+        queue: u16,
+        budget: Budget,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> Progress {
+        let number = transmit_ring(queue);
+        let asleep = Progress { more: false, armed: true };
+        if self.transmit_queue(number) != Some(queue) {
+            return asleep;
+        }
+        match self.walk(number, queue, budget, batch, cx) {
+            Ok(progress) => progress,
+            Err(Broken) => {
+                self.break_ring(number, cx);
+                asleep
+            }
+        }
+    }
+
+    fn walk(
+        &mut self,
+        number: u16,
+        queue: u16,
+        budget: Budget,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> Result<Progress, Broken> {
+        let (features, header_len, link) = (self.taken, self.header_len(), self.config.link);
+        let steer = self.steers();
+        let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else {
+            return Ok(Progress { more: false, armed: true });
+        };
+        let memory = cx.memory.as_ref();
+        let areas = ring.open(memory, features & feature::EVENT_IDX != 0)?;
+        let sender = Sender { areas: &areas, memory, features, header_len };
+        batch.generation = ring.generation;
+        let mut waiting = ring.waiting(&areas)?;
+        ring.foresee(&areas, waiting.min(budget.packets as u16));
+        let mut dropped = 0;
+        // A dropped chain takes nothing of the batch: it is charged here.
+        while waiting > 0 && dropped < budget.packets && budget.allows(batch) {
+            if waiting > AHEAD {
+                ring.foresee_buffer(&areas, AHEAD, FORESEEN, Touch::Read);
+            }
+            let head = areas.head(ring.next)?;
+            let taken = if link { sender.take(head, batch)? } else { Taken::Dropped(Reason::LinkDown) };
+            match taken {
+                Taken::Later => break,
+                Taken::Dropped(reason) => {
+                    dropped += 1;
+                    cx.counters.transmit_drop(reason);
+                    ring.give_back(&areas, head, 0);
+                }
+                Taken::Packet => {
+                    let Some(packet) = batch.packets().last() else { break };
+                    cx.counters.sent(queue, u64::from(packet.frames()), u64::from(packet.len()));
+                    if steer {
+                        self.steering.learn(steering::flow(batch.head(packet), &packet.layout), queue);
+                    }
+                }
+            }
+            ring.next = ring.next.wrapping_add(1);
+            waiting -= 1;
+        }
+        if dropped > 0 && ring.publish(&areas) {
+            cx.out.messages.insert(number);
+            cx.counters.interrupts += 1;
+        }
+        if waiting > 0 {
+            ring.hush(&areas);
+            return Ok(Progress { more: true, armed: false });
+        }
+        let more = ring.arm(&areas, ring.next);
+        Ok(Progress { more, armed: !more })
+    }
+
+    pub(super) fn complete_ring(&mut self, batch: &Batch, cx: &mut Context<'_>) {
+        let number = transmit_ring(batch.queue);
+        let event_index = self.taken & feature::EVENT_IDX != 0;
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
+        if batch.is_empty() || !ring.started || ring.broken || ring.generation != batch.generation {
+            return;
+        }
+        let Ok(areas) = ring.open(cx.memory, event_index) else { return self.break_ring(number, cx) };
+        for packet in batch.packets() {
+            ring.give_back(&areas, packet.cookie as u16, 0);
+        }
+        if ring.publish(&areas) {
+            cx.out.messages.insert(number);
+            cx.counters.interrupts += 1;
+        }
+    }
+}
+
+impl Sender<'_> {
+    /// Drafts the packet of one chain.
+    fn take(&self, head: u16, batch: &mut Batch) -> Result<Taken, Broken> {
+        let mut chain = self.areas.chain(head, self.features & feature::INDIRECT_DESC != 0);
+        let mut bytes = [0; header::LEN];
+        let (mut have, mut rest) = (0, None);
+        while have < self.header_len {
+            let Some(buffer) = chain.next().transpose()? else { return Ok(Taken::Dropped(Reason::BadDescriptor)) };
+            if buffer.write {
+                return Ok(Taken::Dropped(Reason::BadDescriptor));
+            }
+            let n = (self.header_len - have).min(buffer.len as usize);
+            if let Err(fault) = self.memory.read(buffer.address, &mut bytes[have..have + n]) {
+                return Ok(Taken::Dropped(reason_of(fault)));
+            }
+            have += n;
+            rest = (buffer.len as usize > n).then(|| Buffer {
+                address: buffer.address.wrapping_add(n as u64),
+                len: buffer.len - n as u32,
+                write: false,
+            });
+        }
+        let header = Header::parse(&bytes);
+        let Some(mut draft) = batch.draft(head_wanted(&header)) else { return Ok(Taken::Later) };
+        let mut next = rest.map(Ok).or_else(|| chain.next());
+        while let Some(buffer) = next.transpose()? {
+            if buffer.write {
+                return Ok(Taken::Dropped(Reason::BadDescriptor));
+            }
+            match draft.push(buffer.address, buffer.len) {
+                Ok(()) => {}
+                Err(DraftError::BatchFull) => return Ok(Taken::Later),
+                Err(DraftError::Fault(fault)) => return Ok(Taken::Dropped(reason_of(fault))),
+                Err(DraftError::TooManyPieces) => return Ok(Taken::Dropped(Reason::TooManyPieces)),
+                Err(DraftError::TooLong) => return Ok(Taken::Dropped(Reason::TooLong)),
+            }
+            next = chain.next();
+        }
+        let len = draft.len();
+        if len < 14 {
+            return Ok(Taken::Dropped(Reason::TooShort));
+        }
+        let Some(offload) = offload(&header, self.features, draft.head_mut(), len) else {
+            return Ok(Taken::Dropped(Reason::BadOffload));
+        };
+        draft.pad_to(FRAME_LEAST);
+        draft.finish(offload, u64::from(head));
+        Ok(Taken::Packet)
+    }
+}
+
+/// Bytes of private head that the offload's own offsets need.
+fn head_wanted(header: &Header) -> usize {
+    let field = usize::from(header.csum_start) + usize::from(header.csum_offset) + 2;
+    let field = if header.flags & header::NEEDS_CSUM != 0 { field } else { 0 };
+    let headers = if header.gso_type == header::GSO_NONE { 0 } else { usize::from(header.hdr_len) };
+    field.max(headers)
+}
+
+/// The header's request in neutral words, if it makes sense for this frame and was negotiated.
+fn offload(header: &Header, features: u128, head: &[u8], len: u32) -> Option<Offload> {
+    let checksum = if header.flags & header::NEEDS_CSUM != 0 {
+        let start = header.csum_start;
+        let field = start.checked_add(header.csum_offset)?;
+        let inside = usize::from(field) + 2 <= head.len().min(HEAD_MOST) && u32::from(start) < len && start >= 14;
+        if features & feature::CSUM == 0 || !inside {
+            return None;
+        }
+        Checksum::Partial { start, field }
+    } else {
+        Checksum::AsIs
+    };
+    let segment = match header.gso_type & !header::GSO_ECN {
+        header::GSO_NONE => None,
+        kind => Some(segment(header, kind, features, head, len)?),
+    };
+    Some(Offload { checksum, segment })
+}
+
+/// A segmentation request: the headers are ours to find, and the driver's numbers must agree with them.
+fn segment(header: &Header, kind: u8, features: u128, head: &[u8], len: u32) -> Option<Segment> {
+    let layout = Layout::parse(head);
+    let (l3, l4) = (layout.l3?, layout.l4?);
+    let (offered, wanted) = match (kind, l3.kind) {
+        (header::GSO_TCPV4, L3Kind::V4) => (feature::HOST_TSO4, L4Kind::Tcp),
+        (header::GSO_TCPV6, L3Kind::V6) => (feature::HOST_TSO6, L4Kind::Tcp),
+        (header::GSO_UDP_L4, _) => (feature::HOST_USO, L4Kind::Udp),
+        _ => return None,
+    };
+    let fits = features & offered != 0
+        && l4.kind == wanted
+        && l3.fragment == Fragment::Whole
+        && header.gso_size > 0
+        && u32::from(layout.headers_len) < len
+        && header.flags & header::NEEDS_CSUM != 0
+        && header.csum_start == l4.offset
+        && usize::from(header.csum_start) + usize::from(header.csum_offset) == l4.checksum_at();
+    let kind = if wanted == L4Kind::Tcp { SegmentKind::Tcp } else { SegmentKind::Udp };
+    fits.then_some(Segment { kind, mss: header.gso_size, headers: layout.headers_len })
+}

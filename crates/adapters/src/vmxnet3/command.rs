@@ -1,0 +1,243 @@
+//! The command register: what each VMXNET3_CMD_* does, and answers when CMD is read next.
+
+use nicety_adapter::Context;
+use nicety_memory::{Fault, Map};
+
+use super::Vmxnet3;
+use super::receive::ReceiveQueue;
+use super::registers::{CAP_UDP_RSS, CAPABILITIES, DSAH, DSAL, QUEUES, command, event, feature};
+use super::rss::{Conf, FIELDS_ALL, FIELDS_DEFAULT, FIELDS_UDP, Rss};
+use super::shared::{self, COMMAND_DATA, STATISTICS, STATUS, Setup, SetupError};
+use super::transmit::TransmitQueue;
+
+/// Link state as GET_LINK tells it: 10 Gbit/s, up.
+const LINK_UP: u32 = 10_000 << 16 | 1;
+/// Bytes of a transmit data ring's entry that suit us: what the headers of any packet need.
+const TRANSMIT_DATA: u32 = 128;
+
+impl Vmxnet3 {
+    /// Carries a command out. The answer is what CMD reads from now on.
+    pub(super) fn execute(&mut self, number: u32, cx: &mut Context<'_>) -> u32 {
+        let memory = &**cx.memory;
+        match number {
+            command::ACTIVATE => return self.activate(cx),
+            command::QUIESCE => self.quiesce(cx),
+            command::RESET => self.reset_device(cx),
+            command::UPDATE_IML | command::UPDATE_PMCFG => {}
+            // Buffer sizes and memory regions told in advance are of no use here: every descriptor has its own.
+            command::SET_RING_BUFFER_SIZE | command::REGISTER_MEMREGS => {}
+            command::UPDATE_RX_MODE
+            | command::UPDATE_MAC_FILTERS
+            | command::UPDATE_VLAN_FILTERS
+            | command::UPDATE_RSSIDT
+            | command::UPDATE_FEATURE => {
+                let Some(setup) = self.running() else { return command::FAILED };
+                if self.update(number, setup.shared, memory).is_err() {
+                    cx.counters.guest_errors += 1;
+                    return command::FAILED;
+                }
+            }
+            command::SET_COALESCE | command::GET_COALESCE => {}
+            command::SET_RSS_FIELDS => return self.set_rss_fields(cx),
+            command::GET_QUEUE_STATUS => self.write_status(memory),
+            command::GET_STATS => self.write_statistics(memory),
+            command::LOAD_PLUGIN => return command::FAILED,
+            _ => return self.answer(number, cx),
+        }
+        0
+    }
+
+    /// Commands that only answer.
+    fn answer(&mut self, number: u32, cx: &mut Context<'_>) -> u32 {
+        let [a, b, c, d, e, f] = self.permanent.0;
+        match number {
+            command::GET_LINK => {
+                if self.link {
+                    LINK_UP
+                } else {
+                    0
+                }
+            }
+            command::GET_PERM_MAC_LO => u32::from_le_bytes([a, b, c, d]),
+            command::GET_PERM_MAC_HI => u32::from_le_bytes([e, f, 0, 0]),
+            command::GET_DID_LO => 0x07b0,
+            command::GET_DID_HI => 1,
+            // Type automatic (MSI-X, MSI, INTx, what there is), masks automatic.
+            command::GET_CONF_INTR | command::GET_DEV_EXTRA_INFO => 0,
+            command::GET_TXDATA_DESC_SIZE if self.version >= 3 => TRANSMIT_DATA,
+            command::GET_RSS_FIELDS if self.version >= 4 => self.fields,
+            command::GET_MAX_QUEUES_CONF if self.version >= 6 => u32::from(self.queues) << 8 | u32::from(self.queues),
+            command::GET_MAX_CAPABILITIES if self.version >= 7 => CAPABILITIES,
+            command::GET_DCR0 if self.version >= 7 => self.capabilities,
+            _ => {
+                cx.counters.guest_errors += 1;
+                command::FAILED
+            }
+        }
+    }
+
+    /// ACTIVATE_DEV. A device that is active already begins anew: a crash kernel's driver finds it so.
+    fn activate(&mut self, cx: &mut Context<'_>) -> u32 {
+        self.quiesce(cx);
+        let shared = u64::from(self.values[DSAH]) << 32 | u64::from(self.values[DSAL]);
+        let taken =
+            if self.function.bus_master() { self.take_setup(cx.memory, shared) } else { Err(SetupError::Invalid) };
+        if taken.is_err() {
+            cx.counters.guest_errors += 1;
+            self.setup = None;
+            return command::FAILED;
+        }
+        if let Some(setup) = self.setup {
+            self.interrupts.configure(setup.auto_mask, cx.page);
+        }
+        for queue in 0..self.transmit_count() {
+            cx.out.work.insert(queue);
+        }
+        0
+    }
+
+    fn take_setup(&mut self, memory: &Map, shared: u64) -> Result<(), SetupError> {
+        let setup = Setup::read(memory, shared, self.version)?;
+        let mut transmit = Vec::with_capacity(usize::from(QUEUES));
+        for index in 0..setup.transmit {
+            let conf = setup.transmit_conf(memory, index)?;
+            let before = self.transmit.get(usize::from(index)).map(|queue| queue.statistics).unwrap_or_default();
+            transmit.push(TransmitQueue::new(conf, setup.transmit_at(index), before));
+        }
+        let mut receive = Vec::with_capacity(usize::from(QUEUES));
+        for index in 0..setup.receive {
+            let conf = setup.receive_conf(memory, index, self.version)?;
+            let before = self.receive.get(usize::from(index)).map(|queue| queue.statistics).unwrap_or_default();
+            receive.push(ReceiveQueue::new(conf, setup.receive_at(index), before));
+        }
+        // The threshold and the wish for receive doorbells are ours: 0 and no.
+        for queue in &transmit {
+            memory.write(queue.at + shared::THRESHOLD, &[0; 4])?;
+        }
+        for queue in &receive {
+            memory.write(queue.at, &[0])?;
+        }
+        self.filter.read_mode(memory, shared)?;
+        self.filter.read_groups(memory, shared)?;
+        self.filter.read_vlans(memory, shared)?;
+        self.rss = Rss::default();
+        if setup.features & feature::RSS != 0 {
+            self.rss = Rss::new(Conf::read(memory, shared)?, self.fields);
+        }
+        (self.transmit, self.receive, self.setup) = (transmit, receive, Some(setup));
+        Ok(())
+    }
+
+    /// QUIESCE_DEV: rings are not touched any more.
+    pub(super) fn quiesce(&mut self, _cx: &mut Context<'_>) {
+        self.generation = self.generation.wrapping_add(1);
+        self.setup = None;
+        self.room_at = None;
+        for queue in &mut self.transmit {
+            queue.forget();
+        }
+        for queue in &mut self.receive {
+            (queue.resume, queue.starved) = (0, false);
+        }
+    }
+
+    /// RESET_DEV: as after power-on, but for addresses, statistics and the version that was chosen.
+    pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
+        self.quiesce(cx);
+        self.interrupts.reset(&mut self.function, cx);
+        self.events = 0;
+        self.fields = FIELDS_DEFAULT;
+        self.rss = Rss::default();
+    }
+
+    fn update(&mut self, number: u32, shared: u64, memory: &Map) -> Result<(), SetupError> {
+        match number {
+            command::UPDATE_RX_MODE => self.filter.read_mode(memory, shared)?,
+            command::UPDATE_MAC_FILTERS => self.filter.read_groups(memory, shared)?,
+            command::UPDATE_VLAN_FILTERS => self.filter.read_vlans(memory, shared)?,
+            command::UPDATE_RSSIDT => {
+                self.rss = Rss::new(Conf::read(memory, shared)?, self.fields);
+                self.receive.iter_mut().for_each(|queue| queue.resume = 0);
+            }
+            _ => {
+                let features = shared::features(memory, shared)?;
+                if let Some(setup) = &mut self.setup {
+                    setup.features = features;
+                }
+                if features & feature::RSS == 0 {
+                    self.rss = Rss::default();
+                } else if !self.rss.is_on() {
+                    self.rss = Rss::new(Conf::read(memory, shared)?, self.fields);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// SET_RSS_FIELDS: UDP only if its capability was turned on.
+    fn set_rss_fields(&mut self, cx: &mut Context<'_>) -> u32 {
+        let Some(setup) = self.running().filter(|_| self.version >= 4) else { return command::FAILED };
+        let Ok(asked) = shared::read32(cx.memory, setup.shared + COMMAND_DATA) else { return command::FAILED };
+        let barred = if self.capabilities & CAP_UDP_RSS == 0 { FIELDS_UDP } else { 0 };
+        self.fields = asked & FIELDS_ALL & !barred;
+        self.rss.set_fields(self.fields);
+        self.receive.iter_mut().for_each(|queue| queue.resume = 0);
+        0
+    }
+
+    fn write_status(&self, memory: &Map) {
+        let transmit = self.transmit.iter().map(|queue| (queue.at, queue.error));
+        let receive = self.receive.iter().map(|queue| (queue.at, queue.error));
+        for (at, error) in transmit.chain(receive).filter(|_| self.running().is_some()) {
+            let mut bytes = [0; 8];
+            bytes[0] = u8::from(error != 0);
+            bytes[4..].copy_from_slice(&error.to_le_bytes());
+            self.tell(memory.write(at + STATUS, &bytes));
+        }
+    }
+
+    fn write_statistics(&self, memory: &Map) {
+        let transmit = self.transmit.iter().map(|queue| (queue.at, queue.statistics));
+        let receive = self.receive.iter().map(|queue| (queue.at, queue.statistics));
+        for (at, statistics) in transmit.chain(receive).filter(|_| self.running().is_some()) {
+            self.tell(memory.write(at + STATISTICS, &statistics.to_bytes()));
+        }
+    }
+
+    /// The queue descriptors were there when the device was activated. If they are gone there is nobody to tell.
+    fn tell(&self, _written: Result<(), Fault>) {}
+
+    /// Something happened that the driver should look at.
+    pub(super) fn raise_event(&mut self, events: u32, cx: &mut Context<'_>) {
+        let Some(setup) = self.running() else { return };
+        self.events |= events;
+        self.tell(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
+        self.raise(setup.event_vector, cx);
+    }
+
+    /// A write to ECR: these events are seen to.
+    pub(super) fn acknowledge(&mut self, events: u32, cx: &mut Context<'_>) {
+        self.events &= !events;
+        if let Some(setup) = self.running() {
+            self.tell(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
+        }
+    }
+
+    /// A transmit queue stops: the driver will reset the device.
+    pub(super) fn stop_transmit(&mut self, queue: u16, error: u32, cx: &mut Context<'_>) {
+        cx.counters.guest_errors += 1;
+        if let Some(queue) = self.transmit.get_mut(usize::from(queue)) {
+            queue.error = error;
+        }
+        self.raise_event(event::TRANSMIT_ERROR, cx);
+    }
+
+    /// A receive queue stops.
+    pub(super) fn stop_receive(&mut self, queue: u16, error: u32, cx: &mut Context<'_>) {
+        cx.counters.guest_errors += 1;
+        if let Some(queue) = self.receive.get_mut(usize::from(queue)) {
+            queue.error = error;
+        }
+        self.raise_event(event::RECEIVE_ERROR, cx);
+    }
+}

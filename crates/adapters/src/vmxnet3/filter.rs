@@ -1,0 +1,93 @@
+//! Which frames the driver wants: receive mode, own address, multicast table, VLAN table (`struct
+//! Vmxnet3_RxFilterConf`).
+
+use nicety_adapter::{Edit, Packet};
+use nicety_frame::Mac;
+use nicety_memory::{Fault, Map};
+use serde::{Deserialize, Serialize};
+
+use super::registers::mode;
+use super::shared::{read32, read64};
+
+/// Where `rxFilterConf` lies in DriverShared.
+const FILTER: u64 = 120;
+/// Words of the VLAN table, 32 identifiers each.
+const VLAN_WORDS: usize = 128;
+
+/// The filter, as last told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    mode: u32,
+    /// Multicast addresses, sorted: at most 65535 / 6.
+    groups: Vec<u64>,
+    /// A bit per VLAN; empty: all VLANs pass.
+    vlans: Vec<u32>,
+}
+
+impl Filter {
+    /// Whether the state can be.
+    pub fn valid(&self) -> bool {
+        let sorted = self.groups.is_sorted();
+        sorted && self.groups.len() <= 65_535 / 6 && matches!(self.vlans.len(), 0 | VLAN_WORDS)
+    }
+
+    /// UPDATE_RX_MODE.
+    pub fn read_mode(&mut self, memory: &Map, shared: u64) -> Result<(), Fault> {
+        self.mode = read32(memory, shared + FILTER)?;
+        Ok(())
+    }
+
+    /// UPDATE_MAC_FILTERS.
+    pub fn read_groups(&mut self, memory: &Map, shared: u64) -> Result<(), Fault> {
+        let len = usize::from(read32(memory, shared + FILTER + 4)? as u16) / 6 * 6;
+        let mut bytes = vec![0; len];
+        if len > 0 {
+            memory.read(read64(memory, shared + FILTER + 8)?, &mut bytes)?;
+        }
+        let (addresses, _) = bytes.as_chunks::<6>();
+        self.groups = addresses.iter().map(|&address| Mac(address).to_u64()).collect();
+        self.groups.sort_unstable();
+        Ok(())
+    }
+
+    /// UPDATE_VLAN_FILTERS. A table without any bit filters nothing: Linux `vmxnet3_set_mc` clears it to be
+    /// promiscuous, iPXE never sets one and expects tagged frames.
+    pub fn read_vlans(&mut self, memory: &Map, shared: u64) -> Result<(), Fault> {
+        let mut bytes = [0; 4 * VLAN_WORDS];
+        memory.read(shared + FILTER + 16, &mut bytes)?;
+        let (words, _) = bytes.as_chunks::<4>();
+        self.vlans.clear();
+        if words.iter().any(|&word| word != [0; 4]) {
+            self.vlans.extend(words.iter().map(|&word| u32::from_le_bytes(word)));
+        }
+        Ok(())
+    }
+
+    /// Whether the driver wants this packet.
+    pub fn wants(&self, own: Mac, head: &[u8], packet: &Packet, edit: Edit) -> bool {
+        if self.mode & mode::PROMISCUOUS != 0 {
+            return true;
+        }
+        let Some(&target) = head.first_chunk::<6>() else { return false };
+        let target = Mac(target);
+        let wanted = if target.is_broadcast() {
+            self.mode & mode::BROADCAST != 0
+        } else if target.is_multicast() {
+            self.mode & mode::ALL_MULTICAST != 0
+                || (self.mode & mode::MULTICAST != 0 && self.groups.binary_search(&target.to_u64()).is_ok())
+        } else {
+            self.mode & mode::UNICAST != 0 && target == own
+        };
+        wanted && self.wants_vlan(packet, edit)
+    }
+
+    fn wants_vlan(&self, packet: &Packet, edit: Edit) -> bool {
+        let control = match edit {
+            Edit::Tag(control) => Some(control),
+            Edit::Untag => None,
+            Edit::Keep => packet.layout.tags[0].map(|tag| tag.tci.0),
+        };
+        let Some(vlan) = control.map(|control| control & 0xfff).filter(|&vlan| vlan != 0) else { return true };
+        self.vlans.get(usize::from(vlan >> 5)).is_none_or(|word| word >> (vlan & 31) & 1 != 0)
+    }
+}

@@ -1,0 +1,487 @@
+//! vmxnet3, VMware's paravirtual adapter (15ad:07b0), revisions 1, 2, 3 and 7.
+//!
+//! Everything lies in the guest's memory; registers hold commands, masks and doorbells. A frame costs no register
+//! access while both sides are busy.
+//!
+//! ```text
+//! DSAL/DSAH ─► DriverShared ──► queue descriptors (256 bytes each: transmit, then receive)
+//!              features, MTU        │
+//!              filter, RSS          ├─ transmit ring ─────► data ring (headers copied) or the packet's own pages
+//!              interrupts           │  ▒▒▒▒ gen = ours  ──fetch──►  Batch
+//!                                   ├─ transmit completions ◄─complete── index of each packet's last descriptor
+//!                                   │
+//!                                   ├─ receive ring 0: head buffers (and bodies, up to version 6)
+//!                                   ├─ receive ring 1: body buffers, a page each
+//!                                   ├─ receive data ring: small packets (version 3 on)
+//!                                   └─ receive completions ◄─deliver──  SOP … EOP, checksum, tag, hash, LRO
+//!
+//! BAR 0  PT 4 KiB   IMR (mask) 0+8v   TXPROD 600+8q   RXPROD 800+8q   RXPROD2 a00+8q      (may be mapped)
+//! BAR 1  VD 4 KiB   VRRS UVRS DSAL DSAH CMD MACL MACH ICR ECR DCR PTCR
+//! BAR 2  8 KiB      MSI-X table, 65 vectors; pending bits; a page that holds nothing (see *Quirks*)
+//! ```
+//!
+//! A descriptor is ours when its generation bit is the ring's, which flips with each round; a completion is the
+//! driver's likewise.
+//!
+//! **Features**: up to 32 transmit and 32 receive queues, RSS (Toeplitz, TCP and UDP ports), checksums both ways, TSO
+//! for IPv4 and IPv6, packets received uncut (LRO completions: what makes guest to guest fast), VLAN tags inserted and
+//! stripped, VLAN and multicast filters, MTU up to 9190, INTx, MSI, MSI-X with automatic masks.
+//!
+//! **Few messages**: while a transmit queue is served its driver does not ring (`transmit.rs`). Receive buffers are
+//! looked for in the ring whenever one is wanted, so that updateRxProd stays off; a queue that ran out of them is
+//! looked at when its interrupt is unmasked, and by a timer.
+//!
+//! **Not implemented**: tunnel offloads (Geneve, VXLAN; `OM_ENCAP`: versions 4 to 6 are not offered because they imply
+//! them), the large BAR 0, out-of-order receive completions, ESP in the receive hash, UPT pass-through, timestamp
+//! rings (version 9), plug-ins, interrupt moderation levels and coalescing schemes (taken and not acted upon: masks
+//! coalesce), wake-on-LAN.
+//!
+//! **Quirks**: `VMXNET3_IC_DISABLE_ALL` is ignored (`interrupts.rs`); a VLAN table without any bit filters nothing
+//! (`filter.rs`); ACTIVATE_DEV on an active device starts anew; BAR 2 has a page that can be mapped and holds nothing,
+//! because Linux's `vmxnet3_set_mc` and `vmxnet3_quiesce_dev` free what a command names right after writing it, and
+//! QEMU posts writes to devices that have no such page; completions of transmitted packets wait for company
+//! (`patience.rs`).
+
+use std::time::Duration;
+
+use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Reason, Reset, Time};
+use nicety_frame::Mac;
+use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom};
+
+use crate::about::{About, Kind, Since};
+use crate::{CreateError, Settings};
+
+mod access;
+mod command;
+mod filter;
+mod interrupts;
+mod receive;
+mod registers;
+mod rss;
+mod saved;
+mod shared;
+mod statistics;
+mod transmit;
+
+use filter::Filter;
+use interrupts::Interrupts;
+use receive::{Arrival, Outcome, ReceiveQueue, Windows, wants};
+use registers::{MACH, MACL, Values};
+use rss::Rss;
+use shared::Setup;
+use transmit::TransmitQueue;
+
+/// What it is.
+pub static ABOUT: About = About {
+    name: "vmxnet3",
+    chip: "VMware vmxnet3",
+    kind: Kind::Paravirtual,
+    pci: (0x15ad, 0x07b0),
+    link_mbps: 10_000,
+    offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "lro", "vlan-insert", "vlan-strip", "rss"],
+    queues: registers::QUEUES,
+    mtu_max: shared::MTU_MAX,
+    pxe: true,
+    linux: Since { driver: "vmxnet3", version: "2.6.32", source: "drivers/net/vmxnet3" },
+    windows: Since { driver: "vmxnet3", version: "with VMware Tools", source: "VMware Tools; not in the box" },
+    specification: "Linux drivers/net/vmxnet3/vmxnet3_defs.h and upt1_defs.h (by VMware)",
+    transports: &["vfio-user"],
+};
+
+/// Queue pairs if nobody said how many: what drivers before version 6 use at most for transmit.
+const QUEUES_DEFAULT: u16 = 8;
+/// How long after a refusal the rings are looked at for the first time; doubles up to [`ROOM_MOST`].
+const ROOM_FIRST: Duration = Duration::from_micros(200);
+const ROOM_MOST: Duration = Duration::from_millis(4);
+
+/// The adapter.
+#[derive(Debug)]
+pub struct Vmxnet3 {
+    function: Function,
+    rom: Option<Rom>,
+    permanent: Mac,
+    /// Queues each way on offer.
+    queues: u16,
+    link: bool,
+    generation: u32,
+    /// 1, 2, 3 or 7: what the driver chose.
+    version: u8,
+    values: Values,
+    /// Events not yet acknowledged.
+    events: u32,
+    /// Capabilities that the driver turned on (DCR 0).
+    capabilities: u32,
+    /// VMXNET3_RSS_FIELDS_*.
+    fields: u32,
+    interrupts: Interrupts,
+    filter: Filter,
+    rss: Rss,
+    /// There while the device is active.
+    setup: Option<Setup>,
+    transmit: Vec<TransmitQueue>,
+    receive: Vec<ReceiveQueue>,
+    /// When to look for receive buffers, and how long to wait after that.
+    room_at: Option<Time>,
+    room_delay: Duration,
+}
+
+/// Makes one.
+///
+/// # Errors
+/// A group address, more queues than there are, an option ROM for another device.
+pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    Ok(Box::new(Vmxnet3::new(settings)?))
+}
+
+fn describe(mac: Mac, rom: Option<&Rom>) -> Result<Function, nicety_pci::BuildError> {
+    let (vendor, device) = ABOUT.pci;
+    let identity =
+        Identity { vendor, device, revision: 1, class: 0x02_0000, subsystem_vendor: vendor, subsystem: device };
+    let msix = MsixCapability {
+        vectors: registers::VECTORS,
+        table_bar: 2,
+        table_offset: 0,
+        pba_bar: 2,
+        pba_offset: registers::PBA_OFFSET,
+    };
+    let [a, b, c, d, e, f] = mac.0;
+    let builder = Function::builder(identity)
+        .interrupt_pin(Pin::A)
+        .bar(0, Bar::memory(registers::PT_LEN))
+        .bar(1, Bar::memory(registers::VD_LEN))
+        .bar(2, Bar::memory(registers::MSIX_LEN))
+        .capability(Capability::Power(Power::default()))
+        .capability(Capability::Express(Express::default()))
+        .capability(Capability::Msi(Msi { vectors: 1, maskable: false }))
+        .capability(Capability::Msix(msix))
+        // Device serial number: the address, with ff:fe in its middle (PCIe 4.0 §7.9.3).
+        .extended(3, 1, vec![f, e, d, 0xfe, 0xff, c, b, a]);
+    match rom {
+        Some(rom) => builder.rom(rom.size()).build(),
+        None => builder.build(),
+    }
+}
+
+impl Vmxnet3 {
+    fn new(settings: &Settings) -> Result<Self, CreateError> {
+        let adapter = ABOUT.name;
+        let mac = settings.mac;
+        if !mac.is_unicast() || mac == Mac::ZERO {
+            return Err(CreateError::Address(mac));
+        }
+        let queues = settings.queues.unwrap_or(QUEUES_DEFAULT);
+        if !(1..=registers::QUEUES).contains(&queues) {
+            return Err(CreateError::Queues { adapter, asked: queues, most: registers::QUEUES });
+        }
+        let (vendor, device) = ABOUT.pci;
+        if let Some(rom) = &settings.rom {
+            rom.expect(vendor, device).map_err(|error| CreateError::Rom(error.to_string()))?;
+        }
+        let function = describe(mac, settings.rom.as_ref())
+            .map_err(|error| CreateError::Description { adapter, why: error.to_string() })?;
+        let mut this = Self {
+            function,
+            rom: settings.rom.clone(),
+            permanent: mac,
+            queues,
+            link: true,
+            generation: 0,
+            version: 1,
+            values: registers::reset_values(),
+            events: 0,
+            capabilities: 0,
+            fields: rss::FIELDS_DEFAULT,
+            interrupts: Interrupts::default(),
+            filter: Filter::default(),
+            rss: Rss::default(),
+            setup: None,
+            transmit: Vec::new(),
+            receive: Vec::new(),
+            room_at: None,
+            room_delay: ROOM_FIRST,
+        };
+        this.restore_address();
+        Ok(this)
+    }
+
+    fn restore_address(&mut self) {
+        let [a, b, c, d, e, f] = self.permanent.0;
+        self.values[MACL] = u32::from_le_bytes([a, b, c, d]);
+        self.values[MACH] = u32::from_le_bytes([e, f, 0, 0]);
+    }
+
+    /// The address that the driver has set.
+    fn address(&self) -> Mac {
+        let [a, b, c, d] = self.values[MACL].to_le_bytes();
+        let [e, f, ..] = self.values[MACH].to_le_bytes();
+        Mac([a, b, c, d, e, f])
+    }
+
+    fn transmit_count(&self) -> u16 {
+        self.setup.map_or(0, |setup| setup.transmit)
+    }
+
+    /// The setup, while the device is active and may reach memory.
+    fn running(&self) -> Option<Setup> {
+        self.setup.filter(|_| self.function.bus_master())
+    }
+
+    /// Tells of queues that had refused and have buffers again.
+    fn look_for_room(&mut self, cx: &mut Context<'_>) {
+        if self.room_at.is_none() || self.running().is_none() {
+            return;
+        }
+        let mut starved = false;
+        for (number, queue) in self.receive.iter_mut().enumerate().filter(|(_, queue)| queue.starved) {
+            if queue.has_room(cx.memory) {
+                queue.starved = false;
+                cx.out.room.insert(number as u16);
+            } else {
+                starved = true;
+            }
+        }
+        if !starved {
+            (self.room_at, self.room_delay) = (None, ROOM_FIRST);
+        }
+    }
+
+    /// Asks for the next tick.
+    fn schedule(&self, cx: &mut Context<'_>) {
+        let recheck = self.transmit.iter().filter_map(|queue| queue.recheck).min();
+        let patience = self.transmit.iter().filter_map(|queue| queue.patience.due()).min();
+        let mask = (cx.page.is_some() && self.interrupts.waits()).then(|| cx.now.after(ROOM_FIRST));
+        if let Some(next) = recheck.into_iter().chain(patience).chain(self.room_at).chain(mask).min() {
+            cx.out.wake_by(next);
+        }
+    }
+
+    /// Interrupts for completions whose patience is over, and asks for a tick for those that still wait.
+    fn tell_completions(&mut self, cx: &mut Context<'_>) {
+        for number in 0..self.transmit.len() {
+            if let Some(queue) = self.transmit.get_mut(number)
+                && queue.patience.over(cx.now)
+            {
+                let vector = queue.vector;
+                self.raise(vector, cx);
+            }
+        }
+        self.schedule(cx);
+    }
+
+    /// Raises a queue's vector; completions that share it are told with it. In a mapped page nobody may see its mask lifted: then a tick looks.
+    fn raise(&mut self, vector: u8, cx: &mut Context<'_>) {
+        for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
+            queue.patience.join();
+        }
+        self.interrupts.raise(u16::from(vector), &mut self.function, cx);
+        if cx.page.is_some() && self.interrupts.waits() {
+            self.schedule(cx);
+        }
+    }
+
+    /// A guest that has the page lifts masks without a message.
+    fn look_at_page(&mut self, cx: &mut Context<'_>) {
+        if cx.page.is_some() {
+            self.interrupts.look(&mut self.function, cx);
+            self.look_for_room(cx);
+        }
+    }
+
+    fn reset_all(&mut self, cx: &mut Context<'_>) {
+        self.reset_device(cx);
+        self.function.reset();
+        self.version = 1;
+        self.values = registers::reset_values();
+        self.capabilities = 0;
+        self.filter = Filter::default();
+        self.transmit.clear();
+        self.receive.clear();
+        self.room_delay = ROOM_FIRST;
+        self.restore_address();
+    }
+}
+
+impl Adapter for Vmxnet3 {
+    fn face(&mut self) -> Face<'_> {
+        Face::Pci(self)
+    }
+
+    fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        let idle = Progress { more: false, armed: true };
+        batch.generation = self.generation;
+        self.look_at_page(cx);
+        let running = self.running().is_some();
+        let Some(transmit) = self.transmit.get_mut(usize::from(queue)).filter(|q| running && q.error == 0) else {
+            return idle;
+        };
+        let mut given_back = false;
+        let mut fetched = transmit.fetch(queue, self.link, budget, batch, cx);
+        if fetched.is_ok() && batch.is_empty() {
+            // Nobody will complete what was dropped.
+            match transmit.give_back(None, cx) {
+                Ok(any) => given_back = any,
+                Err(error) => fetched = Err(error),
+            }
+        }
+        let recheck = transmit.recheck.is_some();
+        if given_back {
+            self.tell_completions(cx);
+        } else if recheck {
+            self.schedule(cx);
+        }
+        match fetched {
+            // Nobody is told of a doorbell, or of a mask, in a mapped page: the queue is polled.
+            Ok(Progress { more, armed }) => Progress { more, armed: armed && cx.page.is_none() },
+            Err(error) => {
+                self.stop_transmit(queue, error, cx);
+                idle
+            }
+        }
+    }
+
+    fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
+        if batch.generation != self.generation || self.running().is_none() {
+            return;
+        }
+        let Some(last) = batch.packets().last().map(|packet| packet.cookie) else { return };
+        let Some(transmit) = self.transmit.get_mut(usize::from(batch.queue)) else { return };
+        match transmit.give_back(Some(last), cx) {
+            Ok(true) => self.tell_completions(cx),
+            Ok(false) => {}
+            Err(error) => self.stop_transmit(batch.queue, error, cx),
+        }
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        let mut delivery = Delivery::default();
+        let Some(setup) = self.running() else {
+            frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
+            return delivery;
+        };
+        self.look_at_page(cx);
+        let memory = &**cx.memory;
+        let own = self.address();
+        // The rings of the queue in hand, translated; which queues refused; which have completions.
+        let mut open: Option<(u16, Windows<'_>)> = None;
+        let (mut refused, mut touched) = (0u64, 0u64);
+        for (place, pick, packet) in frames.iter() {
+            let head = frames.batch.head(packet);
+            if !self.filter.wants(own, head, packet, pick.edit) {
+                cx.counters.receive_drop(Reason::Filtered);
+                continue;
+            }
+            let hash = self.rss.hash(head, &packet.layout, setup.receive);
+            let number = hash.queue;
+            if refused >> number & 1 != 0 {
+                delivery.refuse(place);
+                continue;
+            }
+            let Some(queue) = self.receive.get_mut(usize::from(number)).filter(|queue| queue.error == 0) else {
+                cx.counters.receive_drop(Reason::ReceiverOff);
+                continue;
+            };
+            if open.as_ref().is_none_or(|(at, _)| *at != number) {
+                open = queue.windows(memory).ok().map(|windows| (number, windows));
+            }
+            let Some((_, windows)) = &open else {
+                cx.counters.receive_drop(Reason::BadAddress);
+                self.stop_receive(number, registers::stopped::BAD_RING, cx);
+                continue;
+            };
+            let wants = wants(&setup, self.version, queue.rings[1].size);
+            let before = queue.completions;
+            let arrival = Arrival { frames, pick, hash, number };
+            if let Outcome::Refused = queue.deliver(windows, &arrival, &setup, wants, cx) {
+                delivery.refuse(place);
+                refused |= 1 << number;
+            }
+            touched |= u64::from(queue.completions != before) << number;
+        }
+        self.finish_delivery(refused, touched, cx);
+        delivery
+    }
+
+    fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
+        match event {
+            Event::Link(up) if up != self.link => {
+                self.link = up;
+                self.raise_event(registers::event::LINK, cx);
+            }
+            Event::BacklogDropped => {
+                self.receive.iter_mut().for_each(|queue| (queue.resume, queue.starved) = (0, false));
+                self.room_at = None;
+            }
+            // Addresses are translated in every call.
+            _ => {}
+        }
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) {
+        self.look_at_page(cx);
+        for (number, queue) in self.transmit.iter_mut().enumerate() {
+            if queue.recheck.is_some_and(|at| at <= cx.now) {
+                queue.recheck = None;
+                if queue.has_work(cx.memory) {
+                    cx.out.work.insert(number as u16);
+                }
+            }
+        }
+        if self.room_at.is_some_and(|at| at <= cx.now) {
+            self.look_for_room(cx);
+            if self.room_at.is_some() {
+                self.room_at = Some(cx.now.after(self.room_delay));
+                self.room_delay = (self.room_delay * 2).min(ROOM_MOST);
+            }
+        }
+        self.tell_completions(cx);
+    }
+
+    fn reset(&mut self, _kind: Reset, cx: &mut Context<'_>) {
+        self.reset_all(cx);
+    }
+
+    fn transmit_queues(&self) -> u16 {
+        self.transmit_count()
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        let Some(setup) = self.setup else { return Vec::new() };
+        let on = |bit| setup.features & bit != 0;
+        [
+            (true, "tx-checksum"),
+            (true, "tso4"),
+            (true, "tso6"),
+            (on(registers::feature::CHECKSUM), "rx-checksum"),
+            (on(registers::feature::VLAN), "vlan-strip"),
+            (on(registers::feature::LRO), "lro"),
+            (self.rss.is_on(), "rss"),
+            (setup.transmit > 1 || setup.receive > 1, "mq"),
+        ]
+        .into_iter()
+        .filter(|&(on, _)| on)
+        .map(|(_, name)| name)
+        .collect()
+    }
+}
+
+impl Vmxnet3 {
+    /// One interrupt for each queue that has completions, and a look at those that refused later on.
+    fn finish_delivery(&mut self, refused: u64, mut touched: u64, cx: &mut Context<'_>) {
+        while touched != 0 {
+            let number = touched.trailing_zeros() as usize;
+            touched &= touched - 1;
+            if let Some(vector) = self.receive.get(number).map(|queue| queue.vector) {
+                for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
+                    queue.patience.answered(cx.now);
+                }
+                self.raise(vector, cx);
+            }
+        }
+        if refused != 0 {
+            if self.room_at.is_none() {
+                self.room_at = Some(cx.now.after(ROOM_FIRST));
+            }
+            self.schedule(cx);
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! Transmit: descriptors to packets, and back as completions (`struct Vmxnet3_TxDesc`, `Vmxnet3_TxCompDesc`).
+//!
+//! The doorbell: the driver rings when txNumDeferred reaches txThreshold, which is ours to write. While a queue is
+//! being served it stands at [`NEVER_SOON`], so that a busy guest does not ring at all; before the queue is left it
+//! is put back to 0 and the ring looked at once more. x86 may let the driver read the old threshold before its
+//! descriptor is seen, so that a timer looks again [`RECHECK_NS`] later.
+
+use std::collections::VecDeque;
+
+use nicety_adapter::{Batch, Budget, Checksum, Context, Draft, DraftError, HEAD_MOST, Offload, PACKETS, Progress};
+use nicety_adapter::{Reason, Segment, SegmentKind, Time};
+use nicety_frame::{L3Kind, L4Kind, Layout, checksum};
+use nicety_memory::{Fault, Map, Rights, Window, full_barrier};
+use serde::{Deserialize, Serialize};
+
+use crate::patience::Patience;
+
+use super::registers::stopped;
+use super::shared::{Ring, THRESHOLD, TransmitConf};
+use super::statistics::{LOSS_FIRST, LOSS_SECOND, Statistics};
+
+/// txThreshold while the queue is served: frames until the driver rings all the same.
+const NEVER_SOON: u32 = 1024;
+/// How long after arming the ring is looked at again.
+const RECHECK_NS: u64 = 50_000;
+/// Longest piece: a length of 0 says this (14 bits).
+const PIECE_MOST: u32 = 1 << 14;
+
+const OM_NONE: u32 = 0;
+const OM_CHECKSUM: u32 = 2;
+const OM_TSO: u32 = 3;
+
+/// One fetched packet that waits to be given back.
+#[derive(Clone, Copy, Debug)]
+struct Fetched {
+    /// Index of its last descriptor.
+    last: u16,
+    /// In a batch; otherwise it was dropped and goes back with its predecessor.
+    in_batch: bool,
+}
+
+/// A transmit queue.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TransmitQueue {
+    pub ring: Ring,
+    pub completions: Ring,
+    pub vector: u8,
+    /// Where its queue descriptor lies.
+    pub at: u64,
+    /// VMXNET3_ERR_*; 0 while it runs.
+    pub error: u32,
+    pub statistics: Statistics,
+    /// txThreshold stands at [`NEVER_SOON`].
+    pub quiet: bool,
+    /// When to look at the ring again.
+    #[serde(skip)]
+    pub recheck: Option<Time>,
+    /// Packets whose completion waits for company.
+    #[serde(skip)]
+    pub patience: Patience,
+    #[serde(skip)]
+    fetched: VecDeque<Fetched>,
+    /// Number of the first of `fetched`; a packet's cookie is its number.
+    #[serde(skip)]
+    first: u64,
+}
+
+/// A descriptor.
+#[derive(Clone, Copy)]
+struct Descriptor {
+    address: u64,
+    low: u32,
+    high: u32,
+}
+
+impl Descriptor {
+    fn read(ring: &Window<'_>, index: u32) -> Self {
+        let all = u128::from_le_bytes(ring.read(index as usize * 16));
+        Self { address: all as u64, low: (all >> 64) as u32, high: (all >> 96) as u32 }
+    }
+
+    fn len(&self) -> u32 {
+        match self.low & (PIECE_MOST - 1) {
+            0 => PIECE_MOST,
+            len => len,
+        }
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.low & 1 << 16 != 0
+    }
+
+    fn inner(&self) -> bool {
+        self.low & 1 << 17 != 0
+    }
+
+    /// MSS, or where the checksum goes.
+    fn mss_or_field(&self) -> u16 {
+        (self.low >> 18) as u16
+    }
+
+    /// Length of headers, or where the checksum starts.
+    fn headers(&self) -> u16 {
+        (self.high & 0x3ff) as u16
+    }
+
+    fn offload_mode(&self) -> u32 {
+        self.high >> 10 & 3
+    }
+
+    fn is_last(&self) -> bool {
+        self.high & 1 << 12 != 0
+    }
+
+    fn tag(&self) -> Option<u16> {
+        (self.high & 1 << 15 != 0).then_some((self.high >> 16) as u16)
+    }
+
+    /// Bytes that the private head must hold.
+    fn head(&self) -> usize {
+        match self.offload_mode() {
+            OM_TSO => usize::from(self.headers()),
+            OM_CHECKSUM => usize::from(self.mss_or_field()) + 2,
+            _ => 0,
+        }
+    }
+}
+
+/// How one step of a fetch ended.
+enum Step {
+    /// No whole packet is there.
+    Empty,
+    /// A packet was taken, or dropped and counted.
+    Taken,
+    /// The batch has no room for it.
+    Full,
+    /// The ring is not to be understood: the queue stops.
+    Broken(u32),
+}
+
+fn owned(ring: &Window<'_>, index: u32, generation: bool) -> bool {
+    (ring.load_u32(index as usize * 16 + 8) & 1 << 14 != 0) == generation
+}
+
+fn reason(error: DraftError) -> Reason {
+    match error {
+        DraftError::Fault(Fault::Refused { .. }) => Reason::BadAddress,
+        DraftError::Fault(Fault::Absent(_)) => Reason::NotShared,
+        DraftError::TooManyPieces | DraftError::BatchFull => Reason::TooManyPieces,
+        DraftError::TooLong => Reason::TooLong,
+    }
+}
+
+impl TransmitQueue {
+    /// As after ACTIVATE_DEV.
+    pub fn new(conf: TransmitConf, at: u64, statistics: Statistics) -> Self {
+        let TransmitConf { ring, completions, vector } = conf;
+        let mut queue = Self {
+            ring,
+            completions,
+            vector,
+            at,
+            error: 0,
+            statistics,
+            quiet: false,
+            recheck: None,
+            patience: Patience::default(),
+            fetched: VecDeque::new(),
+            first: 0,
+        };
+        queue.reserve();
+        queue
+    }
+
+    /// Makes the room that fetching needs.
+    pub fn reserve(&mut self) {
+        self.fetched.reserve_exact(self.ring.size as usize);
+    }
+
+    /// Whether the state can be.
+    pub fn valid(&self) -> bool {
+        self.ring.valid(4096) && self.completions.valid(4096)
+    }
+
+    /// Nothing fetched comes back any more.
+    pub fn forget(&mut self) {
+        self.first += self.fetched.len() as u64;
+        self.fetched.clear();
+        self.recheck = None;
+    }
+
+    /// Whether a descriptor waits to be fetched.
+    pub fn has_work(&self, memory: &Map) -> bool {
+        let window = self.ring.window(memory, Rights::READ);
+        window.is_ok_and(|window| owned(&window, self.ring.next, self.ring.generation))
+    }
+
+    /// Walks the ring. The error is why the queue stopped.
+    pub fn fetch(
+        &mut self,
+        number: u16,
+        link: bool,
+        budget: Budget,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> Result<Progress, u32> {
+        self.recheck = None;
+        let memory = cx.memory;
+        let ring = self.ring.window(memory, Rights::READ).map_err(|_| stopped::BAD_RING)?;
+        let mut taken = 0;
+        while budget.allows(batch) && taken < 2 * PACKETS && self.fetched.len() < self.ring.size as usize {
+            match self.step(&ring, number, link, batch, cx) {
+                Step::Taken => {
+                    taken += 1;
+                    self.set_threshold(true, cx);
+                }
+                Step::Full => return Ok(Progress { more: true, armed: false }),
+                Step::Broken(error) => return Err(error),
+                Step::Empty if taken > 0 => break,
+                Step::Empty => return Ok(self.arm(&ring, cx)),
+            }
+        }
+        Ok(Progress { more: true, armed: false })
+    }
+
+    /// The ring is empty: makes sure that the driver rings.
+    fn arm(&mut self, ring: &Window<'_>, cx: &mut Context<'_>) -> Progress {
+        if !self.quiet {
+            return Progress { more: false, armed: true };
+        }
+        self.set_threshold(false, cx);
+        full_barrier();
+        if owned(ring, self.ring.next, self.ring.generation) {
+            return Progress { more: true, armed: false };
+        }
+        self.recheck = Some(cx.now.after_ns(RECHECK_NS));
+        Progress { more: false, armed: true }
+    }
+
+    fn set_threshold(&mut self, quiet: bool, cx: &mut Context<'_>) {
+        if self.quiet != quiet {
+            self.quiet = quiet;
+            let value = if quiet { NEVER_SOON } else { 0 };
+            // If it cannot be written the driver rings more often than it need.
+            let _rings_more = cx.memory.write(self.at + THRESHOLD, &value.to_le_bytes());
+        }
+    }
+
+    /// Takes one packet.
+    fn step(&mut self, window: &Window<'_>, number: u16, link: bool, batch: &mut Batch, cx: &mut Context<'_>) -> Step {
+        let mut ring = self.ring;
+        if !owned(window, ring.next, ring.generation) {
+            return Step::Empty;
+        }
+        let first = Descriptor::read(window, ring.next);
+        let Some(mut draft) = batch.draft(first.head()) else { return Step::Full };
+        let (mut descriptor, mut fault) = (first, None);
+        loop {
+            if descriptor.is_unknown() {
+                return Step::Broken(stopped::DESCRIPTOR_TYPE);
+            }
+            if fault.is_none() {
+                fault = draft.push(descriptor.address, descriptor.len()).err();
+            }
+            let last = ring.next;
+            ring.advance();
+            if descriptor.is_last() {
+                if fault == Some(DraftError::BatchFull) {
+                    return Step::Full;
+                }
+                let drafted = fault.map_or(Ok(()), |error| Err(reason(error)));
+                let sent = drafted.and_then(|()| self.finish(draft, &first, number, link, cx));
+                if let Err(reason) = sent {
+                    cx.counters.transmit_drop(reason);
+                    let kind = if reason == Reason::LinkDown { LOSS_SECOND } else { LOSS_FIRST };
+                    self.statistics.lose(kind);
+                    cx.counters.guest_errors += u64::from(reason != Reason::LinkDown);
+                }
+                self.fetched.push_back(Fetched { last: last as u16, in_batch: sent.is_ok() });
+                self.ring = ring;
+                return Step::Taken;
+            }
+            if ring.next == self.ring.next {
+                return Step::Broken(stopped::NO_EOP);
+            }
+            if !owned(window, ring.next, ring.generation) {
+                return Step::Empty;
+            }
+            descriptor = Descriptor::read(window, ring.next);
+        }
+    }
+
+    /// Puts a whole packet into the batch.
+    fn finish(
+        &mut self,
+        mut draft: Draft<'_>,
+        first: &Descriptor,
+        number: u16,
+        link: bool,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Reason> {
+        if draft.len() < 14 {
+            return Err(Reason::TooShort);
+        }
+        if !link {
+            return Err(Reason::LinkDown);
+        }
+        let mut shift = 0;
+        if let Some(tag) = first.tag() {
+            if !draft.tag(tag) {
+                return Err(Reason::BadOffload);
+            }
+            shift = 4;
+        }
+        let offload = offload(&mut draft, first, shift)?;
+        draft.pad_to(nicety_frame::ethernet::FRAME_LEN_MIN);
+        let len = draft.len();
+        let frames = match offload.segment {
+            Some(Segment { mss, headers, .. }) => {
+                len.saturating_sub(u32::from(headers)).div_ceil(u32::from(mss)).max(1)
+            }
+            None => 1,
+        };
+        self.statistics.packet(draft.head_mut(), frames, len, offload.segment.is_some());
+        draft.finish(offload, self.first + self.fetched.len() as u64);
+        cx.counters.sent(number, u64::from(frames), u64::from(len));
+        Ok(())
+    }
+
+    /// Gives descriptors back up to packet `last`, and those dropped right behind it. Their interrupt waits for company;
+    /// true if there were any.
+    pub fn give_back(&mut self, last: Option<u64>, cx: &mut Context<'_>) -> Result<bool, u32> {
+        if self.fetched.is_empty() {
+            return Ok(false);
+        }
+        let memory = cx.memory;
+        let window = self.completions.window(memory, Rights::WRITE).map_err(|_| stopped::BAD_RING)?;
+        let mut packets = 0;
+        while let Some(&Fetched { last: index, in_batch }) = self.fetched.front() {
+            if in_batch && last.is_none_or(|last| self.first > last) {
+                break;
+            }
+            self.fetched.pop_front();
+            self.first += 1;
+            packets += 1;
+            let at = self.completions.next as usize * 16;
+            let generation = u32::from(self.completions.generation) << 31;
+            window.write(at, &u128::from(index).to_le_bytes()[..12]);
+            window.store_u32(at + 12, generation);
+            self.completions.advance();
+        }
+        if packets > 0 {
+            // A packet is some 18 descriptors at most: half the ring, if all are long.
+            self.patience.wait(packets, self.ring.size / 32, 0, cx.now);
+        }
+        Ok(packets > 0)
+    }
+}
+
+/// What the first descriptor asks for, in neutral words. Offsets count a tag that was put in (`shift`).
+fn offload(draft: &mut Draft<'_>, first: &Descriptor, shift: u16) -> Result<Offload, Reason> {
+    if first.inner() {
+        return Err(Reason::BadOffload);
+    }
+    match first.offload_mode() {
+        OM_NONE => Ok(Offload::default()),
+        OM_CHECKSUM => {
+            let (start, field) = (first.headers() + shift, first.mss_or_field() + shift);
+            let head = draft.head_mut().len();
+            if start < 14 || field < start || usize::from(field) + 2 > head.min(HEAD_MOST) {
+                return Err(Reason::BadOffload);
+            }
+            Ok(Offload { checksum: Checksum::Partial { start, field }, segment: None })
+        }
+        OM_TSO => {
+            let len = draft.len();
+            let (headers, mss) = (first.headers() + shift, first.mss_or_field());
+            let checksum = complete_headers(draft.head_mut(), len, headers).ok_or(Reason::BadOffload)?;
+            if mss == 0 {
+                return Err(Reason::BadOffload);
+            }
+            Ok(Offload { checksum, segment: Some(Segment { kind: SegmentKind::Tcp, mss, headers }) })
+        }
+        _ => Err(Reason::BadOffload),
+    }
+}
+
+/// A head that is to be segmented becomes that of one big packet: Linux `vmxnet3_prepare_tso` leaves IPv4's header
+/// checksum and the length in TCP's pseudo-header out.
+fn complete_headers(head: &mut [u8], len: u32, headers: u16) -> Option<Checksum> {
+    let layout = Layout::parse(head);
+    let (l3, l4) = (layout.l3?, layout.l4?);
+    if l4.kind != L4Kind::Tcp || layout.headers_len != headers || len < u32::from(headers) {
+        return None;
+    }
+    let at = usize::from(l3.offset);
+    if l3.kind == L3Kind::V4 {
+        let total = u16::try_from(len - u32::from(l3.offset)).ok()?;
+        head.get_mut(at + 2..at + 4)?.copy_from_slice(&total.to_be_bytes());
+        head.get_mut(at + 10..at + 12)?.fill(0);
+        let sum = checksum::sum(head.get(at..usize::from(l4.offset))?).checksum();
+        head.get_mut(at + 10..at + 12)?.copy_from_slice(&sum.to_be_bytes());
+    } else {
+        let payload = u16::try_from(len - u32::from(l3.offset) - 40).ok()?;
+        head.get_mut(at + 4..at + 6)?.copy_from_slice(&payload.to_be_bytes());
+    }
+    let pseudo = checksum::pseudo(head, &layout, len - u32::from(l4.offset))?.fold();
+    let field = l4.checksum_at();
+    head.get_mut(field..field + 2)?.copy_from_slice(&pseudo.to_be_bytes());
+    Some(Checksum::Partial { start: l4.offset, field: u16::try_from(field).ok()? })
+}

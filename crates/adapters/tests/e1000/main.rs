@@ -1,0 +1,12 @@
+//! The 82540EM as its drivers meet it: offsets and bits are those of Linux's e1000_hw.h, sequences those of its
+//! e1000_main.c, e1000_hw.c and e1000_ethtool.c.
+
+mod bench;
+mod frames;
+mod hostile;
+mod interrupts;
+mod offloads;
+mod probe;
+mod saved;
+mod selftest;
+mod table;

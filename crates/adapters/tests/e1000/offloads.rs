@@ -1,0 +1,221 @@
+//! Checksums and segmentation, out and in, with descriptors as e1000_tso and e1000_tx_csum write them.
+
+use nicety_adapter::{Checksum, Edit, Offload, Reason};
+
+use crate::bench::*;
+
+/// A context descriptor.
+fn context(b: &Bench, index: u64, ip: [u8; 4], tu: [u8; 4], lower: u32, headers: u8, mss: u16) {
+    let address = u64::from(u32::from_le_bytes(tu)) << 32 | u64::from(u32::from_le_bytes(ip));
+    b.descriptor(index, address, lower | 0x2000_0000, u32::from(mss) << 16 | u32::from(headers) << 8);
+}
+
+/// A data descriptor's fixed bits: DEXT, type D.
+const DATA: u32 = 0x2010_0000;
+
+#[test]
+fn a_transport_checksum_is_made_from_the_context() {
+    for (protocol, header, at) in [(6, 20, 16), (17, 8, 6)] {
+        let mut b = Bench::opened();
+        let mut segment = if protocol == 6 { tcp(&payload(999)) } else { [vec![0; 8], payload(999)].concat() };
+        if protocol == 17 {
+            segment[4..6].copy_from_slice(&1007_u16.to_be_bytes());
+        }
+        let ip = ipv4(protocol, &segment);
+        let mut frame = ethernet(0x0800, &ip);
+        let partial = pseudo(&ip, protocol, segment.len() as u32);
+        frame[34 + at..36 + at].copy_from_slice(&partial.to_be_bytes());
+        b.put(TX_DATA, &frame);
+        context(&b, 0, [0; 4], [34, 34 + at as u8, 0, 0], 0, 0, 0);
+        b.descriptor(1, TX_DATA, 200 | DATA, 2 << 8);
+        b.descriptor(2, TX_DATA + 200, (frame.len() - 200) as u32 | DATA | CMD, 2 << 8);
+        b.w(TDT, 3);
+        assert_eq!(judged(&b.transmit()[0], protocol, header), payload(999));
+        assert_eq!(b.r(TDH), 3);
+    }
+}
+
+#[test]
+fn an_ip_header_checksum_and_a_legacy_checksum_are_made_on_request() {
+    let mut b = Bench::opened();
+    let ip = ipv4(6, &tcp(&payload(100)));
+    let mut frame = ethernet(0x0800, &ip);
+    frame[24..26].fill(0);
+    let partial = pseudo(&ip, 6, 120);
+    frame[50..52].copy_from_slice(&partial.to_be_bytes());
+    b.put(TX_DATA, &frame);
+    context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0, 0, 0);
+    b.descriptor(1, TX_DATA, frame.len() as u32 | DATA | CMD, 3 << 8);
+    b.w(TDT, 2);
+    assert_eq!(judged(&b.transmit()[0], 6, 20), payload(100));
+    frame[24..26].copy_from_slice(&ip[10..12]);
+    b.put(TX_DATA, &frame);
+    // Legacy: CSO in bits 23:16 with IC, CSS in bits 15:8 of the last dword.
+    b.descriptor(2, TX_DATA, frame.len() as u32 | 50 << 16 | CMD | 1 << 26, 34 << 8);
+    b.w(TDT, 3);
+    assert_eq!(judged(&b.transmit()[0], 6, 20), payload(100));
+}
+
+/// A super-packet as e1000_tso leaves it: no lengths, no IP checksum, a pseudo-header without length.
+fn segmented(v6: bool, tagged: bool) {
+    let mut b = Bench::opened();
+    let mut ip = if v6 { ipv6(6, &tcp(&payload(20_000))) } else { ipv4(6, &tcp(&payload(20_000))) };
+    let l3 = if v6 { 40 } else { 20 };
+    let partial = pseudo(&ip, 6, 0);
+    ip[l3 + 16..l3 + 18].copy_from_slice(&partial.to_be_bytes());
+    if v6 {
+        ip[4..6].fill(0);
+    } else {
+        ip[2..4].fill(0);
+        ip[10..12].fill(0);
+    }
+    let frame = ethernet(if v6 { 0x86dd } else { 0x0800 }, &ip);
+    b.put(TX_DATA, &frame);
+    let l4 = 14 + l3 as u8;
+    // TSE, TCP, and IP for IPv4.
+    let lower = 0x0500_0000 | if v6 { 0 } else { 0x0200_0000 } | 20_000;
+    let headers = l4 + 20;
+    let ipcse = if v6 { 0 } else { l4 - 1 };
+    context(&b, 0, [14, 24, ipcse, 0], [l4, l4 + 16, 0, 0], lower, headers, 1448);
+    let mut flags = DATA | 0x0400_0000;
+    let mut upper = 3 << 8;
+    if tagged {
+        let ctrl = b.r(CTRL);
+        b.w(CTRL, ctrl | 1 << 30);
+        flags |= 1 << 30;
+        upper |= 77 << 16;
+    }
+    let (mut at, mut i) = (0, 1);
+    while at < frame.len() {
+        let n = (frame.len() - at).min(4096);
+        let last = at + n == frame.len();
+        b.descriptor(i, TX_DATA + at as u64, n as u32 | flags | if last { CMD } else { 0 }, upper);
+        (at, i) = (at + n, i + 1);
+    }
+    b.w(TDT, i as u32);
+    let frames = b.transmit();
+    assert_eq!(frames.len(), 14);
+    let mut joined = Vec::new();
+    for (n, mut frame) in frames.into_iter().enumerate() {
+        if tagged {
+            assert_eq!(frame.drain(12..16).collect::<Vec<_>>(), [0x81, 0, 0, 77]);
+        }
+        let tcp = &frame[usize::from(l4)..];
+        assert_eq!(u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]), 100 + 1448 * n as u32);
+        assert_eq!(tcp[13], if n == 13 { 0x18 } else { 0x10 }, "PSH in the last only");
+        joined.extend(judged(&frame, 6, 20));
+    }
+    assert_eq!(joined, payload(20_000));
+    assert_eq!((b.r(0x40f8), b.r(0x4080)), (1, 14), "TSCTC, GPTC");
+    assert_eq!(b.r(0x40ec), 14, "PTC1522: all of them are of that class");
+    let overhead = u32::from(headers) + 4 + if tagged { 4 } else { 0 };
+    assert_eq!(b.r(0x4090), 20_000 + 14 * overhead, "GOTCL");
+    let sent = b.counters.transmitted();
+    assert_eq!((sent.packets, sent.frames), (1, 14));
+}
+
+#[test]
+fn tcp_is_segmented_over_ipv4() {
+    segmented(false, false);
+}
+
+#[test]
+fn tcp_is_segmented_over_ipv6() {
+    segmented(true, false);
+}
+
+#[test]
+fn segments_carry_the_tag() {
+    segmented(false, true);
+    segmented(true, true);
+}
+
+#[test]
+fn whoever_takes_the_packet_uncut_finds_its_lengths_and_sums() {
+    for tag in [0, 4] {
+        let mut b = Bench::opened();
+        let mut ip = ipv4(6, &tcp(&payload(5000)));
+        let whole = ip.clone();
+        let partial = pseudo(&ip, 6, 0);
+        ip[36..38].copy_from_slice(&partial.to_be_bytes());
+        ip[2..4].fill(0);
+        ip[10..12].fill(0);
+        b.put(TX_DATA, &ethernet(0x0800, &ip));
+        context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0x0700_0000 | 5000, 54, 1448);
+        let (flags, upper) = if tag == 0 { (0, 0) } else { (1 << 30, 9 << 16) };
+        b.descriptor(1, TX_DATA, (14 + ip.len()) as u32 | DATA | 0x0400_0000 | CMD | flags, 3 << 8 | upper);
+        let ctrl = b.r(CTRL);
+        b.w(CTRL, ctrl | 1 << 30);
+        b.w(TDT, 2);
+        b.fetch();
+        let packet = b.batch.packets()[0];
+        let head = b.batch.head(&packet);
+        let at = usize::from(tag);
+        assert_eq!(head[14 + at..34 + at], whole[..20], "total length and header checksum");
+        assert_eq!(head[50 + at..52 + at], pseudo(&whole, 6, 5020).to_be_bytes(), "the pseudo-header with the length");
+        assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34 + tag, field: 50 + tag });
+        assert_eq!(packet.offload.segment.map(|segment| segment.headers), Some(54 + tag));
+        b.complete();
+    }
+}
+
+#[test]
+fn an_offload_that_makes_no_sense_is_dropped() {
+    let mut b = Bench::opened();
+    b.put(TX_DATA, &ethernet(0x88b5, &payload(500)));
+    context(&b, 0, [0; 4], [200, 100, 0, 0], 0, 0, 0);
+    b.descriptor(1, TX_DATA, 500 | DATA | CMD, 2 << 8);
+    context(&b, 2, [14, 24, 33, 0], [34, 50, 0, 0], 0x0700_0000 | 5000, 54, 0);
+    b.descriptor(3, TX_DATA, 500 | DATA | 0x0400_0000 | CMD, 3 << 8);
+    b.w(TDT, 4);
+    assert!(b.transmit().is_empty());
+    assert_eq!(b.counters.transmit_drops[Reason::BadOffload as usize], 2);
+    assert_eq!((b.status_of(1), b.status_of(3), b.r(0x40fc)), (1, 1, 1));
+}
+
+#[test]
+fn received_checksums_are_judged_if_the_driver_wants() {
+    let mut b = Bench::opened();
+    let made = |v6: bool, damage: bool| {
+        let mut ip = if v6 { ipv6(6, &tcp(&payload(700))) } else { ipv4(6, &tcp(&payload(700))) };
+        let l3 = if v6 { 40 } else { 20 };
+        let mut all = pseudo(&ip, 6, 720).to_be_bytes().to_vec();
+        all.extend(&ip[l3..]);
+        let sum = !rfc1071(&all);
+        ip[l3 + 16..l3 + 18].copy_from_slice(&sum.to_be_bytes());
+        if damage {
+            *ip.last_mut().unwrap() ^= 1;
+        }
+        ethernet(if v6 { 0x86dd } else { 0x0800 }, &ip)
+    };
+    b.bring_one(&made(false, false));
+    assert_eq!(b.received(0).1, 0x07, "IXSM while it is off");
+    b.w(RXCSUM, 0x300);
+    for (i, (v6, damage)) in [(false, false), (false, true), (true, false), (true, true)].into_iter().enumerate() {
+        b.bring_one(&made(v6, damage));
+        let (_, status, errors, _) = b.received(i as u64 + 1);
+        let ip = if v6 { 0 } else { 0x40 };
+        assert_eq!((status, errors), (0x23 | ip, if damage { 0x20 } else { 0 }));
+    }
+    let mut frame = made(false, false);
+    frame[24] ^= 1;
+    b.bring_one(&frame);
+    assert_eq!((b.received(5).1, b.received(5).2), (0x63, 0x40), "IPE");
+    b.bring(&Sender::new(&[(&ethernet(0x0806, &[0; 28]), Offload::default())]), Edit::Keep);
+    assert_eq!(b.received(6).1, 0x07, "no IP: IXSM");
+}
+
+#[test]
+fn a_long_frame_in_many_buffers_has_its_checksum_judged() {
+    let mut b = Bench::opened();
+    b.open_receive(RX_RING, 256, RCTL_LINUX | 0x20 | 3 << 16, 256);
+    b.w(RXCSUM, 0x200);
+    let mut ip = ipv4(6, &tcp(&payload(8961)));
+    let mut all = pseudo(&ip, 6, 8981).to_be_bytes().to_vec();
+    all.extend(&ip[20..]);
+    let sum = !rfc1071(&all);
+    ip[36..38].copy_from_slice(&sum.to_be_bytes());
+    b.bring_one(&ethernet(0x0800, &ip));
+    let last = u64::div_ceil(14 + ip.len() as u64 + 4, 256) - 1;
+    assert_eq!((b.received(last).1, b.received(last).2), (0x23, 0));
+}

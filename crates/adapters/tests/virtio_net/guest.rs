@@ -1,0 +1,282 @@
+//! A guest with a virtio-net driver, written from virtio 1.2, sections 2.7 and 5.1, with the kernel's own constants: its
+//! rings are laid out and walked here as a driver does, not as the device does.
+
+use std::sync::Arc;
+
+use nicety_adapter::{
+    Adapter, Batch, Budget, Counters, Delivery, Edit, Face, Frames, Outbox, Pick, PortId, Progress, RingPlace,
+};
+use nicety_adapters::{Settings, find};
+use nicety_frame::Mac;
+use nicety_memory::Map;
+use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
+
+/// Bytes of the guest's memory.
+pub const MEMORY: u64 = 4 << 20;
+/// Where buffers begin; rings lie below.
+const BUFFERS: u64 = 1 << 20;
+
+pub fn bit(number: u32) -> u128 {
+    1 << number
+}
+
+/// One ring as its driver sees it.
+#[derive(Clone, Copy)]
+pub struct Queue {
+    pub place: RingPlace,
+    pub added: u16,
+    pub seen: u16,
+    slot: u16,
+}
+
+/// A buffer of a chain.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub address: u64,
+    pub len: u32,
+    pub write: bool,
+}
+
+pub struct Guest {
+    pub memory: Arc<Map>,
+    pub adapter: Box<dyn Adapter>,
+    pub out: Outbox,
+    pub counters: Counters,
+    pub batch: Batch,
+    pub queues: Vec<Queue>,
+    pub header_len: u32,
+    features: u128,
+    free: u64,
+}
+
+macro_rules! cx {
+    ($guest:expr) => {
+        &mut nicety_adapter::Context {
+            memory: &$guest.memory,
+            page: None,
+            out: &mut $guest.out,
+            counters: &mut $guest.counters,
+            now: nicety_adapter::Time::ZERO,
+        }
+    };
+}
+pub(crate) use cx;
+
+pub fn rings(adapter: &mut dyn Adapter) -> &mut dyn nicety_adapter::RingFace {
+    match adapter.face() {
+        Face::Rings(face) => face,
+        Face::Pci(_) => panic!("virtio-net has rings"),
+    }
+}
+
+impl Guest {
+    /// With these features, and rings of `size` entries, all started and enabled.
+    pub fn new(features: u128, size: u16) -> Self {
+        Self::with(features, size, Settings { queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) })
+    }
+
+    pub fn with(features: u128, size: u16, settings: Settings) -> Self {
+        let mut adapter = (find("virtio-net").expect("it is registered").create)(&settings).expect("it can be made");
+        assert!(rings(&mut *adapter).take_features(features), "features on offer");
+        let full = features & (bit(32) | bit(15)) != 0;
+        let mut guest = Self {
+            memory: Arc::new(Map::private(MEMORY as usize).expect("memory")),
+            adapter,
+            out: Outbox::default(),
+            counters: Counters::default(),
+            batch: Batch::new(),
+            queues: Vec::new(),
+            header_len: if full { 12 } else { 10 },
+            features,
+            free: BUFFERS,
+        };
+        let count = rings(&mut *guest.adapter).rings();
+        for number in 0..count {
+            let base = u64::from(number) * 0x8000;
+            let place = RingPlace { size, descriptors: base, driver: base + 0x4000, device: base + 0x5000 };
+            guest.queues.push(Queue { place, added: 0, seen: 0, slot: 0 });
+            let face = rings(&mut *guest.adapter);
+            assert!(face.place(number, place));
+            assert!(face.start(number, 0, cx!(guest)));
+            face.enable(number, true, cx!(guest));
+        }
+        guest.out = Outbox::default();
+        guest
+    }
+
+    pub fn took(&self, number: u32) -> bool {
+        self.features & bit(number) != 0
+    }
+
+    /// Fresh memory.
+    pub fn allocate(&mut self, len: u32) -> u64 {
+        let at = self.free;
+        self.free = (at + u64::from(len) + 63) & !63;
+        assert!(self.free <= MEMORY, "the guest is out of memory");
+        at
+    }
+
+    fn descriptor(&self, table: u64, index: u16, part: Part, flags: u32, next: u16) {
+        let flags = flags | if part.write { VRING_DESC_F_WRITE } else { 0 };
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&part.address.to_le_bytes());
+        bytes[8..12].copy_from_slice(&part.len.to_le_bytes());
+        bytes[12..14].copy_from_slice(&(flags as u16).to_le_bytes());
+        bytes[14..].copy_from_slice(&next.to_le_bytes());
+        self.memory.write(table + 16 * u64::from(index), &bytes).expect("a descriptor");
+    }
+
+    /// Adds a chain; returns its head.
+    pub fn add(&mut self, ring: u16, parts: &[Part]) -> u16 {
+        let place = self.queues[usize::from(ring)].place;
+        let head = self.queues[usize::from(ring)].slot % place.size;
+        for (i, part) in parts.iter().enumerate() {
+            let index = (head + i as u16) % place.size;
+            let more = i + 1 < parts.len();
+            let flags = if more { VRING_DESC_F_NEXT } else { 0 };
+            self.descriptor(place.descriptors, index, *part, flags, if more { (index + 1) % place.size } else { 0 });
+        }
+        self.queues[usize::from(ring)].slot = (head + parts.len() as u16) % place.size;
+        self.offer(ring, head);
+        head
+    }
+
+    /// Adds a chain in a table of its own.
+    pub fn add_indirect(&mut self, ring: u16, parts: &[Part]) -> u16 {
+        let table = self.allocate(16 * parts.len() as u32);
+        for (i, part) in parts.iter().enumerate() {
+            let more = i + 1 < parts.len();
+            let flags = if more { VRING_DESC_F_NEXT } else { 0 };
+            self.descriptor(table, i as u16, *part, flags, i as u16 + u16::from(more));
+        }
+        let place = self.queues[usize::from(ring)].place;
+        let head = self.queues[usize::from(ring)].slot % place.size;
+        let part = Part { address: table, len: 16 * parts.len() as u32, write: false };
+        self.descriptor(place.descriptors, head, part, VRING_DESC_F_INDIRECT, 0);
+        self.queues[usize::from(ring)].slot = (head + 1) % place.size;
+        self.offer(ring, head);
+        head
+    }
+
+    /// Makes a head available.
+    pub fn offer(&mut self, ring: u16, head: u16) {
+        let queue = &mut self.queues[usize::from(ring)];
+        let at = queue.place.driver + 4 + 2 * u64::from(queue.added % queue.place.size);
+        self.memory.write(at, &head.to_le_bytes()).expect("an entry");
+        queue.added = queue.added.wrapping_add(1);
+        self.memory.write(queue.place.driver + 2, &queue.added.to_le_bytes()).expect("the index");
+    }
+
+    pub fn word(&self, address: u64) -> u16 {
+        let mut bytes = [0; 2];
+        self.memory.read(address, &mut bytes).expect("a word");
+        u16::from_le_bytes(bytes)
+    }
+
+    /// What the device has given back since the last look: heads and lengths.
+    pub fn used(&mut self, ring: u16) -> Vec<(u32, u32)> {
+        let queue = &mut self.queues[usize::from(ring)];
+        let mut index = [0; 2];
+        self.memory.read(queue.place.device + 2, &mut index).expect("the index");
+        let mut out = Vec::new();
+        while queue.seen != u16::from_le_bytes(index) {
+            let mut entry = [0; 8];
+            let at = queue.place.device + 4 + 8 * u64::from(queue.seen % queue.place.size);
+            self.memory.read(at, &mut entry).expect("an entry");
+            let entry = u64::from_le_bytes(entry);
+            out.push((entry as u32, (entry >> 32) as u32));
+            queue.seen = queue.seen.wrapping_add(1);
+        }
+        out
+    }
+
+    pub fn kick(&mut self, ring: u16) {
+        rings(&mut *self.adapter).kick(ring, cx!(self));
+    }
+
+    /// Sends a frame with this header from buffers of `step` bytes, header in a buffer of its own.
+    pub fn send(&mut self, queue: u16, header: &[u8], frame: &[u8], step: usize) -> u16 {
+        let header_at = self.allocate(header.len() as u32);
+        self.memory.write(header_at, header).expect("a header");
+        let mut parts = vec![Part { address: header_at, len: header.len() as u32, write: false }];
+        for piece in frame.chunks(step) {
+            let address = self.allocate(piece.len() as u32);
+            self.memory.write(address, piece).expect("a buffer");
+            parts.push(Part { address, len: piece.len() as u32, write: false });
+        }
+        let ring = 2 * queue + 1;
+        if self.took(28) && parts.len() > 2 { self.add_indirect(ring, &parts) } else { self.add(ring, &parts) }
+    }
+
+    /// Posts receive buffers of `len` bytes, header included.
+    pub fn post(&mut self, queue: u16, count: usize, len: u32) -> Vec<u64> {
+        let mut addresses = Vec::new();
+        for _ in 0..count {
+            let address = self.allocate(len);
+            self.add(2 * queue, &[Part { address, len, write: true }]);
+            addresses.push(address);
+        }
+        addresses
+    }
+
+    pub fn fetch(&mut self, queue: u16) -> Progress {
+        self.batch.start(&self.memory, PortId(1), queue);
+        self.adapter.fetch(queue, Budget::TURN, &mut self.batch, cx!(self))
+    }
+
+    pub fn complete(&mut self) {
+        self.adapter.complete(&self.batch, cx!(self));
+    }
+
+    /// Gets all of another's batch.
+    pub fn deliver(&mut self, batch: &Batch) -> Delivery {
+        let pick = |packet| Pick { packet, edit: Edit::Keep };
+        let picks: Vec<Pick> = (0..batch.len() as u16).map(pick).collect();
+        self.adapter.deliver(&Frames { batch, picks: &picks }, cx!(self))
+    }
+
+    /// What arrived in buffers posted one to a chain: header and frame of each packet; `at` tells where a head's
+    /// buffer lies.
+    pub fn received(&mut self, queue: u16) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let place = self.queues[usize::from(2 * queue)].place;
+        let mut out: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        let mut more = 0;
+        for (head, len) in self.used(2 * queue) {
+            let mut address = [0; 8];
+            self.memory.read(place.descriptors + 16 * u64::from(head), &mut address).expect("a descriptor");
+            let mut bytes = vec![0; len as usize];
+            self.memory.read(u64::from_le_bytes(address), &mut bytes).expect("a buffer");
+            if more > 0 {
+                more -= 1;
+                out.last_mut().expect("a first buffer").1.extend(bytes);
+                continue;
+            }
+            let frame = bytes.split_off(self.header_len as usize);
+            more = if self.header_len == 12 { u16::from_le_bytes([bytes[10], bytes[11]]) - 1 } else { 0 };
+            out.push((bytes, frame));
+        }
+        assert_eq!(more, 0, "all the buffers that the header names");
+        out
+    }
+
+    /// Sends a command on the control queue; its acknowledgement.
+    pub fn command(&mut self, class: u32, command: u32, data: &[u8]) -> u8 {
+        let ring = self.queues.len() as u16 - 1;
+        let bytes = [&[class as u8, command as u8][..], data].concat();
+        let (address, answer) = (self.allocate(bytes.len() as u32), self.allocate(1));
+        self.memory.write(address, &bytes).expect("a command");
+        self.memory.write(answer, &[0xff]).expect("an answer");
+        let len = bytes.len() as u32;
+        let parts = [
+            Part { address, len: 2, write: false },
+            Part { address: address + 2, len: len - 2, write: false },
+            Part { address: answer, len: 1, write: true },
+        ];
+        self.add(ring, &parts);
+        self.kick(ring);
+        assert_eq!(self.used(ring).len(), 1, "the command came back");
+        let mut byte = [0];
+        self.memory.read(answer, &mut byte).expect("an answer");
+        byte[0]
+    }
+}

@@ -1,0 +1,204 @@
+//! Rings that break the rules, one by one and at random.
+
+use nicety_adapter::{Outbox, Reason, RingPlace};
+
+use crate::guest::{Guest, MEMORY, Part, bit, cx, rings};
+use crate::packets::{payload, tcp4};
+use crate::traffic::{plain, rich};
+
+fn raw(guest: &Guest, index: u16, words: (u64, u32, u16, u16)) {
+    let table = guest.queues[1].place.descriptors;
+    let (address, len, flags, next) = words;
+    let bytes = [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat();
+    guest.memory.write(table + 16 * u64::from(index), &bytes).unwrap();
+}
+
+/// Breaks a transmit ring in some way; it stops, is counted once, and works again when it is started again.
+fn breaks(what: &str, act: impl Fn(&mut Guest)) {
+    let mut guest = Guest::new(rich(), 16);
+    act(&mut guest);
+    for _ in 0..3 {
+        let progress = guest.fetch(0);
+        assert!(guest.batch.is_empty() && progress.armed && !progress.more, "{what}");
+    }
+    assert_eq!(guest.counters.guest_errors, 1, "{what}");
+    let place = guest.queues[1].place;
+    guest.memory.write(place.driver, &[0; 4]).unwrap();
+    guest.memory.write(place.device, &[0; 4]).unwrap();
+    guest.queues[1].added = 0;
+    let face = rings(&mut *guest.adapter);
+    face.stop(1, cx!(guest));
+    assert!(face.start(1, 0, cx!(guest)));
+    guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    guest.fetch(0);
+    assert_eq!(guest.batch.len(), 1, "{what}: it works again");
+}
+
+#[test]
+fn a_ring_that_breaks_the_rules_stops_until_it_is_started_again() {
+    breaks("an index that runs ahead", |guest| {
+        guest.memory.write(guest.queues[1].place.driver + 2, &17u16.to_le_bytes()).unwrap();
+    });
+    breaks("a head behind the table", |guest| guest.offer(1, 16));
+    breaks("a chain that loops", |guest| {
+        raw(guest, 0, (0x10_0000, 12, 1, 1));
+        raw(guest, 1, (0x10_0000, 64, 1, 1));
+        guest.offer(1, 0);
+    });
+    breaks("a chain out of the table", |guest| {
+        raw(guest, 0, (0x10_0000, 12, 1, 999));
+        guest.offer(1, 0);
+    });
+    breaks("a buffer of no bytes", |guest| {
+        raw(guest, 0, (0x10_0000, 0, 0, 0));
+        guest.offer(1, 0);
+    });
+    breaks("a table in a table", |guest| {
+        let inner = [&0x10_0000u64.to_le_bytes()[..], &16u32.to_le_bytes(), &4u16.to_le_bytes(), &[0; 2]].concat();
+        guest.memory.write(0x10_0000, &inner).unwrap();
+        raw(guest, 0, (0x10_0000, 16, 4, 0));
+        guest.offer(1, 0);
+    });
+    breaks("a table that goes on", |guest| {
+        raw(guest, 0, (0x10_0000, 16, 4 | 1, 1));
+        guest.offer(1, 0);
+    });
+    breaks("a table of broken size", |guest| {
+        raw(guest, 0, (0x10_0000, 17, 4, 0));
+        guest.offer(1, 0);
+    });
+    breaks("a table outside memory", |guest| {
+        raw(guest, 0, (MEMORY - 8, 16, 4, 0));
+        guest.offer(1, 0);
+    });
+}
+
+#[test]
+fn a_table_of_descriptors_that_was_not_negotiated_breaks_the_ring() {
+    let mut guest = Guest::new(plain(), 16);
+    raw(&guest, 0, (0x10_0000, 32, 4, 0));
+    guest.offer(1, 0);
+    guest.fetch(0);
+    assert_eq!(guest.counters.guest_errors, 1);
+}
+
+#[test]
+fn a_frame_that_cannot_be_read_is_dropped_with_its_reason_and_the_next_one_goes() {
+    let mut guest = Guest::new(plain(), 16);
+    let header = guest.allocate(12);
+    let top = Part { address: header, len: 12, write: false };
+    guest.add(1, &[top, Part { address: MEMORY, len: 100, write: false }]);
+    guest.add(1, &[Part { address: u64::MAX - 3, len: 100, write: false }]);
+    guest.add(1, &[top, Part { address: header, len: 100, write: true }]);
+    guest.add(1, &[top]);
+    guest.add(1, &[Part { address: header, len: 11, write: false }]);
+    guest.add(1, &[top, Part { address: header, len: 70_000, write: false }]);
+    guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    guest.fetch(0);
+    assert_eq!(guest.batch.len(), 1);
+    let drops = |reason: Reason| guest.counters.transmit_drops[reason as usize];
+    assert_eq!(drops(Reason::BadAddress), 2);
+    assert_eq!(drops(Reason::BadDescriptor), 2);
+    assert_eq!((drops(Reason::TooShort), drops(Reason::TooLong)), (1, 1));
+    assert_eq!(guest.used(1).len(), 6, "the dropped ones are given back");
+}
+
+#[test]
+fn a_receive_buffer_that_the_device_may_not_write_breaks_that_ring_only() {
+    let mut sender = Guest::new(plain(), 16);
+    sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    sender.fetch(0);
+    for part in [Part { address: 0x10_0000, len: 2048, write: false }, Part { address: MEMORY, len: 2048, write: true }]
+    {
+        let mut guest = Guest::new(plain(), 16);
+        guest.add(0, &[part]);
+        assert_eq!(guest.deliver(&sender.batch).refused, 0);
+        assert_eq!(guest.counters.guest_errors, 1);
+        assert_eq!(guest.counters.receive_drops.iter().sum::<u64>(), 1);
+        guest.deliver(&sender.batch);
+        assert_eq!(guest.counters.receive_drops.iter().sum::<u64>(), 2);
+        guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+        guest.fetch(0);
+        assert_eq!(guest.batch.len(), 1, "its transmit ring goes on");
+    }
+}
+
+#[test]
+fn a_ring_that_lies_where_none_can_is_not_placed_or_not_started() {
+    let mut guest = Guest::new(plain(), 16);
+    let place = guest.queues[1].place;
+    let face = rings(&mut *guest.adapter);
+    assert!(!face.place(1, place), "not while it runs");
+    face.stop(1, cx!(guest));
+    for size in [0, 3, 40_000] {
+        assert!(!face.place(1, RingPlace { size, ..place }), "size {size}");
+    }
+    assert!(!face.place(1, RingPlace { descriptors: 8, ..place }), "alignment");
+    assert!(!face.place(99, place));
+    assert!(face.place(1, RingPlace { device: MEMORY - 64, ..place }));
+    assert!(!face.start(1, 0, cx!(guest)), "it ends outside memory");
+    assert!(!face.start(99, 0, cx!(guest)));
+    assert_eq!(face.stop(99, cx!(guest)), 0);
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        // splitmix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// One random descriptor, more often plausible than not.
+fn scribble(guest: &Guest, ring: u16, random: &mut Random) {
+    let table = guest.queues[usize::from(ring)].place.descriptors;
+    let address = if random.below(8) == 0 { random.next() } else { random.below(MEMORY) };
+    let len = if random.below(8) == 0 { random.next() as u32 } else { 16 * random.below(200) as u32 };
+    let write = if ring.is_multiple_of(2) { 2u16 } else { 0 };
+    let flags = if random.below(3) == 0 { random.next() as u16 } else { write | random.below(2) as u16 };
+    let bytes = [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &[random.below(18) as u8, 0]];
+    guest.memory.write(table + 16 * random.below(16), &bytes.concat()).unwrap();
+}
+
+#[test]
+fn random_rings_over_random_memory_never_panic_and_every_call_is_bounded() {
+    let mut random = Random(2026);
+    let all = rich() | bit(17) | bit(18) | bit(19) | bit(22) | bit(29);
+    let mut sender = Guest::new(rich(), 16);
+    for _ in 0..4 {
+        sender.send(0, &[0; 12], &tcp4(&payload(3000)), 1000);
+    }
+    sender.fetch(0);
+    for round in 0..200 {
+        let mut guest = Guest::new(if round % 2 == 0 { all } else { plain() }, 16);
+        let count = guest.queues.len() as u64;
+        for _ in 0..50 {
+            let ring = random.below(count) as u16;
+            let place = guest.queues[usize::from(ring)].place;
+            match random.below(8) {
+                0 | 1 => scribble(&guest, ring, &mut random),
+                2 => guest.offer(ring, random.below(17) as u16),
+                3 => guest.memory.write(place.driver + random.below(40), &random.next().to_le_bytes()).unwrap(),
+                4 => drop(guest.fetch(random.below(3) as u16)),
+                5 => guest.complete(),
+                6 => drop(guest.deliver(&sender.batch)),
+                _ => guest.kick(ring),
+            }
+            if random.below(40) == 0 {
+                let face = rings(&mut *guest.adapter);
+                let base = face.stop(ring, cx!(guest));
+                face.start(ring, base, cx!(guest));
+            }
+            guest.out = Outbox::default();
+        }
+        assert!(guest.counters.transmitted().packets < 50 * 64);
+    }
+}

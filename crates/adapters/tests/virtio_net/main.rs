@@ -1,0 +1,8 @@
+//! virtio-net as its driver meets it (virtio 1.2, sections 2.7 and 5.1).
+
+mod control;
+mod guest;
+mod hostile;
+mod packets;
+mod rings;
+mod traffic;

@@ -1,0 +1,120 @@
+//! The rings' life: features, starting, stopping, saving.
+
+use nicety_adapter::{Outbox, Reason, RestoreError};
+use nicety_adapters::{CreateError, Settings, find};
+use nicety_frame::Mac;
+use virtio_bindings::virtio_net::*;
+
+use crate::guest::{Guest, bit, cx, rings};
+use crate::packets::{payload, tcp4};
+use crate::traffic::{plain, rich};
+
+#[test]
+fn features_that_are_not_offered_are_not_taken() {
+    let mut guest = Guest::new(plain(), 16);
+    let face = rings(&mut *guest.adapter);
+    let offer = face.features();
+    for absent in [VIRTIO_NET_F_RSS, VIRTIO_NET_F_HASH_REPORT, VIRTIO_NET_F_GUEST_UFO, VIRTIO_NET_F_GUEST_ANNOUNCE] {
+        assert_eq!(offer & bit(absent), 0, "feature {absent} is not served");
+        assert!(!face.take_features(bit(absent)));
+    }
+    for present in [VIRTIO_NET_F_MAC, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_MQ, VIRTIO_NET_F_HOST_USO] {
+        assert_ne!(offer & bit(present), 0);
+    }
+    assert!(!face.take_features(rich()), "not while rings run");
+    assert!(face.take_features(plain()), "the same again is no change");
+}
+
+#[test]
+fn an_adapter_that_cannot_be_is_not_made() {
+    let create = find("virtio-net").unwrap().create;
+    let group = Settings::new(Mac([1, 0, 0, 0, 0, 1]));
+    assert!(matches!(create(&group), Err(CreateError::Address(_))));
+    let many = Settings { queues: Some(17), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) };
+    assert!(matches!(create(&many), Err(CreateError::Queues { most: 16, .. })));
+}
+
+#[test]
+fn a_completion_that_comes_after_a_stop_gives_nothing_back_and_the_ring_resumes_where_it_stood() {
+    let mut guest = Guest::new(plain(), 16);
+    for _ in 0..3 {
+        guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    }
+    guest.fetch(0);
+    assert_eq!(guest.batch.len(), 3);
+    let base = rings(&mut *guest.adapter).stop(1, cx!(guest));
+    assert_eq!(base, 0, "nothing has been given back");
+    guest.complete();
+    assert!(guest.used(1).is_empty());
+    let face = rings(&mut *guest.adapter);
+    assert!(face.start(1, base, cx!(guest)));
+    assert_eq!(guest.out.work.pop(), Some(0));
+    guest.fetch(0);
+    assert_eq!(guest.batch.len(), 3, "they are sent after all");
+    guest.complete();
+    assert_eq!(guest.used(1).len(), 3);
+}
+
+#[test]
+fn a_reset_between_fetch_and_complete_leaves_the_guests_memory_alone() {
+    let mut guest = Guest::new(plain(), 16);
+    guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    guest.fetch(0);
+    guest.adapter.reset(nicety_adapter::Reset::Bus, cx!(guest));
+    guest.out = Outbox::default();
+    guest.complete();
+    assert!(guest.used(1).is_empty());
+    assert_eq!(guest.out, Outbox::default());
+}
+
+#[test]
+fn a_disabled_ring_is_not_served_and_enabling_it_looks_at_what_waits() {
+    let mut guest = Guest::new(plain(), 16);
+    rings(&mut *guest.adapter).enable(1, false, cx!(guest));
+    guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    guest.fetch(0);
+    assert!(guest.batch.is_empty());
+    rings(&mut *guest.adapter).enable(1, true, cx!(guest));
+    assert_eq!(guest.out.work.pop(), Some(0));
+    guest.fetch(0);
+    assert_eq!(guest.batch.len(), 1);
+    let mut receiver = Guest::new(plain(), 16);
+    receiver.post(0, 1, 2048);
+    for queue in [0, 2] {
+        rings(&mut *receiver.adapter).enable(queue, false, cx!(receiver));
+    }
+    assert_eq!(receiver.deliver(&guest.batch).refused, 0, "dropped, not refused");
+    assert_eq!(receiver.counters.receive_drops[Reason::ReceiverOff as usize], 1);
+}
+
+#[test]
+fn a_saved_adapter_goes_on_in_another_and_saves_the_same_bytes() {
+    let mut guest = Guest::new(rich() | bit(VIRTIO_NET_F_CTRL_VQ) | bit(VIRTIO_NET_F_MQ), 16);
+    guest.command(VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, &2u16.to_le_bytes());
+    guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    guest.fetch(0);
+    guest.complete();
+    let saved = guest.adapter.save();
+    let settings = Settings { queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) };
+    let mut other = (find("virtio-net").unwrap().create)(&settings).unwrap();
+    other.restore(&saved).unwrap();
+    assert_eq!(other.save(), saved);
+    guest.adapter = other;
+    guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    guest.fetch(0);
+    guest.complete();
+    assert_eq!(guest.used(1).len(), 2);
+    for cut in 0..saved.len() {
+        assert!(guest.adapter.restore(&saved[..cut]).is_err());
+    }
+    let other = Settings::new(Mac([2, 0, 0, 0, 0, 1]));
+    let mut wider = (find("virtio-net").unwrap().create)(&other).unwrap();
+    assert!(matches!(wider.restore(&saved), Err(RestoreError::Impossible(_))));
+}
+
+#[test]
+fn the_features_taken_are_told_in_words() {
+    let guest = Guest::new(rich(), 16);
+    let words = guest.adapter.features();
+    assert!(words.contains(&"tso4") && words.contains(&"mergeable") && !words.contains(&"mq"));
+}

@@ -1,0 +1,323 @@
+//! Frames between two guests, with and without offloads.
+
+use nicety_adapter::{Event, Outbox, Reason};
+use nicety_adapters::Settings;
+use nicety_frame::Mac;
+use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_net::*;
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+
+use crate::guest::{Guest, Part, bit, cx, rings};
+use crate::packets::{HEADERS4, HEADERS6, judged, partial, payload, tcp4, tcp6};
+
+/// What a plain modern driver takes.
+pub fn plain() -> u128 {
+    bit(VIRTIO_F_VERSION_1)
+}
+
+/// What Linux's driver takes.
+pub fn rich() -> u128 {
+    let bits = [
+        VIRTIO_F_VERSION_1,
+        VIRTIO_NET_F_MRG_RXBUF,
+        VIRTIO_NET_F_CSUM,
+        VIRTIO_NET_F_GUEST_CSUM,
+        VIRTIO_NET_F_HOST_TSO4,
+        VIRTIO_NET_F_HOST_TSO6,
+        VIRTIO_NET_F_GUEST_TSO4,
+        VIRTIO_NET_F_GUEST_TSO6,
+        VIRTIO_RING_F_INDIRECT_DESC,
+    ];
+    bits.into_iter().map(bit).sum()
+}
+
+/// A header as the specification lays it out (5.1.6): flags, kind, header bytes, segment, start, offset, buffers.
+pub fn header(flags: u32, kind: u32, numbers: [u16; 4]) -> [u8; 12] {
+    let mut out = [0; 12];
+    (out[0], out[1]) = (flags as u8, kind as u8);
+    for (i, number) in numbers.into_iter().enumerate() {
+        out[2 + 2 * i..4 + 2 * i].copy_from_slice(&number.to_le_bytes());
+    }
+    out
+}
+
+fn tso(version: u8) -> ([u8; 12], Vec<u8>) {
+    let (frame, kind, headers) = match version {
+        4 => (tcp4(&payload(5000)), VIRTIO_NET_HDR_GSO_TCPV4, HEADERS4),
+        _ => (tcp6(&payload(5000)), VIRTIO_NET_HDR_GSO_TCPV6, HEADERS6),
+    };
+    // An MTU of 1500, less the headers.
+    let numbers = [headers as u16, 1514 - headers as u16, headers as u16 - 20, 16];
+    (header(VIRTIO_NET_HDR_F_NEEDS_CSUM, kind, numbers), partial(frame))
+}
+
+#[test]
+fn a_frame_goes_from_one_guest_to_another_and_both_get_their_buffers_back() {
+    let (mut sender, mut receiver) = (Guest::new(plain(), 16), Guest::new(plain(), 16));
+    receiver.post(0, 4, 2048);
+    let frame = tcp4(&payload(700));
+    let head = sender.send(0, &[0; 12], &frame, 100);
+    sender.kick(1);
+    assert_eq!(sender.out.work.pop(), Some(0), "the kick became work");
+    let progress = sender.fetch(0);
+    assert!(progress.armed && !progress.more);
+    assert_eq!(sender.batch.len(), 1);
+    assert!(sender.used(1).is_empty(), "nothing is given back before it is dealt with");
+    assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+    sender.complete();
+    assert_eq!(sender.used(1), [(u32::from(head), 0)]);
+    assert!(sender.out.messages.contains(1) && receiver.out.messages.contains(0));
+    let got = receiver.received(0);
+    assert_eq!(got.len(), 1);
+    assert_eq!(got[0].1, frame);
+    assert_eq!(got[0].0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0], "one buffer, nothing vouched for (5.1.6.4.1)");
+    assert_eq!(sender.counters.transmitted().bytes, frame.len() as u64);
+    assert_eq!(receiver.counters.taken().frames, 1);
+}
+
+#[test]
+fn a_legacy_driver_has_a_header_of_ten_bytes_in_a_descriptor_of_its_own() {
+    let (mut sender, mut receiver) = (Guest::new(0, 16), Guest::new(0, 16));
+    let frame = tcp4(&payload(100));
+    sender.send(0, &[0; 10], &frame, 2000);
+    let (top, rest) = (receiver.allocate(10), receiver.allocate(1526));
+    receiver.add(0, &[Part { address: top, len: 10, write: true }, Part { address: rest, len: 1526, write: true }]);
+    sender.fetch(0);
+    assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+    assert_eq!(receiver.used(0), [(0, 10 + frame.len() as u32)]);
+    let mut got = vec![0; frame.len()];
+    receiver.memory.read(rest, &mut got).unwrap();
+    assert_eq!(got, frame);
+}
+
+#[test]
+fn a_checksum_is_made_for_a_receiver_that_cannot_and_left_to_one_that_can() {
+    let frame = partial(tcp4(&payload(900)));
+    let asked = header(VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_NONE, [0, 0, 34, 16]);
+    let mut sender = Guest::new(rich(), 16);
+    sender.send(0, &asked, &frame, 333);
+    sender.fetch(0);
+    let mut simple = Guest::new(plain(), 16);
+    simple.post(0, 1, 2048);
+    simple.deliver(&sender.batch);
+    let got = simple.received(0);
+    assert_eq!(judged(&got[0].1), payload(900));
+    assert_eq!(got[0].0[0], 0, "DATA_VALID was not negotiated");
+    let mut able = Guest::new(rich(), 16);
+    able.post(0, 1, 2048);
+    able.deliver(&sender.batch);
+    let got = able.received(0);
+    assert_eq!(got[0].1, frame, "nobody summed anything");
+    assert_eq!(got[0].0[..10], asked[..10]);
+}
+
+#[test]
+fn a_whole_checksum_is_vouched_for_and_a_wrong_one_is_not() {
+    let mut sender = Guest::new(rich(), 16);
+    let mut wrong = tcp4(&payload(300));
+    wrong[80] ^= 1;
+    sender.send(0, &[0; 12], &tcp4(&payload(300)), 2000);
+    sender.send(0, &[0; 12], &wrong, 2000);
+    sender.fetch(0);
+    let mut receiver = Guest::new(rich(), 16);
+    receiver.post(0, 2, 2048);
+    receiver.deliver(&sender.batch);
+    let flags: Vec<u8> = receiver.received(0).iter().map(|(header, _)| header[0]).collect();
+    assert_eq!(flags, [VIRTIO_NET_HDR_F_DATA_VALID as u8, 0]);
+}
+
+#[test]
+fn an_uncut_packet_stays_uncut_over_merged_buffers() {
+    for version in [4, 6] {
+        let (asked, packet) = tso(version);
+        let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(rich(), 32));
+        sender.send(0, &asked, &packet, 1000);
+        sender.fetch(0);
+        assert_eq!(sender.batch.packets()[0].frames(), 4);
+        receiver.post(0, 8, 1526);
+        assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+        let got = receiver.received(0);
+        assert_eq!(got.len(), 1);
+        assert_eq!(got[0].1, packet);
+        assert_eq!(got[0].0[..10], asked[..10]);
+        assert_eq!(got[0].0[10], 4, "5 KB in buffers of 1526 bytes");
+        assert_eq!(receiver.counters.taken().frames, 4);
+    }
+}
+
+#[test]
+fn an_uncut_packet_is_cut_for_a_plain_receiver_and_every_checksum_holds() {
+    for version in [4, 6] {
+        let (asked, packet) = tso(version);
+        let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(plain(), 32));
+        sender.send(0, &asked, &packet, 700);
+        sender.fetch(0);
+        receiver.post(0, 8, 1526);
+        assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+        let got = receiver.received(0);
+        assert_eq!(got.len(), 4);
+        let whole: Vec<u8> = got.iter().flat_map(|(_, frame)| judged(frame)).collect();
+        assert_eq!(whole, payload(5000));
+        let taken = receiver.counters.taken();
+        assert_eq!((taken.packets, taken.frames), (1, 4), "in four pieces it is still one packet");
+    }
+}
+
+#[test]
+fn a_packet_that_found_too_few_buffers_goes_on_where_it_stopped() {
+    let (asked, packet) = tso(4);
+    let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(plain(), 32));
+    sender.send(0, &asked, &packet, 700);
+    sender.fetch(0);
+    receiver.post(0, 1, 1526);
+    assert!(receiver.deliver(&sender.batch).is_refused(0));
+    receiver.post(0, 1, 1526);
+    assert!(receiver.deliver(&sender.batch).is_refused(0));
+    assert!(receiver.out.room.is_empty());
+    receiver.post(0, 2, 1526);
+    receiver.kick(0);
+    assert_eq!(receiver.out.room.pop(), Some(0), "the kick after a refusal tells of room");
+    assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+    let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| judged(frame)).collect();
+    assert_eq!(whole, payload(5000), "each segment once, in order");
+}
+
+#[test]
+fn a_backlog_that_was_dropped_makes_the_next_packet_begin_at_its_beginning() {
+    let (asked, packet) = tso(4);
+    let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(plain(), 32));
+    sender.send(0, &asked, &packet, 700);
+    sender.fetch(0);
+    receiver.post(0, 2, 1526);
+    assert!(receiver.deliver(&sender.batch).is_refused(0));
+    receiver.received(0);
+    receiver.adapter.notice(Event::BacklogDropped, cx!(receiver));
+    receiver.post(0, 4, 1526);
+    assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+    let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| judged(frame)).collect();
+    assert_eq!(whole, payload(5000));
+}
+
+#[test]
+fn a_congestion_signal_cuts_a_packet_for_a_driver_that_did_not_take_ecn() {
+    let (mut asked, mut packet) = tso(4);
+    packet[14 + 20 + 13] |= 0x80;
+    asked[1] |= VIRTIO_NET_HDR_GSO_ECN as u8;
+    let mut sender = Guest::new(rich() | bit(VIRTIO_NET_F_HOST_ECN), 32);
+    sender.send(0, &asked, &packet, 2000);
+    sender.fetch(0);
+    let mut without = Guest::new(rich(), 32);
+    without.post(0, 8, 4096);
+    without.deliver(&sender.batch);
+    assert_eq!(without.received(0).len(), 4);
+    let mut with = Guest::new(rich() | bit(VIRTIO_NET_F_GUEST_ECN), 32);
+    with.post(0, 8, 4096);
+    with.deliver(&sender.batch);
+    let got = with.received(0);
+    assert_eq!(got.len(), 1);
+    assert_eq!(u32::from(got[0].0[1]), VIRTIO_NET_HDR_GSO_TCPV4 | VIRTIO_NET_HDR_GSO_ECN);
+}
+
+#[test]
+fn an_offload_that_makes_no_sense_is_dropped_with_its_reason_and_the_ring_goes_on() {
+    let frame = partial(tcp4(&payload(2000)));
+    let csum = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+    let bad = [
+        header(csum, VIRTIO_NET_HDR_GSO_NONE, [0, 0, 34, 0xffff]),
+        header(csum, VIRTIO_NET_HDR_GSO_NONE, [0, 0, 60_000, 16]),
+        header(csum, VIRTIO_NET_HDR_GSO_NONE, [0, 0, 2, 2]),
+        header(csum, VIRTIO_NET_HDR_GSO_TCPV4, [54, 0, 34, 16]),
+        header(csum, VIRTIO_NET_HDR_GSO_TCPV6, [54, 1448, 34, 16]),
+        header(csum, VIRTIO_NET_HDR_GSO_UDP, [54, 1448, 34, 16]),
+        header(csum, VIRTIO_NET_HDR_GSO_TCPV4, [54, 1448, 30, 16]),
+        header(0, VIRTIO_NET_HDR_GSO_TCPV4, [54, 1448, 34, 16]),
+        header(csum, 0x77, [54, 1448, 34, 16]),
+    ];
+    let mut sender = Guest::new(rich(), 64);
+    for header in &bad {
+        sender.send(0, header, &frame, 4000);
+    }
+    sender.send(0, &[0; 12], &tcp4(&payload(10)), 4000);
+    sender.fetch(0);
+    assert_eq!(sender.batch.len(), 1, "the good one");
+    assert_eq!(sender.counters.transmit_drops[Reason::BadOffload as usize], bad.len() as u64);
+    sender.complete();
+    assert_eq!(sender.used(1).len(), bad.len() + 1, "all buffers come back");
+    let mut plainer = Guest::new(plain(), 16);
+    plainer.send(0, &header(csum, 0, [0, 0, 34, 16]), &frame, 4000);
+    plainer.fetch(0);
+    assert_eq!(plainer.counters.transmit_drops[Reason::BadOffload as usize], 1, "it was not negotiated");
+}
+
+#[test]
+fn a_frame_that_no_buffer_can_hold_is_dropped_and_the_next_one_arrives() {
+    let mut sender = Guest::new(rich(), 16);
+    sender.send(0, &[0; 12], &tcp4(&payload(3000)), 4000);
+    sender.send(0, &[0; 12], &tcp4(&payload(30)), 4000);
+    sender.fetch(0);
+    let mut receiver = Guest::new(plain(), 16);
+    receiver.post(0, 2, 1526);
+    assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+    assert_eq!(receiver.counters.receive_drops[Reason::TooLong as usize], 1);
+    assert_eq!(judged(&receiver.received(0)[0].1), payload(30));
+}
+
+#[test]
+fn an_mtu_bounds_what_is_delivered_and_stands_in_configuration_space() {
+    let settings = Settings { mtu: Some(1500), ..Settings::new(Mac([2, 0, 0, 0, 0, 9])) };
+    let mut receiver = Guest::with(rich() | bit(VIRTIO_NET_F_MTU), 16, settings);
+    let mut bytes = [0xff; 32];
+    rings(&mut *receiver.adapter).config(0, &mut bytes);
+    // struct virtio_net_config: mac, status, max_virtqueue_pairs, mtu, speed, duplex.
+    assert_eq!(bytes[..6], [2, 0, 0, 0, 0, 9]);
+    assert_eq!(u32::from(bytes[6]), VIRTIO_NET_S_LINK_UP);
+    assert_eq!(u16::from_le_bytes([bytes[10], bytes[11]]), 1500);
+    assert_eq!(u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]), 10_000);
+    assert_eq!(bytes[16], 1, "full duplex");
+    assert_eq!(bytes[24..], [0; 8], "zeros beyond the end");
+    let mut sender = Guest::new(plain(), 16);
+    sender.send(0, &[0; 12], &tcp4(&payload(1460)), 4000);
+    sender.send(0, &[0; 12], &tcp4(&payload(1461)), 4000);
+    sender.fetch(0);
+    receiver.post(0, 4, 4096);
+    receiver.deliver(&sender.batch);
+    assert_eq!(receiver.received(0).len(), 1);
+    assert_eq!(receiver.counters.receive_drops[Reason::TooLong as usize], 1);
+}
+
+#[test]
+fn a_driver_that_named_an_index_is_interrupted_when_it_is_passed_and_rings_only_when_asked() {
+    let features = plain() | bit(VIRTIO_RING_F_EVENT_IDX);
+    let mut sender = Guest::new(features, 16);
+    let place = sender.queues[1].place;
+    // used_event behind the driver's ring, avail_event behind the device's (2.7.7, 2.7.10).
+    let (used_event, avail_event) = (place.driver + 4 + 2 * 16, place.device + 4 + 8 * 16);
+    sender.memory.write(used_event, &1u16.to_le_bytes()).unwrap();
+    for (sent, told) in [(1, false), (2, true), (3, false)] {
+        sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+        assert!(sender.fetch(0).armed);
+        assert_eq!(sender.word(avail_event), sent, "ring at the next one");
+        sender.out = Outbox::default();
+        sender.complete();
+        assert_eq!(sender.out.messages.contains(1), told, "after {sent}");
+    }
+}
+
+#[test]
+fn a_flow_comes_back_on_the_queue_that_it_was_sent_on() {
+    let features = rich() | bit(VIRTIO_NET_F_MQ);
+    let mut guest = Guest::new(features, 16);
+    let (mut peer, frame) = (Guest::new(plain(), 16), tcp4(&payload(64)));
+    peer.send(0, &[0; 12], &frame, 2000);
+    peer.fetch(0);
+    for queue in [1, 0] {
+        guest.post(0, 1, 2048);
+        guest.post(1, 1, 2048);
+        guest.send(queue, &[0; 12], &frame, 2000);
+        guest.fetch(queue);
+        guest.complete();
+        guest.deliver(&peer.batch);
+        assert_eq!(guest.received(queue).len(), 1, "queue {queue}");
+        assert!(guest.received(1 - queue).is_empty());
+    }
+}

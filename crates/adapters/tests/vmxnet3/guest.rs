@@ -1,0 +1,407 @@
+//! A guest with a vmxnet3 driver, as Linux drivers/net/vmxnet3/vmxnet3_drv.c and vmxnet3_defs.h (6.12) have it: offsets
+//! and bits are written here again, so that a wrong one in the adapter cannot agree with itself.
+
+use std::sync::Arc;
+
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Counters, Delivery, Face, Frames, Outbox, PciFace, Pick, PortId, Progress, Time,
+};
+use nicety_adapters::{Settings, find};
+use nicety_frame::Mac;
+use nicety_memory::{Map, Rights};
+
+pub const MAC: Mac = Mac([0x00, 0x0c, 0x29, 1, 2, 3]);
+pub const MEMORY: usize = 16 << 20;
+pub const SHARED: u64 = 0x1000;
+pub const QUEUES: u64 = 0x2000;
+pub const RSS: u64 = 0x6000;
+/// Each queue's rings: 256 KiB from here.
+const RINGS: u64 = 0x1_0000;
+const BUFFERS: u64 = 0x80_0000;
+pub const RING: u64 = 128;
+
+pub const F_RXCSUM: u64 = 1;
+pub const F_RSS: u64 = 2;
+pub const F_RXVLAN: u64 = 4;
+pub const F_LRO: u64 = 8;
+
+/// How the driver opens its device.
+#[derive(Clone, Copy)]
+pub struct Open {
+    pub version: u32,
+    pub features: u64,
+    pub mtu: u32,
+    pub queues: u64,
+    /// Bytes of a head buffer.
+    pub head: u32,
+    /// Whether ring 1 is there, with pages.
+    pub bodies: bool,
+    /// Bytes of a data ring's entry; 0: none.
+    pub data: u64,
+    /// Head, body, body … in ring 0, as before version 7 with a large MTU.
+    pub per_packet: u64,
+}
+
+impl Default for Open {
+    fn default() -> Self {
+        let (version, features) = (7, F_RXCSUM | F_RXVLAN);
+        Self { version, features, mtu: 1500, queues: 1, head: 1522, bodies: true, data: 128, per_packet: 1 }
+    }
+}
+
+/// A piece of a packet to send, where it lies.
+#[derive(Clone, Copy, Default)]
+pub struct Offload {
+    pub om: u32,
+    pub hlen: u32,
+    pub msscof: u32,
+    pub tag: Option<u16>,
+}
+
+/// A received packet.
+#[derive(Debug)]
+pub struct Received {
+    pub bytes: Vec<u8>,
+    /// Completions' words.
+    pub words: Vec<[u32; 4]>,
+}
+
+impl Received {
+    pub fn last(&self) -> [u32; 4] {
+        *self.words.last().unwrap()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Ring {
+    base: u64,
+    next: u64,
+    generation: u32,
+    size: u64,
+}
+
+impl Ring {
+    fn at(base: u64, size: u64) -> Self {
+        Self { base, next: 0, generation: 1, size }
+    }
+
+    fn advance(&mut self) {
+        self.next += 1;
+        if self.next == self.size {
+            (self.next, self.generation) = (0, self.generation ^ 1);
+        }
+    }
+
+    fn here(&self) -> u64 {
+        self.base + 16 * self.next
+    }
+}
+
+pub struct Queue {
+    tx: Ring,
+    tx_done: Ring,
+    rx: [Ring; 2],
+    rx_done: Ring,
+    data: u64,
+}
+
+pub struct Guest {
+    pub adapter: Box<dyn Adapter>,
+    pub memory: Arc<Map>,
+    pub out: Outbox,
+    pub counters: Counters,
+    pub now: Time,
+    /// BAR 0, if the guest has mapped it.
+    pub page: Option<Arc<Map>>,
+    pub queues: Vec<Queue>,
+    pub open: Open,
+    scratch: u64,
+}
+
+impl Guest {
+    pub fn new() -> Self {
+        let adapter = (find("vmxnet3").unwrap().create)(&Settings::new(MAC)).unwrap();
+        let mut guest = Self {
+            adapter,
+            memory: Arc::new(Map::private(MEMORY).unwrap()),
+            out: Outbox::default(),
+            counters: Counters::default(),
+            now: Time(1_000_000),
+            page: None,
+            queues: Vec::new(),
+            open: Open::default(),
+            scratch: BUFFERS + (4 << 20),
+        };
+        // Memory decoding, bus mastering; MSI-X on.
+        guest.config(4, &[6, 0]);
+        let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
+        guest.config(at as u16 + 2, &[0x40, 0x80]);
+        guest
+    }
+
+    pub fn opened(open: Open) -> Self {
+        let mut guest = Self::new();
+        assert_eq!(guest.open(open), 0);
+        guest
+    }
+
+    pub fn pci<T>(&mut self, act: impl FnOnce(&mut dyn PciFace, &mut Context<'_>) -> T) -> T {
+        let Self { adapter, memory, out, counters, now, page, .. } = self;
+        let window = page.as_ref().map(|page| page.window(0, 4096, Rights::BOTH).unwrap());
+        let mut cx = Context { memory, page: window.as_ref(), out, counters, now: *now };
+        match adapter.face() {
+            Face::Pci(face) => act(face, &mut cx),
+            Face::Rings(_) => panic!("vmxnet3 is a PCI function"),
+        }
+    }
+
+    pub fn with<T>(&mut self, act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> T) -> T {
+        let Self { adapter, memory, out, counters, now, page, .. } = self;
+        let window = page.as_ref().map(|page| page.window(0, 4096, Rights::BOTH).unwrap());
+        let mut cx = Context { memory, page: window.as_ref(), out, counters, now: *now };
+        act(&mut **adapter, &mut cx)
+    }
+
+    pub fn config(&mut self, offset: u16, data: &[u8]) {
+        self.pci(|face, cx| face.config_write(offset, data, cx));
+    }
+
+    pub fn read(&mut self, bar: u8, offset: u64) -> u32 {
+        let mut data = [0; 4];
+        self.pci(|face, cx| face.read(bar, offset, &mut data, cx));
+        u32::from_le_bytes(data)
+    }
+
+    pub fn write(&mut self, bar: u8, offset: u64, value: u32) {
+        self.pci(|face, cx| face.write(bar, offset, &value.to_le_bytes(), cx));
+    }
+
+    pub fn command(&mut self, command: u32) -> u32 {
+        self.write(1, 0x20, command);
+        self.read(1, 0x20)
+    }
+
+    pub fn put(&self, at: u64, bytes: &[u8]) {
+        self.memory.write(at, bytes).unwrap();
+    }
+
+    pub fn put32(&self, at: u64, value: u32) {
+        self.put(at, &value.to_le_bytes());
+    }
+
+    pub fn put64(&self, at: u64, value: u64) {
+        self.put(at, &value.to_le_bytes());
+    }
+
+    pub fn get(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(at, &mut bytes).unwrap();
+        bytes
+    }
+
+    pub fn get32(&self, at: u64) -> u32 {
+        u32::from_le_bytes(self.get(at, 4).try_into().unwrap())
+    }
+
+    pub fn get64(&self, at: u64) -> u64 {
+        u64::from_le_bytes(self.get(at, 8).try_into().unwrap())
+    }
+
+    /// Probe's register accesses and open's, in the driver's order. What ACTIVATE_DEV answers.
+    pub fn open(&mut self, open: Open) -> u32 {
+        self.open = open;
+        assert_ne!(self.read(1, 0) & 1 << (open.version - 1), 0);
+        self.write(1, 0, 1 << (open.version - 1));
+        assert_eq!(self.read(1, 8) & 1, 1);
+        self.write(1, 8, 1);
+        self.lay_out();
+        self.write(1, 0x10, SHARED as u32);
+        self.write(1, 0x18, (SHARED >> 32) as u32);
+        let answer = self.command(0xcafe_0000);
+        self.command(0xcafe_0003);
+        self.command(0xcafe_0005);
+        self.command(0xcafe_0004);
+        for vector in 0..=open.queues {
+            self.write(0, 8 * vector, 0);
+        }
+        self.out = Outbox::default();
+        answer
+    }
+
+    fn lay_out(&mut self) {
+        let open = self.open;
+        self.put(SHARED, &[0; 0x1000]);
+        self.put(QUEUES, &vec![0; 512 * open.queues as usize]);
+        self.put32(SHARED, 0xbabe_fee1);
+        self.put64(SHARED + 24, open.features);
+        self.put64(SHARED + 40, QUEUES);
+        self.put32(SHARED + 56, open.mtu);
+        self.put(SHARED + 60, &18u16.to_le_bytes());
+        self.put(SHARED + 62, &[open.queues as u8; 2]);
+        // autoMask, numIntrs, eventIntrIdx.
+        self.put(SHARED + 80, &[1, open.queues as u8 + 1, open.queues as u8]);
+        // UCAST | BCAST; VLAN 0.
+        self.put32(SHARED + 120, 5);
+        self.put32(SHARED + 136, 1);
+        self.put32(SHARED + 652, 176);
+        self.put64(SHARED + 656, RSS);
+        self.queues = (0..open.queues).map(|index| self.lay_out_queue(index)).collect();
+    }
+
+    fn lay_out_queue(&self, index: u64) -> Queue {
+        let open = self.open;
+        let base = RINGS + index * 0x4_0000;
+        let mut queue = Queue {
+            tx: Ring::at(base, RING),
+            tx_done: Ring::at(base + 0x1000, RING),
+            rx: [Ring::at(base + 0x2000, RING), Ring::at(base + 0x3000, RING)],
+            rx_done: Ring::at(base + 0x4000, 2 * RING),
+            data: base + 0x8000,
+        };
+        self.put(base, &[0; 0x6000]);
+        let tx = QUEUES + 256 * index;
+        self.put64(tx + 16, queue.tx.base);
+        self.put64(tx + 32, queue.tx_done.base);
+        self.put32(tx + 56, RING as u32);
+        self.put32(tx + 64, RING as u32);
+        self.put(tx + 72, &[index as u8]);
+        let rx = QUEUES + 256 * (open.queues + index);
+        self.put64(rx + 16, queue.rx[0].base);
+        self.put64(rx + 24, queue.rx[1].base);
+        self.put64(rx + 32, queue.rx_done.base);
+        self.put64(rx + 48, queue.data);
+        self.put32(rx + 56, RING as u32);
+        self.put32(rx + 60, if open.bodies { RING as u32 } else { 0 });
+        self.put32(rx + 64, 2 * RING as u32);
+        self.put(rx + 72, &[index as u8]);
+        self.put(rx + 74, &(open.data as u16).to_le_bytes());
+        for _ in 0..RING - 1 {
+            self.post(&mut queue.rx[0], index, 0);
+            if open.bodies {
+                self.post(&mut queue.rx[1], index, 1);
+            }
+        }
+        queue
+    }
+
+    fn buffer(queue: u64, ring: u64, index: u64) -> u64 {
+        BUFFERS + ((queue * 2 + ring) * RING + index) * 4096
+    }
+
+    fn post(&self, ring: &mut Ring, queue: u64, which: u64) {
+        let body = which == 1 || !ring.next.is_multiple_of(self.open.per_packet);
+        let len = if body { 4096 } else { self.open.head };
+        self.put64(ring.here(), Self::buffer(queue, which, ring.next));
+        self.put32(ring.here() + 8, len | u32::from(body) << 14 | ring.generation << 31);
+        ring.advance();
+    }
+
+    /// Writes a packet in pieces and its descriptors; rings if the device asks for it. True if it rang.
+    pub fn send(&mut self, queue: u64, pieces: &[&[u8]], offload: Offload) -> bool {
+        let mut ring = self.queues[queue as usize].tx;
+        let first = ring;
+        for (place, piece) in pieces.iter().enumerate() {
+            let at = self.scratch;
+            self.scratch += (piece.len() as u64).next_multiple_of(64);
+            if self.scratch > MEMORY as u64 - (1 << 20) {
+                self.scratch = BUFFERS + (4 << 20);
+            }
+            self.put(at, piece);
+            let last = place + 1 == pieces.len();
+            let generation = if place == 0 { ring.generation ^ 1 } else { ring.generation };
+            let mut low = piece.len() as u32 & 0x3fff | generation << 14;
+            let mut high = u32::from(last) * (3 << 12);
+            if place == 0 {
+                low |= offload.msscof << 18;
+                high |= offload.hlen | offload.om << 10;
+                high |= offload.tag.map_or(0, |tag| 1 << 15 | u32::from(tag) << 16);
+            }
+            self.put64(ring.here(), at);
+            self.put32(ring.here() + 8, low);
+            self.put32(ring.here() + 12, high);
+            ring.advance();
+        }
+        self.put32(first.here() + 8, self.get32(first.here() + 8) ^ 1 << 14);
+        self.queues[queue as usize].tx = ring;
+        let control = QUEUES + 256 * queue;
+        let deferred = self.get32(control) + 1;
+        let rings = deferred >= self.get32(control + 4);
+        self.put32(control, if rings { 0 } else { deferred });
+        if rings {
+            self.write(0, 0x600 + 8 * queue, ring.next as u32);
+        }
+        rings
+    }
+
+    pub fn fetch(&mut self, queue: u16, batch: &mut Batch) -> Progress {
+        batch.start(&self.memory, PortId(1), queue);
+        self.with(|adapter, cx| adapter.fetch(queue, Budget::TURN, batch, cx))
+    }
+
+    pub fn complete(&mut self, batch: &Batch) {
+        self.with(|adapter, cx| adapter.complete(batch, cx));
+    }
+
+    /// Indices of last descriptors that came back.
+    pub fn sent(&mut self, queue: u64) -> Vec<u32> {
+        let mut ring = self.queues[queue as usize].tx_done;
+        let mut sent = Vec::new();
+        while self.get32(ring.here() + 12) >> 31 == ring.generation {
+            sent.push(self.get32(ring.here()) & 0xfff);
+            ring.advance();
+        }
+        self.queues[queue as usize].tx_done = ring;
+        sent
+    }
+
+    pub fn deliver(&mut self, batch: &Batch) -> Delivery {
+        let picks: Vec<Pick> =
+            (0..batch.len() as u16).map(|packet| Pick { packet, edit: Default::default() }).collect();
+        self.with(|adapter, cx| adapter.deliver(&Frames { batch, picks: &picks }, cx))
+    }
+
+    /// Takes what was received, as `vmxnet3_rq_rx_complete` does, and posts the buffers again if `refill`.
+    pub fn receive(&mut self, queue: u64, refill: bool) -> Vec<Received> {
+        let mut done = self.queues[queue as usize].rx_done;
+        let mut packets: Vec<Received> = Vec::new();
+        let count = self.open.queues;
+        while self.get32(done.here() + 12) >> 31 == done.generation {
+            let words = [0, 4, 8, 12].map(|at| self.get32(done.here() + at));
+            let (index, id) = (u64::from(words[0] & 0xfff), u64::from(words[0] >> 16 & 0x3ff));
+            let which = u64::from(id >= count && id < 2 * count);
+            let len = (words[2] & 0x3fff) as usize;
+            let at = if id >= 2 * count {
+                assert!(len as u64 <= self.open.data);
+                self.queues[queue as usize].data + index * self.open.data
+            } else {
+                let descriptor = self.queues[queue as usize].rx[which as usize].base + 16 * index;
+                let low = self.get32(descriptor + 8);
+                assert!(len as u32 <= low & 0x3fff, "no longer than the buffer");
+                assert_eq!(low >> 14 & 1 == 1, words[0] & 1 << 15 == 0, "a packet begins in a head");
+                self.get64(descriptor)
+            };
+            if words[0] & 1 << 15 != 0 {
+                packets.push(Received { bytes: Vec::new(), words: Vec::new() });
+            }
+            let bytes = self.get(at, len);
+            let packet = packets.last_mut().expect("the first completion of a packet says so");
+            packet.bytes.extend(bytes);
+            packet.words.push(words);
+            done.advance();
+            if refill {
+                self.refill(queue, which, index);
+            }
+        }
+        self.queues[queue as usize].rx_done = done;
+        packets
+    }
+
+    /// Posts what lies before `index`, skipped descriptors included.
+    pub fn refill(&mut self, queue: u64, which: u64, index: u64) {
+        let mut ring = self.queues[queue as usize].rx[which as usize];
+        while ring.next != index {
+            self.post(&mut ring, queue, which);
+        }
+        self.queues[queue as usize].rx[which as usize] = ring;
+    }
+}

@@ -1,0 +1,143 @@
+//! A guest that means harm, or has lost its mind: everything stays bounded, nothing panics, every frame is counted.
+
+use nicety_adapter::{Batch, Event, Frames, PciFace, Pick};
+
+use crate::guest::{Guest, MAC, MEMORY, Offload, Open, QUEUES, SHARED};
+use crate::packets::udp4;
+
+/// A generator with a seed (xorshift*).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % sides
+    }
+}
+
+fn scribble(guest: &mut Guest, dice: &mut Dice) {
+    let places = [SHARED, SHARED + 80, SHARED + 120, QUEUES, QUEUES + 256, 0x1_0000, 0x1_1000, 0x1_2000, 0x1_3000];
+    let at = places[dice.roll(places.len() as u64) as usize] + 4 * dice.roll(128);
+    let value = match dice.roll(4) {
+        0 => dice.roll(1 << 32) as u32,
+        1 => dice.roll(MEMORY as u64) as u32,
+        2 => 1 << dice.roll(32),
+        _ => 0,
+    };
+    guest.put32(at, value);
+}
+
+fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch) {
+    let picks = [Pick { packet: 0, edit: Default::default() }; 8];
+    match dice.roll(12) {
+        0..4 => scribble(guest, dice),
+        4 => {
+            let commands = [0xcafe_0000u32, 0xf00d_0000];
+            let command = commands[dice.roll(2) as usize] + dice.roll(22) as u32;
+            guest.command(command);
+        }
+        5 => guest.write(dice.roll(3) as u8, 4 * dice.roll(1024), dice.roll(1 << 32) as u32),
+        6 => {
+            guest.read(dice.roll(3) as u8, 4 * dice.roll(1024));
+        }
+        7 => {
+            let queue = dice.roll(4) as u16;
+            guest.fetch(queue, batch);
+            if dice.roll(3) > 0 {
+                guest.complete(batch);
+            }
+        }
+        8 => {
+            guest.with(|adapter, cx| adapter.deliver(&Frames { batch: inbound, picks: &picks }, cx));
+        }
+        9 => {
+            guest.now = guest.now.after_ns(dice.roll(1_000_000));
+            guest.with(|adapter, cx| adapter.tick(cx));
+        }
+        10 => {
+            let up = dice.roll(2) == 0;
+            guest.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
+        }
+        _ => {
+            let saved = guest.adapter.save();
+            guest.adapter.restore(&saved).expect("what it has saved it takes back");
+        }
+    }
+}
+
+#[test]
+fn random_registers_over_random_memory_do_no_harm() {
+    for seed in 1..=6 {
+        let mut dice = Dice(0x9e37_79b9_7f4a_7c15 >> seed);
+        let mut guest = Guest::opened(Open { queues: 2, ..Open::default() });
+        let mut source = Guest::opened(Open::default());
+        source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
+        let (mut batch, mut inbound) = (Batch::new(), Batch::new());
+        source.fetch(0, &mut inbound);
+        for step in 0..10_000 {
+            if step % 500 == 0 {
+                guest.config(4, &[6, 0]);
+                guest.open(Open { queues: 2, ..Open::default() });
+            }
+            act(&mut guest, &mut dice, &mut batch, &inbound);
+        }
+    }
+}
+
+#[test]
+fn a_chain_without_end_stops_the_queue_and_tells_the_driver() {
+    let mut guest = Guest::opened(Open::default());
+    for index in 0..128 {
+        guest.put64(0x1_0000 + 16 * index, 0x80_0000);
+        guest.put32(0x1_0000 + 16 * index + 8, 60 | 1 << 14);
+        guest.put32(0x1_0000 + 16 * index + 12, 0);
+    }
+    let mut batch = Batch::new();
+    // The second round has the other generation: the chain ends in the air, and nothing is taken.
+    guest.fetch(0, &mut batch);
+    assert!(batch.is_empty());
+    assert_eq!(guest.get32(SHARED + 696) & 2, 2, "TQERR");
+    guest.command(0xf00d_0000);
+    assert_eq!(guest.get32(QUEUES + 80), 1);
+    assert_eq!(guest.get32(QUEUES + 84), 0x8000_0000);
+}
+
+#[test]
+fn descriptors_that_point_at_no_memory_cost_the_guest_its_own_frames() {
+    let mut guest = Guest::opened(Open::default());
+    guest.put64(0x1_0000, 1 << 40);
+    guest.put32(0x1_0000 + 12, 3 << 12);
+    guest.put32(0x1_0000 + 8, 60 | 1 << 14);
+    let mut batch = Batch::new();
+    guest.fetch(0, &mut batch);
+    assert!(batch.is_empty());
+    assert_eq!(guest.sent(0), [0]);
+    guest.put64(0x1_2000, 1 << 40);
+    let mut source = Guest::opened(Open::default());
+    source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
+    source.fetch(0, &mut batch);
+    assert_eq!(guest.deliver(&batch).refused, 0);
+    assert_eq!(guest.get32(0x1_4000 + 8) >> 14 & 1, 1, "an error completion");
+    assert_eq!(guest.counters.receive_drops.iter().sum::<u64>(), 1);
+}
+
+#[test]
+fn nothing_is_fetched_or_delivered_without_bus_mastering() {
+    let mut guest = Guest::opened(Open::default());
+    guest.send(0, &[&udp4(MAC.0, 1, b"x")], Offload::default());
+    guest.config(4, &[2, 0]);
+    let mut batch = Batch::new();
+    assert!(guest.fetch(0, &mut batch).armed);
+    assert!(batch.is_empty());
+    guest.config(4, &[6, 0]);
+    assert!(guest.out.work.contains(0), "what waits is fetched when it may be");
+    guest.fetch(0, &mut batch);
+    guest.config(4, &[2, 0]);
+    guest.deliver(&batch);
+    guest.complete(&batch);
+    assert!(guest.receive(0, true).is_empty() && guest.sent(0).is_empty());
+    let mappable = guest.pci(|face: &mut dyn PciFace, _| face.mappable().unwrap());
+    assert_eq!((mappable.bar, mappable.offset, mappable.len), (0, 0, 4096));
+}

@@ -1,0 +1,183 @@
+//! vmxnet3 as its driver meets it: a guest with rings in memory, written by hand after Linux's driver.
+
+mod data;
+mod guest;
+mod hostile;
+mod packets;
+
+use guest::{Guest, MAC, Open, QUEUES, SHARED};
+use nicety_adapter::{Batch, Event, Reset};
+use nicety_memory::Map;
+use std::sync::Arc;
+
+#[test]
+fn a_probe_finds_versions_addresses_and_a_link() {
+    let mut guest = Guest::new();
+    assert_eq!(guest.read(1, 0), 0x47);
+    assert_eq!(guest.read(1, 8), 1);
+    assert_eq!(guest.read(1, 0x28).to_le_bytes(), MAC.0[..4]);
+    assert_eq!(guest.read(1, 0x30), 0x0302);
+    assert_eq!(guest.command(0xf00d_0003).to_le_bytes(), MAC.0[..4]);
+    assert_eq!(guest.command(0xf00d_0004), 0x0302);
+    assert_eq!(guest.command(0xf00d_0002), 10_000 << 16 | 1);
+    assert_eq!(guest.command(0xf00d_0008), 0, "automatic type, automatic masks");
+    assert_eq!(guest.command(0xf00d_000f), u32::MAX, "version 1 has no such command");
+    guest.write(1, 0, 1 << 6);
+    assert_eq!(guest.command(0xf00d_000f), 0x0808);
+    assert_eq!(guest.command(0xf00d_000a), 128);
+    assert_eq!(guest.counters.bad_accesses, 0);
+}
+
+#[test]
+fn version_seven_offers_udp_hashing_and_no_tunnel_offload() {
+    let mut guest = Guest::new();
+    guest.write(1, 0, 1 << 6);
+    assert_eq!(guest.read(1, 0x88) >> 31, 1, "no pass-through: the driver asks for everything");
+    guest.write(1, 0x48, 0xfd);
+    assert_eq!(guest.command(0xf00d_0012), 1);
+    assert_eq!(guest.open(Open::default()), 0);
+    assert_eq!(guest.command(0xf00d_000c), 3, "TCP is the default");
+    guest.put32(SHARED + 704, 0x3f);
+    assert_eq!(guest.command(0xcafe_0010), 0);
+    assert_eq!(guest.command(0xf00d_000c), 0x0f);
+}
+
+#[test]
+fn activation_refuses_what_no_driver_lays_out() {
+    let spoil: [(&str, u64, u32); 9] = [
+        ("magic", SHARED, 1),
+        ("queue table in nowhere", SHARED + 44, 7),
+        ("no queues", SHARED + 62, 0),
+        ("33 queues", SHARED + 62, 0x2121),
+        ("ring not aligned", QUEUES + 16, 0x1_0100),
+        ("ring of 33", QUEUES + 56, 33),
+        ("ring of 8192", QUEUES + 56, 8192),
+        ("data ring of odd size", QUEUES + 256 + 72, 100 << 16),
+        ("vector 65", QUEUES + 72, 65),
+    ];
+    for (what, at, value) in spoil {
+        let mut guest = Guest::opened(Open::default());
+        guest.put32(at, value);
+        assert_ne!(guest.command(0xcafe_0000), 0, "{what}");
+        assert!(guest.counters.guest_errors > 0, "{what}");
+        let mut batch = Batch::new();
+        assert!(guest.fetch(0, &mut batch).armed && batch.is_empty(), "{what}");
+    }
+}
+
+#[test]
+fn a_link_event_is_told_once_and_acknowledged() {
+    let mut guest = Guest::opened(Open::default());
+    guest.with(|adapter, cx| adapter.notice(Event::Link(false), cx));
+    assert!(guest.out.messages.contains(1), "the event vector");
+    assert_eq!(guest.get32(SHARED + 696), 4);
+    assert_eq!(guest.command(0xf00d_0002), 0);
+    guest.write(1, 0x40, 4);
+    assert_eq!(guest.get32(SHARED + 696), 0);
+    guest.out = Default::default();
+    guest.with(|adapter, cx| adapter.notice(Event::Link(false), cx));
+    assert!(guest.out.messages.is_empty());
+}
+
+#[test]
+fn a_vector_masks_itself_and_what_waits_fires_when_it_is_unmasked() {
+    let mut guest = Guest::opened(Open::default());
+    let down = |guest: &mut Guest, up| guest.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
+    down(&mut guest, false);
+    assert_eq!(guest.out.messages.len(), 1);
+    assert_eq!(guest.read(0, 8), 1);
+    guest.out = Default::default();
+    down(&mut guest, true);
+    assert!(guest.out.messages.is_empty());
+    guest.write(0, 8, 0);
+    assert!(guest.out.messages.contains(1));
+}
+
+#[test]
+fn a_mask_lifted_in_a_mapped_page_is_found_without_a_message() {
+    let mut guest = Guest::new();
+    let page = Arc::new(Map::private(4096).unwrap());
+    guest.page = Some(page.clone());
+    guest.open(Open::default());
+    let link = |guest: &mut Guest, up| guest.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
+    for round in 0..5 {
+        guest.out = Default::default();
+        link(&mut guest, round % 2 == 1);
+        assert!(guest.out.messages.contains(1), "round {round}");
+        let mut word = [0; 4];
+        page.read(8, &mut word).unwrap();
+        assert_eq!(word, [1, 0, 0, 0], "the guest sees that it is masked");
+        page.write(8, &[0; 4]).unwrap();
+    }
+    // Raised while masked: a tick finds that it is not any more.
+    link(&mut guest, true);
+    guest.out = Default::default();
+    link(&mut guest, false);
+    assert!(guest.out.messages.is_empty());
+    page.write(8, &[0; 4]).unwrap();
+    guest.now = guest.out.wake.expect("a look");
+    guest.with(|adapter, cx| adapter.tick(cx));
+    assert!(guest.out.messages.contains(1));
+    let mut batch = Batch::new();
+    assert!(!guest.fetch(0, &mut batch).armed, "a mapped doorbell tells nobody");
+}
+
+#[test]
+fn intx_holds_its_line_until_the_cause_is_read() {
+    let mut guest = Guest::opened(Open::default());
+    let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
+    guest.config(at as u16 + 2, &[0x40, 0]);
+    guest.out = Default::default();
+    assert_eq!(guest.read(1, 0x38), 0, "not ours");
+    guest.with(|adapter, cx| adapter.notice(Event::Link(false), cx));
+    assert_eq!(guest.out.line, Some(true));
+    assert_eq!(guest.read(1, 0x38), 2, "vector 1");
+    assert_eq!(guest.out.line, Some(false));
+    assert_eq!(guest.read(1, 0x38), 0);
+}
+
+#[test]
+fn a_reset_masks_everything_and_keeps_the_address_that_the_driver_set() {
+    let mut guest = Guest::opened(Open::default());
+    guest.write(1, 0x28, 0x1234_5602);
+    guest.command(0xcafe_0001);
+    guest.command(0xcafe_0002);
+    assert_eq!(guest.read(0, 0), 1);
+    assert_eq!(guest.read(1, 0x28), 0x1234_5602);
+    guest.with(|adapter, cx| adapter.reset(Reset::Bus, cx));
+    assert_eq!(guest.read(1, 0x28).to_le_bytes(), MAC.0[..4]);
+}
+
+#[test]
+fn holes_and_wrong_widths_read_as_ones_and_are_counted() {
+    let mut guest = Guest::new();
+    assert_eq!(guest.read(1, 0x50), u32::MAX);
+    assert_eq!(guest.read(0, 0x208), u32::MAX);
+    assert_eq!(guest.read(0, 4), u32::MAX);
+    let mut short = [0; 2];
+    guest.pci(|face, cx| face.read(1, 0, &mut short, cx));
+    assert_eq!(short, [0xff; 2]);
+    guest.pci(|face, cx| face.write(1, 0, &[0; 8], cx));
+    assert_eq!(guest.counters.bad_accesses, 5);
+}
+
+#[test]
+fn saving_a_restored_adapter_gives_the_same_bytes() {
+    let mut guest = Guest::opened(Open { queues: 2, ..Open::default() });
+    guest.send(1, &[&packets::udp4(MAC.0, 1, b"x")], Default::default());
+    let mut batch = Batch::new();
+    guest.fetch(1, &mut batch);
+    guest.complete(&batch);
+    let saved = guest.adapter.save();
+    let mut other = Guest::new();
+    other.adapter.restore(&saved).unwrap();
+    assert_eq!(other.adapter.save(), saved);
+    // And it goes on where the first one stood.
+    (other.memory, other.queues) = (guest.memory.clone(), std::mem::take(&mut guest.queues));
+    other.open = guest.open;
+    other.deliver(&batch);
+    assert_eq!(other.receive(0, true).len(), 1);
+    for cut in 0..saved.len() {
+        assert!(Guest::new().adapter.restore(&saved[..cut]).is_err());
+    }
+}

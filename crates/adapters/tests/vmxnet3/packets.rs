@@ -1,0 +1,73 @@
+//! Packets from outside: built with etherparse, which also judges those that come out.
+
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+
+pub fn tcp4(target: [u8; 6], payload: &[u8]) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], target)
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+        .tcp(1000, 2000, 7, 1000)
+        .ack(9);
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes, payload).unwrap();
+    bytes
+}
+
+pub fn tcp6(target: [u8; 6], payload: &[u8]) -> Vec<u8> {
+    let (a, b) = ([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], [0xfd; 16]);
+    let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], target).ipv6(a, b, 64).tcp(1000, 2000, 7, 1000).ack(9);
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes, payload).unwrap();
+    bytes
+}
+
+pub fn udp4(target: [u8; 6], source_port: u16, payload: &[u8]) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], target)
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+        .udp(source_port, 2000);
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes, payload).unwrap();
+    bytes
+}
+
+/// What `vmxnet3_prepare_tso` makes of a TCP packet: no IP checksum, the pseudo-header's sum without the length.
+pub fn prepared_for_tso(mut bytes: Vec<u8>) -> Vec<u8> {
+    let v4 = bytes[12..14] == [8, 0];
+    let (addresses, tcp) = if v4 { (26..34, 34) } else { (22..54, 54) };
+    if v4 {
+        bytes[24..26].fill(0);
+    }
+    let sum =
+        bytes[addresses].as_chunks::<2>().0.iter().fold(6, |sum, &word| sum + u32::from(u16::from_be_bytes(word)));
+    let folded = (sum & 0xffff) + (sum >> 16);
+    bytes[tcp + 16..tcp + 18].copy_from_slice(&(folded as u16).to_be_bytes());
+    bytes
+}
+
+/// The payload of a TCP or UDP packet, all its checksums verified.
+pub fn verified(bytes: &[u8]) -> (u32, Vec<u8>) {
+    let packet = SlicedPacket::from_ethernet(bytes).unwrap();
+    let transport = packet.transport.unwrap();
+    match (packet.net.unwrap(), transport) {
+        (NetSlice::Ipv4(ip), TransportSlice::Tcp(tcp)) => {
+            assert_eq!(ip.header().to_header().calc_header_checksum(), ip.header().header_checksum());
+            assert_eq!(
+                tcp.calc_checksum_ipv4(ip.header().source(), ip.header().destination()).unwrap(),
+                tcp.checksum()
+            );
+            (tcp.sequence_number(), tcp.payload().to_vec())
+        }
+        (NetSlice::Ipv6(ip), TransportSlice::Tcp(tcp)) => {
+            assert_eq!(
+                tcp.calc_checksum_ipv6(ip.header().source(), ip.header().destination()).unwrap(),
+                tcp.checksum()
+            );
+            (tcp.sequence_number(), tcp.payload().to_vec())
+        }
+        (NetSlice::Ipv4(ip), TransportSlice::Udp(udp)) => {
+            let header = udp.to_header();
+            assert_eq!(header.calc_checksum_ipv4(&ip.header().to_header(), udp.payload()).unwrap(), udp.checksum());
+            (0, udp.payload().to_vec())
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,135 @@
+//! How a person's VM reaches a port: QEMU 11's arguments, or libvirt's XML, from the host file alone.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::host::{PortConfig, Transport};
+
+/// Words to paste, and what to know besides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// QEMU's arguments for a shell, or XML.
+    pub words: String,
+    /// A sentence each.
+    pub notes: Vec<String>,
+}
+
+/// The arguments of QEMU 11, a line for each, ready for a shell.
+pub fn qemu(port: &PortConfig) -> Attach {
+    let mut lines = vec![
+        vec!["-object".to_owned(), "memory-backend-memfd,id=mem,size=512M,share=on".to_owned()],
+        vec!["-machine".to_owned(), "q35,memory-backend=mem".to_owned()],
+    ];
+    let id = format!("nicety-{}", port.name);
+    match port.transport() {
+        Transport::VfioUser => lines.push(vec!["-device".to_owned(), function(port)]),
+        Transport::VhostUser => {
+            let socket = commas(&port.socket);
+            lines.push(vec!["-chardev".to_owned(), format!("socket,id={id},path={socket},reconnect-ms=1000")]);
+            let (mut netdev, mut device) = (format!("vhost-user,id={id}-net,chardev={id}"), String::new());
+            if let Some(queues) = port.queues.filter(|&queues| queues > 1) {
+                // Writing to a String cannot fail. A vector for each ring, one for changes, one for the control queue.
+                let _ = write!(netdev, ",queues={queues}");
+                let _ = write!(device, ",mq=on,vectors={}", u32::from(queues) * 2 + 2);
+            }
+            if let Some(mtu) = port.mtu {
+                let _ = write!(device, ",host_mtu={mtu}");
+            }
+            lines.push(vec!["-netdev".to_owned(), netdev]);
+            let device = format!("virtio-net-pci,netdev={id}-net,mac={},speed=10000,duplex=full{device}", port.mac);
+            lines.push(vec!["-device".to_owned(), device]);
+        }
+    }
+    let shown: Vec<String> =
+        lines.iter().map(|words| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")).collect();
+    let mut notes = vec![
+        "size= is all of the VM's memory; the first two arguments are there once, however many ports the VM has"
+            .to_owned(),
+    ];
+    if port.transport() == Transport::VfioUser {
+        notes.push(match &port.rom {
+            Some(_) => "it boots from the network by the host file's option ROM".to_owned(),
+            None => {
+                let about = port.entry.about;
+                let no_pxe = format!("{} has no usual option ROM to boot from the network", about.name);
+                let pxe = "to boot from the network: name an option ROM in the host file (rom = \"…\"), or add \
+                     \"romfile\":\"…\",\"bootindex\":1 to the device";
+                if about.pxe { pxe.to_owned() } else { no_pxe }
+            }
+        });
+    }
+    notes.push(same_user());
+    Attach { words: shown.join(" \\\n") + "\n", notes }
+}
+
+/// The parts of a libvirt domain.
+pub fn libvirt(port: &PortConfig) -> Attach {
+    let memory = "  <memoryBacking>\n    <source type='memfd'/>\n    <access mode='shared'/>\n  </memoryBacking>\n";
+    let words = match port.transport() {
+        Transport::VfioUser => format!(
+            "<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\n{memory}  \
+             <qemu:commandline>\n    <qemu:arg value='-device'/>\n    <qemu:arg value='{}'/>\n  \
+             </qemu:commandline>\n</domain>\n",
+            escaped(&function(port))
+        ),
+        Transport::VhostUser => {
+            let mut interface = format!(
+                "    <interface type='vhostuser'>\n      <mac address='{}'/>\n      \
+                 <source type='unix' path='{}' mode='client'>\n        <reconnect enabled='yes' timeout='1'/>\n      \
+                 </source>\n      <model type='virtio'/>\n",
+                port.mac,
+                escaped(&port.socket.to_string_lossy())
+            );
+            // Writing to a String cannot fail.
+            if let Some(queues) = port.queues.filter(|&queues| queues > 1) {
+                let _ = writeln!(interface, "      <driver queues='{queues}'/>");
+            }
+            if let Some(mtu) = port.mtu {
+                let _ = writeln!(interface, "      <mtu size='{mtu}'/>");
+            }
+            format!("<domain type='kvm'>\n{memory}  <devices>\n{interface}    </interface>\n  </devices>\n</domain>\n")
+        }
+    };
+    let merge = "merge these elements into the domain (`virsh edit`); memoryBacking is there once".to_owned();
+    Attach { words, notes: vec![merge, same_user()] }
+}
+
+/// QEMU's vfio-user device, as JSON.
+fn function(port: &PortConfig) -> String {
+    let path = port.socket.to_string_lossy();
+    // Serialised key by key, so that the driver stands first, as in QEMU's own examples.
+    let path = json!(path);
+    let boot = if port.rom.is_some() { ",\"bootindex\":1" } else { "" };
+    format!("{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":{path}}}{boot}}}")
+}
+
+fn same_user() -> String {
+    "the socket is its owner's alone: QEMU must run as the user who runs `nicety serve`".to_owned()
+}
+
+/// A path in an option list of QEMU: a comma is written twice.
+fn commas(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+/// A word as a POSIX shell takes it.
+fn quoted(word: &str) -> String {
+    let plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ',' | '=' | ':' | '+' | '@' | '%');
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// A text as XML takes it inside quotes.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&apos;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+#[path = "attach_test.rs"]
+mod tests;

@@ -1,0 +1,72 @@
+use super::*;
+use crate::host::Host;
+
+fn port(adapter: &str, more: &str) -> PortConfig {
+    let text = format!(
+        "[[port]]\nname = \"vm1\"\nadapter = {adapter:?}\nmac = \"52:54:00:12:34:01\"\nsocket = \"/run/n/vm1.sock\"\n{more}\n"
+    );
+    Host::parse(&text, Path::new("/etc/host.toml")).unwrap().ports.remove(0)
+}
+
+/// As docs/interop/vfio-user.rst of QEMU and the facts measured with QEMU 11.1 write them.
+#[test]
+fn a_function_is_attached_by_vfio_user() {
+    let attach = qemu(&port("e1000", ""));
+    assert_eq!(
+        attach.words,
+        "-object memory-backend-memfd,id=mem,size=512M,share=on \\\n\
+         -machine q35,memory-backend=mem \\\n\
+         -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"/run/n/vm1.sock\"}}'\n"
+    );
+    assert!(attach.notes.iter().any(|note| note.contains("\"romfile\":\"…\",\"bootindex\":1")), "{:?}", attach.notes);
+    let attach = qemu(&port("e1000", "rom = \"pxe.rom\""));
+    assert!(attach.words.contains("\"path\":\"/run/n/vm1.sock\"},\"bootindex\":1}'"), "{}", attach.words);
+}
+
+#[test]
+fn rings_are_attached_by_vhost_user() {
+    assert_eq!(
+        qemu(&port("virtio-net", "")).words,
+        "-object memory-backend-memfd,id=mem,size=512M,share=on \\\n\
+         -machine q35,memory-backend=mem \\\n\
+         -chardev socket,id=nicety-vm1,path=/run/n/vm1.sock,reconnect-ms=1000 \\\n\
+         -netdev vhost-user,id=nicety-vm1-net,chardev=nicety-vm1 \\\n\
+         -device virtio-net-pci,netdev=nicety-vm1-net,mac=52:54:00:12:34:01,speed=10000,duplex=full\n"
+    );
+    let words = qemu(&port("virtio-net", "queues = 4\nmtu = 9000")).words;
+    assert!(words.contains("chardev=nicety-vm1,queues=4 "), "{words}");
+    assert!(words.ends_with(",speed=10000,duplex=full,mq=on,vectors=10,host_mtu=9000\n"), "{words}");
+}
+
+#[test]
+fn libvirt_gets_shared_memory_and_the_device() {
+    assert_eq!(
+        libvirt(&port("vmxnet3", "")).words,
+        "<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\n  \
+           <memoryBacking>\n    <source type='memfd'/>\n    <access mode='shared'/>\n  </memoryBacking>\n  \
+           <qemu:commandline>\n    <qemu:arg value='-device'/>\n    \
+             <qemu:arg value='{&quot;driver&quot;:&quot;vfio-user-pci&quot;,&quot;socket&quot;:{&quot;type&quot;:&quot;unix&quot;,\
+&quot;path&quot;:&quot;/run/n/vm1.sock&quot;}}'/>\n  \
+           </qemu:commandline>\n</domain>\n"
+    );
+    let words = libvirt(&port("virtio-net", "queues = 2\nmtu = 1450")).words;
+    assert_eq!(
+        words,
+        "<domain type='kvm'>\n  <memoryBacking>\n    <source type='memfd'/>\n    <access mode='shared'/>\n  </memoryBacking>\n  \
+         <devices>\n    <interface type='vhostuser'>\n      <mac address='52:54:00:12:34:01'/>\n      \
+         <source type='unix' path='/run/n/vm1.sock' mode='client'>\n        <reconnect enabled='yes' timeout='1'/>\n      \
+         </source>\n      <model type='virtio'/>\n      <driver queues='2'/>\n      <mtu size='1450'/>\n    \
+         </interface>\n  </devices>\n</domain>\n"
+    );
+}
+
+#[test]
+fn odd_paths_come_through_shell_option_list_json_and_xml() {
+    let odd = |adapter| PortConfig { socket: "/run/a b,c'\"d&<.sock".into(), ..port(adapter, "") };
+    let words = qemu(&odd("virtio-net")).words;
+    assert!(words.contains("'socket,id=nicety-vm1,path=/run/a b,,c'\\''\"d&<.sock,reconnect-ms=1000'"), "{words}");
+    let words = qemu(&odd("e1000")).words;
+    assert!(words.contains(r#""path":"/run/a b,c'\''\"d&<.sock"}}'"#), "{words}");
+    let words = libvirt(&odd("virtio-net")).words;
+    assert!(words.contains("path='/run/a b,c&apos;&quot;d&amp;&lt;.sock'"), "{words}");
+}

@@ -1,0 +1,23 @@
+//! The one clock of the house: monotonic, read once per round of a worker.
+
+use std::time::Instant;
+
+use nicety_adapter::Time;
+
+/// Nanoseconds since the daemon began.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    /// A clock that begins now.
+    pub fn start() -> Self {
+        Self { origin: Instant::now() }
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Time {
+        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,295 @@
+//! A port's adapter as the device behind a vfio-user session.
+
+use std::sync::Arc;
+
+use nicety_adapter::{Reset, Time};
+use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
+use nicety_pci::ROM_BAR;
+use nicety_plane::Port;
+use nicety_vfio_user::{
+    Area, Device, DmaMap, DmaRange, Errno, Interrupts, IrqInfo, IrqLayout, IrqSet, Mapping as RegionMapping, RegionInfo,
+};
+use tracing::{info, trace, warn};
+
+use crate::clock::Clock;
+use crate::shell::Signals;
+
+/// vfio's region numbers of a PCI device: six BARs, then these.
+const ROM_REGION: u32 = 6;
+const CONFIG_REGION: u32 = 7;
+/// A map without a file in this part of the address space, and at least as large, is the VM's own memory, and a
+/// mistake in its configuration; elsewhere it is a ROM or a frame buffer, which QEMU never shares.
+const RAM_BELOW: u64 = 16 << 20;
+
+/// Bytes that every PC has below its video memory.
+const LOW_MEMORY: usize = 640 << 10;
+
+/// The sentence that mends a VM whose memory is not shared.
+pub const SHARE_MEMORY: &str = "the VM does not share its memory: start QEMU with \
+     -object memory-backend-memfd,id=m,size=SIZE,share=on -machine …,memory-backend=m";
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct PortDevice {
+    name: String,
+    port: Arc<Port>,
+    interrupts: Arc<Interrupts>,
+    signals: Arc<Signals>,
+    clock: Clock,
+    map: Map,
+    page: Option<Page>,
+    /// A page that nobody looks at: see [`nicety_adapter::PciFace::spare`].
+    spare: Option<(u32, RegionMapping)>,
+    /// Whether its memory was looked at since the VM came.
+    looked: bool,
+}
+
+/// A page of doorbells that the VM maps.
+#[derive(Debug)]
+struct Page {
+    bar: u32,
+    offset: u64,
+    mapping: RegionMapping,
+    map: Arc<Map>,
+    /// What the page held when it was last looked at, by 32-bit word.
+    seen: Vec<u32>,
+}
+
+/// The bytes of an access as the number that the guest meant.
+struct Value<'a>(&'a [u8]);
+
+impl std::fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("0x")?;
+        self.0.iter().rev().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What a function has of interrupts.
+pub fn irq_layout(port: &dyn nicety_adapter::PciFace) -> IrqLayout {
+    let function = port.function();
+    let msi = function.msi().map_or(0, |msi| u16::from(msi.vectors).max(1));
+    let msix = function.msix().map_or(0, |msix| msix.vectors());
+    let mut pin = [0];
+    function.config_read(0x3d, &mut pin);
+    IrqLayout { intx: pin[0] != 0, msi, msix, unmask_eventfd: false }
+}
+
+impl PortDevice {
+    /// The device of a port that has a PCI face.
+    pub fn new(name: &str, port: Arc<Port>, interrupts: Arc<Interrupts>, signals: Arc<Signals>, clock: Clock) -> Self {
+        Self {
+            name: name.to_owned(),
+            port,
+            interrupts,
+            signals,
+            clock,
+            map: Map::default(),
+            page: None,
+            spare: None,
+            looked: false,
+        }
+    }
+
+    /// Lets the VM map the adapter's spare page, if it has one, so that its register writes are not posted.
+    pub fn map_spare(&mut self) -> Result<(), MapError> {
+        if let Some(place) = self.port.with_pci(self.now(), |pci, _| pci.spare()).flatten() {
+            let fd = Arc::new(shared_file("nicety-spare", place.offset + place.len)?);
+            let areas = vec![Area { offset: place.offset, size: place.len }];
+            self.spare = Some((u32::from(place.bar), RegionMapping { fd, offset: 0, areas }));
+        }
+        Ok(())
+    }
+
+    /// Lets the VM map the adapter's doorbells. False if it has none that can be.
+    pub fn map_doorbells(&mut self) -> Result<bool, MapError> {
+        let Some(place) = self.port.with_pci(self.now(), |pci, _| pci.mappable()).flatten() else { return Ok(false) };
+        let fd = shared_file("nicety-doorbells", place.len)?;
+        let copy = fd.try_clone().map_err(nicety_memory::MappingError::Os)?;
+        let map = Map::default().with(0, Arc::new(Mapping::of_file(copy, 0, place.len, true)?), Rights::BOTH)?;
+        let map = Arc::new(map);
+        let areas = vec![Area { offset: place.offset, size: place.len }];
+        let mapping = RegionMapping { fd: Arc::new(fd), offset: 0, areas };
+        self.port.set_page(Some(Arc::clone(&map)));
+        let seen = vec![0; (place.len / 4) as usize];
+        self.page = Some(Page { bar: u32::from(place.bar), offset: place.offset, mapping, map, seen });
+        Ok(true)
+    }
+
+    /// Whether doorbells are mapped.
+    pub fn is_mapped(&self) -> bool {
+        self.page.is_some()
+    }
+
+    /// Turns words of the mapped page that changed into the writes that they are. True if any did.
+    pub fn scan_doorbells(&mut self) -> bool {
+        let now = self.now();
+        let Some(page) = &mut self.page else { return false };
+        let Ok(window) = page.map.window(0, (page.seen.len() * 4) as u32, Rights::READ) else { return false };
+        let mut any = false;
+        for (index, seen) in page.seen.iter_mut().enumerate() {
+            let value = window.load_u32(index * 4);
+            if value != *seen {
+                *seen = value;
+                any = true;
+                let offset = page.offset + index as u64 * 4;
+                self.port.with_pci(now, |pci, cx| pci.write(page.bar as u8, offset, &value.to_le_bytes(), cx));
+            }
+        }
+        any
+    }
+
+    /// After a VM has gone: interrupts and doorbells are as new.
+    pub fn renew(&mut self) {
+        self.interrupts.reset();
+        self.looked = false;
+        self.mode_changed();
+        if let Some(page) = &mut self.page {
+            if let Ok(window) = page.map.window(0, (page.seen.len() * 4) as u32, Rights::BOTH) {
+                window.write(0, &vec![0; page.seen.len() * 4]);
+            }
+            page.seen.fill(0);
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn publish(&mut self, map: Map) {
+        self.map = map;
+        // This worker owns the port: between its turns no batch holds the old map, and other workers touch the
+        // guest's memory only under the port's lock, which set_memory takes.
+        drop(self.port.set_memory(Arc::new(self.map.clone()), self.now()));
+    }
+
+    /// A VM whose memory file is mapped privately (QEMU: `share=off`) passes the file all the same, and writes to pages
+    /// that nobody else sees. Firmware and kernel always leave something in the first 640 KiB: if all of it reads as
+    /// zero when the driver turns DMA on, that is what has happened.
+    fn look_at_memory(&mut self) {
+        let master = self.port.with_pci(self.now(), |pci, _| pci.function().bus_master()) == Some(true);
+        if !master || std::mem::replace(&mut self.looked, true) {
+            return;
+        }
+        let mut bytes = vec![0; LOW_MEMORY];
+        if self.map.read(0, &mut bytes).is_ok() && bytes.iter().all(|&byte| byte == 0) {
+            warn!(port = self.name, "its low memory reads as zeros; if no frame gets through, {SHARE_MEMORY}");
+        }
+    }
+
+    fn mode_changed(&self) {
+        if let Some(mode) = self.port.with_pci(self.now(), |pci, _| pci.function().mode()) {
+            self.signals.set_mode(mode);
+        }
+    }
+}
+
+impl Device for PortDevice {
+    fn region(&self, index: u32) -> Option<RegionInfo> {
+        let size = self.port.with_pci(self.now(), |pci, _| match index {
+            CONFIG_REGION => pci.function().config_size() as u64,
+            ROM_REGION => u64::from(pci.function().rom_size().unwrap_or(0)),
+            0..ROM_REGION => pci.function().bar_kind(index as usize).map_or(0, |bar| bar.size),
+            _ => 0,
+        })?;
+        let mut info = RegionInfo::trapped(size);
+        info.writable = size > 0 && index != ROM_REGION;
+        info.readable = size > 0;
+        let page = self.page.as_ref().map(|page| (page.bar, &page.mapping));
+        let spare = self.spare.as_ref().map(|(bar, mapping)| (*bar, mapping));
+        let mapped = page.into_iter().chain(spare).find(|(bar, _)| *bar == index);
+        info.mapping = mapped.map(|(_, mapping)| mapping.clone());
+        (index < 9).then_some(info)
+    }
+
+    fn irq_info(&self, index: u32) -> Option<IrqInfo> {
+        self.interrupts.info(index)
+    }
+
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
+        let now = self.now();
+        self.scan_doorbells();
+        match region {
+            CONFIG_REGION => self.port.config_read(offset, data, now),
+            ROM_REGION => {
+                data.fill(0xff);
+                self.port.with_pci(now, |pci, _| {
+                    if let Some(rom) = pci.rom() {
+                        rom.read(offset, data);
+                    }
+                });
+            }
+            0..ROM_REGION => self.port.read(region as u8, offset, data, now),
+            _ => return Err(Errno::INVAL),
+        }
+        trace!(port = self.name, region, offset = %format_args!("{offset:#06x}"), value = %Value(data), at = now.0, "R");
+        Ok(())
+    }
+
+    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let now = self.now();
+        self.scan_doorbells();
+        trace!(port = self.name, region, offset = %format_args!("{offset:#06x}"), value = %Value(data), at = now.0, "W");
+        match region {
+            CONFIG_REGION => {
+                self.port.config_write(u16::try_from(offset).map_err(|_| Errno::INVAL)?, data, now);
+                self.mode_changed();
+                self.look_at_memory();
+            }
+            0..ROM_REGION => self.port.write(region as u8, offset, data, now),
+            ROM_REGION => {}
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(())
+    }
+
+    fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
+        let DmaRange { address, size } = map.range;
+        let rights = Rights { read: map.protection.read, write: map.protection.write };
+        let new = match map.fd {
+            Some(fd) => Mapping::of_file(fd, map.offset, size, rights.write)
+                .map_err(MapError::from)
+                .and_then(|mapping| self.map.with(address, Arc::new(mapping), rights)),
+            None => {
+                if address < RAM_BELOW && size >= RAM_BELOW && rights.write {
+                    warn!(port = self.name, "{size} bytes at {address:#x}: {SHARE_MEMORY}");
+                }
+                self.map.with_absent(address, size, rights)
+            }
+        };
+        match new {
+            Ok(new) => {
+                self.publish(new);
+                Ok(())
+            }
+            Err(error) => {
+                warn!(port = self.name, "memory that the VM offers was not taken: {error}");
+                Err(Errno::INVAL)
+            }
+        }
+    }
+
+    fn dma_unmap(&mut self, range: Option<DmaRange>) {
+        let new = match range {
+            Some(DmaRange { address, size }) => self.map.without_within(address, size),
+            None => Map::default(),
+        };
+        self.publish(new);
+    }
+
+    fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno> {
+        self.scan_doorbells();
+        trace!(port = self.name, index = set.index, action = ?set.action, "IRQ");
+        self.interrupts.apply(set)
+    }
+
+    fn reset(&mut self) -> Result<(), Errno> {
+        info!(port = self.name, "the VM resets its adapter");
+        self.port.reset(Reset::Bus, self.now());
+        self.interrupts.set_line(false);
+        self.mode_changed();
+        Ok(())
+    }
+}
+
+const _: () = assert!(ROM_BAR == ROM_REGION as usize);

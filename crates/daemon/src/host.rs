@@ -1,0 +1,247 @@
+//! The host file: what a person asks of the daemon, in TOML (docs/host-file.md is its reference).
+//!
+//! Every mistake of a file is reported at once, with its line, its key and what is allowed there.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use nicety_adapters::{Entry, Settings};
+use nicety_frame::Mac;
+use nicety_pci::Rom;
+use nicety_uplink::Rate;
+use toml::de::DeTable;
+
+mod errors;
+mod quantity;
+mod sections;
+mod walk;
+
+pub use errors::{HostError, HostErrors, ReadError, did_you_mean, meant};
+pub use quantity::{Bytes, QuantityError, Seconds};
+pub use sections::KINDS;
+pub use walk::{Key, Kind};
+
+/// Longest host file in bytes: a thousand ports with all their keys fit many times.
+const FILE_MOST: u64 = 4 << 20;
+
+/// A whole host file.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The file.
+    pub path: PathBuf,
+    /// The switch.
+    pub switch: SwitchConfig,
+    /// How the switch reaches the world, if it does.
+    pub uplink: Option<UplinkConfig>,
+    /// The daemon.
+    pub daemon: DaemonConfig,
+    /// The ports, in the file's order; at least one.
+    pub ports: Vec<PortConfig>,
+}
+
+/// `[switch]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchConfig {
+    /// Its name.
+    pub name: String,
+    /// Addresses that it can remember.
+    pub addresses: usize,
+    /// How long it remembers an address that sends nothing.
+    pub ageing: Seconds,
+}
+
+impl Default for SwitchConfig {
+    fn default() -> Self {
+        Self { name: "switch0".to_owned(), addresses: 32_768, ageing: Seconds(300) }
+    }
+}
+
+/// `[uplink]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UplinkConfig {
+    /// What it is.
+    pub kind: UplinkKind,
+    /// How fast it is both ways at most.
+    pub rate: Option<Rate>,
+}
+
+/// What an uplink is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UplinkKind {
+    /// A tap interface of the host.
+    Tap {
+        /// Its name.
+        name: String,
+    },
+    /// A socket to another process.
+    Pair {
+        /// Its path.
+        socket: PathBuf,
+    },
+    /// Whatever leaves is written to a capture file.
+    Capture {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Whatever leaves is gone.
+    Null,
+}
+
+/// `[daemon]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonConfig {
+    /// Threads that serve ports.
+    pub workers: usize,
+    /// The control socket, if the file names one: [`Host::control`] knows the usual place.
+    pub control: Option<PathBuf>,
+}
+
+impl Default for DaemonConfig {
+    fn default() -> Self {
+        Self { workers: 1, control: None }
+    }
+}
+
+/// `[[port]]`.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// Its name, unlike all others.
+    pub name: String,
+    /// Its adapter.
+    pub entry: &'static Entry,
+    /// Its address, unlike all others.
+    pub mac: Mac,
+    /// Where a VMM connects.
+    pub socket: PathBuf,
+    /// How its doorbells reach us.
+    pub doorbells: Doorbells,
+    /// Its receive buffer.
+    pub buffer: Bytes,
+    /// Queue pairs at most, if the file says.
+    pub queues: Option<u16>,
+    /// The largest MTU, if the file says.
+    pub mtu: Option<u16>,
+    /// An option ROM's file.
+    pub rom: Option<PathBuf>,
+}
+
+/// How a guest's doorbells reach the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doorbells {
+    /// As messages: an idle port costs nothing.
+    Trapped,
+    /// As words of a page that is looked at: no messages, and some idle cost.
+    Mapped,
+}
+
+/// By which protocol a VMM reaches a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// The adapter is a PCI function, all of it here.
+    VfioUser,
+    /// The VMM has the PCI function, we have the rings.
+    VhostUser,
+}
+
+impl PortConfig {
+    /// The usual receive buffer.
+    pub const BUFFER: Bytes = Bytes(1 << 20);
+
+    /// By which protocol a VMM reaches it.
+    pub fn transport(&self) -> Transport {
+        if self.entry.about.transports.contains(&"vfio-user") { Transport::VfioUser } else { Transport::VhostUser }
+    }
+
+    /// What its adapter is born with; reads the option ROM.
+    pub fn settings(&self) -> Result<Settings, RomFileError> {
+        let rom = self.rom.as_deref().map(read_rom).transpose()?;
+        Ok(Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom })
+    }
+}
+
+/// Why an option ROM's file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the option ROM {path} cannot be used: {why}")]
+pub struct RomFileError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub why: String,
+}
+
+fn read_rom(path: &Path) -> Result<Rom, RomFileError> {
+    let wrong = |why: String| RomFileError { path: path.to_owned(), why };
+    // A byte more than a ROM may have, so that a longer file is refused and not cut.
+    let bytes = read_most(path, (16 << 20) + 1).map_err(|error| wrong(error.to_string()))?;
+    Rom::new(bytes).map_err(|error| wrong(error.to_string()))
+}
+
+fn read_most(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Host {
+    /// Reads a host file. Its relative paths become absolute.
+    pub fn read(path: &Path) -> Result<Self, ReadError> {
+        let failed = |error| ReadError::Io { path: path.to_owned(), error };
+        let bytes = read_most(path, FILE_MOST + 1).map_err(failed)?;
+        if bytes.len() as u64 > FILE_MOST {
+            return Err(ReadError::Long { path: path.to_owned(), most: FILE_MOST });
+        }
+        let absolute = std::path::absolute(path).map_err(failed)?;
+        let shown = |mut errors: HostErrors| {
+            // As the person named it.
+            errors.path = path.to_owned();
+            ReadError::Wrong(errors)
+        };
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            let before = bytes.get(..error.valid_up_to()).unwrap_or(&[]);
+            let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+            shown(HostErrors::new(path, vec![malformed(line, "it is not UTF-8 text")]))
+        })?;
+        Self::parse(text, &absolute).map_err(shown)
+    }
+
+    /// Understands a host file's text. Relative paths in it begin at `path`'s folder.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, HostErrors> {
+        let (root, errors) = DeTable::parse_recoverable(text);
+        let mut walk = walk::Walk::new(text);
+        if !errors.is_empty() {
+            // What follows from a mistake of syntax is not worth a second message.
+            let list = errors.iter().map(|error| {
+                let line = walk.line(&error.span().unwrap_or(text.len()..text.len()));
+                malformed(line, error.message())
+            });
+            return Err(HostErrors::new(path, list.collect()));
+        }
+        let host = sections::host(&mut walk, root.get_ref(), path);
+        if walk.errors.is_empty() { Ok(host) } else { Err(HostErrors::new(path, walk.errors)) }
+    }
+
+    /// The port of this name.
+    pub fn port(&self, name: &str) -> Option<&PortConfig> {
+        self.ports.iter().find(|port| port.name == name)
+    }
+
+    /// The control socket: where the file says; else in `runtime`, the person's folder for such things
+    /// (`XDG_RUNTIME_DIR`); else beside the host file.
+    pub fn control(&self, runtime: Option<&Path>) -> PathBuf {
+        let name = &self.switch.name;
+        match (&self.daemon.control, runtime) {
+            (Some(path), _) => path.clone(),
+            (None, Some(runtime)) => runtime.join("nicety").join(format!("{name}.sock")),
+            (None, None) => self.path.with_file_name(format!("nicety-{name}.sock")),
+        }
+    }
+}
+
+fn malformed(line: usize, why: &str) -> HostError {
+    HostError { line, key: String::new(), what: why.lines().collect::<Vec<_>>().join("; "), allowed: String::new() }
+}
+
+#[cfg(test)]
+#[path = "host_test.rs"]
+mod tests;

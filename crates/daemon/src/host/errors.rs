@@ -1,0 +1,119 @@
+//! What is wrong with a host file: all of it at once, each with its line, its key and what is allowed.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostError {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// The key, such as `port.adapter`; empty where the file is no TOML.
+    pub key: String,
+    /// What is wrong with it, and what was probably meant.
+    pub what: String,
+    /// What may stand there; empty where that needs no saying.
+    pub allowed: String,
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.what)?;
+        if !self.allowed.is_empty() {
+            write!(f, " (allowed: {})", self.allowed)?;
+        }
+        Ok(())
+    }
+}
+
+/// Every mistake of a host file, by line. Prints a line for each: `FILE:LINE: KEY: WHAT (allowed: …)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostErrors {
+    /// The file.
+    pub path: PathBuf,
+    /// Its mistakes, at least one, sorted by line.
+    pub list: Vec<HostError>,
+}
+
+impl HostErrors {
+    pub(super) fn new(path: &Path, mut list: Vec<HostError>) -> Self {
+        list.sort_by_key(|error| error.line);
+        Self { path: path.to_owned(), list }
+    }
+}
+
+impl fmt::Display for HostErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.list.iter().enumerate() {
+            let end = if index == 0 { "" } else { "\n" };
+            write!(f, "{end}{}:{}: {error}", self.path.display(), error.line)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for HostErrors {}
+
+/// Why there is no host.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("the host file {path} cannot be read: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The file is no host file at all.
+    #[error("the host file {path} has more than {most} bytes: is it another file?")]
+    Long {
+        /// The file.
+        path: PathBuf,
+        /// What it may have.
+        most: u64,
+    },
+    /// The file has mistakes.
+    #[error(transparent)]
+    Wrong(#[from] HostErrors),
+}
+
+/// Which of the names was probably meant: the nearest one, if it is near.
+pub fn meant<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let given = given.to_lowercase();
+    let near = (given.chars().count() / 3).clamp(1, 3);
+    let distance = |name: &str| strsim::damerau_levenshtein(&given, &name.to_lowercase());
+    let begins = |name: &str| given.len() >= 3 && name.starts_with(&given);
+    names
+        .into_iter()
+        .map(|name| (if begins(name) { 1 } else { distance(name) }, name))
+        .filter(|(distance, _)| *distance <= near)
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// `; did you mean "NAME"?`, or nothing.
+pub fn did_you_mean<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    meant(given, names).map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_near_name_is_meant_and_a_far_one_is_not() {
+        let names = ["e1000", "vmxnet3", "virtio-net"];
+        assert_eq!(meant("e100", names), Some("e1000"));
+        assert_eq!(meant("E1000", names), Some("e1000"));
+        assert_eq!(meant("vmxnet", names), Some("vmxnet3"));
+        assert_eq!(meant("virtio", names), Some("virtio-net"));
+        assert_eq!(meant("virtoi-net", names), Some("virtio-net"));
+        assert_eq!(meant("rtl8139", names), None);
+        assert_eq!(meant("", names), None);
+    }
+}

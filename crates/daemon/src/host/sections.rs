@@ -1,0 +1,363 @@
+//! The tables of a host file: their keys, what may stand there, and how each becomes a part of a [`Host`]
+//! (docs/host-file.md).
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nicety_adapter::Face;
+use nicety_adapters::{Entry, REGISTRY, Settings};
+use nicety_frame::Mac;
+use toml::de::DeTable;
+
+use super::errors::did_you_mean;
+use super::quantity::{Bytes, Seconds};
+use super::walk::{Found, Key, Kind, Section, Walk};
+use super::{DaemonConfig, Doorbells, Host, PortConfig, SwitchConfig, UplinkConfig, UplinkKind};
+
+/// Ports of one host file at most: the switch's, less the uplink.
+const PORTS_MOST: usize = nicety_switch::PORTS - 1;
+/// Longest name in bytes.
+const NAME_MOST: usize = 64;
+/// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
+const INTERFACE_MOST: usize = 15;
+/// Longest path of a socket in bytes (`sun_path` of unix(7), less its NUL).
+const PATH_MOST: usize = 107;
+/// Least and most of a port's receive buffer.
+const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
+/// Ageing by IEEE 802.1Q-2018, table 8-6.
+const AGEING: (Seconds, Seconds) = (Seconds(10), Seconds(1_000_000));
+/// The least MTU that IPv4 allows (RFC 791, section 3.2).
+const MTU_LEAST: u32 = 68;
+
+const NAME: &str = "1 to 64 letters, digits, -, _ and ., a letter or digit first; each name once";
+const SOCKET: &str = "a path of at most 107 bytes, each once; a relative one begins at the host file's folder";
+
+/// Every table of a host file.
+pub const KINDS: [&Kind; 4] = [&SWITCH, &UPLINK, &DAEMON, &PORT];
+
+static SWITCH: Kind = Kind {
+    heading: "[switch]",
+    name: "switch",
+    keys: &[
+        Key { name: "name", allowed: "1 to 64 letters, digits, -, _ and ., a letter or digit first" },
+        Key { name: "addresses", allowed: "a whole number from 64 to 4194304" },
+        Key { name: "ageing", allowed: "\"10s\" to \"1000000s\"" },
+    ],
+};
+
+static UPLINK: Kind = Kind {
+    heading: "[uplink]",
+    name: "uplink",
+    keys: &[
+        Key { name: "kind", allowed: "\"tap\", \"pair\", \"capture\", \"null\" or \"none\"" },
+        Key {
+            name: "name",
+            allowed: "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"",
+        },
+        Key { name: "socket", allowed: "with kind = \"pair\": a path of at most 107 bytes" },
+        Key { name: "file", allowed: "with kind = \"capture\": a path" },
+        Key { name: "rate", allowed: "an amount per second, such as \"100Mbit/s\"; not with kind = \"none\"" },
+    ],
+};
+
+static DAEMON: Kind = Kind {
+    heading: "[daemon]",
+    name: "daemon",
+    keys: &[
+        Key { name: "workers", allowed: "a whole number from 1 to 64" },
+        Key { name: "control", allowed: "a path of at most 107 bytes" },
+    ],
+};
+
+static PORT: Kind = Kind {
+    heading: "[[port]]",
+    name: "port",
+    keys: &[
+        Key { name: "name", allowed: NAME },
+        Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
+        Key { name: "mac", allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once" },
+        Key { name: "socket", allowed: SOCKET },
+        Key { name: "doorbells", allowed: "\"trapped\", or \"mapped\" for an adapter whose doorbells can be" },
+        Key { name: "buffer", allowed: "\"64KiB\" to \"1GiB\"" },
+        Key { name: "queues", allowed: "a whole number from 1 to the adapter's queue pairs" },
+        Key { name: "mtu", allowed: "a whole number from 68 to the adapter's largest" },
+        Key { name: "rom", allowed: "a path of an option ROM, for an adapter that is a PCI function of its own" },
+    ],
+};
+
+/// What must not be there twice, and the line where it was first.
+#[derive(Debug, Default)]
+struct Seen {
+    names: HashMap<String, usize>,
+    addresses: HashMap<Mac, usize>,
+    sockets: HashMap<PathBuf, usize>,
+}
+
+/// The line of an earlier one, or none: then this one is noted.
+fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> Option<usize> {
+    let first = *seen.entry(key).or_insert(line);
+    (first != line).then_some(first)
+}
+
+/// The host that a document describes. It is whole only if the walk noted no mistake.
+pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let mut seen = Seen::default();
+    walk.unknown_sections(root, &KINDS);
+    let switch = walk.sections(root, &SWITCH).pop().map_or_else(SwitchConfig::default, |section| switch(walk, section));
+    let uplink = walk.sections(root, &UPLINK).pop().and_then(|section| uplink(walk, section, dir, &mut seen));
+    let daemon = walk
+        .sections(root, &DAEMON)
+        .pop()
+        .map_or_else(DaemonConfig::default, |section| daemon(walk, section, dir, &mut seen));
+    let sections = walk.sections(root, &PORT);
+    if !root.contains_key("port") {
+        walk.note(1, "port", "there is no port: write a [[port]] for each virtual adapter".to_owned(), String::new());
+    }
+    if let Some(section) = sections.get(PORTS_MOST) {
+        let what = format!("a switch has at most {PORTS_MOST} ports besides its uplink");
+        walk.note(section.line, "port", what, String::new());
+    }
+    let ports = sections.into_iter().filter_map(|section| port(walk, section, dir, &mut seen)).collect();
+    Host { path: path.to_owned(), switch, uplink, daemon, ports }
+}
+
+fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
+    let usual = SwitchConfig::default();
+    let name = name(walk, section).map_or(usual.name, |found| found.value);
+    let addresses = walk.integer(section, "addresses", 64..=4_194_304);
+    let ageing =
+        walk.parsed::<Seconds>(section, "ageing").filter(|found| within(walk, section, "ageing", found, AGEING));
+    SwitchConfig {
+        name,
+        addresses: addresses.map_or(usual.addresses, |found| found.value as usize),
+        ageing: ageing.map_or(usual.ageing, |found| found.value),
+    }
+}
+
+fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> DaemonConfig {
+    let workers = walk.integer(section, "workers", 1..=64).map_or(1, |found| found.value as usize);
+    DaemonConfig { workers, control: socket(walk, section, "control", dir, seen) }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum UplinkWord {
+    Tap,
+    Pair,
+    Capture,
+    Null,
+    None,
+}
+
+const UPLINK_WORDS: [(&str, UplinkWord); 5] = [
+    ("tap", UplinkWord::Tap),
+    ("pair", UplinkWord::Pair),
+    ("capture", UplinkWord::Capture),
+    ("null", UplinkWord::Null),
+    ("none", UplinkWord::None),
+];
+
+fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> Option<UplinkConfig> {
+    if walk.place(section, "kind").is_none() {
+        walk.missing(section, "kind");
+    }
+    let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
+    for (key, its) in [("name", UplinkWord::Tap), ("socket", UplinkWord::Pair), ("file", UplinkWord::Capture)] {
+        match walk.place(section, key) {
+            None if its == word => walk.missing(section, key),
+            Some(line) if its != word => walk.wrong(section, key, line, "it does not belong to this kind of uplink"),
+            _ => {}
+        }
+    }
+    if let (UplinkWord::None, Some(line)) = (word, walk.place(section, "rate")) {
+        walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
+    }
+    let rate = walk.parsed(section, "rate").map(|found| found.value);
+    let kind = match word {
+        UplinkWord::Tap => UplinkKind::Tap { name: interface(walk, section)? },
+        UplinkWord::Pair => UplinkKind::Pair { socket: socket(walk, section, "socket", dir, seen)? },
+        UplinkWord::Capture => UplinkKind::Capture { file: file(walk, section, "file", dir)? },
+        UplinkWord::Null => UplinkKind::Null,
+        UplinkWord::None => return None,
+    };
+    Some(UplinkConfig { kind, rate })
+}
+
+fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> Option<PortConfig> {
+    for key in ["name", "adapter", "mac", "socket"] {
+        if walk.place(section, key).is_none() {
+            walk.missing(section, key);
+        }
+    }
+    let name = name(walk, section).filter(|found| match earlier(&mut seen.names, found.value.clone(), found.line) {
+        Some(first) => {
+            walk.wrong(section, "name", found.line, format!("{:?} is the port of line {first} already", found.value));
+            false
+        }
+        None => true,
+    });
+    let entry = adapter(walk, section);
+    let mac = address(walk, section, seen);
+    let socket = socket(walk, section, "socket", dir, seen);
+    let buffer = walk.parsed::<Bytes>(section, "buffer").filter(|found| within(walk, section, "buffer", found, BUFFER));
+    let doorbells = walk.word(section, "doorbells", &[("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)]);
+    let queues = walk.integer(section, "queues", 1..=u32::from(u16::MAX));
+    let mtu = walk.integer(section, "mtu", MTU_LEAST..=u32::from(u16::MAX));
+    let rom = file(walk, section, "rom", dir);
+    if let Some(entry) = entry {
+        fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
+    }
+    Some(PortConfig {
+        name: name?.value,
+        entry: entry?,
+        mac: mac?,
+        socket: socket?,
+        doorbells: doorbells.map_or(Doorbells::Trapped, |found| found.value),
+        buffer: buffer.map_or(PortConfig::BUFFER, |found| found.value),
+        queues: queues.and_then(|found| u16::try_from(found.value).ok()),
+        mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),
+        rom,
+    })
+}
+
+fn adapter(walk: &mut Walk, section: Section<'_>) -> Option<&'static Entry> {
+    let Found { value: given, line } = walk.string(section, "adapter")?;
+    let found = nicety_adapters::find(given);
+    if found.is_none() {
+        let names = || REGISTRY.iter().map(|entry| entry.about.name);
+        let what = format!("there is no adapter {given:?}{}", did_you_mean(given, names()));
+        walk.note(line, "port.adapter", what, names().collect::<Vec<_>>().join(", "));
+    }
+    found
+}
+
+fn address(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) -> Option<Mac> {
+    let Found { value: mac, line } = walk.parsed::<Mac>(section, "mac")?;
+    if !mac.is_unicast() {
+        let what =
+            format!("{mac} is not the address of one station: its first byte must be even, and not all bytes zero");
+        walk.wrong(section, "mac", line, what);
+        return None;
+    }
+    if let Some(first) = earlier(&mut seen.addresses, mac, line) {
+        walk.wrong(section, "mac", line, format!("{mac} is the address of line {first} already"));
+        return None;
+    }
+    Some(mac)
+}
+
+/// Whether the adapter can be what the port asks of it.
+fn fits(
+    walk: &mut Walk,
+    section: Section<'_>,
+    entry: &Entry,
+    doorbells: Option<&Found<Doorbells>>,
+    queues: Option<&Found<u32>>,
+    mtu: Option<&Found<u32>>,
+) {
+    let about = entry.about;
+    if let Some(found) = queues.filter(|found| found.value > u32::from(about.queues)) {
+        let most = match about.queues {
+            1 => "one queue pair".to_owned(),
+            most => format!("at most {most} queue pairs"),
+        };
+        walk.wrong(section, "queues", found.line, format!("{} has {most}, not {}", about.name, found.value));
+    }
+    if let Some(found) = mtu.filter(|found| found.value > about.mtu_max) {
+        let what = format!("{} carries at most {} bytes, not {}", about.name, about.mtu_max, found.value);
+        walk.wrong(section, "mtu", found.line, what);
+    }
+    if let Some(found) = doorbells.filter(|found| found.value == Doorbells::Mapped && !can_map(entry)) {
+        walk.wrong(section, "doorbells", found.line, format!("{} cannot have its doorbells mapped", about.name));
+    }
+    if let Some(line) = walk.place(section, "rom").filter(|_| !about.transports.contains(&"vfio-user")) {
+        let what = format!("{}'s PCI function, and with it the option ROM, is the VMM's", about.name);
+        walk.wrong(section, "rom", line, what);
+    }
+}
+
+/// Whether a guest can map the adapter's doorbells: a fresh one is asked.
+fn can_map(entry: &Entry) -> bool {
+    let Ok(mut adapter) = (entry.create)(&Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1]))) else { return false };
+    match adapter.face() {
+        Face::Pci(pci) => pci.mappable().is_some(),
+        Face::Rings(_) => false,
+    }
+}
+
+/// Whether an amount is within its range; a mistake if not.
+fn within<T: PartialOrd + std::fmt::Display>(
+    walk: &mut Walk,
+    section: Section<'_>,
+    key: &str,
+    found: &Found<T>,
+    (least, most): (T, T),
+) -> bool {
+    let fits = found.value >= least && found.value <= most;
+    if !fits {
+        let size = if found.value < least { "small" } else { "large" };
+        walk.wrong(section, key, found.line, format!("{} is too {size}", found.value));
+    }
+    fits
+}
+
+fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String>> {
+    let Found { value: name, line } = walk.string(section, "name")?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let what = if name.is_empty() {
+        "it is empty".to_owned()
+    } else if let Some(odd) = name.chars().find(|&c| !plain(c)) {
+        format!("{name:?} has a {odd:?}")
+    } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        format!("{name:?} does not begin with a letter or digit")
+    } else if name.len() > NAME_MOST {
+        format!("it has {} characters", name.len())
+    } else {
+        return Some(Found { value: name.to_owned(), line });
+    };
+    walk.wrong(section, "name", line, what);
+    None
+}
+
+/// A name that Linux takes for an interface (dev_valid_name in net/core/dev.c).
+fn interface(walk: &mut Walk, section: Section<'_>) -> Option<String> {
+    let Found { value: name, line } = walk.string(section, "name")?;
+    let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
+    if name.is_empty() || name.len() > INTERFACE_MOST || matches!(name, "." | "..") || name.contains(bad) {
+        walk.wrong(section, "name", line, format!("{name:?} cannot be an interface's name"));
+        return None;
+    }
+    Some(name.to_owned())
+}
+
+fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
+    let Found { value: path, line } = walk.string(section, key)?;
+    if path.is_empty() || path.contains('\0') {
+        walk.wrong(section, key, line, format!("{path:?} is no path"));
+        return None;
+    }
+    Some(dir.join(path))
+}
+
+/// A socket's path: short enough for the system, and no other's.
+fn socket(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path, seen: &mut Seen) -> Option<PathBuf> {
+    let path = file(walk, section, key, dir)?;
+    let line = walk.string(section, key)?.line;
+    let length = path.as_os_str().as_bytes().len();
+    if length > PATH_MOST {
+        let what = format!(
+            "{} has {length} bytes, and the system's limit is {PATH_MOST}: choose a shorter folder",
+            path.display()
+        );
+        walk.wrong(section, key, line, what);
+        return None;
+    }
+    // Components leave out `.` and doubled slashes.
+    if let Some(first) = earlier(&mut seen.sockets, path.components().collect(), line) {
+        walk.wrong(section, key, line, format!("{} is the socket of line {first} already", path.display()));
+        return None;
+    }
+    Some(path)
+}

@@ -1,0 +1,238 @@
+//! A walk over a TOML document that takes values out of its tables and notes every mistake on the way.
+
+use std::fmt::Display;
+use std::ops::{Range, RangeInclusive};
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::errors::{HostError, did_you_mean};
+
+/// A key of a table, and what a person may write there.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What is allowed, as an error says it.
+    pub allowed: &'static str,
+}
+
+/// A kind of table: its heading as a person writes it, its name in errors, its keys.
+#[derive(Debug)]
+pub struct Kind {
+    /// `[switch]`, `[[port]]`.
+    pub heading: &'static str,
+    /// `switch`, `port`.
+    pub name: &'static str,
+    /// The keys.
+    pub keys: &'static [Key],
+}
+
+impl Kind {
+    /// Whether the file may hold several.
+    pub fn many(&self) -> bool {
+        self.heading.starts_with("[[")
+    }
+}
+
+/// One table of the document.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Section<'a> {
+    pub(super) kind: &'static Kind,
+    table: &'a DeTable<'a>,
+    pub(super) line: usize,
+}
+
+/// A value and its line.
+#[derive(Clone, Debug)]
+pub(super) struct Found<T> {
+    pub(super) value: T,
+    pub(super) line: usize,
+}
+
+/// The walk so far.
+#[derive(Debug)]
+pub(super) struct Walk {
+    /// Where lines end.
+    ends: Vec<usize>,
+    pub(super) errors: Vec<HostError>,
+}
+
+impl Walk {
+    pub(super) fn new(text: &str) -> Self {
+        Self { ends: text.match_indices('\n').map(|(at, _)| at).collect(), errors: Vec::new() }
+    }
+
+    /// The line of a place in the text, counted from 1.
+    pub(super) fn line(&self, span: &Range<usize>) -> usize {
+        self.ends.partition_point(|&end| end < span.start).saturating_add(1)
+    }
+
+    /// Notes a mistake that has no key of its own.
+    pub(super) fn note(&mut self, line: usize, key: &str, what: String, allowed: String) {
+        self.errors.push(HostError { line, key: key.to_owned(), what, allowed });
+    }
+
+    /// Notes what is wrong with a key's value.
+    pub(super) fn wrong(&mut self, section: Section<'_>, key: &str, line: usize, what: impl Into<String>) {
+        let allowed = section.kind.keys.iter().find(|known| known.name == key).map_or("", |known| known.allowed);
+        self.note(line, &format!("{}.{key}", section.kind.name), what.into(), allowed.to_owned());
+    }
+
+    /// Notes that a key which must be there is not.
+    pub(super) fn missing(&mut self, section: Section<'_>, key: &str) {
+        self.wrong(section, key, section.line, format!("it is missing from this {}", section.kind.heading));
+    }
+
+    /// All tables of one kind. A heading with too few or too many brackets is a mistake.
+    pub(super) fn sections<'a>(&mut self, root: &'a DeTable<'a>, kind: &'static Kind) -> Vec<Section<'a>> {
+        let Some((key, value)) = root.iter().find(|(key, _)| key.get_ref() == kind.name) else { return Vec::new() };
+        let (heading, line) = (kind.heading, self.line(&key.span()));
+        let sections = match value.get_ref() {
+            DeValue::Table(table) if !kind.many() => vec![Section { kind, table, line: self.line(&value.span()) }],
+            DeValue::Table(_) => {
+                self.note(line, kind.name, format!("there may be several: write {heading}"), String::new());
+                Vec::new()
+            }
+            DeValue::Array(array) if kind.many() => array
+                .iter()
+                .filter_map(|item| {
+                    let table = item.get_ref().as_table()?;
+                    Some(Section { kind, table, line: self.line(&item.span()) })
+                })
+                .collect(),
+            DeValue::Array(_) => {
+                self.note(line, kind.name, format!("there is only one: write {heading}"), String::new());
+                Vec::new()
+            }
+            other => {
+                let what = format!("it is {}, not a table: write {heading}", name_of(other));
+                self.note(line, kind.name, what, String::new());
+                Vec::new()
+            }
+        };
+        for section in &sections {
+            self.unknown_keys(*section);
+        }
+        sections
+    }
+
+    fn unknown_keys(&mut self, section: Section<'_>) {
+        let names = || section.kind.keys.iter().map(|key| key.name);
+        for key in section.table.keys().filter(|key| !names().any(|name| name == key.get_ref().as_ref())) {
+            let what =
+                format!("there is no such key in {}{}", section.kind.heading, did_you_mean(key.get_ref(), names()));
+            let allowed = names().collect::<Vec<_>>().join(", ");
+            let line = self.line(&key.span());
+            self.note(line, &format!("{}.{}", section.kind.name, printable(key.get_ref())), what, allowed);
+        }
+    }
+
+    /// Notes the tables and keys at the top that are of no kind.
+    pub(super) fn unknown_sections(&mut self, root: &DeTable<'_>, kinds: &[&'static Kind]) {
+        for key in root.keys().filter(|key| !kinds.iter().any(|kind| kind.name == key.get_ref().as_ref())) {
+            let names = kinds.iter().map(|kind| kind.name);
+            let what = format!("there is no such table{}", did_you_mean(key.get_ref(), names));
+            let allowed = kinds.iter().map(|kind| kind.heading).collect::<Vec<_>>().join(", ");
+            let line = self.line(&key.span());
+            self.note(line, &printable(key.get_ref()), what, allowed);
+        }
+    }
+
+    /// Where a key is, if it is there.
+    pub(super) fn place(&self, section: Section<'_>, key: &str) -> Option<usize> {
+        let (key, _) = section.table.iter().find(|(name, _)| name.get_ref() == key)?;
+        Some(self.line(&key.span()))
+    }
+
+    fn value<'a>(&self, section: Section<'a>, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+        section.table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
+    }
+
+    /// A text.
+    pub(super) fn string<'a>(&mut self, section: Section<'a>, key: &str) -> Option<Found<&'a str>> {
+        let value = self.value(section, key)?;
+        let line = self.line(&value.span());
+        let Some(text) = value.get_ref().as_str() else {
+            self.wrong(section, key, line, format!("it is {}, not a text in quotes", name_of(value.get_ref())));
+            return None;
+        };
+        Some(Found { value: text, line })
+    }
+
+    /// A text that says something: an address, an amount.
+    pub(super) fn parsed<T: FromStr<Err: Display>>(&mut self, section: Section<'_>, key: &str) -> Option<Found<T>> {
+        let Found { value: text, line } = self.string(section, key)?;
+        match text.parse() {
+            Ok(value) => Some(Found { value, line }),
+            Err(error) => {
+                let error = error.to_string();
+                // Some errors quote the text themselves.
+                let quoted = error.contains(&format!("`{text}`"));
+                self.wrong(section, key, line, if quoted { error } else { format!("{text:?}: {error}") });
+                None
+            }
+        }
+    }
+
+    /// One of a few words.
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        section: Section<'_>,
+        key: &str,
+        words: &[(&'static str, T)],
+    ) -> Option<Found<T>> {
+        let Found { value: text, line } = self.string(section, key)?;
+        let known = words.iter().find(|(word, _)| *word == text);
+        if known.is_none() {
+            let meant = did_you_mean(text, words.iter().map(|(word, _)| *word));
+            self.wrong(section, key, line, format!("{text:?} is not known{meant}"));
+        }
+        known.map(|(_, value)| Found { value: *value, line })
+    }
+
+    /// A whole number.
+    pub(super) fn integer(
+        &mut self,
+        section: Section<'_>,
+        key: &str,
+        range: RangeInclusive<u32>,
+    ) -> Option<Found<u32>> {
+        let value = self.value(section, key)?;
+        let line = self.line(&value.span());
+        let Some(number) = value.get_ref().as_integer() else {
+            self.wrong(section, key, line, format!("it is {}, not a whole number", name_of(value.get_ref())));
+            return None;
+        };
+        let number = i128::from_str_radix(number.as_str(), number.radix()).ok();
+        match number.and_then(|number| u32::try_from(number).ok()).filter(|number| range.contains(number)) {
+            Some(value) => Some(Found { value, line }),
+            None => {
+                let shown = number.map_or_else(|| "it".to_owned(), |number| number.to_string());
+                let what = format!("{shown} is not from {} to {}", range.start(), range.end());
+                self.wrong(section, key, line, what);
+                None
+            }
+        }
+    }
+}
+
+/// A TOML type, as a person says it.
+fn name_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a number",
+        DeValue::Float(_) => "a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// A key as it may be shown on a terminal.
+fn printable(key: &str) -> String {
+    let plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_graphic());
+    if plain { key.to_owned() } else { format!("{key:?}") }
+}

@@ -1,0 +1,322 @@
+use std::path::Path;
+
+use super::*;
+
+/// A port that is right; each test adds its mistake.
+const PORT: &str =
+    "[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n";
+
+fn parse(text: &str) -> Result<Host, HostErrors> {
+    Host::parse(text, Path::new("/etc/nicety/host.toml"))
+}
+
+fn errors(text: &str) -> Vec<String> {
+    let errors = parse(text).expect_err(text);
+    errors.list.iter().map(|error| format!("{}: {error}", error.line)).collect()
+}
+
+/// The one mistake of a text.
+fn error(text: &str) -> String {
+    let all = errors(text);
+    assert_eq!(all.len(), 1, "{all:#?}");
+    all.into_iter().next().unwrap()
+}
+
+/// The one mistake that a line adds to a right port.
+fn port_error(line: &str) -> String {
+    error(&format!("{PORT}{line}\n"))
+}
+
+/// The one mistake after a line of a right port is replaced.
+fn replaced(key: &str, line: &str) -> String {
+    let lines: Vec<&str> = PORT.lines().map(|old| if old.starts_with(key) { line } else { old }).collect();
+    error(&lines.join("\n"))
+}
+
+#[test]
+fn ten_lines_are_a_host() {
+    let host = parse(
+        "[uplink]\nkind = \"tap\"\nname = \"tap0\"\n\n[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n",
+    )
+    .unwrap();
+    assert_eq!(host.switch, SwitchConfig { name: "switch0".into(), addresses: 32_768, ageing: Seconds(300) });
+    assert_eq!(host.uplink, Some(UplinkConfig { kind: UplinkKind::Tap { name: "tap0".into() }, rate: None }));
+    assert_eq!(host.daemon, DaemonConfig { workers: 1, control: None });
+    let [port] = &host.ports[..] else { panic!("{:?}", host.ports) };
+    assert_eq!((port.name.as_str(), port.entry.about.name), ("vm1", "e1000"));
+    assert_eq!(port.mac.0, [0x52, 0x54, 0, 0x12, 0x34, 1]);
+    assert_eq!(port.socket, Path::new("/etc/nicety/vm1.sock"), "relative to the host file's folder");
+    assert_eq!((port.doorbells, port.buffer), (Doorbells::Trapped, Bytes(1 << 20)));
+    assert_eq!((port.queues, port.mtu, port.rom.as_deref()), (None, None, None));
+    assert_eq!(port.transport(), Transport::VfioUser);
+}
+
+#[test]
+fn every_key_is_taken() {
+    let host = parse(
+        r#"
+        [switch]
+        name = "lan"
+        addresses = 1024
+        ageing = "60s"
+        [uplink]
+        kind = "pair"
+        socket = "/run/nicety/wire.sock"
+        rate = "100Mbit/s"
+        [daemon]
+        workers = 2
+        control = "control.sock"
+        [[port]]
+        name = "vm-1.a_b"
+        adapter = "virtio-net"
+        mac = "52-54-00-12-34-01"
+        socket = "/run/nicety/vm1.sock"
+        doorbells = "trapped"
+        buffer = "512KiB"
+        queues = 4
+        mtu = 9000
+        [[port]]
+        name = "vm2"
+        adapter = "e1000"
+        mac = "52:54:00:12:34:02"
+        socket = "vm2.sock"
+        rom = "pxe.rom"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(host.switch, SwitchConfig { name: "lan".into(), addresses: 1024, ageing: Seconds(60) });
+    let uplink = host.uplink.as_ref().unwrap();
+    assert_eq!(uplink.kind, UplinkKind::Pair { socket: "/run/nicety/wire.sock".into() });
+    assert_eq!(uplink.rate.as_ref().unwrap().to_string(), "100Mbit/s");
+    assert_eq!(host.daemon.workers, 2);
+    assert_eq!(host.control(Some(Path::new("/run/user/7"))), Path::new("/etc/nicety/control.sock"));
+    let vm1 = host.port("vm-1.a_b").unwrap();
+    assert_eq!((vm1.buffer, vm1.queues, vm1.mtu), (Bytes(512 << 10), Some(4), Some(9000)));
+    assert_eq!(vm1.transport(), Transport::VhostUser);
+    assert_eq!(host.port("vm2").unwrap().rom.as_deref(), Some(Path::new("/etc/nicety/pxe.rom")));
+    assert!(host.port("vm3").is_none());
+}
+
+#[test]
+fn the_control_socket_is_in_the_persons_runtime_folder_or_beside_the_host_file() {
+    let host = parse(&format!("[switch]\nname = \"lan\"\n{PORT}")).unwrap();
+    assert_eq!(host.control(Some(Path::new("/run/user/7"))), Path::new("/run/user/7/nicety/lan.sock"));
+    assert_eq!(host.control(None), Path::new("/etc/nicety/nicety-lan.sock"));
+}
+
+#[test]
+fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
+    assert_eq!(
+        port_error("adaptor_ = \"e1000\""),
+        "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
+         (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom)"
+    );
+    assert_eq!(
+        error(&format!("{PORT}[uplnk]\nkind = \"null\"\n")),
+        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [daemon], [[port]])"
+    );
+    assert_eq!(
+        error(&format!("workers = 2\n{PORT}")),
+        "1: workers: there is no such table (allowed: [switch], [uplink], [daemon], [[port]])"
+    );
+    // A key that could play tricks with a terminal is quoted.
+    assert!(port_error("\"\\u001b[2J\" = 1").starts_with("6: port.\"\\u{1b}[2J\": there is no such key"));
+}
+
+#[test]
+fn an_unknown_adapter_names_the_one_that_was_meant_and_all_that_there_are() {
+    let said = replaced("adapter", "adapter = \"e100\"");
+    let start = "3: port.adapter: there is no adapter \"e100\"; did you mean \"e1000\"? (allowed: e1000, ";
+    assert!(said.starts_with(start), "{said}");
+}
+
+#[test]
+fn a_missing_key_is_said_at_its_ports_heading() {
+    for key in ["name", "adapter", "mac", "socket"] {
+        let said = replaced(key, "");
+        assert!(said.starts_with(&format!("1: port.{key}: it is missing from this [[port]] (allowed: ")), "{said}");
+    }
+    assert!(error(&format!("{PORT}\n[uplink]\nrate = \"1Gbit/s\"\n")).starts_with("7: uplink.kind: it is missing"));
+}
+
+#[test]
+fn a_value_of_another_type_is_said_to_be_one() {
+    assert!(replaced("name", "name = 1").starts_with("2: port.name: it is a number, not a text in quotes"));
+    assert!(port_error("mtu = \"1500\"").starts_with("6: port.mtu: it is a text, not a whole number"));
+    assert!(port_error("mtu = 1500.5").starts_with("6: port.mtu: it is a fraction, not a whole number"));
+    assert!(port_error("queues = [1]").starts_with("6: port.queues: it is a list, not a whole number"));
+    assert!(port_error("buffer = 65536").starts_with("6: port.buffer: it is a number, not a text in quotes"));
+    assert!(port_error("rom = true").starts_with("6: port.rom: it is true or false, not a text"));
+    assert_eq!(error(&format!("uplink = \"tap\"\n{PORT}")), "1: uplink: it is a text, not a table: write [uplink]");
+}
+
+#[test]
+fn the_wrong_brackets_are_said() {
+    let said = error(&PORT.replace("[[port]]", "[port]"));
+    assert_eq!(said, "1: port: there may be several: write [[port]]");
+    assert_eq!(error(&format!("{PORT}[[switch]]\nname = \"a\"\n")), "6: switch: there is only one: write [switch]");
+}
+
+#[test]
+fn addresses_are_of_one_station_and_of_one_port() {
+    let said = replaced("mac", "mac = \"52:54:00:12:34\"");
+    assert!(said.starts_with("4: port.mac: \"52:54:00:12:34\": a MAC address has 6 parts, this one has 5"), "{said}");
+    assert!(replaced("mac", "mac = \"52:54:00:12:34:zz\"").contains("part 6"));
+    for group in ["01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00"] {
+        let said = replaced("mac", &format!("mac = \"{group}\""));
+        assert!(said.starts_with(&format!("4: port.mac: {group} is not the address of one station")), "{said}");
+    }
+    let twice = format!("{PORT}{}", PORT.replace("vm1", "vm2").replace("52:54:00:12:34:01", "52-54-00-12-34-01"));
+    assert!(error(&twice).starts_with("9: port.mac: 52:54:00:12:34:01 is the address of line 4 already"));
+}
+
+#[test]
+fn names_and_sockets_are_each_of_one_port() {
+    let other = PORT.replace(":01\"", ":02\"");
+    let said = errors(&format!("{PORT}{other}"));
+    assert!(said[0].starts_with("7: port.name: \"vm1\" is the port of line 2 already"), "{said:?}");
+    assert!(said[1].starts_with("10: port.socket: /etc/nicety/vm1.sock is the socket of line 5 already"), "{said:?}");
+    assert_eq!(said.len(), 2);
+    // The same file by other ways of writing it, and other users of sockets.
+    let other = other.replace("\"vm1\"", "\"vm2\"").replace("vm1.sock", ".//vm1.sock");
+    assert!(error(&format!("{PORT}{other}")).starts_with("10: port.socket: "));
+    let said = error(&format!("{PORT}[daemon]\ncontrol = \"/etc/nicety/vm1.sock\"\n"));
+    assert!(said.starts_with("5: port.socket: /etc/nicety/vm1.sock is the socket of line 7 already"), "{said}");
+}
+
+#[test]
+fn a_socket_path_that_the_system_cannot_take_is_refused_with_its_length() {
+    // "/etc/nicety/" has 12 bytes.
+    assert!(parse(&PORT.replace("vm1.sock", &"s".repeat(95))).is_ok());
+    let said = replaced("socket", &format!("socket = \"{}\"", "s".repeat(96)));
+    assert!(said.contains("has 108 bytes, and the system's limit is 107: choose a shorter folder"), "{said}");
+    assert!(replaced("socket", "socket = \"\"").starts_with("5: port.socket: \"\" is no path"));
+    assert!(replaced("socket", "socket = \"a\\u0000b\"").starts_with("5: port.socket: \"a\\0b\" is no path"));
+}
+
+#[test]
+fn names_are_plain() {
+    for (name, why) in [
+        ("", "it is empty"),
+        ("vm 1", "\"vm 1\" has a ' '"),
+        ("vm/1", "\"vm/1\" has a '/'"),
+        ("../vm", "\"../vm\" has a '/'"),
+        ("-vm", "\"-vm\" does not begin with a letter or digit"),
+        ("..", "\"..\" does not begin with a letter or digit"),
+        ("vmé", "\"vmé\" has a 'é'"),
+    ] {
+        let said = replaced("name", &format!("name = {name:?}"));
+        assert!(said.starts_with(&format!("2: port.name: {why} (allowed: 1 to 64 letters")), "{said}");
+    }
+    assert!(replaced("name", &format!("name = \"{}\"", "n".repeat(65))).contains("it has 65 characters"));
+}
+
+#[test]
+fn amounts_have_units_and_ranges() {
+    let said = port_error("buffer = \"1MB\"");
+    assert_eq!(said, "6: port.buffer: \"1MB\": its unit must be B, KiB, MiB or GiB (allowed: \"64KiB\" to \"1GiB\")");
+    assert!(port_error("buffer = \"63KiB\"").starts_with("6: port.buffer: 63KiB is too small"));
+    assert!(port_error("buffer = \"2GiB\"").starts_with("6: port.buffer: 2GiB is too large"));
+    assert!(error(&format!("[switch]\nageing = \"5\"\n{PORT}")).starts_with("2: switch.ageing: \"5\": its unit"));
+    assert!(error(&format!("[switch]\nageing = \"1s\"\n{PORT}")).starts_with("2: switch.ageing: 1s is too small"));
+    assert!(error(&format!("[switch]\naddresses = 8\n{PORT}")).contains("8 is not from 64 to 4194304"));
+    for workers in ["0", "65", "-1", "99999999999999999999"] {
+        let said = error(&format!("[daemon]\nworkers = {workers}\n{PORT}"));
+        assert!(said.starts_with(&format!("2: daemon.workers: {workers} is not from 1 to 64")), "{said}");
+    }
+    let said = error(&format!("[uplink]\nkind = \"null\"\nrate = \"100Mbps\"\n{PORT}"));
+    assert!(said.starts_with("3: uplink.rate: `100Mbps` is no rate: write a number and bit/s"), "{said}");
+}
+
+#[test]
+fn a_port_asks_of_its_adapter_only_what_it_has() {
+    assert!(port_error("queues = 2").starts_with("6: port.queues: e1000 has one queue pair, not 2"));
+    assert!(port_error("queues = 0").starts_with("6: port.queues: 0 is not from 1"));
+    assert!(port_error("mtu = 67").starts_with("6: port.mtu: 67 is not from 68"));
+    assert!(port_error("mtu = 65535").starts_with("6: port.mtu: e1000 carries at most "));
+    assert!(port_error("doorbells = \"maped\"").contains("\"maped\" is not known; did you mean \"mapped\"?"));
+    assert!(port_error("doorbells = \"mapped\"").contains("e1000 cannot have its doorbells mapped"));
+    let virtio = PORT.replace("e1000", "virtio-net");
+    assert!(error(&format!("{virtio}queues = 17\n")).contains("virtio-net has at most 16 queue pairs, not 17"));
+    assert!(error(&format!("{virtio}rom = \"a.rom\"\n")).contains("virtio-net's PCI function"));
+    assert!(
+        error(&format!("{virtio}doorbells = \"mapped\"\n")).contains("virtio-net cannot have its doorbells mapped")
+    );
+}
+
+#[test]
+fn vmxnet3_may_have_its_doorbells_mapped() {
+    let host = parse(&format!("{}doorbells = \"mapped\"\n", PORT.replace("e1000", "vmxnet3"))).unwrap();
+    assert_eq!(host.ports[0].doorbells, Doorbells::Mapped);
+}
+
+#[test]
+fn an_uplink_has_the_keys_of_its_kind() {
+    let uplink = |text: &str| error(&format!("{PORT}[uplink]\n{text}"));
+    assert!(uplink("kind = \"tab\"").starts_with("7: uplink.kind: \"tab\" is not known; did you mean \"tap\"?"));
+    assert!(uplink("kind = \"tap\"").starts_with("6: uplink.name: it is missing from this [uplink]"));
+    assert!(uplink("kind = \"pair\"").starts_with("6: uplink.socket: it is missing"));
+    assert!(uplink("kind = \"capture\"").starts_with("6: uplink.file: it is missing"));
+    assert!(uplink("kind = \"null\"\nname = \"tap0\"").starts_with("8: uplink.name: it does not belong to this kind"));
+    assert!(uplink("kind = \"none\"\nrate = \"1Gbit/s\"").contains("there is nothing to pace without an uplink"));
+    for name in ["", "sixteen-letters-", "a/b", "a b", ".."] {
+        let said = uplink(&format!("kind = \"tap\"\nname = {name:?}"));
+        assert!(said.contains("cannot be an interface's name"), "{said}");
+    }
+    let none = parse(&format!("{PORT}[uplink]\nkind = \"none\"")).unwrap();
+    assert_eq!(none.uplink, None);
+    let capture = parse(&format!("{PORT}[uplink]\nkind = \"capture\"\nfile = \"all.pcapng\"")).unwrap();
+    assert_eq!(capture.uplink.unwrap().kind, UplinkKind::Capture { file: "/etc/nicety/all.pcapng".into() });
+}
+
+#[test]
+fn a_file_without_ports_is_told_to_have_one() {
+    assert_eq!(error(""), "1: port: there is no port: write a [[port]] for each virtual adapter");
+}
+
+#[test]
+fn more_ports_than_the_switch_has_are_refused() {
+    let port = |n: usize| {
+        PORT.replace("vm1", &format!("vm{n}")).replace("12:34:01", &format!("12:{:02x}:{:02x}", n >> 8, n & 0xff))
+    };
+    let text = |count| (0..count).map(port).collect::<String>();
+    assert_eq!(parse(&text(1023)).unwrap().ports.len(), 1023);
+    assert!(error(&text(1024)).contains("a switch has at most 1023 ports besides its uplink"));
+}
+
+#[test]
+fn what_is_no_toml_is_said_with_its_line_and_nothing_else_is() {
+    let said = errors("[[port]]\nname = \"vm1\nadapter = e1000\n[switch\n");
+    assert!(said.len() >= 2, "all of them at once: {said:?}");
+    assert!(said[0].starts_with("2: "), "{said:?}");
+    assert!(said.iter().all(|line| !line.contains("missing from this")), "{said:?}");
+    assert!(port_error("name = \"again\"").starts_with("6: "), "a key that is there twice");
+}
+
+#[test]
+fn all_mistakes_come_at_once_sorted_by_line_and_print_a_line_each() {
+    let text = "[[port]]\nname = \"vm 1\"\nadapter = \"e100\"\nmac = \"1\"\nsocket = \"a\"\nmtu = 1\n[switch]\nageing = \"x\"\nnme = \"a\"\n";
+    let errors = parse(text).unwrap_err();
+    let lines: Vec<usize> = errors.list.iter().map(|error| error.line).collect();
+    assert_eq!(lines, [2, 3, 4, 6, 8, 9]);
+    let shown = errors.to_string();
+    assert_eq!(shown.lines().count(), 6);
+    assert!(shown.lines().all(|line| line.starts_with("/etc/nicety/host.toml:")), "{shown}");
+}
+
+#[test]
+fn a_file_is_read_with_its_own_name_in_errors_and_absolute_paths_in_the_host() {
+    let dir = std::env::temp_dir().join(format!("nicety-host-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("host.toml");
+    std::fs::write(&path, PORT).unwrap();
+    assert_eq!(Host::read(&path).unwrap().ports[0].socket, dir.join("vm1.sock"));
+    std::fs::write(&path, b"[switch]\nname = \"\xff\"\n").unwrap();
+    let said = Host::read(&path).unwrap_err().to_string();
+    assert_eq!(said, format!("{}:2: it is not UTF-8 text", path.display()));
+    std::fs::write(&path, vec![b'#'; (4 << 20) + 1]).unwrap();
+    assert!(matches!(Host::read(&path), Err(ReadError::Long { .. })));
+    assert!(matches!(Host::read(&dir.join("absent")), Err(ReadError::Io { .. })));
+    assert!(matches!(Host::read(&dir), Err(ReadError::Io { .. })));
+    std::fs::remove_dir_all(&dir).unwrap();
+}

@@ -1,0 +1,16 @@
+//! The daemon: workers that serve ports, and what they need of the operating system.
+#![forbid(unsafe_code)]
+
+pub mod attach;
+pub mod clock;
+pub mod control;
+pub mod daemon;
+pub mod device;
+pub mod host;
+pub mod inbox;
+pub mod report;
+pub mod rings;
+pub mod serve;
+pub mod service;
+pub mod shell;
+pub mod worker;

@@ -1,0 +1,185 @@
+//! What a person sees of a running daemon: `nicety ports` and the control socket show these.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use nicety_adapter::{PortId, QUEUES, QueueCounters, Reason};
+use nicety_plane::State;
+use serde::{Deserialize, Serialize};
+
+use crate::control::Inspect;
+use crate::daemon::{Daemon, PortView};
+use crate::device::SHARE_MEMORY;
+
+/// How a port is, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Condition {
+    /// No VM has connected.
+    Waiting,
+    /// A VM is there; its driver has not begun.
+    Attached,
+    /// The guest's driver, or the uplink, works.
+    Up,
+    /// It cannot work: the sentence says what to do.
+    Broken,
+}
+
+/// One queue, one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueReport {
+    /// Its number.
+    pub queue: usize,
+    /// Packets as the guest sees them: one TSO packet is one.
+    pub packets: u64,
+    /// Frames as the wire would see them.
+    pub frames: u64,
+    /// Bytes, without frame check sequences.
+    pub bytes: u64,
+}
+
+/// One port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortReport {
+    /// Its name.
+    pub name: String,
+    /// Its adapter; nothing for the uplink.
+    pub adapter: Option<String>,
+    /// Its address; nothing for the uplink.
+    pub mac: Option<String>,
+    /// Where a VMM connects; nothing for the uplink.
+    pub socket: Option<PathBuf>,
+    /// How it is.
+    pub condition: Condition,
+    /// The same in a sentence, with what to do if something is wrong.
+    pub sentence: String,
+    /// What the guest's driver has turned on.
+    pub features: Vec<String>,
+    /// Guest → wire, by queue; queues that carried nothing are left out.
+    pub transmit: Vec<QueueReport>,
+    /// Wire → guest, by queue; queues that carried nothing are left out.
+    pub receive: Vec<QueueReport>,
+    /// Frames from this port that went nowhere, by reason.
+    pub transmit_drops: BTreeMap<String, u64>,
+    /// Frames for this port that did not reach its guest, by reason.
+    pub receive_drops: BTreeMap<String, u64>,
+    /// Interrupts that the adapter raised.
+    pub interrupts: u64,
+    /// Interrupt descriptors that were written.
+    pub signals: u64,
+    /// Register reads by the guest.
+    pub register_reads: u64,
+    /// Register writes by the guest.
+    pub register_writes: u64,
+    /// Accesses of a wrong width or to a hole.
+    pub bad_accesses: u64,
+    /// Breaches of the device's protocol by the guest.
+    pub guest_errors: u64,
+    /// Frames that wait for the receiver.
+    pub backlog_frames: u64,
+    /// Bytes that they take.
+    pub backlog_bytes: u64,
+}
+
+/// One address that the switch has learned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressReport {
+    /// The address.
+    pub address: String,
+    /// The port that it was last heard from.
+    pub port: String,
+    /// How long ago, in seconds.
+    pub silent_seconds: u64,
+}
+
+/// How a port is, and the sentence that says it.
+pub fn condition(name: &str, state: &State, is_uplink: bool) -> (Condition, String) {
+    if is_uplink {
+        return (Condition::Up, "the way out of the switch".to_owned());
+    }
+    if !state.attached {
+        let sentence = format!("waits for a VM: `nicety attach {name}` says how to start one");
+        return (Condition::Waiting, sentence);
+    }
+    if state.damaged {
+        let sentence =
+            "the VMM has taken away memory that it had shared: restart the VM, and leave its memory file alone";
+        return (Condition::Broken, sentence.to_owned());
+    }
+    // A VM's ROMs and frame buffer have no file; its memory is more than all of them.
+    if state.absent_bytes > state.shared_bytes {
+        return (Condition::Broken, SHARE_MEMORY.to_owned());
+    }
+    let carried = state.counters.transmitted().packets > 0 || state.counters.taken().packets > 0;
+    if state.features.is_empty() && !carried {
+        return (Condition::Attached, "a VM is attached; its driver has not started the adapter".to_owned());
+    }
+    (Condition::Up, "a VM is attached, and its driver is up".to_owned())
+}
+
+fn queues(counters: &[QueueCounters; QUEUES]) -> Vec<QueueReport> {
+    let used = counters.iter().enumerate().filter(|(_, counters)| counters.packets > 0);
+    used.map(|(queue, &QueueCounters { packets, frames, bytes })| QueueReport { queue, packets, frames, bytes })
+        .collect()
+}
+
+fn drops(counters: &[u64; Reason::ALL.len()]) -> BTreeMap<String, u64> {
+    let all = Reason::ALL.iter().zip(counters);
+    all.filter(|(_, count)| **count > 0).map(|(reason, &count)| (reason.name().to_owned(), count)).collect()
+}
+
+impl PortReport {
+    /// A port, reported.
+    pub fn of(view: &PortView) -> Self {
+        let PortView { spec, name, id: _, state, signals } = view;
+        let (condition, sentence) = condition(name, state, spec.is_none());
+        let counters = &state.counters;
+        Self {
+            name: name.clone(),
+            adapter: spec.as_ref().map(|spec| spec.entry.about.name.to_owned()),
+            mac: spec.as_ref().map(|spec| spec.settings.mac.to_string()),
+            socket: spec.as_ref().map(|spec| spec.socket.clone()),
+            condition,
+            sentence,
+            features: state.features.iter().map(|&feature| feature.to_owned()).collect(),
+            transmit: queues(&counters.transmit),
+            receive: queues(&counters.receive),
+            transmit_drops: drops(&counters.transmit_drops),
+            receive_drops: drops(&counters.receive_drops),
+            interrupts: counters.interrupts,
+            signals: *signals,
+            register_reads: counters.reads,
+            register_writes: counters.writes,
+            bad_accesses: counters.bad_accesses,
+            guest_errors: counters.guest_errors,
+            backlog_frames: state.backlog_frames as u64,
+            backlog_bytes: u64::from(state.backlog_bytes),
+        }
+    }
+}
+
+impl Inspect for Daemon {
+    fn ports(&self) -> Vec<PortReport> {
+        self.views().iter().map(PortReport::of).collect()
+    }
+
+    fn addresses(&self) -> Vec<AddressReport> {
+        let views = self.views();
+        let name = |id: PortId| {
+            let view = views.iter().find(|view| view.id == id);
+            view.map_or_else(|| format!("(a port that has gone, {})", id.0), |view| view.name.clone())
+        };
+        let learned = Daemon::addresses(self).into_iter();
+        learned
+            .map(|learned| AddressReport {
+                address: learned.address.to_string(),
+                port: name(learned.port),
+                silent_seconds: learned.silent.as_secs(),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "report_test.rs"]
+mod tests;

@@ -1,0 +1,67 @@
+use nicety_adapter::Counters;
+use nicety_frame::Mac;
+
+use super::*;
+use crate::daemon::PortSpec;
+
+fn state() -> State {
+    State {
+        attached: true,
+        counters: Counters::default(),
+        features: Vec::new(),
+        backlog_frames: 0,
+        backlog_bytes: 0,
+        shared_bytes: 512 << 20,
+        absent_bytes: 16 << 20,
+        damaged: false,
+    }
+}
+
+#[test]
+fn a_port_says_how_it_is_and_what_to_do() {
+    let said = |state: &State| condition("vm1", state, false);
+    let (word, sentence) = said(&State { attached: false, ..state() });
+    assert_eq!((word, sentence.contains("nicety attach vm1")), (Condition::Waiting, true));
+    assert_eq!(said(&state()).0, Condition::Attached, "a frame buffer that has no file is no mistake");
+    assert_eq!(said(&State { features: vec!["tso4"], ..state() }).0, Condition::Up);
+    let mut counters = Counters::default();
+    counters.received(0, 1, 60);
+    assert_eq!(said(&State { counters, ..state() }).0, Condition::Up, "a driver may want no feature at all");
+    let (word, sentence) = said(&State { shared_bytes: 0, absent_bytes: 512 << 20, ..state() });
+    assert_eq!((word, sentence.contains("memory-backend-memfd")), (Condition::Broken, true), "{sentence}");
+    assert!(sentence.contains("share=on"));
+    let (word, sentence) = said(&State { damaged: true, ..state() });
+    assert_eq!((word, sentence.contains("restart the VM")), (Condition::Broken, true));
+    assert_eq!(condition("uplink", &state(), true).0, Condition::Up);
+}
+
+#[test]
+fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
+    let mut state = State { features: vec!["tso4", "rx-checksum"], backlog_frames: 3, backlog_bytes: 900, ..state() };
+    state.counters.sent(1, 45, 65_226);
+    state.counters.received(0, 1, 60);
+    state.counters.transmit_drop(Reason::SamePort);
+    state.counters.receive_drop(Reason::BufferFull);
+    state.counters.receive_drop(Reason::BufferFull);
+    (state.counters.reads, state.counters.writes, state.counters.interrupts) = (5, 6, 7);
+    let entry = nicety_adapters::find("e1000").unwrap();
+    let spec = PortSpec {
+        name: "vm1".into(),
+        entry,
+        settings: nicety_adapters::Settings::new(Mac([0x52, 0x54, 0, 0x12, 0x34, 1])),
+        socket: "/run/vm1.sock".into(),
+        mapped: false,
+        buffer_bytes: 1 << 20,
+    };
+    let view = PortView { spec: Some(spec), name: "vm1".into(), id: PortId(1), state, signals: 4 };
+    let report = PortReport::of(&view);
+    assert_eq!(report.mac.as_deref(), Some("52:54:00:12:34:01"));
+    assert_eq!(report.transmit, [QueueReport { queue: 1, packets: 1, frames: 45, bytes: 65_226 }]);
+    assert_eq!(report.receive, [QueueReport { queue: 0, packets: 1, frames: 1, bytes: 60 }]);
+    assert_eq!(report.transmit_drops, BTreeMap::from([("same-port".to_owned(), 1)]));
+    assert_eq!(report.receive_drops, BTreeMap::from([("buffer-full".to_owned(), 2)]));
+    assert_eq!((report.register_reads, report.register_writes, report.interrupts, report.signals), (5, 6, 7, 4));
+    assert_eq!((report.backlog_frames, report.backlog_bytes), (3, 900));
+    let json = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<PortReport>(&json).unwrap(), report);
+}

@@ -1,0 +1,181 @@
+//! Ports whose VMs come by vhost-user: a listener thread each, and in it the session of the front end that is there.
+//!
+//! Control messages are few, and a front end may stop in the middle of one: here it stops nobody else. Frames never
+//! pass through this thread; kicks are watched by the port's worker.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+use nicety_adapter::{Context, RingFace};
+use nicety_memory::Map;
+use nicety_plane::Port;
+use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, ListenError, Listener, Refusal, Session};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use tracing::{debug, info, warn};
+
+use crate::clock::Clock;
+use crate::inbox::{Inbox, Note};
+use crate::shell::Signals;
+
+/// Why a vhost-user port could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RingsError {
+    /// Its socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The operating system.
+    #[error("starting the port's thread: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// The thread of one port. Dropping it ends the session and removes the socket.
+#[derive(Debug)]
+pub struct RingsServer {
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Stop {
+    asked: AtomicBool,
+    bell: OwnedFd,
+    session: Mutex<Option<Closer>>,
+}
+
+impl Stop {
+    fn session(&self) -> MutexGuard<'_, Option<Closer>> {
+        self.session.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl RingsServer {
+    /// Makes the socket and starts its thread.
+    pub fn start(
+        name: &str,
+        socket: &Path,
+        port: Arc<Port>,
+        signals: Arc<Signals>,
+        inbox: Arc<Inbox>,
+        clock: Clock,
+    ) -> Result<Self, RingsError> {
+        let listener = Listener::bind(socket)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
+        let served = Arc::new(Served { name: name.to_owned(), port, signals, inbox, clock });
+        let thread = std::thread::Builder::new().name(format!("vhost {name}"));
+        let (watch, port) = (Arc::clone(&stop), Arc::clone(&served));
+        let thread = thread.stack_size(256 << 10).spawn(move || serve(&listener, &port, &watch))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for RingsServer {
+    fn drop(&mut self) {
+        self.stop.asked.store(true, Ordering::SeqCst);
+        // A counter that is full has been seen already.
+        let _ = rustix::io::write(&self.stop.bell, &1u64.to_ne_bytes());
+        if let Some(closer) = self.stop.session().as_ref() {
+            closer.close();
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            warn!("a vhost-user thread had panicked");
+        }
+    }
+}
+
+/// One front end after the other, until it is told to stop.
+fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
+    while !stop.asked.load(Ordering::SeqCst) {
+        let mut ready = [
+            PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(stop.bell.as_fd(), PollFlags::IN),
+        ];
+        if poll(&mut ready, None).is_err() {
+            continue;
+        }
+        match listener.accept(false) {
+            Ok(Accepted::Client(socket, peer)) => {
+                info!(port = served.name, pid = peer.map(|p| p.pid), "a front end has connected");
+                session(socket, served, stop);
+            }
+            Ok(_) => {}
+            Err(error) => warn!(port = served.name, "a connection was not accepted: {error}"),
+        }
+    }
+}
+
+fn session(socket: OwnedFd, served: &Arc<Served>, stop: &Stop) {
+    let port: Arc<dyn nicety_vhost_user::Port> = Arc::clone(served) as Arc<_>;
+    let session = match Session::new(socket, port) {
+        Ok(session) => session,
+        Err(error) => return warn!(port = served.name, "its session could not start: {error}"),
+    };
+    match session.closer() {
+        Ok(closer) => *stop.session() = Some(closer),
+        Err(error) => return warn!(port = served.name, "its session could not start: {error}"),
+    }
+    if stop.asked.load(Ordering::SeqCst) {
+        return;
+    }
+    // From here on the session's end detaches it.
+    served.port.attach();
+    match session.run() {
+        Ended::Gone => info!(port = served.name, "the front end has disconnected"),
+        ended => warn!(port = served.name, "the front end is disconnected: {ended}"),
+    }
+    *stop.session() = None;
+}
+
+/// A port, as its session sees it.
+#[derive(Debug)]
+struct Served {
+    name: String,
+    port: Arc<Port>,
+    signals: Arc<Signals>,
+    inbox: Arc<Inbox>,
+    clock: Clock,
+}
+
+impl nicety_vhost_user::Port for Served {
+    fn with(&self, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>)) {
+        self.port.with_quiet_rings(self.clock.now(), act);
+    }
+
+    fn set_memory(&self, map: Arc<Map>) {
+        self.port.set_quiet_memory(map, self.clock.now());
+    }
+
+    fn set_kick(&self, ring: u16, kick: Kick) {
+        let bell = match kick {
+            Kick::Bell(bell) => Some(bell),
+            Kick::Stopped => None,
+            Kick::Polled => {
+                warn!(port = self.name, "ring {ring} comes without a kick: it is served only when something else is");
+                None
+            }
+        };
+        self.inbox.push(Note::Kick(self.port.id(), ring, bell));
+    }
+
+    fn set_call(&self, ring: u16, call: Option<Bell>) {
+        self.signals.set_call(ring, call);
+    }
+
+    fn set_err(&self, _ring: u16, _err: Option<Bell>) {
+        // A broken ring is counted and shown by `nicety ports`; no front end seen so far reads this descriptor.
+    }
+
+    fn refused(&self, refusal: &Refusal) {
+        debug!(port = self.name, "a message was refused: {refusal}");
+    }
+
+    fn disconnected(&self) {
+        self.port.detach(self.clock.now());
+        self.signals.disconnect();
+    }
+}

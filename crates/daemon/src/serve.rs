@@ -1,0 +1,111 @@
+//! A host file, served until a signal says otherwise.
+
+use std::sync::Arc;
+
+use nicety_adapter::Uplink;
+use nicety_switch::Limits;
+use nicety_uplink::{Capture, CaptureError, CaptureOptions, Null, Paced, Pair, PairError, Rate, Tap, TapError};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::info;
+
+use crate::daemon::{Daemon, PortSpec, StartError};
+use crate::host::{Doorbells, Host, PortConfig, RomFileError, UplinkConfig, UplinkKind};
+
+/// Why serving ended before it had begun.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A port or a worker.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// An option ROM.
+    #[error("port {port}: {source}")]
+    Rom {
+        /// The port.
+        port: String,
+        /// Why not.
+        source: RomFileError,
+    },
+    /// A tap.
+    #[error("the uplink: {0}")]
+    Tap(#[from] TapError),
+    /// A pair.
+    #[error("the uplink: {0}")]
+    Pair(#[from] PairError),
+    /// A capture.
+    #[error("the uplink: {0}")]
+    Capture(#[from] CaptureError),
+    /// Its pace.
+    #[error("the uplink cannot be paced: {0}")]
+    Pace(std::io::Error),
+    /// Signals cannot be caught.
+    #[error("catching signals: {0}")]
+    Signals(std::io::Error),
+}
+
+/// Bytes of frames that wait for the uplink.
+const UPLINK_BUFFER: u32 = 4 << 20;
+
+/// What ended a daemon that had served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal(pub i32);
+
+fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
+    let settings = config.settings().map_err(|source| ServeError::Rom { port: config.name.clone(), source })?;
+    Ok(PortSpec {
+        name: config.name.clone(),
+        entry: config.entry,
+        settings,
+        socket: config.socket.clone(),
+        mapped: config.doorbells == Doorbells::Mapped,
+        buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
+    })
+}
+
+/// Makes the uplink that a host file names; its name is the interface's, or its kind.
+fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<(String, Box<dyn Uplink>), ServeError> {
+    Ok(match &config.kind {
+        UplinkKind::Tap { name } => (name.clone(), paced(Tap::open(name)?, config.rate)?),
+        UplinkKind::Pair { socket } => ("pair".to_owned(), paced(Pair::listen(socket)?, config.rate)?),
+        UplinkKind::Capture { file } => {
+            let options = CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None };
+            ("capture".to_owned(), paced(Capture::create(file, &options)?, config.rate)?)
+        }
+        UplinkKind::Null => ("null".to_owned(), paced(Null, config.rate)?),
+    })
+}
+
+fn paced<U: Uplink + 'static>(uplink: U, rate: Option<Rate>) -> Result<Box<dyn Uplink>, ServeError> {
+    Ok(match rate {
+        Some(rate) => Box::new(Paced::new(uplink, rate).map_err(ServeError::Pace)?),
+        None => Box::new(uplink),
+    })
+}
+
+/// Starts what a host file names: all of it, or nothing.
+pub fn start(host: &Host) -> Result<Daemon, ServeError> {
+    let limits = Limits {
+        addresses: host.switch.addresses,
+        ageing: std::time::Duration::from_secs(host.switch.ageing.0.into()),
+    };
+    let daemon = Daemon::start(limits, host.daemon.workers)?;
+    if let Some(config) = &host.uplink {
+        let (name, uplink) = uplink(config, &daemon)?;
+        daemon.open_uplink(&name, uplink, UPLINK_BUFFER)?;
+    }
+    for config in &host.ports {
+        daemon.open(spec(config)?)?;
+    }
+    Ok(daemon)
+}
+
+/// Serves a host file until SIGTERM, SIGINT or SIGHUP. `ready` is called when all sockets are there.
+pub fn serve(host: &Host, ready: impl FnOnce(&Arc<Daemon>)) -> Result<Signal, ServeError> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
+    let daemon = Arc::new(start(host)?);
+    ready(&daemon);
+    let signal = signals.forever().next().unwrap_or(SIGTERM);
+    info!(signal = signal_hook::low_level::signal_name(signal).unwrap_or("?"), "ending");
+    daemon.stop();
+    Ok(Signal(signal))
+}

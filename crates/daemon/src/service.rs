@@ -1,0 +1,68 @@
+//! A port as its worker serves it: sockets, sessions, kicks.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use nicety_adapter::Time;
+use nicety_plane::{Port, Turn};
+use nicety_vfio_user::{Listener, Session};
+use nicety_vhost_user::Bell;
+
+use crate::device::PortDevice;
+use crate::shell::Schedule;
+
+/// How a port's other side reaches it.
+#[derive(Debug)]
+pub enum Link {
+    /// vfio-user: a socket that VMMs connect to, and the session if one has.
+    Function {
+        /// Where VMMs connect.
+        listener: Listener,
+        /// The device that they find.
+        device: Box<PortDevice>,
+        /// The VMM that is connected, and until when it has to have said which version it speaks.
+        session: Option<(Box<Session>, Time)>,
+    },
+    /// vhost-user: its control connection has a thread of its own; the worker only watches kicks.
+    Rings {
+        /// The kick descriptor of each ring.
+        kicks: Vec<Option<Bell>>,
+    },
+    /// An uplink's descriptor, if it has one.
+    Uplink(Option<OwnedFd>),
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Service {
+    /// Its name in the host file.
+    pub name: String,
+    /// The port.
+    pub port: Arc<Port>,
+    /// Whether it waits for its turn.
+    pub schedule: Arc<Schedule>,
+    /// How it is reached.
+    pub link: Link,
+    /// A flood under way, which must go on with the same turn.
+    pub(crate) turn: Option<Box<Turn>>,
+    /// Bytes that it may still cost before others have their turns.
+    pub(crate) credit: i64,
+    /// How long to wait before looking again, in nanoseconds, when its doorbell cannot be armed.
+    pub(crate) backoff_ns: u64,
+}
+
+impl Service {
+    /// A port that nobody has connected to yet.
+    pub fn new(name: &str, port: Arc<Port>, schedule: Arc<Schedule>, link: Link) -> Self {
+        Self { name: name.to_owned(), port, schedule, link, turn: None, credit: 0, backoff_ns: 0 }
+    }
+
+    /// The descriptors to watch from the beginning.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.link {
+            Link::Function { listener, .. } => Some(listener.as_fd()),
+            Link::Rings { .. } => None,
+            Link::Uplink(fd) => fd.as_ref().map(AsFd::as_fd),
+        }
+    }
+}

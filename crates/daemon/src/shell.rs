@@ -1,0 +1,163 @@
+//! What a worker does for a port: interrupts to its VM, and turns.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nicety_adapter::{PortId, Set, Time};
+use nicety_pci::Mode;
+use nicety_plane::Shell;
+use nicety_vfio_user::Interrupts;
+use nicety_vhost_user::Bell;
+
+use crate::inbox::{Inbox, Note};
+
+/// How a port's interrupts reach its VM.
+#[derive(Debug)]
+pub enum Signals {
+    /// Nobody to interrupt: an uplink.
+    None,
+    /// A PCI function behind vfio-user.
+    Function {
+        /// Eventfds, masks, pending bits.
+        interrupts: Arc<Interrupts>,
+        /// Whether messages are MSI-X (else MSI), as the function's configuration space says.
+        msix: AtomicU8,
+    },
+    /// Rings behind vhost-user: the call descriptor of each.
+    Calls(Mutex<Vec<Option<Bell>>>),
+}
+
+impl Signals {
+    /// For a PCI function with these interrupts.
+    pub fn function(interrupts: Arc<Interrupts>) -> Self {
+        Self::Function { interrupts, msix: AtomicU8::new(0) }
+    }
+
+    /// For rings.
+    pub fn calls() -> Self {
+        Self::Calls(Mutex::default())
+    }
+
+    /// The function's interrupt mode may have changed.
+    pub fn set_mode(&self, mode: Mode) {
+        if let Self::Function { msix, .. } = self {
+            msix.store(u8::from(mode == Mode::Msix), Ordering::Relaxed);
+        }
+    }
+
+    /// Connects a ring's call descriptor, or takes it away. One that is connected anew is written once: what was
+    /// raised meanwhile must not be lost, and one interrupt too many harms nobody.
+    pub fn set_call(&self, ring: u16, bell: Option<Bell>) {
+        let Self::Calls(calls) = self else { return };
+        let mut calls = lock(calls);
+        let index = usize::from(ring);
+        if calls.len() <= index {
+            calls.resize_with(index + 1, || None);
+        }
+        if let Some(bell) = &bell {
+            call(bell);
+        }
+        calls[index] = bell;
+    }
+
+    /// Forgets all call descriptors.
+    pub fn disconnect(&self) {
+        if let Self::Calls(calls) = self {
+            lock(calls).clear();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn call(bell: &Bell) {
+    // A front end that is gone needs no interrupt.
+    let _ = bell.ring();
+}
+
+/// A port's shell in the daemon.
+#[derive(Debug)]
+pub struct PortShell {
+    id: PortId,
+    inbox: Arc<Inbox>,
+    signals: Arc<Signals>,
+    state: Arc<Schedule>,
+}
+
+/// Whether a port waits for its turn already; shared by the shell and the worker.
+#[derive(Debug, Default)]
+pub struct Schedule {
+    queued: AtomicBool,
+    written: AtomicU64,
+}
+
+impl Schedule {
+    /// Marks the port as queued; false if it was.
+    pub fn queue(&self) -> bool {
+        !self.queued.swap(true, Ordering::AcqRel)
+    }
+
+    /// The port has its turn now: from here on it may be queued again.
+    pub fn begin(&self) {
+        self.queued.store(false, Ordering::Release);
+    }
+
+    /// Interrupt descriptors written so far.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+}
+
+impl PortShell {
+    /// The shell of a port that this worker owns.
+    pub fn new(id: PortId, inbox: Arc<Inbox>, signals: Arc<Signals>, state: Arc<Schedule>) -> Self {
+        Self { id, inbox, signals, state }
+    }
+}
+
+impl Shell for PortShell {
+    fn messages(&self, mut vectors: Set) {
+        self.state.written.fetch_add(u64::from(vectors.len()), Ordering::Relaxed);
+        match self.signals.as_ref() {
+            Signals::None => {}
+            Signals::Function { interrupts, msix } => {
+                let msix = msix.load(Ordering::Relaxed) != 0;
+                while let Some(vector) = vectors.pop() {
+                    if msix {
+                        interrupts.raise_msix(vector);
+                    } else {
+                        interrupts.raise_msi(vector);
+                    }
+                }
+            }
+            Signals::Calls(calls) => {
+                let calls = lock(calls);
+                while let Some(ring) = vectors.pop() {
+                    if let Some(Some(bell)) = calls.get(usize::from(ring)) {
+                        call(bell);
+                    }
+                }
+            }
+        }
+    }
+
+    fn line(&self, level: bool) {
+        if let Signals::Function { interrupts, .. } = self.signals.as_ref()
+            && interrupts.set_line(level)
+        {
+            self.state.written.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn schedule(&self) {
+        if self.state.queue() {
+            self.inbox.push(Note::Schedule(self.id));
+        }
+    }
+
+    fn wake_at(&self, time: Time) {
+        self.inbox.push(Note::Wake(self.id, time));
+    }
+}

@@ -1,0 +1,386 @@
+//! A worker: one thread, one epoll loop, the ports that it owns.
+//!
+//! Each round: notes, timers, a turn for each port that is ready, then whatever the kernel has. With nothing ready it
+//! sleeps until something rings. Ports are served by deficit round-robin, charged with the bytes that their frames
+//! cost, replicas included, so that a port that floods pays for it with its own turns.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nicety_adapter::{PortId, Time};
+use nicety_plane::{Plane, Turn};
+use nicety_vfio_user::{Accepted, Session, SessionError};
+use nicety_vhost_user::Bell;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::Timespec;
+use tracing::{debug, info, warn};
+
+use crate::clock::Clock;
+use crate::inbox::{Inbox, Note};
+use crate::service::{Link, Service};
+
+/// What one round of the ring gives a port, in bytes.
+const QUANTUM: i64 = 128 << 10;
+/// A port that cannot arm its doorbell is looked at again after this long, at first and at last.
+const BACKOFF_NS: (u64, u64) = (20_000, 500_000);
+/// How long a VMM that has connected may take to say which version it speaks.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Events taken from the kernel at once.
+const EVENTS: usize = 64;
+
+/// What an epoll event is about: the port in the upper bits, this below.
+const BELL: u64 = u64::MAX;
+const SOCKET: u64 = 0;
+const SESSION: u64 = 1;
+const KICK: u64 = 2;
+
+fn token(port: PortId, what: u64) -> EventData {
+    EventData::new_u64(u64::from(port.0) << 32 | what)
+}
+
+/// Why a VM loses its adapter.
+enum Why {
+    Closed,
+    Removed,
+    Silent,
+    Damaged,
+    Broken(SessionError),
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Worker {
+    plane: Arc<Plane>,
+    clock: Clock,
+    inbox: Arc<Inbox>,
+    epoll: OwnedFd,
+    services: BTreeMap<PortId, Service>,
+    ready: VecDeque<PortId>,
+    timers: BinaryHeap<Reverse<(Time, PortId)>>,
+    turn: Box<Turn>,
+    spare: Vec<Box<Turn>>,
+    notes: Vec<Note>,
+    stop: bool,
+}
+
+impl Worker {
+    /// A worker without ports.
+    pub fn new(plane: Arc<Plane>, clock: Clock, inbox: Arc<Inbox>) -> std::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, inbox.bell(), EventData::new_u64(BELL), EventFlags::IN)?;
+        Ok(Self {
+            plane,
+            clock,
+            inbox,
+            epoll,
+            services: BTreeMap::new(),
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            turn: Box::default(),
+            spare: Vec::new(),
+            notes: Vec::new(),
+            stop: false,
+        })
+    }
+
+    /// Runs until it is told to stop.
+    pub fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        while !self.stop {
+            self.read_notes();
+            self.ring_timers();
+            self.turns();
+            self.wait(&mut events);
+            for event in events.drain(..) {
+                self.event(event.data.u64(), event.flags);
+            }
+        }
+        let ports: Vec<PortId> = self.services.keys().copied().collect();
+        for port in ports {
+            self.remove(port);
+        }
+    }
+
+    fn read_notes(&mut self) {
+        let mut notes = std::mem::take(&mut self.notes);
+        self.inbox.take(&mut notes);
+        for note in notes.drain(..) {
+            match note {
+                Note::Schedule(port) => self.ready.push_back(port),
+                Note::Wake(port, time) => self.timers.push(Reverse((time, port))),
+                Note::Serve(service) => self.serve(*service),
+                Note::Remove(port, done) => {
+                    self.remove(port);
+                    let _the_asker_may_have_gone = done.send(());
+                }
+                Note::Kick(port, ring, fd) => self.watch_kick(port, ring, fd),
+                Note::Stop => self.stop = true,
+            }
+        }
+        self.notes = notes;
+    }
+
+    fn serve(&mut self, service: Service) {
+        let id = service.port.id();
+        if let Some(fd) = service.descriptor()
+            && let Err(error) = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN)
+        {
+            warn!(port = service.name, "its socket cannot be watched: {error}");
+        }
+        self.services.insert(id, service);
+    }
+
+    fn remove(&mut self, id: PortId) {
+        self.settle_flood(id);
+        self.disconnect(id, Why::Removed);
+        if let Some(service) = self.services.remove(&id) {
+            if let Some(fd) = service.descriptor() {
+                let _not_watched_if_adding_failed = epoll::delete(&self.epoll, fd);
+            }
+            if let Link::Rings { kicks } = &service.link {
+                for kick in kicks.iter().flatten() {
+                    let _not_watched_if_adding_failed = epoll::delete(&self.epoll, kick);
+                }
+            }
+        }
+        self.plane.leave(id);
+    }
+
+    fn watch_kick(&mut self, id: PortId, ring: u16, bell: Option<Bell>) {
+        let Some(Service { link: Link::Rings { kicks }, name, .. }) = self.services.get_mut(&id) else { return };
+        let index = usize::from(ring);
+        if kicks.len() <= index {
+            kicks.resize_with(index + 1, || None);
+        }
+        if let Some(old) = kicks[index].take() {
+            let _not_watched_if_adding_failed = epoll::delete(&self.epoll, &old);
+        }
+        if let Some(bell) = bell {
+            if let Err(error) = epoll::add(&self.epoll, &bell, token(id, KICK + u64::from(ring)), EventFlags::IN) {
+                warn!(port = name, "the kick of ring {ring} cannot be watched: {error}");
+            }
+            kicks[index] = Some(bell);
+        }
+    }
+
+    fn ring_timers(&mut self) {
+        if self.timers.is_empty() {
+            return;
+        }
+        let now = self.clock.now();
+        while let Some(Reverse((_, port))) = self.timers.peek().copied().filter(|Reverse((at, _))| *at <= now) {
+            self.timers.pop();
+            self.enqueue(port);
+        }
+    }
+
+    fn enqueue(&mut self, port: PortId) {
+        if let Some(service) = self.services.get(&port)
+            && service.schedule.queue()
+        {
+            self.ready.push_back(port);
+        }
+    }
+
+    /// One round over the ports that are ready.
+    fn turns(&mut self) {
+        for _ in 0..self.ready.len() {
+            let Some(id) = self.ready.pop_front() else { return };
+            let Some(service) = self.services.get_mut(&id) else { continue };
+            service.credit = (service.credit + QUANTUM).min(QUANTUM);
+            if service.credit <= 0 {
+                self.ready.push_back(id);
+                continue;
+            }
+            service.schedule.begin();
+            self.one_turn(id);
+        }
+    }
+
+    fn one_turn(&mut self, id: PortId) {
+        let now = self.clock.now();
+        if let Some(why) = self.unfit(id, now) {
+            self.disconnect(id, why);
+            return;
+        }
+        let Some(service) = self.services.get_mut(&id) else { return };
+        if let Link::Function { device, .. } = &mut service.link {
+            device.scan_doorbells();
+        }
+        let turn = service.turn.as_mut().unwrap_or(&mut self.turn);
+        let outcome = self.plane.turn(&service.port, turn, now);
+        service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
+        if outcome.unfinished && service.turn.is_none() {
+            let fresh = self.spare.pop().unwrap_or_default();
+            service.turn = Some(std::mem::replace(&mut self.turn, fresh));
+        } else if !outcome.unfinished
+            && let Some(done) = service.turn.take()
+        {
+            self.spare.push(done);
+        }
+        if outcome.poll {
+            let next = if outcome.packets > 0 { BACKOFF_NS.0 } else { service.backoff_ns * 2 };
+            service.backoff_ns = next.clamp(BACKOFF_NS.0, BACKOFF_NS.1);
+            self.timers.push(Reverse((now.after_ns(service.backoff_ns), id)));
+        }
+        if outcome.more {
+            self.enqueue(id);
+        }
+    }
+
+    /// Whether a port's VM must go: it stays silent, or has taken its memory back.
+    fn unfit(&self, id: PortId, now: Time) -> Option<Why> {
+        let service = self.services.get(&id)?;
+        match &service.link {
+            Link::Function { session: Some((session, deadline)), .. } => {
+                let silent = (!session.is_ready() && *deadline <= now).then_some(Why::Silent);
+                silent.or_else(|| service.port.damaged().then_some(Why::Damaged))
+            }
+            Link::Rings { .. } if service.port.damaged() => Some(Why::Damaged),
+            _ => None,
+        }
+    }
+
+    /// Ends a flood that is under way: before the port's memory or sockets change.
+    fn settle_flood(&mut self, id: PortId) {
+        while self.services.get(&id).is_some_and(|service| service.turn.is_some()) {
+            self.one_turn(id);
+        }
+    }
+
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut timeout = Some(zero);
+        let mut asleep = false;
+        if self.ready.is_empty() && !self.stop && self.inbox.sleep() {
+            asleep = true;
+            timeout = self.timers.peek().map(|Reverse((at, _))| {
+                let wait = at.since(self.clock.now());
+                Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
+            });
+        }
+        if let Err(error) = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref())
+            && error != rustix::io::Errno::INTR
+        {
+            warn!("waiting for events: {error}");
+        }
+        if asleep {
+            self.inbox.awake();
+        }
+    }
+
+    fn event(&mut self, data: u64, flags: EventFlags) {
+        if data == BELL {
+            return;
+        }
+        let id = PortId((data >> 32) as u16);
+        match data & 0xffff_ffff {
+            SOCKET => self.socket(id),
+            SESSION => self.session(id),
+            kick => self.kick(id, (kick - KICK) as u16, flags),
+        }
+    }
+
+    fn socket(&mut self, id: PortId) {
+        let Some(service) = self.services.get_mut(&id) else { return };
+        match &mut service.link {
+            Link::Uplink(_) => {
+                service.port.ready();
+                self.enqueue(id);
+            }
+            Link::Function { listener, session, .. } => match listener.accept(session.is_some()) {
+                Ok(Accepted::Client(socket, peer)) => {
+                    let mut fresh = Box::new(Session::new(socket));
+                    fresh.limit_dma_maps(nicety_memory::MAX_REGIONS);
+                    let deadline = self.clock.now().after(HANDSHAKE);
+                    self.timers.push(Reverse((deadline, id)));
+                    let (session, _) = session.insert((fresh, deadline));
+                    let added = epoll::add(&self.epoll, session.as_fd(), token(id, SESSION), EventFlags::IN);
+                    info!(port = service.name, pid = peer.map(|p| p.pid), "a VMM has connected");
+                    if let Err(error) = added {
+                        warn!(port = service.name, "its connection cannot be watched: {error}");
+                    }
+                    service.port.attach();
+                }
+                Ok(Accepted::Refused(peer)) => {
+                    let pid = peer.map(|p| p.pid);
+                    warn!(port = service.name, pid, "a second VMM was refused: the port has one already");
+                }
+                Ok(Accepted::Nobody) => {}
+                Err(error) => warn!(port = service.name, "a connection was not accepted: {error}"),
+            },
+            Link::Rings { .. } => {}
+        }
+    }
+
+    fn session(&mut self, id: PortId) {
+        self.settle_flood(id);
+        let Some(service) = self.services.get_mut(&id) else { return };
+        let Link::Function { device, session: Some((session, _)), .. } = &mut service.link else { return };
+        let had = (session.wants_read(), session.wants_write());
+        let result = loop {
+            match session.receive(device.as_mut()) {
+                Ok(progress) if progress.more && !session.wants_write() => {}
+                Ok(_) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        if let Err(error) = result {
+            let closed = matches!(error, SessionError::Closed);
+            self.disconnect(id, if closed { Why::Closed } else { Why::Broken(error) });
+            return;
+        }
+        let wants = (session.wants_read(), session.wants_write());
+        if wants != had {
+            let mut flags = EventFlags::empty();
+            flags.set(EventFlags::IN, wants.0);
+            flags.set(EventFlags::OUT, wants.1);
+            let _its_session_is_watched = epoll::modify(&self.epoll, session.as_fd(), token(id, SESSION), flags);
+        }
+    }
+
+    /// The VM is gone, or must go: the port waits for the next one.
+    fn disconnect(&mut self, id: PortId, why: Why) {
+        let now = self.clock.now();
+        let Some(service) = self.services.get_mut(&id) else { return };
+        if let Link::Function { device, session, .. } = &mut service.link
+            && let Some((mut session, _)) = session.take()
+        {
+            match &why {
+                Why::Closed => info!(port = service.name, "the VMM has disconnected"),
+                Why::Removed => info!(port = service.name, "the VMM is disconnected: its port is closed"),
+                Why::Silent => warn!(port = service.name, "the VMM is disconnected: it said nothing for {HANDSHAKE:?}"),
+                Why::Damaged => warn!(
+                    port = service.name,
+                    "the VMM is disconnected: it took back memory that it had shared (was its memory file truncated?)"
+                ),
+                Why::Broken(error) => warn!(port = service.name, "the VMM is disconnected: {error}"),
+            }
+            debug!(port = service.name, counters = ?session.counters(), "its session");
+            session.disconnect(device.as_mut());
+            let _it_closes_anyway = epoll::delete(&self.epoll, session.as_fd());
+            service.port.detach(now);
+            device.renew();
+        } else if let Link::Rings { .. } = &service.link
+            && matches!(why, Why::Damaged)
+        {
+            warn!(port = service.name, "the front end took back memory that it had shared: its port is stopped");
+            service.port.detach(now);
+        }
+    }
+
+    fn kick(&mut self, id: PortId, ring: u16, flags: EventFlags) {
+        let Some(Service { link: Link::Rings { kicks }, port, .. }) = self.services.get_mut(&id) else { return };
+        let Some(Some(bell)) = kicks.get(usize::from(ring)) else { return };
+        if bell.clear() {
+            let now = self.clock.now();
+            port.with_rings(now, |rings, cx| rings.kick(ring, cx));
+        } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            let _watched_until_now = epoll::delete(&self.epoll, bell);
+            kicks[usize::from(ring)] = None;
+        }
+    }
+}

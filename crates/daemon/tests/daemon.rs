@@ -1,0 +1,242 @@
+//! A daemon with real sockets, and VMMs that behave, leave, cheat or stay silent: each with one worker and with two.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nicety_adapters::{Settings, find};
+use nicety_daemon::daemon::{Daemon, PortSpec, StartError};
+use nicety_memory::shared_file;
+use nicety_switch::Limits;
+use nicety_vfio_user::{Client, ClientError, DmaProtection, DmaRange};
+
+const CONFIG: u32 = 7;
+const BOTH: DmaProtection = DmaProtection { read: true, write: true };
+
+/// A folder of its own, gone at the end; and how many workers the daemon in it has.
+struct Folder {
+    path: PathBuf,
+    workers: usize,
+}
+
+impl Folder {
+    fn new(name: &str, workers: usize) -> Self {
+        let path = std::env::temp_dir().join(format!("nicety-{name}-{workers}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self { path, workers }
+    }
+
+    fn spec(&self, name: &str, adapter: &str, last: u8) -> PortSpec {
+        PortSpec {
+            name: name.to_owned(),
+            entry: find(adapter).unwrap(),
+            settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, last])),
+            socket: self.path.join(format!("{name}.sock")),
+            mapped: false,
+            buffer_bytes: 1 << 20,
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _it_may_be_gone = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+fn daemon(folder: &Folder, ports: &[(&str, &str)]) -> Daemon {
+    let daemon = Daemon::start(Limits::default(), folder.workers).unwrap();
+    for (i, (name, adapter)) in ports.iter().enumerate() {
+        daemon.open(folder.spec(name, adapter, i as u8 + 1)).unwrap();
+    }
+    daemon
+}
+
+/// Waits for something that another thread does, with a bound.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < end, "{what}: not within 20 s");
+        std::thread::yield_now();
+    }
+}
+
+fn attached(daemon: &Daemon, port: &str) -> bool {
+    daemon.views().iter().any(|view| view.name == port && view.state.attached)
+}
+
+fn identity(client: &mut Client) -> u32 {
+    let mut id = [0; 4];
+    client.region_read(CONFIG, 0, &mut id).unwrap();
+    u32::from_le_bytes(id)
+}
+
+/// A client, once the port is free: the daemon sees the last one's end a moment after it.
+fn connect(path: &Path) -> Client {
+    let mut client = None;
+    until("a connection", || {
+        client = Client::connect(path).ok();
+        client.is_some()
+    });
+    client.unwrap()
+}
+
+fn a_vmm_finds_its_adapter_leaves_and_the_next_one_finds_it_as_new(workers: usize) {
+    let folder = Folder::new("again", workers);
+    let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "vmxnet3")]);
+    for _ in 0..3 {
+        let mut one = connect(&folder.path.join("vm1.sock"));
+        let mut two = connect(&folder.path.join("vm2.sock"));
+        assert_eq!((identity(&mut one), identity(&mut two)), (0x100e_8086, 0x07b0_15ad));
+        let mut command = [0xff; 2];
+        one.region_read(CONFIG, 4, &mut command).unwrap();
+        assert_eq!(command, [0, 0], "as new");
+        one.region_write(CONFIG, 4, &[7, 0]).unwrap();
+        one.region_read(CONFIG, 4, &mut command).unwrap();
+        assert_eq!(command, [7, 0]);
+        drop((one, two));
+        until("both ports free", || !attached(&daemon, "vm1") && !attached(&daemon, "vm2"));
+    }
+}
+
+fn a_second_vmm_on_one_port_is_refused_and_hurts_nobody(workers: usize) {
+    let folder = Folder::new("second", workers);
+    let _daemon = daemon(&folder, &[("vm1", "e1000")]);
+    let path = folder.path.join("vm1.sock");
+    let mut first = connect(&path);
+    assert!(Client::connect(&path).is_err());
+    assert_eq!(identity(&mut first), 0x100e_8086);
+}
+
+fn sockets_are_the_owners_alone_and_gone_at_the_end(workers: usize) {
+    let folder = Folder::new("mode", workers);
+    let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "virtio-net")]);
+    let paths = [folder.path.join("vm1.sock"), folder.path.join("vm2.sock")];
+    for path in &paths {
+        assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
+    }
+    daemon.stop();
+    assert!(paths.iter().all(|path| !path.exists()));
+}
+
+fn a_path_that_is_taken_or_too_long_or_no_socket_is_named_and_left_alone(workers: usize) {
+    let folder = Folder::new("paths", workers);
+    let daemon = daemon(&folder, &[("vm1", "e1000")]);
+    let taken = daemon.open(PortSpec { name: "vm2".to_owned(), ..folder.spec("vm1", "e1000", 2) }).unwrap_err();
+    assert!(taken.to_string().contains("vm2") && taken.to_string().contains("served by another process"), "{taken}");
+    let mut spec = folder.spec("vm3", "e1000", 3);
+    spec.socket = folder.path.join("x".repeat(120));
+    assert!(daemon.open(spec).unwrap_err().to_string().contains("limit is 107"));
+    let file = folder.path.join("vm4.sock");
+    std::fs::write(&file, "mine").unwrap();
+    let error = daemon.open(folder.spec("vm4", "e1000", 4)).unwrap_err();
+    assert!(matches!(error, StartError::Socket { .. }), "{error}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    assert!(matches!(
+        daemon.open(PortSpec { mapped: true, ..folder.spec("vm5", "e1000", 5) }),
+        Err(StartError::Doorbells { .. })
+    ));
+}
+
+fn a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does(workers: usize) {
+    let folder = Folder::new("truncate", workers);
+    let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "e1000")]);
+    let mut cheat = connect(&folder.path.join("vm1.sock"));
+    let mut honest = connect(&folder.path.join("vm2.sock"));
+    let file = rustix::fs::memfd_create("cheat", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 1 << 20).unwrap();
+    cheat.dma_map(DmaRange { address: 0, size: 1 << 20 }, BOTH, Some((file.as_fd(), 0))).unwrap();
+    rustix::fs::ftruncate(&file, 0).unwrap();
+    // One transmit descriptor at address 0, as the datasheet has it: 82540EM, sections 13.4.33 to 13.4.38. Whatever
+    // touches the memory first ends the connection: the rest of the writes may find nobody.
+    let gone = |result: Result<(), ClientError>| drop(result);
+    gone(cheat.region_write(CONFIG, 4, &[7, 0]));
+    for (register, value) in [(0x3800u64, 0u32), (0x3808, 128), (0x3810, 0), (0x0400, 2), (0x3818, 1)] {
+        gone(cheat.region_write(0, register, &value.to_le_bytes()));
+    }
+    until("the cheat's end", || !attached(&daemon, "vm1"));
+    assert_eq!(identity(&mut honest), 0x100e_8086);
+    assert!(attached(&daemon, "vm2"));
+    drop(cheat);
+    let mut next = connect(&folder.path.join("vm1.sock"));
+    assert_eq!(identity(&mut next), 0x100e_8086, "the port serves the next one");
+}
+
+fn memory_that_is_not_shared_is_told_and_not_touched(workers: usize) {
+    let folder = Folder::new("absent", workers);
+    let daemon = daemon(&folder, &[("vm1", "e1000")]);
+    let mut client = connect(&folder.path.join("vm1.sock"));
+    client.dma_map(DmaRange { address: 0, size: 64 << 20 }, BOTH, None).unwrap();
+    let view = daemon.views().into_iter().find(|view| view.name == "vm1").unwrap();
+    assert_eq!((view.state.absent_bytes, view.state.shared_bytes), (64 << 20, 0));
+}
+
+fn one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone(workers: usize) {
+    let folder = Folder::new("twice", workers);
+    let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "vmxnet3")]);
+    let file = shared_file("both", 1 << 20).unwrap();
+    let mut clients = [connect(&folder.path.join("vm1.sock")), connect(&folder.path.join("vm2.sock"))];
+    let range = DmaRange { address: 0x10_0000, size: 1 << 20 };
+    for client in &mut clients {
+        client.dma_map(range, BOTH, Some((file.as_fd(), 0))).unwrap();
+        assert!(client.dma_map(range, BOTH, Some((file.as_fd(), 0))).is_err(), "an overlap is refused");
+    }
+    clients[0].dma_unmap(range).unwrap();
+    let shared = |name: &str| daemon.views().iter().find(|v| v.name == name).map(|v| v.state.shared_bytes);
+    assert_eq!((shared("vm1"), shared("vm2")), (Some(0), Some(1 << 20)));
+}
+
+fn a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once(workers: usize) {
+    let folder = Folder::new("silent", workers);
+    let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "e1000")]);
+    let mut silent = UnixStream::connect(folder.path.join("vm1.sock")).unwrap();
+    silent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut nonsense = UnixStream::connect(folder.path.join("vm2.sock")).unwrap();
+    std::io::Write::write_all(&mut nonsense, &[0xff; 64]).unwrap();
+    let mut rest = Vec::new();
+    let _closed_or_reset = nonsense.read_to_end(&mut rest);
+    until("the port is free", || !attached(&daemon, "vm2"));
+    let began = Instant::now();
+    assert_eq!(silent.read(&mut [0; 16]).unwrap(), 0, "the end of the stream");
+    assert!(began.elapsed() < Duration::from_secs(30));
+    let mut next = connect(&folder.path.join("vm1.sock"));
+    assert_eq!(identity(&mut next), 0x100e_8086);
+}
+
+fn a_port_is_closed_while_a_vmm_is_on_it_and_its_name_is_free_again(workers: usize) {
+    let folder = Folder::new("close", workers);
+    let daemon = daemon(&folder, &[("vm1", "e1000")]);
+    let mut client = connect(&folder.path.join("vm1.sock"));
+    assert_eq!(identity(&mut client), 0x100e_8086);
+    assert!(daemon.close("vm1") && !daemon.close("vm1"));
+    assert!(client.region_read(CONFIG, 0, &mut [0; 4]).is_err());
+    daemon.open(folder.spec("vm1", "vmxnet3", 1)).unwrap();
+    assert_eq!(identity(&mut connect(&folder.path.join("vm1.sock"))), 0x07b0_15ad);
+}
+
+/// Each of these sentences is proved with one worker, and with two.
+macro_rules! with_one_worker_and_with_two {
+    ($($name:ident),+ $(,)?) => {
+        mod with_one_worker {
+            $(#[test] fn $name() { super::$name(1) })+
+        }
+        mod with_two_workers {
+            $(#[test] fn $name() { super::$name(2) })+
+        }
+    };
+}
+
+with_one_worker_and_with_two!(
+    a_vmm_finds_its_adapter_leaves_and_the_next_one_finds_it_as_new,
+    a_second_vmm_on_one_port_is_refused_and_hurts_nobody,
+    sockets_are_the_owners_alone_and_gone_at_the_end,
+    a_path_that_is_taken_or_too_long_or_no_socket_is_named_and_left_alone,
+    a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does,
+    memory_that_is_not_shared_is_told_and_not_touched,
+    one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone,
+    a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once,
+    a_port_is_closed_while_a_vmm_is_on_it_and_its_name_is_free_again,
+);

@@ -1,0 +1,52 @@
+//! A piece of guest memory, given away from its beginning on.
+
+use crate::DriverError;
+
+/// Guest memory that belongs to one driver. What was taken is never given back: a driver keeps its rings and buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct Arena {
+    next: u64,
+    end: u64,
+}
+
+impl Arena {
+    /// The `len` bytes from `base` on.
+    pub fn new(base: u64, len: u64) -> Arena {
+        Arena { next: base, end: base.saturating_add(len) }
+    }
+
+    /// Takes `len` bytes whose address is a multiple of `align`, a power of two. They must lie in one region of the
+    /// guest's memory.
+    pub fn take(&mut self, len: u64, align: u64) -> Result<u64, DriverError> {
+        let short = DriverError::NoRoom { wanted: len };
+        let Some(at) = self.next.checked_next_multiple_of(align.max(1)) else { return Err(short) };
+        match at.checked_add(len) {
+            Some(next) if next <= self.end => {
+                self.next = next;
+                Ok(at)
+            }
+            _ => Err(short),
+        }
+    }
+
+    /// Bytes that are left.
+    pub fn left(&self) -> u64 {
+        self.end.saturating_sub(self.next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_aligned_do_not_overlap_and_end_with_the_arena() {
+        let mut arena = Arena::new(0x1001, 0x2000);
+        assert_eq!(arena.take(16, 0x1000).unwrap(), 0x2000);
+        assert_eq!(arena.take(16, 16).unwrap(), 0x2010);
+        assert_eq!(arena.left(), 0x3001 - 0x2020);
+        assert!(matches!(arena.take(0x1000, 1), Err(DriverError::NoRoom { wanted: 0x1000 })));
+        assert_eq!(arena.take(0xfe1, 1).unwrap(), 0x2020);
+        assert!(arena.take(1, 1).is_err());
+    }
+}

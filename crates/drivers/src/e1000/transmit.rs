@@ -1,0 +1,188 @@
+//! The transmit ring (sections 3.3.5 to 3.3.7: legacy, context and data descriptors).
+
+use nicety_adapter::{Checksum, Offload};
+use nicety_frame::{L3Kind, Layout, checksum};
+use nicety_memory::{Map, Rights};
+
+use super::moderation::Moderation;
+use super::registers::*;
+use super::{RING, RING_BYTES};
+use crate::{Arena, DriverError};
+
+/// Bytes that one descriptor carries: Linux's limit for this family is as low.
+const BUFFER: u32 = 4096;
+/// Headers of a packet to segment at most: the context's header length has 8 bits.
+const HEADERS_MOST: usize = 255;
+
+#[derive(Debug, Default)]
+pub(super) struct Transmit {
+    pub ring: u64,
+    buffers: u64,
+    /// The next descriptor to fill.
+    next: u16,
+    /// The oldest one that is not taken back.
+    oldest: u16,
+    /// The tail that the device knows.
+    told: u16,
+    /// For the first descriptor of a packet: its last one, and its bytes.
+    ends: Vec<(u16, u32)>,
+}
+
+impl Transmit {
+    pub(super) fn new(memory: &Map, arena: &mut Arena) -> Result<Transmit, DriverError> {
+        let ring = arena.take(RING_BYTES.into(), 4096)?;
+        let buffers = arena.take(u64::from(RING) * u64::from(BUFFER), 4096)?;
+        memory.window(ring, RING_BYTES, Rights::BOTH)?.write(0, &[0; RING_BYTES as usize]);
+        Ok(Transmit { ring, buffers, ends: vec![(0, 0); usize::from(RING)], ..Transmit::default() })
+    }
+
+    fn room(&self) -> u16 {
+        (self.oldest + RING - self.next - 1) % RING
+    }
+
+    /// Takes back what the device has sent.
+    pub(super) fn reclaim(&mut self, memory: &Map, moderation: &mut Moderation) -> Result<(), DriverError> {
+        let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
+        while self.oldest != self.next {
+            let Some(&(last, bytes)) = self.ends.get(usize::from(self.oldest)) else { break };
+            if window.load_u32(usize::from(last) * DESCRIPTOR + 12) & TX_DD == 0 {
+                break;
+            }
+            moderation.sent(bytes as usize);
+            self.oldest = (last + 1) % RING;
+        }
+        Ok(())
+    }
+
+    /// Queues a packet. False if there is no room.
+    pub(super) fn queue(
+        &mut self,
+        memory: &Map,
+        packet: &[u8],
+        offload: &Offload,
+        moderation: &mut Moderation,
+    ) -> Result<bool, DriverError> {
+        let pieces = packet.len().div_ceil(BUFFER as usize);
+        let needed = u16::try_from(pieces + 1).unwrap_or(u16::MAX);
+        if self.room() < needed {
+            self.reclaim(memory, moderation)?;
+            if self.room() < needed {
+                return Ok(false);
+            }
+        }
+        let first = self.next;
+        let request = Request::of(packet, offload)?;
+        let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
+        let put = |index: u16, address: u64, third: u32, fourth: u32| {
+            let mut descriptor = [0; DESCRIPTOR];
+            descriptor[..8].copy_from_slice(&address.to_le_bytes());
+            descriptor[8..12].copy_from_slice(&third.to_le_bytes());
+            descriptor[12..].copy_from_slice(&fourth.to_le_bytes());
+            window.write(usize::from(index) * DESCRIPTOR, &descriptor);
+        };
+        if let Some((offsets, third, fourth)) = request.context {
+            put(self.next, offsets, third, fourth);
+            self.next = (self.next + 1) % RING;
+        }
+        let mut last = self.next;
+        for (number, piece) in packet.chunks(BUFFER as usize).enumerate() {
+            let buffer = self.buffers + u64::from(self.next) * u64::from(BUFFER);
+            memory.write(buffer, piece)?;
+            if number == 0
+                && let Some((head, len)) = &request.head
+            {
+                memory.write(buffer, head.get(..*len).unwrap_or_default())?;
+            }
+            let end = if number + 1 == pieces { TX_EOP | TX_RS } else { 0 };
+            put(self.next, buffer, piece.len() as u32 | request.command | TX_IDE | end, request.options);
+            last = self.next;
+            self.next = (self.next + 1) % RING;
+        }
+        if let Some(end) = self.ends.get_mut(usize::from(first)) {
+            *end = (last, packet.len() as u32);
+        }
+        Ok(true)
+    }
+
+    /// The tail, if the device does not know it yet.
+    pub(super) fn doorbell(&mut self) -> Option<u16> {
+        let changed = self.told != self.next;
+        self.told = self.next;
+        changed.then_some(self.next)
+    }
+}
+
+/// A packet's offloads as descriptors say them.
+#[derive(Debug, PartialEq, Eq)]
+struct Request {
+    /// The first eight bytes, third and fourth word of the context descriptor.
+    context: Option<(u64, u32, u32)>,
+    /// What the data descriptors carry beside their length.
+    command: u32,
+    options: u32,
+    /// Headers that were changed for segmentation, and their length.
+    head: Option<([u8; HEADERS_MOST], usize)>,
+}
+
+impl Request {
+    fn of(packet: &[u8], offload: &Offload) -> Result<Request, DriverError> {
+        let Checksum::Partial { start, field } = offload.checksum else {
+            return Ok(Request { context: None, command: TX_IFCS, options: 0, head: None });
+        };
+        let [start_byte, field_byte] = [start, field].map(|offset| u8::try_from(offset).ok());
+        let (Some(start_byte), Some(field_byte)) = (start_byte, field_byte) else {
+            return Err(DriverError::Device("cannot make a checksum beyond byte 255 of a packet"));
+        };
+        // Transport checksum: start, field, end (0: the packet's).
+        let transport = u64::from(start_byte) << 32 | u64::from(field_byte) << 40;
+        let data = TX_DATA | TX_DEXT | TX_IFCS;
+        let Some(segment) = offload.segment else {
+            return Ok(Request {
+                context: Some((transport, TX_DEXT | TX_IDE | TX_CONTEXT_TCP, 0)),
+                command: data,
+                options: TX_TXSM,
+                head: None,
+            });
+        };
+        let headers = usize::from(segment.headers);
+        let layout = Layout::parse(packet);
+        let (Some(l3), Some(given)) = (layout.l3, packet.get(..headers).filter(|_| headers <= HEADERS_MOST)) else {
+            return Err(DriverError::Device("cannot segment what is not TCP over IP"));
+        };
+        // Section 3.5.8: lengths and the IP checksum are zero, the TCP checksum is the pseudo-header's without length.
+        let mut head = [0; HEADERS_MOST];
+        head[..headers].copy_from_slice(given);
+        let at = usize::from(l3.offset);
+        let zeros: &[usize] = if l3.kind == L3Kind::V4 { &[2, 3, 10, 11] } else { &[4, 5] };
+        for offset in zeros {
+            if let Some(byte) = head.get_mut(at + offset) {
+                *byte = 0;
+            }
+        }
+        let pseudo = checksum::pseudo(packet, &layout, 0).map_or(0, |sum| sum.fold());
+        let field = usize::from(field_byte);
+        if let Some(place) = head.get_mut(field..field + 2) {
+            place.copy_from_slice(&pseudo.to_be_bytes());
+        }
+        let (ip, kind, insert) = match l3.kind {
+            L3Kind::V4 => {
+                let end = u64::from(start.saturating_sub(1));
+                (at as u64 | (at as u64 + 10) << 8 | end << 16, TX_CONTEXT_IP, TX_IXSM)
+            }
+            L3Kind::V6 => (at as u64, 0, 0),
+        };
+        let payload = (packet.len() - headers) as u32;
+        let third = payload | TX_DEXT | TX_IDE | TX_CONTEXT_TCP | TX_TSE | kind;
+        let fourth = (headers as u32) << 8 | u32::from(segment.mss) << 16;
+        Ok(Request {
+            context: Some((ip | transport, third, fourth)),
+            command: data | TX_TSE,
+            options: TX_TXSM | insert,
+            head: Some((head, headers)),
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "transmit_test.rs"]
+mod tests;

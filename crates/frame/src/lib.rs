@@ -1,0 +1,35 @@
+//! Views, builders, checksums, segmentation and hashes of Ethernet to TCP (floor 1 of ARCHITECTURE.md).
+//!
+//! Every protocol module has the same three types: `View` reads a header in place, `Edit` changes one in place, and
+//! `Header` is the plain form that writes itself into a buffer. Views take the fixed part of their header as an array,
+//! so that no access after `parse` can be out of range. [`Layout`] says where the headers of a frame lie, and everything
+//! that works on a whole frame (checksums, segmentation, hashes) takes the head and its layout.
+//!
+//! Nothing here allocates: the crate has neither `std` nor `alloc` outside its tests.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod arp;
+mod bytes;
+pub mod checksum;
+pub mod crc;
+mod error;
+pub mod ethernet;
+pub mod ipv4;
+pub mod ipv6;
+pub mod layout;
+pub mod segment;
+pub mod tcp;
+pub mod toeplitz;
+pub mod udp;
+pub mod vlan;
+
+pub use checksum::Sum;
+pub use error::{BuildError, Malformed};
+pub use ethernet::Mac;
+pub use layout::{Fragment, L3, L3Kind, L4, L4Kind, Layout};
+pub use segment::{Segment, SegmentError, SegmentKind, Segmenter};
+pub use vlan::{Tag, Tci};

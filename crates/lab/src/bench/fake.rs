@@ -1,0 +1,99 @@
+//! A bench without guests: figures follow from the item alone, so that tests know what must come out.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::{Bench, BenchError, Latency, Measured, Outcome, Usage};
+use crate::method::{Contestant, Guests, Item, Load, Order, Server};
+
+/// What the bench is told to do wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Items whose text contains the first string end in the error.
+    On(String, BenchError),
+    /// The person presses Ctrl-C during the run of this number.
+    CancelAt(usize),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct FakeBench {
+    pub(crate) guests: Guests,
+    pub(crate) contestants: Vec<Contestant>,
+    pub(crate) overhead: Duration,
+    pub(crate) order: Order,
+    pub(crate) faults: Vec<Fault>,
+    pub(crate) ran: Vec<Item>,
+}
+
+impl FakeBench {
+    /// Two adapters, each served by two servers.
+    pub(crate) fn two_servers() -> FakeBench {
+        let of = |adapter| [Server::Nicety, Server::Qemu].map(|server| Contestant::new(adapter, server));
+        FakeBench {
+            guests: Guests::Qemu,
+            contestants: [of("e1000"), of("virtio-net")].concat(),
+            overhead: Duration::from_millis(100),
+            order: Order::EveryRun,
+            faults: Vec::new(),
+            ran: Vec::new(),
+        }
+    }
+
+    /// Mbit/s of a bulk run: virtio-net moves twice e1000's, Nicety 1.5 times QEMU's, and each round is 1 % faster.
+    fn megabits(item: &Item) -> f64 {
+        let adapter = if item.contestant.adapter == "virtio-net" { 2.0 } else { 1.0 };
+        let server = if item.contestant.server == Server::Nicety { 1.5 } else { 1.0 };
+        1_000.0 * adapter * server * (1.0 + f64::from(item.round) / 100.0)
+    }
+}
+
+impl Bench for FakeBench {
+    fn guests(&self) -> Guests {
+        self.guests
+    }
+
+    fn contestants(&self) -> Vec<Contestant> {
+        self.contestants.clone()
+    }
+
+    fn order(&self) -> Order {
+        self.order
+    }
+
+    fn overhead(&self) -> Duration {
+        self.overhead
+    }
+
+    fn run(&mut self, item: &Item, duration: Duration, cancel: &AtomicBool) -> Result<Measured, BenchError> {
+        let number = self.ran.len();
+        self.ran.push(item.clone());
+        for fault in &self.faults {
+            match fault {
+                Fault::On(text, error) if item.to_string().contains(text.as_str()) => return Err(error.clone()),
+                Fault::CancelAt(at) if *at == number => {
+                    cancel.store(true, Ordering::Relaxed);
+                    return Err(BenchError::Cancelled);
+                }
+                _ => {}
+            }
+        }
+        let payload_bytes = (Self::megabits(item) * duration.as_secs_f64() * 1e6 / 8.0) as u64;
+        let outcome = match item.load {
+            Load::RequestResponse => Outcome::Transactions {
+                count: payload_bytes / 1_000,
+                elapsed: duration,
+                latency: Latency::EveryNs((1..=100).map(|micros| micros * 1_000).collect()),
+            },
+            _ => Outcome::Bulk { payload_bytes, elapsed: duration },
+        };
+        let counted = |count| (item.contestant.server == Server::Nicety).then_some(count);
+        let usage = Usage {
+            frames: counted(10_000),
+            register_reads: counted(1_000),
+            register_writes: counted(2_000),
+            interrupts: counted(500),
+            cpu_seconds: Some(0.25),
+        };
+        Ok(Measured { outcome, usage })
+    }
+}

@@ -1,0 +1,158 @@
+//! The bench of embedded guests.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::rig::{Party, Program, Rig};
+use super::words::{Answer, Counts, Order};
+use crate::bench::{Bench, BenchError, Latency, Measured, Outcome, Usage};
+use crate::method::{Contestant, Guests, Item, Load, Plan, Server};
+use crate::progress::Progress;
+
+/// The adapters that have a driver, in the order of tables.
+pub(super) const ADAPTERS: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
+/// Connecting, telling, reporting.
+const OVERHEAD: Duration = Duration::from_millis(60);
+/// A first exchange, so that addresses are known on both sides and in the switch.
+const GREETING: Duration = Duration::from_millis(20);
+
+/// The bench: a daemon, two guests and a peer per adapter, started when they are first needed, and kept; idle ones sleep.
+pub struct Embedded {
+    program: Program,
+    rigs: BTreeMap<String, Rig>,
+}
+
+impl Embedded {
+    /// A bench whose daemons and guests are `program`.
+    pub fn new(program: Program) -> Embedded {
+        Embedded { program, rigs: BTreeMap::new() }
+    }
+
+    /// The processes that run now: whoever drops the bench may check that they are gone.
+    pub fn pids(&self) -> Vec<u32> {
+        self.rigs.values().flat_map(Rig::pids).collect()
+    }
+
+    fn rig(&mut self, adapter: &str, cancel: &AtomicBool) -> Result<&mut Rig, BenchError> {
+        if !self.rigs.contains_key(adapter) {
+            let mut rig = Rig::start(&self.program, adapter, cancel)?;
+            for (one, other) in [(Party::A, Party::Peer), (Party::A, Party::B)] {
+                transact(&mut rig, one, other, GREETING, cancel)?;
+            }
+            self.rigs.insert(adapter.to_owned(), rig);
+        }
+        self.rigs.get_mut(adapter).ok_or_else(|| BenchError::Failed("the guests have gone".to_owned()))
+    }
+}
+
+impl Bench for Embedded {
+    fn guests(&self) -> Guests {
+        Guests::Embedded
+    }
+
+    fn contestants(&self) -> Vec<Contestant> {
+        ADAPTERS.iter().map(|adapter| Contestant::new(*adapter, Server::Nicety)).collect()
+    }
+
+    fn overhead(&self) -> Duration {
+        OVERHEAD
+    }
+
+    fn prepare(&mut self, plan: &Plan, progress: &mut Progress, cancel: &AtomicBool) -> Result<(), BenchError> {
+        for contestant in &plan.contestants {
+            progress.step(&format!("starting {}", contestant.adapter));
+            match self.rig(&contestant.adapter, cancel) {
+                // A run will tell why, as this adapter's own trouble.
+                Ok(_) | Err(BenchError::Failed(_) | BenchError::Impossible(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, item: &Item, duration: Duration, cancel: &AtomicBool) -> Result<Measured, BenchError> {
+        let adapter = &item.contestant.adapter;
+        let rig = self.rig(adapter, cancel)?;
+        let measured = measure(rig, item.load, duration, cancel);
+        if measured.is_err() {
+            // Whatever is left of it would disturb the next try.
+            self.rigs.remove(adapter);
+        }
+        measured
+    }
+
+    fn notes(&self) -> Vec<String> {
+        [
+            "Embedded guests judge adapters under this project's own drivers, written from the datasheets with Linux's \
+             habits, and smoltcp's TCP with an MTU of 1500; every register access is a message of the real protocol.",
+            "Packets of up to 64 KB leave a guest for an adapter that segments them, as TSO packets do; between switch and \
+             outside peer they stay whole.",
+            "CPU time is the daemon's alone: adapters, switch and uplink; guests and peer are not in it.",
+            "Reads, writes and interrupts are counted at the guests, as messages and signals; both guests' together in guest \
+             to guest. A frame is one on the wire, after segmentation, seen by a guest.",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+}
+
+fn transact(
+    rig: &mut Rig,
+    from: Party,
+    to: Party,
+    duration: Duration,
+    cancel: &AtomicBool,
+) -> Result<(u64, Vec<u64>), BenchError> {
+    let order = Order::Transact { to: to.address(), seconds: duration.as_secs_f64() };
+    rig.order(from, &order, duration, cancel, |answer| match answer {
+        Answer::Transacted { elapsed_ns, each_ns } => Some((elapsed_ns, each_ns)),
+        _ => None,
+    })
+}
+
+fn measure(rig: &mut Rig, load: Load, duration: Duration, cancel: &AtomicBool) -> Result<Measured, BenchError> {
+    let (from, to) = match load {
+        Load::BulkTransmit | Load::RequestResponse => (Party::A, Party::Peer),
+        Load::BulkReceive => (Party::Peer, Party::A),
+        Load::GuestToGuest => (Party::A, Party::B),
+    };
+    let before = counts(rig, from, to, cancel)?;
+    let cpu_before = rig.daemon_cpu();
+    let outcome = if load == Load::RequestResponse {
+        let (elapsed_ns, each_ns) = transact(rig, from, to, duration, cancel)?;
+        let elapsed = Duration::from_nanos(elapsed_ns);
+        Outcome::Transactions { count: each_ns.len() as u64, elapsed, latency: Latency::EveryNs(each_ns) }
+    } else {
+        let order = Order::Send { to: to.address(), seconds: duration.as_secs_f64() };
+        rig.order(from, &order, duration, cancel, |answer| matches!(answer, Answer::Sent { .. }).then_some(()))?;
+        let arrived = rig.counts(to, cancel)?;
+        let elapsed = Duration::from_nanos(arrived.discarded_ns);
+        Outcome::Bulk { payload_bytes: arrived.discarded_bytes, elapsed }
+    };
+    let cpu_after = rig.daemon_cpu();
+    let after = counts(rig, from, to, cancel)?;
+    let usage = Usage {
+        frames: Some(after.frames - before.frames),
+        register_reads: Some(after.reads - before.reads),
+        register_writes: Some(after.writes - before.writes),
+        interrupts: Some(after.interrupts - before.interrupts),
+        cpu_seconds: cpu_after.zip(cpu_before).map(|(after, before)| after - before),
+    };
+    Ok(Measured { outcome, usage })
+}
+
+/// The counts of those guests that take part.
+fn counts(rig: &mut Rig, from: Party, to: Party, cancel: &AtomicBool) -> Result<Counts, BenchError> {
+    let mut sum = Counts::default();
+    for party in [from, to] {
+        if party != Party::Peer {
+            let counts = rig.counts(party, cancel)?;
+            sum.reads += counts.reads;
+            sum.writes += counts.writes;
+            sum.interrupts += counts.interrupts;
+            sum.frames += counts.frames;
+        }
+    }
+    Ok(sum)
+}

@@ -1,0 +1,108 @@
+//! A guest's process, seen from the bench. Dropped, it is gone.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::words::{Answer, Order};
+use crate::bench::BenchError;
+
+/// How often a waiting bench looks whether the person has stopped it.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a process may take to end by itself.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// See the module's page.
+pub(super) struct GuestProcess {
+    name: String,
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: Receiver<Answer>,
+}
+
+impl GuestProcess {
+    /// Starts a guest.
+    pub(super) fn start(name: &str, mut command: Command) -> Result<GuestProcess, BenchError> {
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn();
+        let mut child = started.map_err(|error| BenchError::Fatal(format!("starting {name}: {error}")))?;
+        let (orders, output) = (child.stdin.take(), child.stdout.take());
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            let lines = output.map(BufReader::new).into_iter().flat_map(BufRead::lines).map_while(Result::ok);
+            for line in lines {
+                let answer = serde_json::from_str(&line).unwrap_or(Answer::Failed(line));
+                if sender.send(answer).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(GuestProcess { name: name.to_owned(), child, orders, answers })
+    }
+
+    /// The process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives an order.
+    pub(super) fn tell(&mut self, order: &Order) -> Result<(), BenchError> {
+        let mut line = serde_json::to_vec(order).map_err(|error| BenchError::Fatal(error.to_string()))?;
+        line.push(b'\n');
+        let told = self.orders.as_mut().map(|orders| orders.write_all(&line));
+        match told {
+            Some(Ok(())) => Ok(()),
+            _ => Err(self.gone()),
+        }
+    }
+
+    /// Waits for an answer.
+    pub(super) fn hear(&mut self, most: Duration, cancel: &AtomicBool) -> Result<Answer, BenchError> {
+        let give_up = Instant::now() + most;
+        loop {
+            match self.answers.recv_timeout(LOOK) {
+                Ok(Answer::Failed(why)) => return Err(BenchError::Failed(format!("{}: {why}", self.name))),
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
+                Err(RecvTimeoutError::Timeout) if cancel.load(Ordering::Relaxed) => return Err(BenchError::Cancelled),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= give_up => {
+                    return Err(BenchError::Failed(format!("{} does not answer", self.name)));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn gone(&mut self) -> BenchError {
+        // Its last words say more than its absence.
+        while let Ok(answer) = self.answers.try_recv() {
+            if let Answer::Failed(why) = answer {
+                return BenchError::Failed(format!("{}: {why}", self.name));
+            }
+        }
+        BenchError::Failed(format!("{} has ended", self.name))
+    }
+}
+
+impl Drop for GuestProcess {
+    fn drop(&mut self) {
+        drop(self.orders.take());
+        reap(&mut self.child);
+    }
+}
+
+/// Waits a little for a process that has been told to end, then ends it.
+pub(super) fn reap(child: &mut Child) {
+    let give_up = Instant::now() + PATIENCE;
+    while Instant::now() < give_up {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // It may have ended meanwhile: then there is nothing to do.
+    let _ended = child.kill();
+    let _status = child.wait();
+}

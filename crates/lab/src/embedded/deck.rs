@@ -1,0 +1,198 @@
+//! A link as smoltcp's device: what was received and waits, what is to be sent and has no room yet, and the offloads of
+//! both.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+
+use nicety_adapter::{Checksum, Offload, Segment, SegmentKind};
+use nicety_frame::checksum::{self, Verdict};
+use nicety_frame::{L3Kind, L4Kind, Layout};
+use smoltcp::phy::{self, Device, DeviceCapabilities, Medium, PacketMeta};
+use smoltcp::time::Instant;
+
+use super::link::{GuestError, Link};
+
+/// The largest frame: an MTU of 1500 and the Ethernet header.
+const FRAME: usize = 1514;
+
+/// See the module's page.
+pub struct Deck {
+    incoming: VecDeque<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+    out: Out,
+    frames_received: u64,
+}
+
+struct Out {
+    link: Box<dyn Link>,
+    checksum: bool,
+    packet: Vec<u8>,
+    waiting: VecDeque<(Vec<u8>, Offload)>,
+    error: Option<GuestError>,
+    frames: u64,
+}
+
+impl Deck {
+    /// Over this link.
+    pub fn new(link: Box<dyn Link>) -> Deck {
+        let (checksum, _) = link.offloads();
+        let (packet, waiting) = (Vec::new(), VecDeque::new());
+        let out = Out { link, checksum, packet, waiting, error: None, frames: 0 };
+        Deck { incoming: VecDeque::new(), spare: Vec::new(), out, frames_received: 0 }
+    }
+
+    /// The link.
+    pub fn link(&mut self) -> &mut dyn Link {
+        self.out.link.as_mut()
+    }
+
+    /// Frames sent and received.
+    pub fn frames(&self) -> u64 {
+        self.out.frames + self.frames_received
+    }
+
+    /// Whether something waits for room: nothing more is sent until the link interrupts.
+    pub fn blocked(&self) -> bool {
+        !self.out.waiting.is_empty()
+    }
+
+    /// Takes up to `budget` packets from the link. True if there may be more.
+    pub fn fill(&mut self, budget: usize) -> Result<bool, GuestError> {
+        let Deck { incoming, spare, out, frames_received } = self;
+        let taken = out.link.receive(budget, &mut |packet, info| {
+            *frames_received += u64::from(info.frames);
+            // As an operating system does: what the adapter does not vouch for is summed here.
+            if info.checksum_good || checksum::check(packet, &Layout::parse(packet)) != Verdict::Bad {
+                let empty = spare.pop().unwrap_or_default();
+                incoming.push_back(std::mem::replace(packet, empty));
+            }
+        })?;
+        Ok(taken >= budget)
+    }
+
+    /// Tries again what had no room.
+    pub fn retry(&mut self) -> Result<(), GuestError> {
+        while let Some((packet, offload)) = self.out.waiting.front() {
+            if !self.out.link.transmit(packet, offload)? {
+                break;
+            }
+            self.out.waiting.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Tells the link of what was sent; says what went wrong in sending it.
+    pub fn flush(&mut self) -> Result<(), GuestError> {
+        match self.out.error.take() {
+            Some(error) => Err(error),
+            None => self.out.link.flush(),
+        }
+    }
+}
+
+impl Out {
+    /// What is left to the link, once the packet says what it needs.
+    fn offload(&mut self, segment_bytes: Option<u16>) -> Offload {
+        let layout = Layout::parse(&self.packet);
+        let Some(l4) = layout.l4.filter(|l4| l4.kind == L4Kind::Tcp) else { return Offload::default() };
+        if !self.checksum {
+            checksum::fill(&mut self.packet, &layout);
+            return Offload::default();
+        }
+        let at = l4.checksum_at();
+        let len = (self.packet.len() - usize::from(l4.offset)) as u32;
+        let pseudo = checksum::pseudo(&self.packet, &layout, len).map_or(0, |sum| sum.fold());
+        if let Some(field) = self.packet.get_mut(at..at + 2) {
+            field.copy_from_slice(&pseudo.to_be_bytes());
+        }
+        let checksum = Checksum::Partial { start: l4.offset, field: at as u16 };
+        let cut = segment_bytes.filter(|_| layout.l3.is_some_and(|l3| l3.kind == L3Kind::V4));
+        let segment = cut.map(|mss| Segment { kind: SegmentKind::Tcp, mss, headers: layout.headers_len });
+        Offload { checksum, segment }
+    }
+
+    fn send(&mut self, meta: PacketMeta) {
+        let offload = self.offload(meta.segmentation_offload_size.map(|size| size.get()));
+        self.frames += offload.segment.map_or(1, |cut| {
+            self.packet.len().saturating_sub(cut.headers.into()).div_ceil(usize::from(cut.mss).max(1)) as u64
+        });
+        let sent = match self.waiting.is_empty() {
+            true => self.link.transmit(&self.packet, &offload),
+            false => Ok(false),
+        };
+        match sent {
+            Ok(true) => {}
+            Ok(false) => self.waiting.push_back((std::mem::take(&mut self.packet), offload)),
+            Err(error) => self.error = Some(error),
+        }
+    }
+}
+
+/// A received packet.
+pub struct Arrived<'a> {
+    packet: Vec<u8>,
+    spare: &'a mut Vec<Vec<u8>>,
+}
+
+impl phy::RxToken for Arrived<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(mut self, f: F) -> R {
+        let result = f(&self.packet);
+        self.packet.clear();
+        self.spare.push(self.packet);
+        result
+    }
+}
+
+/// A packet to be written.
+pub struct Leaving<'a> {
+    out: &'a mut Out,
+    meta: PacketMeta,
+}
+
+impl std::fmt::Debug for Out {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Out").field("frames", &self.frames).finish_non_exhaustive()
+    }
+}
+
+impl phy::TxToken for Leaving<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        // smoltcp writes every byte of it.
+        self.out.packet.resize(len, 0);
+        let result = f(&mut self.out.packet);
+        self.out.send(self.meta);
+        result
+    }
+
+    fn set_meta(&mut self, meta: PacketMeta) {
+        self.meta = meta;
+    }
+}
+
+impl Device for Deck {
+    type RxToken<'a> = Arrived<'a>;
+    type TxToken<'a> = Leaving<'a>;
+
+    fn receive(&mut self, _now: Instant) -> Option<(Arrived<'_>, Leaving<'_>)> {
+        let packet = self.incoming.pop_front()?;
+        let leaving = Leaving { out: &mut self.out, meta: PacketMeta::default() };
+        Some((Arrived { packet, spare: &mut self.spare }, leaving))
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<Leaving<'_>> {
+        let room = self.out.waiting.is_empty() && self.out.error.is_none();
+        room.then(|| Leaving { out: &mut self.out, meta: PacketMeta::default() })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = FRAME;
+        // Both ways, TCP's checksums are this module's and the adapter's.
+        capabilities.checksum.tcp = phy::Checksum::None;
+        let (_, segment_bytes) = self.out.link.offloads();
+        let segment_bytes = NonZeroUsize::new(segment_bytes as usize).filter(|bytes| bytes.get() > FRAME);
+        capabilities.segmentation.tcpv4 = segment_bytes.filter(|_| self.out.checksum);
+        capabilities
+    }
+}

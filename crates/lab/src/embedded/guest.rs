@@ -1,0 +1,312 @@
+//! The embedded guest: a process of its own that sleeps until its adapter interrupts, a timer of TCP ends, or its bench
+//! has an order. It never spins.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nicety_drivers::{Arena, BUDGET, Driver, E1000, Vmxnet3};
+use nicety_frame::Mac;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use smoltcp::iface::{Config, Interface};
+use smoltcp::time::Instant as TcpInstant;
+use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address, Ipv4Cidr};
+
+use super::cpu;
+use super::deck::Deck;
+use super::link::{Driven, GuestError, Link};
+use super::pair::PairLink;
+use super::station::{Station, Task};
+use super::vfio::VfioBus;
+use super::vhost::VhostLink;
+use super::words::{Answer, Attach, Counts, Order};
+
+/// The first word of the hidden command that is a guest.
+pub const GUEST: &str = "guest";
+/// The first word of the hidden command that becomes another program, which ends when its parent does.
+pub const EXEC: &str = "exec";
+
+/// Guest memory, all of it shared with the adapter's server.
+const MEMORY_BYTES: u64 = 32 << 20;
+/// The first page stays empty, so that address 0 is nobody's.
+const ARENA_BASE: u64 = 4096;
+/// How long the other side's socket may take to appear, and the link to come up.
+const PATIENCE: Duration = Duration::from_secs(5);
+const ORDER_BYTES: usize = 64 << 10;
+
+/// The hidden command: `guest` reads orders from standard input until its end; `exec PARENT PROGRAM ARGUMENT...` becomes
+/// that program, and ends with the process PARENT that started it. Returns the exit code.
+pub fn guest_main(args: &[OsString]) -> i32 {
+    match args.split_first() {
+        Some((word, [])) if word == GUEST => guest(),
+        Some((word, rest)) if word == EXEC => exec(rest),
+        _ => {
+            eprintln!("this command is for `nicety compare` itself");
+            2
+        }
+    }
+}
+
+fn exec(args: &[OsString]) -> i32 {
+    let [parent, program, args @ ..] = args else { return 2 };
+    let parent = parent.to_str().and_then(|number| number.parse().ok()).and_then(Pid::from_raw);
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
+        eprintln!("{error}");
+        return 1;
+    }
+    // If the parent went before that call, nobody would tell.
+    if parent.is_none() || getppid() != parent {
+        return 1;
+    }
+    let error = std::process::Command::new(program).args(args).exec();
+    eprintln!("{}: {error}", Path::new(program).display());
+    1
+}
+
+fn guest() -> i32 {
+    let mut orders = Orders { pending: Vec::new(), ended: false };
+    match serve(&mut orders) {
+        Ok(()) => 0,
+        Err(error) => {
+            let _nobody_listens = say(&Answer::Failed(error.to_string()));
+            1
+        }
+    }
+}
+
+fn say(answer: &Answer) -> Result<(), GuestError> {
+    let mut line = serde_json::to_vec(answer).map_err(|error| GuestError::Peer(error.to_string()))?;
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(&line).and_then(|()| out.flush()).map_err(|error| GuestError::Peer(error.to_string()))
+}
+
+/// Standard input, by lines.
+struct Orders {
+    pending: Vec<u8>,
+    ended: bool,
+}
+
+impl Orders {
+    /// Reads what is there.
+    fn read(&mut self) -> Result<(), GuestError> {
+        let mut bytes = [0; 4096];
+        match rustix::io::read(std::io::stdin(), &mut bytes) {
+            Ok(0) => self.ended = true,
+            Ok(n) => self.pending.extend_from_slice(bytes.get(..n).unwrap_or_default()),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => return Err(GuestError::System("reading orders", errno)),
+        }
+        if self.pending.len() > ORDER_BYTES {
+            return Err(GuestError::Peer("an order is too long".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<Order>, GuestError> {
+        let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') else { return Ok(None) };
+        let line: Vec<u8> = self.pending.drain(..=end).collect();
+        serde_json::from_slice(&line).map(Some).map_err(|error| GuestError::Peer(format!("no order: {error}")))
+    }
+
+    fn wait(&mut self) -> Result<Option<Order>, GuestError> {
+        loop {
+            match self.next()? {
+                None if self.ended => return Ok(None),
+                None => self.read()?,
+                order => return Ok(order),
+            }
+        }
+    }
+}
+
+fn attach(attach: &Attach) -> Result<Box<dyn Link>, GuestError> {
+    let begun = Instant::now();
+    loop {
+        let tried: Result<Box<dyn Link>, GuestError> = match attach {
+            Attach::VfioUser { driver, socket } => vfio(driver, socket),
+            Attach::VhostUser { socket } => vhost(socket),
+            Attach::Pair { socket, mac } => match PairLink::connect(socket, Mac(*mac)) {
+                Ok(link) => Ok(Box::new(link)),
+                Err(errno) => Err(GuestError::Peer(format!("{}: {errno}", socket.display()))),
+            },
+        };
+        match tried {
+            // The daemon is about to make its sockets.
+            Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
+            other => return other,
+        }
+    }
+}
+
+fn vfio(name: &str, socket: &Path) -> Result<Box<dyn Link>, GuestError> {
+    let arena = Arena::new(ARENA_BASE, MEMORY_BYTES - ARENA_BASE);
+    let driver: Box<dyn Driver> = match name {
+        "e1000" => Box::new(E1000::new(arena)),
+        "vmxnet3" => Box::new(Vmxnet3::new(arena)),
+        other => return Err(GuestError::Peer(format!("there is no driver for «{other}»"))),
+    };
+    let bus = VfioBus::connect(socket, MEMORY_BYTES).map_err(|error| GuestError::Peer(error.to_string()))?;
+    Ok(Box::new(Driven::open(driver, bus)?))
+}
+
+fn vhost(socket: &Path) -> Result<Box<dyn Link>, GuestError> {
+    let arena = Arena::new(ARENA_BASE, MEMORY_BYTES - ARENA_BASE);
+    Ok(Box::new(VhostLink::open(socket, MEMORY_BYTES, arena)?))
+}
+
+fn serve(orders: &mut Orders) -> Result<(), GuestError> {
+    let (to, address) = match orders.wait()? {
+        Some(Order::Configure { attach, address }) => (attach, address),
+        Some(_) => return Err(GuestError::Peer("the first order must be to configure".to_owned())),
+        None => return Ok(()),
+    };
+    let mut guest = Guest::new(attach(&to)?, address);
+    guest.become_ready(orders)?;
+    say(&Answer::Ready)?;
+    while !orders.ended {
+        while let Some(order) = orders.next()? {
+            guest.obey(&order)?;
+        }
+        guest.turn()?;
+        guest.sleep(orders, None)?;
+    }
+    guest.deck.link().close()
+}
+
+struct Guest {
+    deck: Deck,
+    iface: Interface,
+    station: Station,
+    begun: Instant,
+    /// Interrupts are masked, and there may be packets.
+    polling: bool,
+}
+
+impl Guest {
+    fn new(link: Box<dyn Link>, address: [u8; 4]) -> Guest {
+        let mac = link.mac();
+        let mut deck = Deck::new(link);
+        let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac.0)));
+        config.random_seed = u64::from(u32::from_be_bytes(address));
+        let mut iface = Interface::new(config, &mut deck, TcpInstant::ZERO);
+        iface.update_ip_addrs(|addresses| {
+            // The list is empty and holds at least one.
+            let _full = addresses.push(IpCidr::Ipv4(Ipv4Cidr::new(Ipv4Address::from(address), 24)));
+        });
+        Guest { deck, iface, station: Station::new(), begun: Instant::now(), polling: false }
+    }
+
+    fn become_ready(&mut self, orders: &mut Orders) -> Result<(), GuestError> {
+        let give_up = Instant::now() + PATIENCE;
+        while !self.deck.link().up() {
+            if Instant::now() >= give_up {
+                return Err(GuestError::Peer("the link does not come up".to_owned()));
+            }
+            if orders.ended {
+                break;
+            }
+            self.sleep(orders, Some(give_up))?;
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, order: &Order) -> Result<(), GuestError> {
+        let begun = match *order {
+            Order::Send { to, seconds } => self.station.begin(&mut self.iface, Task::Send, to, seconds),
+            Order::Transact { to, seconds } => self.station.begin(&mut self.iface, Task::Transact, to, seconds),
+            Order::Report => return say(&Answer::Counts(self.counts())),
+            Order::Configure { .. } => Err("the guest is configured already".to_owned()),
+        };
+        begun.map_err(GuestError::Peer)
+    }
+
+    fn counts(&mut self) -> Counts {
+        let link = self.deck.link().counts();
+        let (discarded_bytes, span) = self.station.discarded();
+        Counts {
+            reads: link.reads,
+            writes: link.writes,
+            interrupts: link.interrupts,
+            frames: self.deck.frames(),
+            cpu_seconds: cpu::seconds_of(std::process::id()).unwrap_or(0.0),
+            discarded_bytes,
+            discarded_ns: u64::try_from(span.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn now(&self) -> TcpInstant {
+        TcpInstant::from_micros(i64::try_from(self.begun.elapsed().as_micros()).unwrap_or(i64::MAX))
+    }
+
+    /// One budget of packets, all that TCP makes of them, one doorbell.
+    fn turn(&mut self) -> Result<(), GuestError> {
+        let more = self.polling && self.deck.fill(BUDGET)?;
+        self.deck.retry()?;
+        loop {
+            let now = self.now();
+            self.iface.poll(now, &mut self.deck, self.station.sockets());
+            let (moved, answer) = self.station.step(Instant::now());
+            if let Some(answer) = answer {
+                say(&answer)?;
+            }
+            if !moved {
+                break;
+            }
+        }
+        self.deck.flush()?;
+        if self.polling && !more {
+            self.polling = self.deck.link().rest()?;
+        }
+        Ok(())
+    }
+
+    /// Until something is to be done, or `give_up`.
+    fn sleep(&mut self, orders: &mut Orders, give_up: Option<Instant>) -> Result<(), GuestError> {
+        let wait = if self.polling { Some(Duration::ZERO) } else { self.patience(give_up) };
+        let timeout = wait.map(|wait| Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        });
+        let stdin = std::io::stdin();
+        let ready: Vec<bool> = {
+            let watch = self.deck.link().watch();
+            let mut fds: Vec<PollFd<'_>> = vec![PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
+            fds.extend(
+                watch.iter().map(|(fd, flags): &(BorrowedFd<'_>, PollFlags)| PollFd::from_borrowed_fd(*fd, *flags)),
+            );
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(GuestError::System("waiting", errno)),
+            }
+            fds.iter().map(|fd| !fd.revents().is_empty()).collect()
+        };
+        if ready.first() == Some(&true) {
+            orders.read()?;
+        }
+        for which in ready.iter().skip(1).enumerate().filter(|(_, ready)| **ready).map(|(which, _)| which) {
+            self.polling |= self.deck.link().woken(which)?;
+        }
+        Ok(())
+    }
+
+    /// How long nothing is to be done; none: until somebody calls.
+    fn patience(&mut self, give_up: Option<Instant>) -> Option<Duration> {
+        let now = Instant::now();
+        let tcp_now = self.now();
+        // What waits for room in the link waits for its interrupt.
+        let tcp = if self.deck.blocked() {
+            None
+        } else {
+            self.iface.poll_delay(tcp_now, self.station.sockets()).map(Duration::from)
+        };
+        let deadlines = [self.station.deadline(), give_up].into_iter().flatten();
+        tcp.into_iter().chain(deadlines.map(|deadline| deadline.saturating_duration_since(now))).min()
+    }
+}

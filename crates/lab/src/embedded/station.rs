@@ -1,0 +1,251 @@
+//! TCP of a station: the services echo (RFC 862) and discard (RFC 863), and a client for one order at a time.
+
+use std::time::{Duration, Instant};
+
+use smoltcp::iface::{Interface, SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::wire::{IpAddress, IpEndpoint, Ipv4Address};
+
+use super::words::Answer;
+
+const ECHO: u16 = 7;
+const DISCARD: u16 = 9;
+/// Buffers of each connection, each way: as much as a Linux socket grows to on a fast local network.
+const BUFFER: usize = 512 << 10;
+/// What an application writes and reads at a time.
+const CHUNK: usize = 64 << 10;
+/// How long the other side may take to acknowledge the rest of a stream.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Sockets of each service: one listens while the other still says goodbye.
+const LISTENERS: usize = 2;
+const PORTS: std::ops::Range<u16> = 49_152..65_000;
+
+/// See the module's page.
+pub struct Station {
+    sockets: SocketSet<'static>,
+    echo: [SocketHandle; LISTENERS],
+    discard: [SocketHandle; LISTENERS],
+    discarded: Discarded,
+    client: Option<Client>,
+    port: u16,
+    chunk: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Discarded {
+    /// Who sent them: a client takes another port for each connection.
+    latest: Option<IpEndpoint>,
+    bytes: u64,
+    span: Option<(Instant, Instant)>,
+}
+
+struct Client {
+    handle: SocketHandle,
+    until: Instant,
+    work: Work,
+}
+
+enum Work {
+    Send {
+        bytes: u64,
+    },
+    Transact {
+        begun: Option<Instant>,
+        sent: Option<Instant>,
+        each_ns: Vec<u64>,
+    },
+    Closing {
+        answer: Option<Answer>,
+        give_up: Instant,
+    },
+    /// A poll away from the answer.
+    Parting {
+        answer: Option<Answer>,
+    },
+}
+
+/// What to do for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Send.
+    Send,
+    /// Transact.
+    Transact,
+}
+
+fn socket() -> Socket<'static> {
+    let mut socket = Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
+    socket.set_nagle_enabled(false);
+    socket
+}
+
+impl Station {
+    /// A station whose services listen.
+    pub fn new() -> Station {
+        let mut sockets = SocketSet::new(Vec::new());
+        let [echo, discard] = std::array::from_fn(|_| std::array::from_fn(|_| sockets.add(socket())));
+        let (discarded, port) = (Discarded::default(), PORTS.start);
+        Station { sockets, echo, discard, discarded, client: None, port, chunk: vec![0x5a; CHUNK] }
+    }
+
+    /// The sockets, for smoltcp.
+    pub fn sockets(&mut self) -> &mut SocketSet<'static> {
+        &mut self.sockets
+    }
+
+    /// Bytes that the discard service took from its latest connection, and in which time.
+    pub fn discarded(&self) -> (u64, Duration) {
+        let span = self.discarded.span.map_or(Duration::ZERO, |(first, last)| last.duration_since(first));
+        (self.discarded.bytes, span)
+    }
+
+    /// When the client's work ends, whatever comes.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.client.as_ref().map(|client| match client.work {
+            Work::Closing { give_up, .. } => give_up,
+            _ => client.until,
+        })
+    }
+
+    /// Begins a client's work.
+    pub fn begin(&mut self, iface: &mut Interface, task: Task, to: [u8; 4], seconds: f64) -> Result<(), String> {
+        if self.client.is_some() {
+            return Err("the guest has an order already".to_owned());
+        }
+        let (service, work) = match task {
+            Task::Send => (DISCARD, Work::Send { bytes: 0 }),
+            Task::Transact => (ECHO, Work::Transact { begun: None, sent: None, each_ns: Vec::new() }),
+        };
+        self.port = if self.port + 1 >= PORTS.end { PORTS.start } else { self.port + 1 };
+        let mut socket = socket();
+        let remote = (IpAddress::from(Ipv4Address::from(to)), service);
+        socket.connect(iface.context(), remote, self.port).map_err(|error| error.to_string())?;
+        let until = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 3600.0));
+        self.client = Some(Client { handle: self.sockets.add(socket), until, work });
+        Ok(())
+    }
+
+    /// Moves bytes between sockets and services. Whether any moved (so that smoltcp has more to do), and what the
+    /// client has to say.
+    pub fn step(&mut self, now: Instant) -> (bool, Option<Answer>) {
+        let mut moved = false;
+        for handle in self.echo {
+            moved |= self.echo(handle);
+        }
+        for handle in self.discard {
+            moved |= self.discard(handle, now);
+        }
+        let (worked, answer) = self.work(now);
+        (moved || worked, answer)
+    }
+
+    fn echo(&mut self, handle: SocketHandle) -> bool {
+        let socket = self.sockets.get_mut::<Socket<'_>>(handle);
+        let mut moved = relisten(socket, ECHO);
+        while socket.can_recv() && socket.can_send() {
+            let room = socket.send_capacity() - socket.send_queue();
+            let most = room.min(self.chunk.len());
+            let Some(piece) = self.chunk.get_mut(..most) else { break };
+            match socket.recv_slice(piece) {
+                Ok(n) if n > 0 && socket.send_slice(piece.get(..n).unwrap_or_default()).is_ok() => moved = true,
+                _ => break,
+            }
+        }
+        moved
+    }
+
+    fn discard(&mut self, handle: SocketHandle, now: Instant) -> bool {
+        let socket = self.sockets.get_mut::<Socket<'_>>(handle);
+        let mut moved = relisten(socket, DISCARD);
+        if self.discarded.latest != socket.remote_endpoint() && socket.can_recv() {
+            self.discarded = Discarded { latest: socket.remote_endpoint(), ..Discarded::default() };
+        }
+        while socket.can_recv() {
+            let Ok(n) = socket.recv_slice(&mut self.chunk) else { break };
+            if n == 0 {
+                break;
+            }
+            let first = self.discarded.span.map_or(now, |(first, _)| first);
+            self.discarded.bytes += n as u64;
+            self.discarded.span = Some((first, now));
+            moved = true;
+        }
+        moved
+    }
+
+    fn work(&mut self, now: Instant) -> (bool, Option<Answer>) {
+        let Some(client) = &mut self.client else { return (false, None) };
+        let socket = self.sockets.get_mut::<Socket<'_>>(client.handle);
+        let over = now >= client.until || !socket.is_open();
+        let moved = match &mut client.work {
+            Work::Send { bytes } => {
+                let before = *bytes;
+                while !over && socket.can_send() {
+                    match socket.send_slice(&self.chunk) {
+                        Ok(n) if n > 0 => *bytes += n as u64,
+                        _ => break,
+                    }
+                }
+                *bytes > before
+            }
+            Work::Transact { begun, sent, each_ns } => {
+                let answered = socket.can_recv() && socket.recv_slice(&mut self.chunk).is_ok();
+                if let (true, Some(at)) = (answered, sent.take_if(|_| answered)) {
+                    each_ns.push(u64::try_from(now.duration_since(at).as_nanos()).unwrap_or(u64::MAX));
+                }
+                let next = !over && sent.is_none() && socket.can_send() && socket.send_slice(&[1]).is_ok();
+                if next {
+                    *sent = Some(now);
+                    begun.get_or_insert(now);
+                }
+                answered || next
+            }
+            Work::Closing { answer, give_up } => {
+                let closed = matches!(socket.state(), State::Closed | State::TimeWait | State::FinWait2);
+                if !closed && now < *give_up {
+                    return (false, None);
+                }
+                // Said to the other side with the next poll: its service listens again at once.
+                socket.abort();
+                client.work = Work::Parting { answer: answer.take() };
+                return (true, None);
+            }
+            Work::Parting { answer } => {
+                let answer = answer.take();
+                let handle = client.handle;
+                self.client = None;
+                self.sockets.remove(handle);
+                return (true, answer);
+            }
+        };
+        if over {
+            socket.close();
+            let answer = match &mut client.work {
+                Work::Send { bytes } => Answer::Sent { bytes: *bytes },
+                Work::Transact { begun, each_ns, .. } => Answer::Transacted {
+                    elapsed_ns: begun.map_or(0, |begun| now.duration_since(begun).as_nanos() as u64),
+                    each_ns: std::mem::take(each_ns),
+                },
+                Work::Closing { .. } | Work::Parting { .. } => return (moved, None),
+            };
+            client.work = Work::Closing { answer: Some(answer), give_up: now + PATIENCE };
+        }
+        (moved || over, None)
+    }
+}
+
+/// Ends what the other side has ended, and listens again. True if it did.
+fn relisten(socket: &mut Socket<'_>, port: u16) -> bool {
+    if socket.state() == State::CloseWait && !socket.can_recv() {
+        socket.close();
+        return true;
+    }
+    if socket.state() == State::TimeWait {
+        socket.abort();
+    }
+    !socket.is_open() && socket.listen(port).is_ok()
+}
+
+#[cfg(test)]
+#[path = "station_test.rs"]
+mod tests;

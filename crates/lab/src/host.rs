@@ -1,0 +1,141 @@
+//! Facts about the host that a figure is worthless without: processor, kernel, date, and time that neighbours stole.
+//!
+//! Follows proc(5): `/proc/stat`, `/proc/cpuinfo`, `/proc/sys/kernel/osrelease`.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// The host as the report names it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// The processor's model name.
+    pub cpu_model: String,
+    /// Logical processors that this process may use.
+    pub cores: u32,
+    /// The kernel's release.
+    pub kernel: String,
+    /// When the comparison began, RFC 3339, in UTC.
+    pub date: String,
+    /// Of all processors' time during the runs, the percentage that the hypervisor gave to others. None where the kernel
+    /// does not say.
+    pub steal_percent: Option<f64>,
+    /// The version of Nicety.
+    pub nicety_version: String,
+}
+
+impl Host {
+    /// This host, now; steal time is not known yet.
+    pub fn here() -> Host {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Host {
+            cpu_model: cpu_model(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            cores: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+            kernel: if kernel.trim().is_empty() { "unknown".to_owned() } else { kernel.trim().to_owned() },
+            date: rfc3339(seconds),
+            steal_percent: None,
+            nicety_version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// The first model name in the text of `/proc/cpuinfo`.
+fn cpu_model(cpuinfo: &str) -> String {
+    let named = |line: &str| {
+        let (key, value) = line.split_once(':')?;
+        matches!(key.trim(), "model name" | "Model" | "cpu model" | "uarch").then(|| value.trim().to_owned())
+    };
+    cpuinfo.lines().find_map(named).unwrap_or_else(|| format!("unknown ({})", std::env::consts::ARCH))
+}
+
+/// Seconds since 1970 as RFC 3339 in UTC.
+pub fn rfc3339(unix_seconds: u64) -> String {
+    let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
+    // Howard Hinnant, «chrono-compatible low-level date algorithms», civil_from_days: years begin in March, eras have 400.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// What all processors did since boot, in ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuTimes {
+    total: u64,
+    steal: u64,
+}
+
+impl CpuTimes {
+    /// Reads `/proc/stat`; none where it cannot be read or is not understood.
+    pub fn now() -> Option<CpuTimes> {
+        CpuTimes::parse(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// Of the text of `/proc/stat`: its first line, `cpu user nice system idle iowait irq softirq steal guest guest_nice`.
+    /// The last two are left out: they are part of user and nice.
+    pub fn parse(stat: &str) -> Option<CpuTimes> {
+        let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let ticks: Vec<u64> = line.split_whitespace().take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
+        let total = ticks.iter().fold(0_u64, |sum, value| sum.saturating_add(*value));
+        Some(CpuTimes { total, steal: *ticks.get(7)? })
+    }
+
+    /// The percentage of all time since `earlier` that was stolen; none if no tick has passed.
+    pub fn steal_percent_since(&self, earlier: &CpuTimes) -> Option<f64> {
+        let total = self.total.checked_sub(earlier.total).filter(|ticks| *ticks > 0)?;
+        let steal = self.steal.saturating_sub(earlier.steal).min(total);
+        Some(steal as f64 * 100.0 / total as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_that_date_1_prints() {
+        // date -u -d @N +%FT%TZ, GNU coreutils 9.1.
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (68_169_600, "1972-02-29T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_763_715_247, "2025-11-21T08:54:07Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(rfc3339(seconds), text);
+        }
+    }
+
+    #[test]
+    fn steal_is_the_eighth_number_and_guest_time_is_not_counted_twice() {
+        let before = CpuTimes::parse("cpu  100 0 50 800 10 0 0 40 70 0\ncpu0 1 2 3").unwrap();
+        let after = CpuTimes::parse("cpu  150 0 50 830 10 0 0 60 99 0\n").unwrap();
+        assert_eq!(after.steal_percent_since(&before), Some(20.0));
+        assert_eq!(after.steal_percent_since(&after), None);
+        assert_eq!(before.steal_percent_since(&after), None);
+    }
+
+    #[test]
+    fn a_stat_file_without_steal_time_or_with_garbage_is_not_understood() {
+        for text in ["", "cpu", "cpu 1 2 3", "cpu a b c d e f g h", "intr 5", "cpu0 1 2 3 4 5 6 7 8"] {
+            assert_eq!(CpuTimes::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_processor_is_named_on_each_architecture() {
+        assert_eq!(cpu_model("processor\t: 0\nmodel name\t: AMD EPYC\nmodel name\t: other"), "AMD EPYC");
+        assert_eq!(cpu_model("processor: 0\n\nModel\t\t: Raspberry Pi 4"), "Raspberry Pi 4");
+        assert!(cpu_model("").starts_with("unknown"));
+        assert!(!Host::here().kernel.is_empty());
+    }
+}

@@ -1,0 +1,130 @@
+//! How figures, intervals, ratios and spans of time are written, the same in the table, the report and the sentences.
+
+use std::time::Duration;
+
+use crate::statistics::{Estimate, Interval};
+
+/// A dash: a figure that does not exist.
+pub const NONE: &str = "–";
+
+/// How many decimals give `value` three digits that matter, at most four decimals.
+pub fn decimals(value: f64) -> usize {
+    match value.abs() {
+        size if size >= 99.95 || size == 0.0 => 0,
+        size if size >= 9.995 => 1,
+        size if size >= 0.9995 => 2,
+        size if size >= 0.09995 => 3,
+        _ => 4,
+    }
+}
+
+/// `value` with `decimals` decimals and a comma between thousands from 10,000 on.
+pub fn fixed(value: f64, decimals: usize) -> String {
+    let plain = format!("{value:.decimals$}");
+    let (whole, rest) = plain.split_once('.').map_or((plain.as_str(), ""), |(whole, rest)| (whole, rest));
+    let digits = whole.trim_start_matches('-');
+    if digits.len() < 5 {
+        return plain;
+    }
+    let mut grouped = String::from(if whole.starts_with('-') { "-" } else { "" });
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    if !rest.is_empty() {
+        grouped.push('.');
+        grouped.push_str(rest);
+    }
+    grouped
+}
+
+/// `value` to three digits that matter.
+pub fn figure(value: f64) -> String {
+    fixed(value, decimals(value))
+}
+
+/// `398–431`, with as many decimals as the `median` it belongs to; `398` where both bounds are written so.
+pub fn range(interval: &Interval, median: f64) -> String {
+    let places = decimals(median);
+    let (low, high) = (fixed(interval.low, places), fixed(interval.high, places));
+    if low == high { low } else { format!("{low}–{high}") }
+}
+
+/// `412 [398–431]`, or `412` where there is no interval.
+pub fn estimate(median: f64, interval: Option<&Interval>) -> String {
+    match interval {
+        Some(interval) => format!("{} [{}]", figure(median), range(interval, median)),
+        None => figure(median),
+    }
+}
+
+/// The decimals of a ratio: two near 1, where they decide; one beyond 10.
+fn ratio_decimals(ratio: f64) -> usize {
+    if ratio.abs() >= 10.0 { 1 } else { 2 }
+}
+
+/// `2.10`, for «2.10 ×».
+pub fn ratio(estimate: &Estimate) -> String {
+    fixed(estimate.median, ratio_decimals(estimate.median))
+}
+
+/// `1.90–2.30`; none without an interval.
+pub fn ratio_range(estimate: &Estimate) -> Option<String> {
+    let places = ratio_decimals(estimate.median);
+    estimate.interval.map(|interval| format!("{}–{}", fixed(interval.low, places), fixed(interval.high, places)))
+}
+
+/// `2 min 05 s`, `45 s`: a span of time, rounded up to a whole second.
+pub fn span(time: Duration) -> String {
+    let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s} s"),
+        (0, m, s) => format!("{m} min {s:02} s"),
+        (h, m, _) => format!("{h} h {m:02} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_has_three_digits_that_matter() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.00123, "0.0012"),
+            (0.0404, "0.0404"),
+            (0.117, "0.117"),
+            (1.0, "1.00"),
+            (9.999, "10.0"),
+            (41.26, "41.3"),
+            (412.4, "412"),
+            (9412.0, "9412"),
+            (41_234.0, "41,234"),
+            (1_234_567.0, "1,234,567"),
+            (-41_234.0, "-41,234"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
+    }
+
+    #[test]
+    fn an_interval_has_the_decimals_of_its_median() {
+        let interval = Interval { low: 98.0, high: 1_010.0, coverage: 0.98 };
+        assert_eq!(estimate(412.0, Some(&interval)), "412 [98–1010]");
+        assert_eq!(estimate(41.0, Some(&interval)), "41.0 [98.0–1010.0]");
+        assert_eq!(estimate(412.0, None), "412");
+        let exact = Interval { low: 0.04, high: 0.04, coverage: 0.98 };
+        assert_eq!(estimate(0.04, Some(&exact)), "0.0400 [0.0400]");
+    }
+
+    #[test]
+    fn a_span_of_time_is_rounded_up_and_reads_as_people_say_it() {
+        assert_eq!(span(Duration::ZERO), "0 s");
+        assert_eq!(span(Duration::from_millis(1)), "1 s");
+        assert_eq!(span(Duration::from_secs(125)), "2 min 05 s");
+        assert_eq!(span(Duration::from_secs(3_660)), "1 h 01 min");
+    }
+}

@@ -1,0 +1,241 @@
+//! Frames per second between two vhost-user ports: our learning switch beside testpmd's own forwarding.
+//!
+//! ```text
+//! core A   testpmd: capture 0 → virtio-user 0 ═╗            ╔═ virtio-user 1 ← capture 1      (and what comes out, away)
+//! core B                              vhost-user │ nicety, or testpmd `io`, or testpmd `mac` │ vhost-user
+//! ```
+//!
+//! Both ways at once; what counts is what comes out of both ports together. Every sample starts its processes anew,
+//! and the servers alternate, so that what else happens on the machine happens to all of them.
+
+mod testpmd;
+mod traffic;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub use testpmd::{PACKAGES, Testpmd};
+pub use traffic::Traffic;
+
+use crate::real::Layer;
+use crate::statistics::{Estimate, paired_ratio};
+
+/// How long frames flow before a sample begins: every address has been learned by then.
+const WARM: Duration = Duration::from_millis(800);
+/// How long a sample takes.
+const SAMPLE: Duration = Duration::from_millis(1000);
+/// How long a server may take until its sockets are there.
+const START: Duration = Duration::from_secs(10);
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// testpmd could not be laid.
+    #[error(transparent)]
+    Lay(#[from] crate::real::Error),
+    /// A program did not start.
+    #[error("{program} could not be started: {source}")]
+    Program {
+        /// The program.
+        program: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A program ended, or did not answer in time.
+    #[error("{program} ended or did not answer; it had said\n{said}")]
+    Ended {
+        /// The program.
+        program: &'static str,
+        /// Its last lines.
+        said: String,
+    },
+    /// A file of ours.
+    #[error("the folder {folder} cannot be used: {source}")]
+    Folder {
+        /// Where.
+        folder: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// Who serves the two ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// The daemon: a learning switch.
+    Nicety,
+    /// testpmd, frames untouched.
+    Io,
+    /// testpmd, addresses rewritten.
+    Mac,
+}
+
+impl Server {
+    /// All of them, in the order of a round.
+    pub const ALL: [Server; 3] = [Server::Nicety, Server::Io, Server::Mac];
+}
+
+/// What is measured, and with what.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The daemon's program.
+    pub nicety: PathBuf,
+    /// Where sockets and captures go: an empty folder of the caller's.
+    pub folder: PathBuf,
+    /// The cores: the generator's, and the server's.
+    pub cores: [u16; 2],
+    /// Rounds: samples of each server.
+    pub rounds: usize,
+    /// Bytes of a frame on the wire, check sequence included.
+    pub wire_bytes: Vec<u16>,
+    /// Addresses behind each port.
+    pub addresses: Vec<u32>,
+}
+
+/// The samples of one size and number of addresses, in million frames per second, by [`Server::ALL`].
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Bytes of a frame on the wire.
+    pub wire_bytes: u16,
+    /// Addresses behind each port.
+    pub addresses: u32,
+    /// Samples, round by round.
+    pub samples: [Vec<f64>; 3],
+}
+
+impl Cell {
+    /// A line of the table: each server's median and interval, and our ratio to testpmd's `io`.
+    pub fn line(&self) -> String {
+        let shown = |estimate: Option<Estimate>| match estimate {
+            None => "-".to_owned(),
+            Some(Estimate { median, interval: None, .. }) => format!("{median:.2}"),
+            Some(Estimate { median, interval: Some(i), .. }) => format!("{median:.2} [{:.2}, {:.2}]", i.low, i.high),
+        };
+        let [ours, io, mac] = &self.samples;
+        format!(
+            "{:>6} {:>9}  {:<20} {:<20} {:<20} {}",
+            self.wire_bytes,
+            self.addresses,
+            shown(Estimate::of(ours)),
+            shown(Estimate::of(io)),
+            shown(Estimate::of(mac)),
+            shown(paired_ratio(ours, io)),
+        )
+    }
+
+    /// The head of the table.
+    pub const HEAD: &'static str =
+        " bytes addresses  nicety (learning)    testpmd io           testpmd mac          nicety / io";
+}
+
+/// A server while it runs.
+#[derive(Debug)]
+enum Running {
+    Nicety(Child),
+    Testpmd(#[expect(dead_code, reason = "ends when dropped")] Testpmd),
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Self::Nicety(child) = self {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Plan {
+    /// Measures; `each` is called with every cell when it is whole, `progress` with a line for each sample.
+    ///
+    /// # Errors
+    /// The first that happens; nothing is left running.
+    pub fn run(&self, layer: &Layer, each: &mut dyn FnMut(&Cell), progress: &mut dyn FnMut(&str)) -> Result<(), Error> {
+        for &wire_bytes in &self.wire_bytes {
+            for &addresses in &self.addresses {
+                let mut cell = Cell { wire_bytes, addresses, samples: Default::default() };
+                let captures = [0, 1].map(|port| self.folder.join(format!("{port}.pcap")));
+                for (port, path) in [0, 1].into_iter().zip(&captures) {
+                    Traffic { port, addresses, wire_bytes }.write(path).map_err(|source| self.folder_error(source))?;
+                }
+                for round in 0..self.rounds {
+                    for (server, samples) in Server::ALL.into_iter().zip(&mut cell.samples) {
+                        let sample = self.sample(layer, server, [&captures[0], &captures[1]], addresses)?;
+                        progress(&format!(
+                            "{wire_bytes} B, {addresses} addresses, round {}: {server:?} {sample:.2}",
+                            round + 1
+                        ));
+                        samples.push(sample);
+                    }
+                }
+                each(&cell);
+            }
+        }
+        Ok(())
+    }
+
+    fn folder_error(&self, source: io::Error) -> Error {
+        Error::Folder { folder: self.folder.clone(), source }
+    }
+
+    fn sample(&self, layer: &Layer, server: Server, captures: [&Path; 2], addresses: u32) -> Result<f64, Error> {
+        let sockets = ["a.sock", "b.sock"].map(|name| self.folder.join(name));
+        for socket in &sockets {
+            match std::fs::remove_file(socket) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(self.folder_error(source)),
+                _ => {}
+            }
+        }
+        let sockets = [sockets[0].as_path(), sockets[1].as_path()];
+        let [source, target] = self.cores;
+        let _running = match server {
+            Server::Nicety => Running::Nicety(self.nicety(sockets)?),
+            Server::Io => Running::Testpmd(Testpmd::forward(layer, "io", sockets, target, source)?),
+            Server::Mac => Running::Testpmd(Testpmd::forward(layer, "mac", sockets, target, source)?),
+        };
+        let frames = addresses.max(256);
+        let mut generator = Testpmd::generate(layer, captures, sockets, frames, source, target)?;
+        sleep(WARM);
+        for port in [1, 2] {
+            generator.received_per_second(port)?;
+        }
+        sleep(SAMPLE);
+        Ok((generator.received_per_second(1)? + generator.received_per_second(2)?) / 1e6)
+    }
+
+    /// The daemon, on its core, with two virtio-net ports.
+    fn nicety(&self, sockets: [&Path; 2]) -> Result<Child, Error> {
+        // Room for every address, also where many fall into one set.
+        let most = self.addresses.iter().max().map_or(1024, |addresses| 10 * u64::from(*addresses)).max(1024);
+        let mut host = format!("[switch]\nname = \"packets\"\naddresses = {most}\n");
+        host.push_str(&format!("[daemon]\ncontrol = \"{}\"\n", self.folder.join("control.sock").display()));
+        for (i, socket) in sockets.iter().enumerate() {
+            host.push_str(&format!(
+                "[[port]]\nname = \"port{i}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:0{i}\"\nsocket = \"{}\"\n",
+                socket.display()
+            ));
+        }
+        let file = self.folder.join("host.toml");
+        std::fs::write(&file, host).map_err(|source| self.folder_error(source))?;
+        let mut command = Command::new("taskset");
+        command.args(["-c", &self.cores[1].to_string()]).arg(&self.nicety).arg("serve").arg(&file);
+        let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut child = spawned.map_err(|source| Error::Program { program: "taskset (of util-linux)", source })?;
+        let begin = Instant::now();
+        while !sockets.iter().all(|socket| socket.exists()) {
+            let ended = !matches!(child.try_wait(), Ok(None));
+            if ended || begin.elapsed() > START {
+                // It may have ended already.
+                let _ = child.kill();
+                let _ = child.wait();
+                let said = format!("its sockets are not there: try {} serve {}", self.nicety.display(), file.display());
+                return Err(Error::Ended { program: "nicety", said });
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Ok(child)
+    }
+}

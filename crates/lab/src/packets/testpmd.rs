@@ -1,0 +1,163 @@
+//! DPDK's testpmd (Debian package `dpdk-dev`), as a source of frames over virtio-user and as a peer over vhost-user.
+//!
+//! It is driven by its own command line: commands on its standard input, answers on its standard output.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use super::Error;
+use crate::real::Layer;
+
+/// What is laid: testpmd, and the drivers that it is told to load.
+pub const PACKAGES: &[&str] = &[
+    "libc6",
+    "dpdk-dev",
+    "librte-net-virtio25",
+    "librte-net-vhost25",
+    "librte-net-pcap25",
+    "librte-mempool-ring25",
+    "librte-bus-vdev25",
+    "coreutils",
+];
+/// Makes it write each line at once, though nobody reads it on a terminal: what `stdbuf -oL` preloads.
+const LINE_BY_LINE: &str = "usr/libexec/coreutils/libstdbuf.so";
+/// Where its drivers are, under the libraries.
+const DRIVERS: &str = "dpdk/pmds-25.0";
+/// How long it may take to map its memory and configure its ports.
+const START: Duration = Duration::from_secs(30);
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Buffers of a peer, and of a generator beside its frames.
+const BUFFERS: u32 = 16_384;
+/// Memory for a buffer: without huge pages none crosses a page, and each has what DPDK puts around it.
+const BUFFER_BYTES: u32 = 4_608;
+
+/// A running testpmd. Dropped, it is ended.
+#[derive(Debug)]
+pub struct Testpmd {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+/// What every testpmd here is started with: the thread that forwards runs on `core`, the one that waits on `other`.
+fn command(layer: &Layer, name: &str, core: u16, other: u16, buffers: u32) -> Command {
+    let mut command = layer.program("usr/bin/dpdk-testpmd");
+    command.env("LD_PRELOAD", layer.path(LINE_BY_LINE)).env("_STDBUF_O", "L");
+    // The addressable memory is counted in MB; without huge pages it is a memory file.
+    let megabytes = 128 + u64::from(buffers) * u64::from(BUFFER_BYTES) / 1_000_000;
+    command.args(["-l", &format!("{core},{other}"), "--main-lcore", &other.to_string()]);
+    command.args(["--no-huge", "-m", &megabytes.to_string(), "--no-telemetry", "--no-pci", "--file-prefix", name]);
+    let drivers = layer.libraries().join(DRIVERS);
+    for driver in ["mempool_ring", "bus_vdev", "net_virtio", "net_vhost", "net_pcap"] {
+        command.arg("-d").arg(drivers.join(format!("librte_{driver}.so")));
+    }
+    command
+}
+
+impl Testpmd {
+    /// Forwards between two sockets that it listens on; `mode` is `io` (untouched) or `mac` (addresses rewritten).
+    pub fn forward(layer: &Layer, mode: &str, sockets: [&Path; 2], core: u16, other: u16) -> Result<Self, Error> {
+        let mut command = command(layer, "nicety-peer", core, other, BUFFERS);
+        for (i, socket) in sockets.iter().enumerate() {
+            command.arg("--vdev").arg(format!("net_vhost{i},iface={},queues=1", socket.display()));
+        }
+        Self::start(command, mode, BUFFERS)
+    }
+
+    /// Sends the frames of a capture file into each of two sockets that somebody listens on, for ever, and takes what
+    /// comes out. Its ports 1 and 2 are the sockets'.
+    pub fn generate(
+        layer: &Layer,
+        captures: [&Path; 2],
+        sockets: [&Path; 2],
+        frames: u32,
+        core: u16,
+        other: u16,
+    ) -> Result<Self, Error> {
+        // Each capture is held in buffers.
+        let buffers = BUFFERS + 2 * frames;
+        let mut command = command(layer, "nicety-source", core, other, buffers);
+        let capture = |i: usize| format!("net_pcap{i},rx_pcap={},infinite_rx=1", captures[i].display());
+        let socket = |i: usize| format!("net_virtio_user{i},path={},queues=1,queue_size=1024", sockets[i].display());
+        // `io` forwards between ports 0 and 1, and between 2 and 3.
+        for device in [capture(0), socket(0), socket(1), capture(1)] {
+            command.arg("--vdev").arg(device);
+        }
+        Self::start(command, "io", buffers)
+    }
+
+    fn start(mut command: Command, mode: &str, buffers: u32) -> Result<Self, Error> {
+        command.args(["--", "-i", "--auto-start", "--nb-cores=1", "--port-topology=paired"]);
+        command.arg(format!("--forward-mode={mode}")).arg(format!("--total-num-mbufs={buffers}"));
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(|source| Error::Program { program: "dpdk-testpmd", source })?;
+        let missing = || Error::Ended { program: "dpdk-testpmd", said: String::new() };
+        let input = child.stdin.take().ok_or_else(missing)?;
+        let output = child.stdout.take().ok_or_else(missing)?;
+        let complaints = child.stderr.take().ok_or_else(missing)?;
+        let (sender, lines) = channel();
+        read_lines(complaints, sender.clone());
+        read_lines(output, sender);
+        let mut this = Self { child, input, lines, seen: Vec::new() };
+        // The prompt ends no line: an answer shows that it is there.
+        this.say("show config fwd")?;
+        this.until(START, |line| line.contains("nb forwarding cores"))?;
+        Ok(this)
+    }
+
+    fn say(&mut self, command: &str) -> Result<(), Error> {
+        writeln!(self.input, "{command}").and_then(|()| self.input.flush()).map_err(|_| self.ended())
+    }
+
+    fn ended(&self) -> Error {
+        let tail = self.seen.len().saturating_sub(12);
+        Error::Ended { program: "dpdk-testpmd", said: self.seen.get(tail..).unwrap_or_default().join("\n") }
+    }
+
+    fn until(&mut self, most: Duration, wanted: impl Fn(&str) -> bool) -> Result<String, Error> {
+        let begin = Instant::now();
+        loop {
+            match self.lines.recv_timeout(most.saturating_sub(begin.elapsed())) {
+                Ok(line) => {
+                    let found = wanted(&line).then(|| line.clone());
+                    self.seen.push(line);
+                    if let Some(line) = found {
+                        return Ok(line);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Err(self.ended()),
+            }
+        }
+    }
+
+    /// Frames per second that a port has received since this was asked last, by its own clock.
+    pub fn received_per_second(&mut self, port: u16) -> Result<f64, Error> {
+        self.say(&format!("show port stats {port}"))?;
+        let line = self.until(ANSWER, |line| line.trim_start().starts_with("Rx-pps:"))?;
+        let number = line.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        number.ok_or_else(|| self.ended())
+    }
+}
+
+fn read_lines(from: impl Read + Send + 'static, to: Sender<String>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            if to.send(line).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

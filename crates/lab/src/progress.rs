@@ -1,0 +1,243 @@
+//! How far a comparison is, on stderr: a bar with the time left on a terminal, a line now and then elsewhere.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+
+use crate::number;
+
+/// Where no terminal is, a line is written at most this often.
+pub const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How many runs' worth of weight the estimate from before the first run has against runs already done.
+const PRIOR_RUNS: u32 = 3;
+
+/// The progress of a comparison. Dropping it clears the bar.
+pub struct Progress {
+    sink: Sink,
+    pace: Arc<Mutex<Pace>>,
+}
+
+enum Sink {
+    Bar(ProgressBar),
+    Lines { out: Box<dyn Write + Send>, last: Option<Instant> },
+    Silent,
+}
+
+impl Progress {
+    /// On stderr: a bar if it is a terminal, lines if not.
+    pub fn stderr() -> Progress {
+        if io::stderr().is_terminal() {
+            Progress::new(Sink::Bar(bar()))
+        } else {
+            Progress::lines(Box::new(io::stderr()))
+        }
+    }
+
+    /// A line at most every [`LINE_INTERVAL`], to `out`.
+    pub fn lines(out: Box<dyn Write + Send>) -> Progress {
+        Progress::new(Sink::Lines { out, last: None })
+    }
+
+    /// Nothing at all.
+    pub fn silent() -> Progress {
+        Progress::new(Sink::Silent)
+    }
+
+    fn new(sink: Sink) -> Progress {
+        Progress { sink, pace: Arc::new(Mutex::new(Pace::default())) }
+    }
+
+    /// The runs begin: so many, expected to take `expected` together.
+    pub fn begin(&mut self, runs: u32, expected: Duration) {
+        *self.pace.lock().unwrap_or_else(PoisonError::into_inner) = Pace::new(runs, expected, Instant::now());
+        if let Sink::Bar(bar) = &self.sink {
+            let pace = Arc::clone(&self.pace);
+            let left = move |_: &ProgressState, text: &mut dyn std::fmt::Write| {
+                let pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
+                // A formatter that refuses text has no one to tell.
+                let _ = text.write_str(&number::span(pace.left(Instant::now())));
+            };
+            bar.set_length(u64::from(runs));
+            bar.set_style(style("{bar:16.cyan/dim} {pos}/{len}  {left} left  {wide_msg:.dim}").with_key("left", left));
+        }
+    }
+
+    /// What is being done now.
+    pub fn step(&mut self, text: &str) {
+        match &mut self.sink {
+            Sink::Bar(bar) => bar.set_message(text.to_owned()),
+            Sink::Lines { out, last } => {
+                let now = Instant::now();
+                if due(*last, now) {
+                    *last = Some(now);
+                    let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+                    // Progress that cannot be shown is no reason to stop measuring.
+                    let _ = writeln!(out, "{}", pace.line(text, now));
+                }
+            }
+            Sink::Silent => {}
+        }
+    }
+
+    /// One run is done.
+    pub fn advance(&mut self) {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner).advance(Instant::now());
+        if let Sink::Bar(bar) = &self.sink {
+            bar.inc(1);
+        }
+    }
+
+    /// Something the person should see whatever the pace of lines: a failed run, say.
+    pub fn note(&mut self, text: &str) {
+        match &mut self.sink {
+            // indicatif does not print above a bar that is not drawn; stderr is a terminal here.
+            Sink::Bar(bar) => bar.println(text),
+            Sink::Lines { out, .. } => {
+                let _ = writeln!(out, "{text}");
+            }
+            Sink::Silent => {}
+        }
+    }
+
+    /// All is done, or stopped: the bar goes away.
+    pub fn finish(&mut self) {
+        if let Sink::Bar(bar) = &self.sink {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
+    bar.set_style(style("{spinner} {wide_msg}"));
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸━")
+}
+
+/// Whether a line may be written again.
+fn due(last: Option<Instant>, now: Instant) -> bool {
+    last.is_none_or(|last| now.saturating_duration_since(last) >= LINE_INTERVAL)
+}
+
+/// How fast runs go, and how long the rest will take.
+#[derive(Debug, Clone, Default)]
+struct Pace {
+    runs: u32,
+    done: u32,
+    expected: Duration,
+    begun: Option<Instant>,
+    /// When the last run ended.
+    last_done: Option<Instant>,
+}
+
+impl Pace {
+    fn new(runs: u32, expected: Duration, now: Instant) -> Pace {
+        Pace { runs, done: 0, expected, begun: Some(now), last_done: Some(now) }
+    }
+
+    fn advance(&mut self, now: Instant) {
+        self.done = self.done.saturating_add(1);
+        self.last_done = Some(now);
+    }
+
+    /// The time left: what a run takes, by the runs done and, at first, by the plan; less what the present run has had.
+    fn left(&self, now: Instant) -> Duration {
+        let (Some(begun), Some(last)) = (self.begun, self.last_done) else { return self.expected };
+        if self.runs == 0 {
+            return Duration::ZERO;
+        }
+        let planned = self.expected / self.runs;
+        let had = last.saturating_duration_since(begun).saturating_add(planned.saturating_mul(PRIOR_RUNS));
+        let each = had / self.done.saturating_add(PRIOR_RUNS);
+        let present = now.saturating_duration_since(last).min(each);
+        each.saturating_mul(self.runs.saturating_sub(self.done)).saturating_sub(present)
+    }
+
+    fn line(&self, text: &str, now: Instant) -> String {
+        let mut line = String::new();
+        if self.runs > 0 {
+            // Writing to a String cannot fail.
+            let _ = write!(line, "{}/{}, {} left: ", self.done, self.runs, number::span(self.left(now)));
+        }
+        line + text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_time_left_begins_with_the_plan_and_follows_the_runs() {
+        let start = Instant::now();
+        let mut pace = Pace::new(10, SECOND * 100, start);
+        assert_eq!(pace.left(start), SECOND * 100);
+        assert_eq!(pace.left(start + SECOND * 4), SECOND * 96, "it counts down within a run");
+        // Runs take 5 s in truth, not 10: after seven of them, (35 + 30) / 10 = 6.5 s each, three to go.
+        for run in 1..=7 {
+            pace.advance(start + SECOND * 5 * run);
+        }
+        assert_eq!(pace.left(start + SECOND * 35), Duration::from_millis(19_500));
+        for run in 8..=10 {
+            pace.advance(start + SECOND * 5 * run);
+        }
+        assert_eq!(pace.left(start + SECOND * 50), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_run_that_hangs_leaves_the_time_of_the_runs_after_it() {
+        let start = Instant::now();
+        let pace = Pace::new(2, SECOND * 20, start);
+        assert_eq!(pace.left(start + SECOND * 1_000), SECOND * 10);
+        assert_eq!(Pace::new(0, SECOND, start).left(start), Duration::ZERO);
+    }
+
+    #[test]
+    fn without_a_terminal_a_line_comes_at_most_every_ten_seconds() {
+        let start = Instant::now();
+        assert!(due(None, start));
+        assert!(!due(Some(start), start + Duration::from_millis(9_999)));
+        assert!(due(Some(start), start + LINE_INTERVAL));
+
+        let written = Written::default();
+        let mut progress = Progress::lines(Box::new(written.clone()));
+        progress.begin(12, SECOND * 24);
+        for round in 0..12 {
+            progress.step(&format!("run {round}"));
+            progress.advance();
+        }
+        progress.note("run 3 failed");
+        drop(progress);
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text, "0/12, 24 s left: run 0\nrun 3 failed\n");
+    }
+}

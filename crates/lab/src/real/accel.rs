@@ -1,0 +1,64 @@
+//! What runs a guest's instructions: KVM where a stock kernel boots under it, else QEMU's own translator.
+
+use std::{fs, fs::File, time::Duration};
+
+use super::{
+    error::Error,
+    guest::{Guest, GuestConfig},
+    kernel::Kernel,
+    root::Root,
+};
+
+/// A stock kernel is up within two seconds under a KVM that works.
+const PROBE_LIMIT: Duration = Duration::from_secs(8);
+
+/// How a guest's instructions are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Accel {
+    /// KVM if a guest boots with it here, else translation. `/dev/kvm` alone proves nothing: where KVM is nested in software,
+    /// it opens and runs a first instruction, and a stock kernel hangs in it. The answer is kept until the host boots again.
+    #[default]
+    Auto,
+    /// KVM.
+    Kvm,
+    /// QEMU's translator (TCG).
+    Tcg,
+}
+
+impl Accel {
+    /// `Kvm` or `Tcg`; asks the host if this is `Auto`.
+    ///
+    /// # Errors
+    /// Only those of building the probe's image; that the probe does not boot is an answer.
+    pub fn resolve(self, root: &Root) -> Result<Accel, Error> {
+        if self != Accel::Auto {
+            return Ok(self);
+        }
+        if File::options().read(true).write(true).open("/dev/kvm").is_err() {
+            return Ok(Accel::Tcg);
+        }
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let answer = root.folder().join("kvm");
+        let known = fs::read_to_string(&answer).unwrap_or_default();
+        if let Some(verdict) = known.strip_prefix(boot.trim()).filter(|_| !boot.is_empty()) {
+            return Ok(if verdict.trim() == "works" { Accel::Kvm } else { Accel::Tcg });
+        }
+        let probe = GuestConfig { accel: Accel::Kvm, boot_limit: PROBE_LIMIT, ..GuestConfig::new(Kernel::V6_12) };
+        let works = match Guest::boot(root, probe) {
+            Ok(_) => true,
+            Err(Error::Boot { .. }) => false,
+            Err(other) => return Err(other),
+        };
+        // If it cannot be kept, the next guest asks again.
+        let _ = fs::write(&answer, format!("{} {}\n", boot.trim(), if works { "works" } else { "hangs" }));
+        Ok(if works { Accel::Kvm } else { Accel::Tcg })
+    }
+
+    /// QEMU's argument.
+    pub(super) fn argument(self) -> &'static str {
+        match self {
+            Accel::Kvm => "kvm",
+            Accel::Auto | Accel::Tcg => "tcg,thread=multi",
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What can go wrong with a real guest, each with what to do about it.
+
+use std::{io, path::PathBuf, time::Duration};
+
+/// Why a real guest could not be laid, booted or asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Neither `XDG_CACHE_HOME` nor `HOME` says where a cache may live.
+    #[error(
+        "no folder for real guests: neither XDG_CACHE_HOME nor HOME is set; set XDG_CACHE_HOME to a folder with 1 GB of room"
+    )]
+    NoCache,
+    /// A program of the host is missing.
+    #[error(
+        "the program `{program}` is missing: install the package `{package}` (real guests are laid on Debian 12 or 13)"
+    )]
+    Program {
+        /// Its name.
+        program: &'static str,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+    /// The machine's apt sources name no Debian mirror.
+    #[error(
+        "no Debian mirror in {folder}: real guests are brought from the mirror that the machine's own apt sources name; add one with component main"
+    )]
+    NoMirror {
+        /// The folder that was read.
+        folder: PathBuf,
+    },
+    /// apt or dpkg refused.
+    #[error("{doing} failed; is the network up, and does the mirror {mirror} answer? {program} said:\n{said}")]
+    Apt {
+        /// What was being done.
+        doing: &'static str,
+        /// The program that was run.
+        program: &'static str,
+        /// The mirror in use.
+        mirror: String,
+        /// The last lines of its complaint.
+        said: String,
+    },
+    /// A program that was run on the host failed.
+    #[error("{doing} failed: {said}")]
+    Run {
+        /// What was being done.
+        doing: String,
+        /// The last lines of its complaint, or the exit status.
+        said: String,
+    },
+    /// No private network.
+    #[error(
+        "this host does not let you make a network of your own, without which guests reach no peer outside the switch: user \
+         namespaces must be allowed (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces > 0; on Ubuntu \
+         kernel.apparmor_restrict_unprivileged_userns=0). What was tried said: {said}"
+    )]
+    Namespace {
+        /// The complaint.
+        said: String,
+    },
+    /// Nicety's own daemon did not serve.
+    #[error("the daemon did not serve: {why}; it said\n{said}")]
+    Daemon {
+        /// Why.
+        why: String,
+        /// The last lines of its log.
+        said: String,
+    },
+    /// The person stopped it.
+    #[error("stopped")]
+    Stopped,
+    /// A file of the host could not be read or written.
+    #[error("cannot {doing} {path}: {source}")]
+    File {
+        /// What was being done.
+        doing: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// The host's reason.
+        source: io::Error,
+    },
+    /// A package does not have what this code expects of it.
+    #[error(
+        "{what}; remove {path} and lay it again with `cargo xtask guests`, and if that changes nothing the recipe needs a look"
+    )]
+    Unexpected {
+        /// What was expected.
+        what: String,
+        /// Where.
+        path: PathBuf,
+    },
+    /// The guest did not come up.
+    #[error("the guest with kernel {kernel} did not come up: {why}; its console ended with\n{console}")]
+    Boot {
+        /// Its kernel's version.
+        kernel: &'static str,
+        /// Why.
+        why: String,
+        /// The last lines of its console and of QEMU's complaints.
+        console: String,
+    },
+    /// QEMU ended while a command ran.
+    #[error("QEMU ended while the guest ran `{command}`; its console ended with\n{console}")]
+    Gone {
+        /// The command.
+        command: String,
+        /// The last lines of its console and of QEMU's complaints.
+        console: String,
+    },
+    /// A command did not end in time.
+    #[error("the guest did not answer `{command}` within {limit:?}; its console ended with\n{console}")]
+    Late {
+        /// The command.
+        command: String,
+        /// The time that it had.
+        limit: Duration,
+        /// The last lines of its console and of QEMU's complaints.
+        console: String,
+    },
+    /// A command ended with a code other than 0 where its result was needed.
+    #[error("`{command}` in the guest ended with code {code}:\n{said}")]
+    Command {
+        /// The command.
+        command: String,
+        /// Its exit code.
+        code: i32,
+        /// Its output.
+        said: String,
+    },
+}
+
+/// The last `lines` lines of a text, for an error message.
+pub(super) fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let start = all.len().saturating_sub(lines);
+    all.get(start..).unwrap_or_default().join("\n")
+}
+
+/// Turns an I/O error into [`Error::File`].
+pub(super) fn file(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
+    let path = path.into();
+    move |source| Error::File { doing, path, source }
+}

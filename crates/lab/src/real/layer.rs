@@ -1,0 +1,76 @@
+//! Packages laid beside the guests' root, each set in a folder of its own: what a benchmark needs on the host, and no guest.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::{
+    error::{Error, file},
+    root::{LIBRARIES, Lock, cache, fingerprint, open_mirror, remove_folder, unpack},
+};
+
+/// Raised when what is laid changes otherwise than by the list of packages.
+const LAYOUT: u32 = 1;
+/// What takes room and serves no program.
+const NOT_NEEDED: &[&str] =
+    &["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/include", "var"];
+
+/// Packages with all that they depend on, unpacked under the cache and run by their own loader.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    folder: PathBuf,
+}
+
+impl Layer {
+    /// Lays packages of trixie under this name if they are not there yet; `progress` gets a line for each step.
+    ///
+    /// # Errors
+    /// See [`Error`]; each says what to do.
+    pub fn lay(name: &str, packages: &[&str], progress: &mut dyn FnMut(&str)) -> Result<Layer, Error> {
+        let cache = cache()?;
+        let recipe = format!("{LAYOUT} {packages:?} {NOT_NEEDED:?}");
+        let place = cache.join(format!("{name}-{:016x}", fingerprint(recipe.as_bytes())));
+        if place.is_dir() {
+            return Ok(Layer { folder: place });
+        }
+        let _lock = Lock::take(&cache, progress)?;
+        if place.is_dir() {
+            return Ok(Layer { folder: place });
+        }
+        let laying = place.with_extension("laying");
+        remove_folder(&laying)?;
+        fs::create_dir_all(&laying).map_err(file("make the folder", &laying))?;
+        let downloads = cache.join(format!("apt-{name}"));
+        let apt = open_mirror(&downloads, progress)?;
+        let debs = apt.closure(packages)?;
+        let bytes: u64 = debs.iter().map(|deb| deb.bytes).sum();
+        progress(&format!("bringing {} packages, {} MB", debs.len(), bytes / 1_000_000));
+        apt.bring_closure(packages)?;
+        progress(&format!("unpacking {} packages", debs.len()));
+        debs.iter().try_for_each(|deb| unpack(&apt.archives().join(&deb.file), &laying))?;
+        NOT_NEEDED.iter().try_for_each(|path| remove_folder(&laying.join(path)))?;
+        fs::rename(&laying, &place).map_err(file("rename to its final name", &place))?;
+        remove_folder(&downloads)?;
+        Ok(Layer { folder: place })
+    }
+
+    /// Where the packages' libraries are.
+    pub fn libraries(&self) -> PathBuf {
+        self.folder.join(LIBRARIES)
+    }
+
+    /// A file of the layer (`usr/lib/...`).
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.folder.join(path)
+    }
+
+    /// A program of the layer (`usr/bin/xz`), run by the layer's own loader with the layer's own libraries.
+    pub fn program(&self, path: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(self.folder.join("usr/lib64/ld-linux-x86-64.so.2"));
+        command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
+        command.arg("--library-path").arg(self.libraries()).arg(self.folder.join(path));
+        command
+    }
+}

@@ -1,0 +1,242 @@
+//! A private corner of the host: user, network and process namespaces (user_namespaces(7), network_namespaces(7)) in which
+//! this person may make taps and bridges and run servers, without root rights and without a trace in the host's own network.
+//!
+//! A shell of the private root is the first process in there and reads its commands from a pipe: when the pipe closes, however
+//! we end, the shell ends, and the kernel ends every process of the corner and removes its interfaces. Whatever must see the
+//! network but be a child of ours (QEMU) enters it by [`Namespace::entrance`].
+
+use std::{
+    fmt, fs,
+    io::Write,
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    console::{Console, lines},
+    error::Error,
+    root::Root,
+    spawn::spawn,
+};
+
+/// What starts the line that says how a command ended.
+const MARK: &str = ":nicety-end ";
+/// Lines of output that wait for their reader.
+const LINES_WAITING: usize = 1024;
+/// How long a corner may take to be made.
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+
+/// See the module's page. Dropped, it and all in it end.
+pub struct Namespace {
+    child: Child,
+    control: Option<ChildStdin>,
+    lines: Receiver<String>,
+    complaints: Console,
+    busybox: String,
+    commands: u64,
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namespace").field("process", &self.child.id()).finish_non_exhaustive()
+    }
+}
+
+/// Quotes a word for the shell.
+pub(super) fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A command as words for the shell.
+pub(super) fn shell_words(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+impl Namespace {
+    /// Makes one, with its loopback interface up.
+    ///
+    /// # Errors
+    /// [`Error::Namespace`] where the host does not let this person make namespaces.
+    pub fn open(root: &Root) -> Result<Namespace, Error> {
+        let busybox = root.busybox().display().to_string();
+        let mut command = Command::new(&busybox);
+        command.args(["unshare", "-U", "-r", "-n", "-p", "-f", &busybox, "sh"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A group of its own: the terminal's Ctrl-C reaches it only through us.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = spawn(command).map_err(|error| Error::Namespace { said: error.to_string() })?;
+        let (Some(control), Some(output), Some(errors)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            let _ = child.kill();
+            return Err(Error::Namespace { said: "its pipes are missing".into() });
+        };
+        let complaints = Console::default();
+        let log = complaints.clone();
+        thread::spawn(move || log.fill(errors));
+        let (sender, incoming): (SyncSender<String>, _) = sync_channel(LINES_WAITING);
+        thread::spawn(move || lines(output, |line| sender.send(line.to_owned()).is_ok()));
+        let mut namespace =
+            Namespace { child, control: Some(control), lines: incoming, complaints, busybox, commands: 0 };
+        // The shell would take its own directory's programs: all are the private root's.
+        let begin = "cd / && unset PATH && ip() { \"$busybox\" ip \"$@\"; } && ip link set lo up";
+        let begin = format!("busybox={} && {begin}", quoted(&namespace.busybox));
+        match namespace.run(&begin, OPEN_LIMIT) {
+            Ok(_) => Ok(namespace),
+            Err(error) => Err(Error::Namespace { said: format!("{error}\n{}", namespace.complaints.tail()) }),
+        }
+    }
+
+    /// Runs a line of shell in it, as its root, and gives what it printed. `$busybox` is the private root's busybox, `ip` its
+    /// applet; there is no `PATH`.
+    ///
+    /// # Errors
+    /// [`Error::Run`] if it fails or does not end within `limit`.
+    pub fn run(&mut self, script: &str, limit: Duration) -> Result<String, Error> {
+        self.commands += 1;
+        let mark = format!("{MARK}{} ", self.commands);
+        let failed = |said: String| Error::Run { doing: format!("`{script}` in a private network"), said };
+        let gone = || failed("the private network is gone".into());
+        let line = format!("{{ {script}\n}} </dev/null; echo; echo {} $?\n", quoted(mark.trim_end()));
+        let control = self.control.as_mut().ok_or_else(gone)?;
+        control.write_all(line.as_bytes()).and_then(|()| control.flush()).map_err(|_| gone())?;
+        let (end, mut text) = (Instant::now() + limit, String::new());
+        loop {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => match line.strip_prefix(&mark).map(str::trim) {
+                    Some("0") => {
+                        text.pop(); // the newline that begins the mark's line
+                        return Ok(text);
+                    }
+                    Some(code) => return Err(failed(format!("code {code}\n{text}{}", self.complaints.tail()))),
+                    None => {
+                        text.push_str(&line);
+                        text.push('\n');
+                    }
+                },
+                Err(RecvTimeoutError::Timeout) => return Err(failed(format!("no end within {limit:?}\n{text}"))),
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+            }
+        }
+    }
+
+    /// Starts a program in it that runs until it ends by itself, [`Namespace::signal`] ends it, or the namespace goes. Its
+    /// output goes to `log`.
+    ///
+    /// # Errors
+    /// [`Error::Run`].
+    pub fn start(&mut self, command: &Command, log: &Path) -> Result<Process, Error> {
+        let settings: Vec<String> = command
+            .get_envs()
+            .map(|(name, value)| match value {
+                Some(value) => format!("export {}={};", name.to_string_lossy(), quoted(&value.to_string_lossy())),
+                None => format!("unset {};", name.to_string_lossy()),
+            })
+            .collect();
+        let script = format!(
+            // The file system of processes is the host's, so that this is the number by which the host knows it.
+            "( read -r host _ </proc/self/stat; echo host $host; {} exec {} >{} 2>&1 ) & echo inside $!",
+            settings.concat(),
+            shell_words(command),
+            quoted(&log.display().to_string())
+        );
+        let mut text = self.run(&script, OPEN_LIMIT)?;
+        let end = Instant::now() + OPEN_LIMIT;
+        // Which line comes first is chance, and so is whether the process tells its number before the shell goes on.
+        let number =
+            |text: &str, name| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok());
+        loop {
+            if let (Some(host), Some(inside)) = (number(&text, "host "), number(&text, "inside ")) {
+                return Ok(Process { host, inside });
+            }
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(line) => text.extend([line.as_str(), "\n"]),
+                Err(_) => {
+                    let doing = format!("starting {}", command.get_program().display());
+                    return Err(Error::Run { doing, said: text });
+                }
+            }
+        }
+    }
+
+    /// Sends a signal (`TERM`, `KILL`) to a process and waits until it has ended.
+    ///
+    /// # Errors
+    /// [`Error::Run`] if it does not end within `limit`.
+    pub fn signal(&mut self, process: Process, signal: &str, limit: Duration) -> Result<(), Error> {
+        self.run(&format!("kill -{signal} {0} && {{ wait {0}; true; }}", process.inside), limit).map(drop)
+    }
+
+    /// Makes a tap with this address (`10.9.1.254/24`), up; or without one.
+    ///
+    /// # Errors
+    /// [`Error::Run`].
+    pub fn tap(&mut self, name: &str, address: Option<&str>) -> Result<(), Error> {
+        let address = address.map(|address| format!(" && ip addr add {address} dev {name}")).unwrap_or_default();
+        self.run(&format!("\"$busybox\" tunctl -t {name}{address} && ip link set {name} up"), OPEN_LIMIT).map(drop)
+    }
+
+    /// Makes a bridge of taps, with an address of the host's own on it, all up.
+    ///
+    /// # Errors
+    /// [`Error::Run`].
+    pub fn bridge(&mut self, name: &str, address: &str, taps: &[&str]) -> Result<(), Error> {
+        self.run(&format!("ip link add {name} type bridge && ip addr add {address} dev {name}"), OPEN_LIMIT)?;
+        for tap in taps {
+            self.tap(tap, None)?;
+            self.run(&format!("ip link set {tap} master {name}"), OPEN_LIMIT)?;
+        }
+        self.run(&format!("ip link set {name} up"), OPEN_LIMIT).map(drop)
+    }
+
+    /// The words before a command line that make its program start in this network. The process is the same: the program takes
+    /// the place of the one that entered.
+    pub fn entrance(&self) -> Vec<String> {
+        let process = self.child.id().to_string();
+        let words = [&self.busybox, "nsenter", "-t", &process, "-U", "-n", "--preserve-credentials", "-F"];
+        words.map(str::to_owned).into()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // Its first process ends when it has nothing more to read, and everything else with it.
+        self.control = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// A process in a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// Its number as the host knows it.
+    pub host: u32,
+    /// Its number in the namespace.
+    inside: u32,
+}
+
+impl Process {
+    /// Whether it still runs. One that has ended and that nobody has asked for yet does not.
+    pub fn runs(self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.host)).unwrap_or_default();
+        // proc_pid_stat(5): the state comes after the name, which may hold anything but ends with the last bracket.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_the_shell_whatever_they_hold() {
+        let mut command = Command::new("printf");
+        command.args(["%s|", "a b", "it's", "$HOME", "\"", "`x`", "\\"]);
+        let shell = Command::new("sh").arg("-c").arg(shell_words(&command)).output().expect("sh runs");
+        assert_eq!(String::from_utf8_lossy(&shell.stdout), "a b|it's|$HOME|\"|`x`|\\|");
+    }
+}

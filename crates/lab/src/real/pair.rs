@@ -1,0 +1,181 @@
+//! Two real guests and what is measured between them: ping, and netperf's TCP_STREAM and TCP_RR.
+//!
+//! Which adapters they have is their configurations' matter. [`qemu_peers`] makes the pair that Nicety is compared with: QEMU's own
+//! adapter on both sides, QEMU process to QEMU process over its `-netdev stream`.
+
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use super::{
+    error::Error,
+    folder::Folder,
+    guest::{Guest, GuestConfig},
+    netperf::{self, Test},
+    root::Root,
+};
+
+/// The address of [`qemu_peers`]'s left guest, which sends.
+pub const LEFT: &str = "10.0.0.1";
+/// The address of [`qemu_peers`]'s right guest, which serves.
+pub const RIGHT: &str = "10.0.0.2";
+/// What a program may take beyond the time that it measures, in a guest without KVM.
+const SLACK: Duration = Duration::from_secs(30);
+
+/// Two guests; the left one sends, the right one serves.
+#[derive(Debug)]
+pub struct Pair {
+    /// The guest that sends.
+    pub left: Guest,
+    /// The guest that serves.
+    pub right: Guest,
+    _folder: Option<Folder>,
+}
+
+/// What ping counted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ping {
+    /// Requests sent.
+    pub sent: u32,
+    /// Replies received.
+    pub received: u32,
+    /// The mean round trip in milliseconds, if any reply came.
+    pub mean_ms: Option<f64>,
+}
+
+/// What netperf measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rate {
+    /// TCP_STREAM: Mbit/s. TCP_RR: request-responses a second.
+    pub rate: f64,
+    /// How long it was measured, by the guest's clock.
+    pub seconds: f64,
+    /// The processor time of both QEMUs meanwhile.
+    pub cpu: Duration,
+}
+
+impl Rate {
+    /// Processor seconds for each Gbit carried, of a TCP_STREAM.
+    pub fn cpu_seconds_per_gbit(&self) -> f64 {
+        self.cpu.as_secs_f64() / (self.rate * self.seconds / 1000.0)
+    }
+}
+
+/// Boots a pair with QEMU's own `model` (`e1000`, `vmxnet3`, `igb`) on both sides; `base` gives kernel, memory, processors and acceleration.
+///
+/// # Errors
+/// Those of [`Guest::boot`].
+pub fn qemu_peers(root: &Root, base: &GuestConfig, model: &str) -> Result<Pair, Error> {
+    let folder = Folder::new()?;
+    let path = folder.join("link");
+    let server = format!("stream,server=on,addr.type=unix,addr.path={path}");
+    let client = format!("stream,server=off,reconnect-ms=100,addr.type=unix,addr.path={path}");
+    let side = |address: &str, netdev: &str, mac: &str| {
+        GuestConfig { addresses: vec![format!("eth0:{address}/24")], ..base.clone() }
+            .adapter(&format!("{model},mac={mac}"), netdev)
+    };
+    let mut pair = boot(root, side(LEFT, &server, "52:54:00:00:00:01"), side(RIGHT, &client, "52:54:00:00:00:02"))?;
+    pair._folder = Some(folder);
+    Ok(pair)
+}
+
+/// Boots two guests at a time.
+///
+/// # Errors
+/// Those of [`Guest::boot`].
+pub fn boot(root: &Root, left: GuestConfig, right: GuestConfig) -> Result<Pair, Error> {
+    boot_unless(root, left, right, &AtomicBool::new(false))
+}
+
+/// Like [`boot`], until `stop` becomes true.
+///
+/// # Errors
+/// Those of [`boot`], and [`Error::Stopped`].
+pub fn boot_unless(root: &Root, left: GuestConfig, right: GuestConfig, stop: &AtomicBool) -> Result<Pair, Error> {
+    let mut left = Guest::start(root, left)?;
+    let mut right = Guest::start(root, right)?;
+    left.wait_ready_unless(stop)?;
+    right.wait_ready_unless(stop)?;
+    Ok(Pair { left, right, _folder: None })
+}
+
+impl Pair {
+    /// Pings the right guest from the left one, five times a second, after a request that resolves the address and is not
+    /// counted: QEMU's e1000 holds the first one back for two seconds.
+    ///
+    /// # Errors
+    /// Those of [`Guest::run`]; that no reply comes is an answer, not an error.
+    pub fn ping(&mut self, address: &str, count: u32) -> Result<Ping, Error> {
+        // By its path: the shell would take busybox's own.
+        let ping = "/usr/bin/ping -n -q -i 0.2 -W 3";
+        let command = format!("{ping} -c 1 {address} >/dev/null; {ping} -c {count} {address}");
+        let output = self.left.run(&command, SLACK + Duration::from_millis(200).saturating_mul(count))?;
+        parse_ping(&output.text).ok_or(Error::Command { command, code: output.code, said: output.text })
+    }
+
+    /// Starts the server that [`Pair::stream`] and [`Pair::request_response`] need, in the right guest.
+    ///
+    /// # Errors
+    /// Those of [`Guest::succeed`].
+    pub fn serve(&mut self) -> Result<(), Error> {
+        self.right.succeed("netserver -4 >/dev/null </dev/null 2>&1", SLACK).map(drop)
+    }
+
+    /// netperf's TCP_STREAM from the left guest to the right one.
+    ///
+    /// # Errors
+    /// Those of [`Guest::succeed`].
+    pub fn stream(&mut self, address: &str, seconds: u32) -> Result<Rate, Error> {
+        self.netperf(address, seconds, Test::Stream)
+    }
+
+    /// netperf's TCP_RR, one byte there and one back, one at a time.
+    ///
+    /// # Errors
+    /// Those of [`Guest::succeed`].
+    pub fn request_response(&mut self, address: &str, seconds: u32) -> Result<Rate, Error> {
+        self.netperf(address, seconds, Test::RequestResponse)
+    }
+
+    fn netperf(&mut self, address: &str, seconds: u32, test: Test) -> Result<Rate, Error> {
+        let before = self.cpu_time();
+        let measured = netperf::run(&mut self.left, address, test, seconds, &AtomicBool::new(false))?;
+        let cpu = self.cpu_time().saturating_sub(before);
+        Ok(Rate { rate: measured.rate, seconds: measured.seconds, cpu })
+    }
+
+    /// The processor time of both QEMUs.
+    pub fn cpu_time(&self) -> Duration {
+        self.left.cpu_time() + self.right.cpu_time()
+    }
+}
+
+/// `3 packets transmitted, 3 received, ...` and `rtt min/avg/max/mdev = 0.1/0.2/0.3/0.0 ms`, as iputils writes them.
+fn parse_ping(text: &str) -> Option<Ping> {
+    let counts = text.lines().find(|line| line.contains(" packets transmitted"))?;
+    let mut words = counts.split(", ");
+    let number = |part: Option<&str>| part?.split_whitespace().next()?.parse().ok();
+    let (sent, received) = (number(words.next())?, number(words.next())?);
+    let round_trip = text.lines().find_map(|line| line.strip_prefix("rtt ")?.split_once("= "));
+    let mean_ms = round_trip.and_then(|(_, times)| times.split('/').nth(1)?.parse().ok());
+    Some(Ping { sent, received, mean_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pings_summary_gives_counts_and_the_mean() {
+        let text = "PING 10.0.0.2 (10.0.0.2) 56(84) bytes of data.\n\n--- 10.0.0.2 ping statistics ---\n\
+                    5 packets transmitted, 4 received, 20% packet loss, time 812ms\nrtt min/avg/max/mdev = 0.513/0.913/1.702/0.405 ms\n";
+        assert_eq!(parse_ping(text), Some(Ping { sent: 5, received: 4, mean_ms: Some(0.913) }));
+        let lost = "3 packets transmitted, 0 received, +3 errors, 100% packet loss, time 2030ms\n";
+        assert_eq!(parse_ping(lost), Some(Ping { sent: 3, received: 0, mean_ms: None }));
+        assert_eq!(parse_ping("ping: connect: Network is unreachable\n"), None);
+    }
+
+    #[test]
+    fn processor_time_is_given_for_what_was_carried() {
+        let rate = Rate { rate: 200.0, seconds: 5.0, cpu: Duration::from_secs(8) };
+        assert!((rate.cpu_seconds_per_gbit() - 8.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,276 @@
+//! Nicety's daemon as a person starts it, `nicety serve FILE`, in a private network: host file, sockets, counters.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf, absolute},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use nicety_adapters::Entry;
+use serde::Deserialize;
+
+use super::{
+    error::{Error, file, tail},
+    folder::Folder,
+    guest::{GuestConfig, cpu_time},
+    namespace::{Namespace, Process},
+};
+
+/// How long it may take until its sockets are there, and until it ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often they are looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// A port to be served.
+#[derive(Debug, Clone)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its adapter.
+    pub entry: &'static Entry,
+    /// Its address.
+    pub mac: String,
+    /// More lines of its table in the host file (`rom = "..."`).
+    pub more: String,
+}
+
+impl Port {
+    /// A port of this adapter.
+    pub fn new(name: &str, entry: &'static Entry, mac: &str) -> Port {
+        Port { name: name.into(), entry, mac: mac.into(), more: String::new() }
+    }
+}
+
+/// A running daemon, ended by [`Served::stop`] or with its namespace.
+#[derive(Debug)]
+pub struct Served {
+    folder: Folder,
+    program: PathBuf,
+    ports: Vec<Port>,
+    process: Process,
+}
+
+/// What the daemon has counted at the guests' ports together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames on the wire, both directions.
+    pub frames: u64,
+    /// Register reads.
+    pub reads: u64,
+    /// Register writes.
+    pub writes: u64,
+    /// Interrupts.
+    pub interrupts: u64,
+}
+
+impl Counts {
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Counts) -> Counts {
+        Counts {
+            frames: self.frames.saturating_sub(earlier.frames),
+            reads: self.reads.saturating_sub(earlier.reads),
+            writes: self.writes.saturating_sub(earlier.writes),
+            interrupts: self.interrupts.saturating_sub(earlier.interrupts),
+        }
+    }
+}
+
+/// The host file of these ports, with sockets in its own folder.
+fn host_file(ports: &[Port], uplink: Option<&str>) -> String {
+    let mut text = "[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = \"control.sock\"\n".to_owned();
+    if let Some(tap) = uplink {
+        text.push_str(&format!("\n[uplink]\nkind = \"tap\"\nname = \"{tap}\"\n"));
+    }
+    for Port { name, entry, mac, more } in ports {
+        let adapter = entry.about.name;
+        text.push_str(&format!(
+            "\n[[port]]\nname = \"{name}\"\nadapter = \"{adapter}\"\nmac = \"{mac}\"\nsocket = \"{name}.sock\"\n{more}"
+        ));
+    }
+    text
+}
+
+impl Served {
+    /// Starts `program serve FILE` with these ports and, if named, this tap as the uplink; its sockets are there when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`Error::Daemon`] with what it said.
+    pub fn start(
+        program: &Path,
+        namespace: &mut Namespace,
+        ports: Vec<Port>,
+        uplink: Option<&str>,
+    ) -> Result<Served, Error> {
+        // The namespace's working directory is another one.
+        let program = absolute(program).map_err(file("find", program))?;
+        let folder = Folder::new()?;
+        let path = folder.path().join("host.toml");
+        fs::write(&path, host_file(&ports, uplink)).map_err(file("write", &path))?;
+        let process = launch(&program, namespace, &folder)?;
+        let served = Served { folder, program, ports, process };
+        served.wait_ready()?;
+        Ok(served)
+    }
+
+    fn wait_ready(&self) -> Result<(), Error> {
+        let end = Instant::now() + PATIENCE;
+        let sockets = || self.ports.iter().all(|port| self.folder.path().join(format!("{}.sock", port.name)).exists());
+        while !(sockets() && self.counts().is_some()) {
+            let why = if !self.process.runs() {
+                "it ended".to_owned()
+            } else if Instant::now() > end {
+                format!("its sockets were not there within {PATIENCE:?}")
+            } else {
+                std::thread::sleep(LOOK_AGAIN);
+                continue;
+            };
+            return Err(Error::Daemon { why, said: self.log() });
+        }
+        Ok(())
+    }
+
+    /// Attaches a guest to the port of this name, by the transport that its adapter has.
+    ///
+    /// # Panics
+    /// If there is no such port.
+    pub fn attach(&self, config: GuestConfig, name: &str) -> GuestConfig {
+        let port = self.ports.iter().find(|port| port.name == name);
+        let port = port.unwrap_or_else(|| panic!("the lab asks for a port {name} that it has not opened"));
+        let socket = self.folder.join(&format!("{name}.sock"));
+        if port.entry.about.transports.contains(&"vfio-user") {
+            config.vfio_user(&socket)
+        } else {
+            config.vhost_user(&socket, &port.mac)
+        }
+    }
+
+    /// What it has counted, if it answers.
+    pub fn counts(&self) -> Option<Counts> {
+        Counts::of(&self.ask()?)
+    }
+
+    /// Its answer to `ports` on the control socket, a line of JSON.
+    pub fn ask(&self) -> Option<String> {
+        let mut stream = UnixStream::connect(self.folder.path().join("control.sock")).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.write_all(b"{\"version\":1,\"request\":\"ports\"}\n").ok()?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).ok()?;
+        Some(line)
+    }
+
+    /// The end of what it has logged.
+    pub fn log(&self) -> String {
+        tail(&fs::read_to_string(self.folder.path().join("log")).unwrap_or_default(), 40)
+    }
+
+    /// The processor time that it has used.
+    pub fn cpu_time(&self) -> Duration {
+        cpu_time(self.process.host)
+    }
+
+    /// Ends it as a person does, with SIGTERM.
+    ///
+    /// # Errors
+    /// [`Error::Run`] if it does not end.
+    pub fn stop(self, namespace: &mut Namespace) -> Result<(), Error> {
+        namespace.signal(self.process, "TERM", PATIENCE)
+    }
+
+    /// Kills it without a chance to clean up, and starts it again.
+    ///
+    /// # Errors
+    /// Those of [`Served::start`].
+    pub fn kill_and_restart(&mut self, namespace: &mut Namespace) -> Result<(), Error> {
+        self.kill(namespace)?;
+        self.process = launch(&self.program, namespace, &self.folder)?;
+        self.wait_ready()
+    }
+
+    /// Kills it without a chance to clean up.
+    ///
+    /// # Errors
+    /// [`Error::Run`].
+    pub fn kill(&mut self, namespace: &mut Namespace) -> Result<(), Error> {
+        namespace.signal(self.process, "KILL", PATIENCE)
+    }
+}
+
+fn launch(program: &Path, namespace: &mut Namespace, folder: &Folder) -> Result<Process, Error> {
+    let mut command = Command::new(program);
+    command.arg("serve").arg(folder.path().join("host.toml")).env("NO_COLOR", "1");
+    namespace.start(&command, &folder.path().join("log"))
+}
+
+/// What is read of the daemon's answer; the rest is not our matter.
+#[derive(Deserialize)]
+struct Answer {
+    ports: Vec<PortAnswer>,
+}
+
+#[derive(Deserialize)]
+struct PortAnswer {
+    adapter: Option<String>,
+    transmit: Vec<QueueAnswer>,
+    receive: Vec<QueueAnswer>,
+    interrupts: u64,
+    register_reads: u64,
+    register_writes: u64,
+}
+
+#[derive(Deserialize)]
+struct QueueAnswer {
+    frames: u64,
+}
+
+impl Counts {
+    fn of(answer: &str) -> Option<Counts> {
+        let answer: Answer = serde_json::from_str(answer).ok()?;
+        let mut counts = Counts::default();
+        for port in answer.ports.iter().filter(|port| port.adapter.is_some()) {
+            counts.frames += port.transmit.iter().chain(&port.receive).map(|queue| queue.frames).sum::<u64>();
+            counts.reads += port.register_reads;
+            counts.writes += port.register_writes;
+            counts.interrupts += port.interrupts;
+        }
+        Some(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guests_ports_are_summed_and_the_uplink_is_left_out() {
+        let answer = r#"{"version":1,"reply":"ports","host":"/h","ports":[
+            {"name":"uplink","adapter":null,"transmit":[{"queue":0,"packets":9,"frames":900,"bytes":1}],"receive":[],
+             "interrupts":0,"register_reads":0,"register_writes":0},
+            {"name":"left","adapter":"e1000","transmit":[{"queue":0,"packets":1,"frames":44,"bytes":1}],
+             "receive":[{"queue":0,"packets":1,"frames":2,"bytes":1}],"interrupts":3,"register_reads":4,"register_writes":5}]}"#;
+        let counts = Counts::of(answer);
+        assert_eq!(counts, Some(Counts { frames: 46, reads: 4, writes: 5, interrupts: 3 }));
+    }
+
+    #[test]
+    fn an_answer_that_is_none_counts_nothing() {
+        assert_eq!(Counts::of(r#"{"version":1,"reply":"error","error":"no"}"#), None);
+    }
+
+    #[test]
+    fn the_host_file_names_uplink_and_ports() {
+        let entry = nicety_adapters::find("e1000").expect("it is registered");
+        let mut port = Port::new("left", entry, "52:54:00:00:00:01");
+        port.more = "rom = \"/rom\"\n".into();
+        let text = host_file(&[port], Some("n0"));
+        assert!(text.contains("[uplink]\nkind = \"tap\"\nname = \"n0\"\n"), "{text}");
+        assert!(text.ends_with(
+            "[[port]]\nname = \"left\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:01\"\nsocket = \"left.sock\"\nrom = \"/rom\"\n"
+        ));
+    }
+}

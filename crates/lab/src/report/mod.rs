@@ -1,0 +1,24 @@
+//! The report folder: `index.html`, which needs nothing but itself, and `results.json` (docs/results-format.md).
+
+use std::path::Path;
+
+mod chart;
+mod folder;
+mod html;
+mod page;
+
+pub use folder::ReportError;
+
+use crate::results::Results;
+
+/// Writes the report into the folder `dir`, which is made if it does not exist. Each file is written beside its place and
+/// then renamed, so that a reader, or a report of an earlier day, never sees half a file.
+pub fn write(results: &Results, dir: &Path) -> Result<(), ReportError> {
+    let json = results.to_json().map_err(|error| ReportError::Unsaid(error.to_string()))?;
+    folder::write(dir, &[("results.json", &json), ("index.html", &page::page(results))], folder::create)
+}
+
+/// The text of `index.html`.
+pub fn page(results: &Results) -> String {
+    page::page(results)
+}

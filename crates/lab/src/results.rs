@@ -1,0 +1,368 @@
+//! The data model of `results.json`: format `nicety-results`, version 1, as docs/results-format.md describes it.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::host::Host;
+use crate::method::{Guests, Load, Order, Server};
+use crate::statistics::{self, Estimate, Interval};
+
+/// The name of the format, the first member of the file.
+pub const FORMAT: &str = "nicety-results";
+
+/// The version that this program writes and reads.
+pub const VERSION: u32 = 1;
+
+/// What a row measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// Bulk TCP, guest to a peer outside the switch.
+    BulkTransmit,
+    /// Bulk TCP, from a peer outside the switch to the guest.
+    BulkReceive,
+    /// Bulk TCP between two guests with the same adapter.
+    GuestToGuest,
+    /// Request-response transactions.
+    RequestResponse,
+    /// The median latency of a transaction.
+    RrP50,
+    /// The 99th percentile of a transaction's latency.
+    RrP99,
+    /// CPU time of server and guests for a gigabit of payload, over the bulk runs with the outside peer.
+    CpuPerGigabit,
+    /// Register reads for a frame on the wire, over the same runs.
+    ReadsPerFrame,
+    /// Register writes for a frame on the wire, over the same runs.
+    WritesPerFrame,
+    /// Interrupts for a frame on the wire, over the same runs.
+    InterruptsPerFrame,
+}
+
+/// Which of two figures is the better one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// More is better.
+    Higher,
+    /// Less is better.
+    Lower,
+}
+
+impl Test {
+    /// All tests, in the order of tables and charts.
+    pub const ALL: [Test; 10] = [
+        Test::BulkTransmit,
+        Test::BulkReceive,
+        Test::GuestToGuest,
+        Test::RequestResponse,
+        Test::RrP50,
+        Test::RrP99,
+        Test::CpuPerGigabit,
+        Test::ReadsPerFrame,
+        Test::WritesPerFrame,
+        Test::InterruptsPerFrame,
+    ];
+
+    /// What the test is called in a heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Test::BulkTransmit => "Bulk transmit",
+            Test::BulkReceive => "Bulk receive",
+            Test::GuestToGuest => "Guest to guest",
+            Test::RequestResponse => "Request-response",
+            Test::RrP50 => "Latency, median",
+            Test::RrP99 => "Latency, 99th percentile",
+            Test::CpuPerGigabit => "CPU per gigabit",
+            Test::ReadsPerFrame => "Register reads",
+            Test::WritesPerFrame => "Register writes",
+            Test::InterruptsPerFrame => "Interrupts",
+        }
+    }
+
+    /// What the test is called above a narrow column.
+    pub fn short_title(self) -> &'static str {
+        match self {
+            Test::RrP50 => "Latency p50",
+            Test::RrP99 => "Latency p99",
+            other => other.title(),
+        }
+    }
+
+    /// The unit of its figures.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Test::BulkTransmit | Test::BulkReceive | Test::GuestToGuest => "Mbit/s",
+            Test::RequestResponse => "per second",
+            Test::RrP50 | Test::RrP99 => "µs",
+            Test::CpuPerGigabit => "CPU-s/Gbit",
+            Test::ReadsPerFrame | Test::WritesPerFrame | Test::InterruptsPerFrame => "per frame",
+        }
+    }
+
+    /// Whether more or less is better.
+    pub fn direction(self) -> Direction {
+        match self {
+            Test::BulkTransmit | Test::BulkReceive | Test::GuestToGuest | Test::RequestResponse => Direction::Higher,
+            _ => Direction::Lower,
+        }
+    }
+
+    /// The load whose runs give it; none if it comes from several.
+    pub fn load(self) -> Option<Load> {
+        match self {
+            Test::BulkTransmit => Some(Load::BulkTransmit),
+            Test::BulkReceive => Some(Load::BulkReceive),
+            Test::GuestToGuest => Some(Load::GuestToGuest),
+            Test::RequestResponse | Test::RrP50 | Test::RrP99 => Some(Load::RequestResponse),
+            _ => None,
+        }
+    }
+}
+
+/// The whole of `results.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    format: String,
+    version: u32,
+    /// Where it was measured.
+    pub host: Host,
+    /// How.
+    pub method: Method,
+    /// Every run, in the order in which they ran.
+    pub runs: Vec<Run>,
+    /// A row per adapter × test × server, adapters in the order of tables.
+    pub rows: Vec<Row>,
+}
+
+/// How it was measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Method {
+    /// The exact command that measures it again.
+    pub command: String,
+    /// Who drove the adapters.
+    pub guests: Guests,
+    /// How long a run lasts, in seconds.
+    pub seconds: f64,
+    /// Rounds: how often each adapter × load × server was to run.
+    pub repeat: u32,
+    /// The seed of the runs' order.
+    pub seed: u64,
+    /// How contestants alternated within a round.
+    pub order: Order,
+    /// Facts about the guests and the measuring, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its place in the order of all runs, from 0.
+    pub run: u32,
+    /// Its round, from 0.
+    pub round: u32,
+    /// The adapter.
+    pub adapter: String,
+    /// Who served it.
+    pub server: Server,
+    /// What the guests did.
+    pub load: Load,
+    /// How long it took with starting and settling, in seconds.
+    pub took_seconds: f64,
+    /// Time of the host's processors that went to others meanwhile, in percent. Null where the kernel does not say.
+    pub steal_percent: Option<f64>,
+    /// Why it gave no figures; null if it did.
+    pub failure: Option<String>,
+}
+
+/// A figure of a row, from one run or, for the tests of cost, from one round.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The round: samples of the same round are compared with each other.
+    pub round: u32,
+    /// The figure, in the row's unit.
+    pub value: f64,
+}
+
+/// What a row's runs cost: medians over them. Null where a server does not count it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Register reads that reached the server, per frame on the wire.
+    pub register_reads_per_frame: Option<f64>,
+    /// Register writes that reached the server, per frame on the wire.
+    pub register_writes_per_frame: Option<f64>,
+    /// Interrupts, per frame on the wire.
+    pub interrupts_per_frame: Option<f64>,
+    /// CPU-seconds of server and guests, per 10⁹ bits of payload. Null for request-response.
+    pub cpu_seconds_per_gigabit: Option<f64>,
+}
+
+/// An adapter × test × server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The adapter.
+    pub adapter: String,
+    /// What is measured.
+    pub test: Test,
+    /// Who serves the adapter.
+    pub server: Server,
+    /// The unit of median, interval and samples.
+    pub unit: String,
+    /// Whether more or less is better.
+    pub direction: Direction,
+    /// All samples in the order of their runs.
+    pub samples: Vec<Sample>,
+    /// Their median; null without samples.
+    pub median: Option<f64>,
+    /// The 95 % interval of the median; null of fewer than seven samples.
+    pub interval: Option<Interval>,
+    /// What the runs cost; null in the rows that are costs themselves.
+    pub counts: Option<Counts>,
+    /// Why there is no figure; null if there is.
+    pub absent: Option<String>,
+}
+
+impl Row {
+    /// The row of `samples`; `absent` says why if there are none.
+    pub fn new(adapter: &str, test: Test, server: Server, samples: Vec<Sample>, absent: Option<String>) -> Row {
+        let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
+        let estimate = Estimate::of(&values);
+        Row {
+            adapter: adapter.to_owned(),
+            test,
+            server,
+            unit: test.unit().to_owned(),
+            direction: test.direction(),
+            median: estimate.map(|e| e.median),
+            interval: estimate.and_then(|e| e.interval),
+            counts: None,
+            absent: if estimate.is_some() {
+                None
+            } else {
+                Some(absent.unwrap_or_else(|| "it was not measured".to_owned()))
+            },
+            samples,
+        }
+    }
+
+    /// How many times this row's figure is `other`'s, by the rounds that both have.
+    pub fn ratio_to(&self, other: &Row) -> Option<Estimate> {
+        let theirs = |round| other.samples.iter().find(|sample| sample.round == round).map(|sample| sample.value);
+        let (ours, theirs): (Vec<f64>, Vec<f64>) =
+            self.samples.iter().filter_map(|sample| Some((sample.value, theirs(sample.round)?))).unzip();
+        statistics::paired_ratio(&ours, &theirs)
+    }
+}
+
+/// Why a text is not taken as results.
+#[derive(Debug, Error)]
+pub enum ResultsError {
+    /// Not JSON at all, or not of this shape.
+    #[error("these are no results of nicety: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// JSON of another format.
+    #[error("these are no results of nicety: the format is «{0}», not «{FORMAT}»")]
+    OtherFormat(String),
+    /// A version that this program does not know.
+    #[error(
+        "the results are of format version {0}, and this nicety reads version {VERSION}: read them with the nicety that wrote them, or measure again"
+    )]
+    UnknownVersion(u64),
+    /// Members that contradict each other.
+    #[error("the results contradict themselves: {0}")]
+    Contradiction(String),
+}
+
+#[derive(Deserialize)]
+struct Header {
+    format: String,
+    version: u64,
+}
+
+impl Results {
+    /// Results of this program's format and version.
+    pub fn new(host: Host, method: Method, runs: Vec<Run>, rows: Vec<Row>) -> Results {
+        Results { format: FORMAT.to_owned(), version: VERSION, host, method, runs, rows }
+    }
+
+    /// Reads `text`. The version is looked at first, so that a newer file is refused by its version, not by what it adds.
+    pub fn from_json(text: &str) -> Result<Results, ResultsError> {
+        let header: Header = serde_json::from_str(text)?;
+        if header.format != FORMAT {
+            return Err(ResultsError::OtherFormat(header.format));
+        }
+        if header.version != u64::from(VERSION) {
+            return Err(ResultsError::UnknownVersion(header.version));
+        }
+        let results: Results = serde_json::from_str(text)?;
+        results.check()?;
+        Ok(results)
+    }
+
+    /// The text of `results.json`, indented, with a newline at its end.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// The row of an adapter × test × server.
+    pub fn row(&self, adapter: &str, test: Test, server: Server) -> Option<&Row> {
+        self.rows.iter().find(|row| row.adapter == adapter && row.test == test && row.server == server)
+    }
+
+    /// The adapters, each once, in the order of the rows.
+    pub fn adapters(&self) -> Vec<&str> {
+        let mut adapters = Vec::new();
+        for row in &self.rows {
+            if !adapters.contains(&row.adapter.as_str()) {
+                adapters.push(row.adapter.as_str());
+            }
+        }
+        adapters
+    }
+
+    /// The servers, each once, Nicety first.
+    pub fn servers(&self) -> Vec<Server> {
+        [Server::Nicety, Server::Qemu]
+            .into_iter()
+            .filter(|server| self.rows.iter().any(|row| row.server == *server))
+            .collect()
+    }
+
+    /// The tests that have a row, in the order of tables.
+    pub fn tests(&self) -> Vec<Test> {
+        Test::ALL.into_iter().filter(|test| self.rows.iter().any(|row| row.test == *test)).collect()
+    }
+
+    fn check(&self) -> Result<(), ResultsError> {
+        let mut seen = HashSet::new();
+        for row in &self.rows {
+            let name = || format!("{} × {} × {}", row.adapter, row.test.title(), row.server);
+            if !seen.insert((row.adapter.as_str(), row.test, row.server)) {
+                return Err(ResultsError::Contradiction(format!("{} has two rows", name())));
+            }
+            if row.unit != row.test.unit() || row.direction != row.test.direction() {
+                return Err(ResultsError::Contradiction(format!(
+                    "{} has another unit or direction than its test",
+                    name()
+                )));
+            }
+            let values: Vec<f64> = row.samples.iter().map(|sample| sample.value).collect();
+            if statistics::median(&values).is_some() != row.median.is_some() {
+                return Err(ResultsError::Contradiction(format!(
+                    "{} has a median without samples or samples without",
+                    name()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod sample;
+
+#[cfg(test)]
+#[path = "results_test.rs"]
+mod tests;

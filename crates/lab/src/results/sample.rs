@@ -1,0 +1,54 @@
+//! Results for tests of what shows them: those of the bench without guests, on a host that is always the same.
+
+use std::sync::atomic::AtomicBool;
+
+use super::Results;
+use crate::bench::fake::{FakeBench, Fault};
+use crate::host::Host;
+use crate::method::{Guests, Options, Plan, Server};
+use crate::progress::Progress;
+use crate::run;
+
+fn of(mut bench: FakeBench, quick: bool) -> Results {
+    let plan = Plan::new(&Options { quick, ..Options::default() }, &bench).unwrap();
+    let command = "cargo run --release -- compare --seed 1";
+    let mut results = run::run(&plan, &mut bench, command, &mut Progress::silent(), &AtomicBool::new(false)).unwrap();
+    results.host = Host {
+        cpu_model: "Example CPU <9>".to_owned(),
+        cores: 2,
+        kernel: "6.12.0-example".to_owned(),
+        date: "2025-11-21T08:54:07Z".to_owned(),
+        steal_percent: Some(1.25),
+        nicety_version: "0.1.0".to_owned(),
+    };
+    for run in &mut results.runs {
+        (run.took_seconds, run.steal_percent) = (1.5, Some(0.5));
+    }
+    results
+}
+
+/// Two adapters, each served by Nicety and by QEMU, seven rounds.
+pub(crate) fn two_servers() -> Results {
+    of(FakeBench::two_servers(), false)
+}
+
+fn embedded_bench(faults: Vec<Fault>) -> FakeBench {
+    let mut bench = FakeBench { guests: Guests::Embedded, faults, ..FakeBench::two_servers() };
+    bench.contestants.retain(|contestant| contestant.server == Server::Nicety);
+    bench
+}
+
+/// Two adapters under embedded guests, seven rounds.
+pub(crate) fn embedded() -> Results {
+    of(embedded_bench(Vec::new()), false)
+}
+
+/// The same, three rounds.
+pub(crate) fn quick() -> Results {
+    of(embedded_bench(Vec::new()), true)
+}
+
+/// The same as [`embedded`], with faults.
+pub(crate) fn with_faults(faults: Vec<Fault>) -> Results {
+    of(embedded_bench(faults), false)
+}

@@ -1,0 +1,95 @@
+//! Tests of the format of `results.json`.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+#[test]
+fn what_is_written_is_what_is_read() {
+    for results in [sample::two_servers(), sample::embedded(), sample::quick()] {
+        let text = results.to_json().unwrap();
+        assert_eq!(Results::from_json(&text).unwrap(), results);
+    }
+}
+
+#[test]
+fn the_file_has_the_members_that_its_document_names() {
+    let text = sample::two_servers().to_json().unwrap();
+    let file: Value = serde_json::from_str(&text).unwrap();
+    assert!(text.starts_with("{\n  \"format\": \"nicety-results\",\n  \"version\": 1,"));
+    let document = include_str!("../../../docs/results-format.md");
+    let mut named = 0;
+    for object in
+        [&file, &file["host"], &file["method"], &file["runs"][0], &file["rows"][0], &file["rows"][0]["counts"]]
+    {
+        for member in object.as_object().unwrap().keys() {
+            assert!(document.contains(&format!("`{member}`")), "{member} is not documented");
+            named += 1;
+        }
+    }
+    assert!(named > 35, "{named} members");
+    for test in Test::ALL {
+        let name = serde_json::to_value(test).unwrap();
+        let name = name.as_str().unwrap();
+        assert!(document.contains(&format!("`{name}` | {}", test.unit())), "{name} is not documented with its unit");
+    }
+    let row = &file["rows"][0];
+    assert_eq!(row["test"], "bulk-transmit");
+    assert_eq!(
+        (&row["server"], &row["direction"], &row["unit"]),
+        (&json!("nicety"), &json!("higher"), &json!("Mbit/s"))
+    );
+    assert_eq!(row["samples"].as_array().unwrap().len(), 7);
+    assert_eq!(row["interval"]["coverage"], json!(0.984375));
+}
+
+#[test]
+fn fewer_than_seven_runs_leave_the_interval_null() {
+    let file: Value = serde_json::from_str(&sample::quick().to_json().unwrap()).unwrap();
+    assert_eq!(file["rows"][0]["interval"], Value::Null);
+    assert!(file["rows"][0]["median"].is_number());
+}
+
+fn changed(change: impl FnOnce(&mut Value)) -> ResultsError {
+    let mut file = serde_json::to_value(sample::embedded()).unwrap();
+    change(&mut file);
+    Results::from_json(&file.to_string()).unwrap_err()
+}
+
+#[test]
+fn an_unknown_version_is_refused_by_its_number_whatever_else_is_in_the_file() {
+    let error = Results::from_json(r#"{"format": "nicety-results", "version": 2, "tables": []}"#).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the results are of format version 2, and this nicety reads version 1: read them with the nicety that wrote them, or measure again"
+    );
+}
+
+#[test]
+fn what_is_not_ours_is_refused_with_the_reason() {
+    for text in [
+        "",
+        "{",
+        "[]",
+        "{}",
+        "null",
+        r#"{"format": "nicety-results"}"#,
+        r#"{"format": "nicety-results", "version": 1}"#,
+    ] {
+        assert!(matches!(Results::from_json(text), Err(ResultsError::Malformed(_))), "{text:?}");
+    }
+    let error = Results::from_json(r#"{"format": "other", "version": 1}"#).unwrap_err();
+    assert!(error.to_string().contains("the format is «other»"), "{error}");
+}
+
+#[test]
+fn rows_that_contradict_themselves_are_refused() {
+    let twice = changed(|file| {
+        let row = file["rows"][0].clone();
+        file["rows"].as_array_mut().unwrap().push(row);
+    });
+    assert_eq!(twice.to_string(), "the results contradict themselves: e1000 × Bulk transmit × nicety has two rows");
+    assert!(matches!(changed(|file| file["rows"][0]["unit"] = json!("kbit/s")), ResultsError::Contradiction(_)));
+    assert!(matches!(changed(|file| file["rows"][0]["samples"] = json!([])), ResultsError::Contradiction(_)));
+    assert!(matches!(changed(|file| file["rows"][0]["samples"][0]["value"] = Value::Null), ResultsError::Malformed(_)));
+}

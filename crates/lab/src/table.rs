@@ -1,0 +1,330 @@
+//! The table for a terminal: adapters as rows, tests as columns, units in the head, intervals beside the medians.
+//!
+//! It is laid in blocks, so that it fits [`WIDTH`] columns with any figures: a column that does not fit beside the others
+//! begins a block of its own.
+
+use crate::findings;
+use crate::method::Server;
+use crate::number;
+use crate::results::{Results, Test};
+use crate::statistics::RUNS_FOR_INTERVAL;
+
+/// The columns of a terminal that the table fits.
+pub const WIDTH: usize = 100;
+
+/// Between two columns.
+const GAP: &str = "  ";
+
+/// Which tests stand together.
+const BLOCKS: [&[Test]; 3] = [
+    &[Test::BulkTransmit, Test::BulkReceive, Test::GuestToGuest],
+    &[Test::RequestResponse, Test::RrP50, Test::RrP99],
+    &[Test::CpuPerGigabit, Test::ReadsPerFrame, Test::WritesPerFrame, Test::InterruptsPerFrame],
+];
+
+/// A column: two lines of head, and a cell per line of the table.
+struct Column {
+    heads: [String; 2],
+    cells: Vec<Cell>,
+}
+
+/// A figure and what follows it; figures are aligned to the right, what follows to the left.
+#[derive(Default)]
+struct Cell {
+    figure: String,
+    after: String,
+}
+
+/// A line of the table: an adapter's figures, or how many times Nicety's are QEMU's.
+#[derive(Clone, Copy)]
+enum Line<'a> {
+    Figures(&'a str, Server),
+    Ratio(&'a str),
+}
+
+/// The reasons why figures do not exist, numbered in order of appearance.
+#[derive(Default)]
+struct Footnotes(Vec<String>);
+
+impl Footnotes {
+    fn mark(&mut self, reason: &str) -> String {
+        let index = self.0.iter().position(|known| known == reason).unwrap_or_else(|| {
+            self.0.push(reason.to_owned());
+            self.0.len() - 1
+        });
+        superscript(index + 1)
+    }
+}
+
+fn superscript(number: usize) -> String {
+    const DIGITS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+    number.to_string().bytes().filter_map(|digit| DIGITS.get(usize::from(digit.wrapping_sub(b'0')))).collect()
+}
+
+/// The whole table with its title, footnotes, and under whose drivers it judges; a newline at its end.
+pub fn render(results: &Results) -> String {
+    let lines = lines(results);
+    let present = results.tests();
+    let mut footnotes = Footnotes::default();
+    let mut out = title(results);
+    for block in BLOCKS {
+        let columns: Vec<Column> = block
+            .iter()
+            .filter(|test| present.contains(test))
+            .map(|test| column(results, &lines, *test, &mut footnotes))
+            .collect();
+        out.push_str(&laid(&lines, results.servers().len() > 1, columns));
+    }
+    for (index, reason) in footnotes.0.iter().enumerate() {
+        out.push('\n');
+        out.push_str(&wrapped(&format!("{} {reason}.", superscript(index + 1))));
+    }
+    if !footnotes.0.is_empty() {
+        out.push('\n');
+    }
+    out.push('\n');
+    out.push_str(&wrapped(&findings::judged_under(results)));
+    out.push('\n');
+    out
+}
+
+fn title(results: &Results) -> String {
+    let repeat = results.method.repeat;
+    let (runs, interval) = match repeat {
+        1 => ("One run".to_owned(), ""),
+        _ if (repeat as usize) < RUNS_FOR_INTERVAL => (format!("Medians of {repeat} runs"), ""),
+        _ => (format!("Medians of {repeat} runs"), " [95 % interval]"),
+    };
+    let none =
+        if interval.is_empty() { format!("; fewer than {RUNS_FOR_INTERVAL} runs: no interval") } else { String::new() };
+    let ratio = if results.servers().len() > 1 { "; ratio: nicety ÷ qemu" } else { "" };
+    format!("{runs} of {} s{interval}{none}{ratio}\n", results.method.seconds)
+}
+
+fn lines(results: &Results) -> Vec<Line<'_>> {
+    let servers = results.servers();
+    let mut lines = Vec::new();
+    for adapter in results.adapters() {
+        lines.extend(servers.iter().map(|server| Line::Figures(adapter, *server)));
+        if servers.len() > 1 {
+            lines.push(Line::Ratio(adapter));
+        }
+    }
+    lines
+}
+
+fn column(results: &Results, lines: &[Line<'_>], test: Test, footnotes: &mut Footnotes) -> Column {
+    let cells = lines
+        .iter()
+        .map(|line| match line {
+            Line::Figures(adapter, server) => {
+                let row = results.row(adapter, test, *server);
+                match row.and_then(|row| Some((row, row.median?))) {
+                    Some((row, median)) => Cell {
+                        figure: number::figure(median),
+                        after: row.interval.map_or(String::new(), |i| format!(" [{}]", number::range(&i, median))),
+                    },
+                    None => {
+                        let reason = row.and_then(|row| row.absent.as_deref()).unwrap_or("it was not measured");
+                        Cell { figure: number::NONE.to_owned(), after: footnotes.mark(reason) }
+                    }
+                }
+            }
+            Line::Ratio(adapter) => match findings::server_ratio(results, adapter, test) {
+                Some(ratio) => Cell {
+                    figure: number::ratio(&ratio),
+                    after: number::ratio_range(&ratio).map_or(" ×".to_owned(), |range| format!(" × [{range}]")),
+                },
+                None => Cell::default(),
+            },
+        })
+        .collect();
+    Column { heads: [test.short_title().to_owned(), test.unit().to_owned()], cells }
+}
+
+impl Column {
+    fn figure_width(&self) -> usize {
+        self.cells.iter().map(|cell| width(&cell.figure)).max().unwrap_or(0)
+    }
+
+    fn width(&self) -> usize {
+        let after = self.cells.iter().map(|cell| width(&cell.after)).max().unwrap_or(0);
+        let heads = self.heads.iter().map(|head| width(head)).max().unwrap_or(0);
+        heads.max(self.figure_width() + after)
+    }
+}
+
+/// One block, or several if its columns do not fit beside each other.
+fn laid(lines: &[Line<'_>], name_servers: bool, columns: Vec<Column>) -> String {
+    let labels: Vec<String> = labels(lines, name_servers);
+    let label_width = labels.iter().map(|label| width(label)).max().unwrap_or(0).max(width("adapter"));
+    let mut out = String::new();
+    let most = evenly(label_width, &columns);
+    let mut columns = columns.into_iter().peekable();
+    while columns.peek().is_some() {
+        let mut block: Vec<Column> = Vec::new();
+        let mut used = label_width;
+        while let Some(column) =
+            columns.next_if(|c| block.is_empty() || block.len() < most && used + GAP.len() + c.width() <= WIDTH)
+        {
+            used += GAP.len() + column.width();
+            block.push(column);
+        }
+        out.push('\n');
+        for (place, name) in ["", "adapter"].into_iter().enumerate() {
+            let heads = block.iter().map(|c| padded(c.heads.get(place).map_or("", String::as_str), c.width()));
+            push_line(&mut out, &padded(name, label_width), heads);
+        }
+        for (index, label) in labels.iter().enumerate() {
+            let cells = block.iter().map(|c| {
+                let cell = c.cells.get(index);
+                let (figure, after) = cell.map_or(("", ""), |cell| (cell.figure.as_str(), cell.after.as_str()));
+                let indent = " ".repeat(c.figure_width().saturating_sub(width(figure)));
+                padded(&format!("{indent}{figure}{after}"), c.width())
+            });
+            push_line(&mut out, &padded(label, label_width), cells);
+        }
+    }
+    out
+}
+
+/// How many columns a block has at most, if as few blocks as the width allows share the columns evenly: not three and one.
+fn evenly(label_width: usize, columns: &[Column]) -> usize {
+    let (mut blocks, mut used) = (1, label_width);
+    for column in columns {
+        let wide = GAP.len() + column.width();
+        if used > label_width && used + wide > WIDTH {
+            (blocks, used) = (blocks + 1, label_width);
+        }
+        used += wide;
+    }
+    columns.len().div_ceil(blocks)
+}
+
+/// `e1000  nicety`, `qemu`, `ratio`, the adapter's name only once.
+fn labels(lines: &[Line<'_>], name_servers: bool) -> Vec<String> {
+    let adapter_width = lines.iter().map(|(Line::Figures(name, _) | Line::Ratio(name))| width(name)).max().unwrap_or(0);
+    let mut last = None;
+    lines
+        .iter()
+        .map(|line| {
+            let (Line::Figures(name, _) | Line::Ratio(name)) = line;
+            let shown = if last == Some(*name) { "" } else { name };
+            last = Some(*name);
+            match line {
+                _ if !name_servers => shown.to_owned(),
+                Line::Figures(_, server) => format!("{}  {server}", padded(shown, adapter_width)),
+                Line::Ratio(_) => format!("{}  ratio", padded(shown, adapter_width)),
+            }
+        })
+        .collect()
+}
+
+fn push_line(out: &mut String, label: &str, cells: impl Iterator<Item = String>) {
+    let mut line = label.to_owned();
+    for cell in cells {
+        line.push_str(GAP);
+        line.push_str(&cell);
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+}
+
+/// `text` broken between words so that no line is wider than [`WIDTH`], where its words allow.
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        if used > 0 && used + 1 + width(word) > WIDTH {
+            out.push('\n');
+            used = 0;
+        } else if used > 0 {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += width(word);
+    }
+    out
+}
+
+fn padded(text: &str, to: usize) -> String {
+    format!("{text}{}", " ".repeat(to.saturating_sub(width(text))))
+}
+
+/// Columns that `text` takes: none of what is written here is wider than one.
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::BenchError;
+    use crate::bench::fake::Fault;
+    use crate::results::{Row, Sample, sample};
+
+    #[test]
+    fn the_embedded_table_reads_as_written_here() {
+        let table = render(&sample::embedded());
+        let expected = "\
+Medians of 7 runs of 1.5 s [95 % interval]
+
+            Bulk transmit     Bulk receive      Guest to guest
+adapter     Mbit/s            Mbit/s            Mbit/s
+e1000       1545 [1500–1590]  1545 [1500–1590]  1545 [1500–1590]
+virtio-net  3090 [3000–3180]  3090 [3000–3180]  3090 [3000–3180]
+";
+        assert!(table.starts_with(expected), "{table}");
+        assert!(
+            table.ends_with(
+                "\nThese figures judge the adapters under Nicety's own guest drivers. Under unmodified Linux drivers:\n\
+             cargo run --release -- compare --guests qemu\n"
+            ),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn with_two_servers_each_adapter_has_their_ratio_and_what_is_not_counted_a_footnote() {
+        let table = render(&sample::two_servers());
+        assert!(table.contains("e1000       nicety  1545 [1500–1590]"), "{table}");
+        assert!(table.contains("            ratio   1.50 × [1.50–1.50]"), "{table}");
+        assert!(table.contains("\n¹ QEMU does not count it.\n"), "{table}");
+        assert!(table.lines().any(|line| line.contains("qemu") && line.contains("–¹")), "{table}");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_a_hundred_columns_whatever_the_figures() {
+        let fault = Fault::On("e1000 by nicety, bulk receive".to_owned(), BenchError::Impossible("word ".repeat(60)));
+        let mut wide = sample::two_servers();
+        for row in &mut wide.rows {
+            let huge = |s: &Sample| Sample { round: s.round, value: s.value * 1e9 + f64::from(s.round) };
+            *row = Row::new(
+                &row.adapter,
+                row.test,
+                row.server,
+                row.samples.iter().map(huge).collect(),
+                row.absent.clone(),
+            );
+        }
+        for results in
+            [sample::embedded(), sample::quick(), sample::two_servers(), sample::with_faults(vec![fault]), wide]
+        {
+            let table = render(&results);
+            for line in table.lines() {
+                assert!(width(line) <= WIDTH, "{} columns: {line}", width(line));
+            }
+            for test in Test::ALL {
+                assert!(table.contains(test.short_title()));
+            }
+        }
+    }
+
+    #[test]
+    fn fewer_than_seven_runs_are_said_to_have_no_interval() {
+        let table = render(&sample::quick());
+        assert!(table.starts_with("Medians of 3 runs of 0.5 s; fewer than 7 runs: no interval\n"), "{table}");
+        assert!(!table.contains('['));
+    }
+}

@@ -1,0 +1,109 @@
+//! One file (or private pages) mapped into this process, guarded against a peer that truncates the file.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use vm_memory::volatile_memory::VolatileSlice;
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
+
+use crate::guard;
+
+/// Why memory could not be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MappingError {
+    /// The range lies (partly) behind the end of its file.
+    #[error("the memory file has {file} bytes, but the range asked for ends at byte {end}")]
+    BeyondFile {
+        /// The file's size in bytes.
+        file: u64,
+        /// Where the range would end.
+        end: u64,
+    },
+    /// Zero bytes, or a length or offset that the address space cannot hold.
+    #[error("a memory region of {0} bytes cannot be mapped")]
+    Length(u64),
+    /// The operating system refused.
+    #[error("mapping guest memory: {0}")]
+    Os(#[from] std::io::Error),
+    /// Too many mappings are alive in this process.
+    #[error("more than {0} guest memory regions are mapped: detach a VM first")]
+    TooMany(usize),
+}
+
+/// Bytes mapped into this process, readable (and usually writable) by others at the same time.
+///
+/// If the file behind it shrinks, the touched pages turn to zeros and [`Mapping::damaged`] says so; the process lives.
+#[derive(Debug)]
+pub struct Mapping {
+    region: MmapRegion<()>,
+    damaged: &'static AtomicBool,
+    slot: guard::Slot,
+}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` from `offset`, shared.
+    pub fn of_file(fd: OwnedFd, offset: u64, len: u64, writable: bool) -> Result<Self, MappingError> {
+        let size = usize::try_from(len).ok().filter(|&n| n > 0).ok_or(MappingError::Length(len))?;
+        let end = offset.checked_add(len).ok_or(MappingError::Length(len))?;
+        let file = File::from(fd);
+        let held = file.metadata()?.len();
+        if end > held {
+            return Err(MappingError::BeyondFile { file: held, end });
+        }
+        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let region = MmapRegion::build(Some(FileOffset::new(file, offset)), size, protection, flags)
+            .map_err(|error| MappingError::Os(std::io::Error::other(error.to_string())))?;
+        Self::guarded(region)
+    }
+
+    /// Private pages of this process, zeroed: for buffers that this side owns.
+    pub fn private(len: usize) -> Result<Self, MappingError> {
+        if len == 0 {
+            return Err(MappingError::Length(0));
+        }
+        let region =
+            MmapRegion::new(len).map_err(|error| MappingError::Os(std::io::Error::other(error.to_string())))?;
+        Self::guarded(region)
+    }
+
+    fn guarded(region: MmapRegion<()>) -> Result<Self, MappingError> {
+        let (slot, damaged) =
+            guard::watch(region.as_ptr() as usize, region.size()).ok_or(MappingError::TooMany(guard::SLOTS))?;
+        Ok(Self { region, damaged, slot })
+    }
+
+    /// The bytes, for bounded volatile access.
+    pub fn bytes(&self) -> VolatileSlice<'_> {
+        self.region.as_volatile_slice()
+    }
+
+    /// Length in bytes, never 0.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.region.size() as u64
+    }
+
+    /// True once the peer took pages away under us (truncated its file, or the host ran out of them).
+    pub fn damaged(&self) -> bool {
+        self.damaged.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        guard::forget(self.slot);
+    }
+}
+
+/// A new memory file of `len` bytes that cannot shrink or grow any more: what a guest shares, or a doorbell page.
+pub fn shared_file(name: &str, len: u64) -> Result<OwnedFd, MappingError> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(std::io::Error::from)?;
+    rustix::fs::ftruncate(&fd, len).map_err(std::io::Error::from)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(std::io::Error::from)?;
+    Ok(fd)
+}

@@ -1,0 +1,108 @@
+//! What an idle daemon costs: ports with a VMM connected and no traffic, trapped and mapped.
+//!
+//! `cargo run --release -p nicety --example idle [PORTS] [SECONDS]` prints the share of a core that the daemon uses and
+//! the memory that each port adds to it, from /proc. The daemon is the program itself, built by `cargo build --release`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nicety_vfio_user::{Client, DmaProtection, DmaRange};
+
+type Error = Box<dyn std::error::Error>;
+
+/// A daemon, ended with this.
+struct Daemon {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended by itself, which the figures show.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn program() -> Result<PathBuf, Error> {
+    let examples = std::env::current_exe()?;
+    let program = examples.parent().and_then(Path::parent).map(|folder| folder.join("nicety"));
+    let program = program.filter(|path| path.exists());
+    program.ok_or_else(|| "build the program first: cargo build --release".into())
+}
+
+fn start(ports: usize, doorbells: &str) -> Result<Daemon, Error> {
+    let folder = std::env::temp_dir().join(format!("nicety-idle-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let mut file = std::fs::File::create(folder.join("host.toml"))?;
+    writeln!(file, "[daemon]\ncontrol = \"control.sock\"")?;
+    for port in 0..ports {
+        writeln!(file, "[[port]]\nname = \"vm{port}\"\nadapter = \"vmxnet3\"\nmac = \"52:54:00:00:00:{port:02x}\"")?;
+        writeln!(file, "socket = \"vm{port}.sock\"\ndoorbells = \"{doorbells}\"")?;
+    }
+    let mut child = Command::new(program()?)
+        .args(["serve", "host.toml"])
+        .current_dir(&folder)
+        .stderr(Stdio::piped())
+        .stdin(Stdio::null())
+        .spawn()?;
+    let log = child.stderr.take().ok_or("no log")?;
+    let daemon = Daemon { child, folder };
+    let mut lines = BufReader::new(log).lines();
+    if !lines.by_ref().any(|line| line.is_ok_and(|line| line.contains("all sockets are ready"))) {
+        return Err("the daemon did not start".into());
+    }
+    std::thread::spawn(move || lines.for_each(drop));
+    Ok(daemon)
+}
+
+/// CPU time used so far, and resident memory in KiB.
+fn usage(pid: u32) -> Result<(Duration, u64), Error> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident = resident.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
+    // USER_HZ is 100 on every Linux that there is.
+    Ok((Duration::from_millis(10 * (ticks(11) + ticks(12))), resident))
+}
+
+/// Connects a VMM to each port, with memory, bus mastering on and nothing else.
+fn connect(daemon: &Daemon, ports: usize) -> Result<Vec<Client>, Error> {
+    let memory = nicety_memory::shared_file("idle", 16 << 20)?;
+    (0..ports)
+        .map(|port| {
+            let mut client = Client::connect(daemon.folder.join(format!("vm{port}.sock")))?;
+            let range = DmaRange { address: 0, size: 16 << 20 };
+            client.dma_map(range, DmaProtection { read: true, write: true }, Some((memory.as_fd(), 0)))?;
+            client.region_write(7, 4, &[7, 0])?;
+            Ok(client)
+        })
+        .collect()
+}
+
+fn main() -> Result<(), Error> {
+    let mut arguments = std::env::args().skip(1);
+    let ports: usize = arguments.next().map_or(Ok(10), |word| word.parse())?;
+    let seconds: u64 = arguments.next().map_or(Ok(10), |word| word.parse())?;
+    println!("{ports} ports, each with a VMM connected, no traffic, {seconds} s:");
+    for doorbells in ["trapped", "mapped"] {
+        let (_, empty) = usage(start(1, doorbells)?.child.id())?;
+        let daemon = start(ports, doorbells)?;
+        let clients = connect(&daemon, ports)?;
+        let (before, _) = usage(daemon.child.id())?;
+        let began = Instant::now();
+        std::thread::sleep(Duration::from_secs(seconds));
+        let (after, resident) = usage(daemon.child.id())?;
+        let share = 100.0 * (after - before).as_secs_f64() / began.elapsed().as_secs_f64();
+        let each = resident.saturating_sub(empty) / (ports as u64 - 1).max(1);
+        println!("  {doorbells:8} {share:5.2} % of a core, {resident} KiB resident, {each} KiB for each further port");
+        drop(clients);
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! `nicety adapters`: what the registry knows, each fact with its source.
+
+use nicety_adapters::{About, Kind, REGISTRY, Since};
+use nicety_daemon::host::did_you_mean;
+use serde_json::{Value, json};
+
+use crate::cli::Adapters;
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// Runs it.
+pub fn run(args: &Adapters) -> Result<(), Failure> {
+    let chosen: Vec<&About> = match &args.name {
+        None => REGISTRY.iter().map(|entry| entry.about).collect(),
+        Some(name) => {
+            let entry = nicety_adapters::find(name).ok_or_else(|| unknown(name))?;
+            vec![entry.about]
+        }
+    };
+    let text = match (args.json, &args.name) {
+        (true, _) => {
+            let all: Vec<Value> = chosen.into_iter().map(as_json).collect();
+            let text = serde_json::to_string_pretty(&json!({ "version": 1, "adapters": all }));
+            text.map_err(Failure::with(Exit::Failed))? + "\n"
+        }
+        (false, None) => table(&chosen),
+        (false, Some(_)) => chosen.into_iter().map(page).collect(),
+    };
+    output::print(&text)
+}
+
+fn unknown(name: &str) -> Failure {
+    let names = || REGISTRY.iter().map(|entry| entry.about.name);
+    let (meant, all) = (did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "));
+    Failure::new(Exit::Usage, format!("there is no adapter {name:?}{meant} (there are: {all})"))
+}
+
+fn kind(about: &About) -> &'static str {
+    match about.kind {
+        Kind::Emulated => "emulated",
+        Kind::Paravirtual => "paravirtual",
+    }
+}
+
+fn link(about: &About) -> String {
+    match about.link_mbps {
+        mbps if mbps >= 1000 && mbps.is_multiple_of(1000) => format!("{} Gbit/s", mbps / 1000),
+        mbps => format!("{mbps} Mbit/s"),
+    }
+}
+
+fn table(all: &[&About]) -> String {
+    let head = ["NAME", "CHIP", "KIND", "LINK", "QUEUES", "PXE", "LINUX", "WINDOWS"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(all.iter().map(|about| {
+        let pxe = if about.pxe { "yes" } else { "no" };
+        vec![
+            about.name.to_owned(),
+            about.chip.to_owned(),
+            kind(about).to_owned(),
+            link(about),
+            about.queues.to_string(),
+            pxe.to_owned(),
+            about.linux.version.to_owned(),
+            about.windows.version.to_owned(),
+        ]
+    }));
+    let names = "LINK is the speed that a guest is shown, never a limit; LINUX and WINDOWS say since when they carry the driver.";
+    output::columns(&rows) + "\n" + names + "\n`nicety adapters NAME` says all, with sources.\n"
+}
+
+fn page(about: &About) -> String {
+    let source = format!("[{}]", about.specification);
+    let why = match about.kind {
+        Kind::Emulated => "drivers for it are everywhere, and it costs work for every frame",
+        Kind::Paravirtual => "made for virtual machines: fast, and needs its own driver",
+    };
+    let offloads = if about.offloads.is_empty() { "none".to_owned() } else { about.offloads.join(", ") };
+    let boot = if about.pxe { "with the usual option ROMs" } else { "no usual option ROM" };
+    let since = |since: &Since| format!("{}, since {}", since.driver, since.version);
+    let (vendor, device) = about.pci;
+    let facts = [
+        ("chip", about.chip.to_owned(), source.clone()),
+        ("kind", format!("{}: {why}", kind(about)), String::new()),
+        ("PCI", format!("{vendor:04x}:{device:04x}"), source.clone()),
+        ("link", format!("{} shown to the guest; never a limit", link(about)), String::new()),
+        ("offloads", offloads, source.clone()),
+        ("queue pairs", format!("at most {}", about.queues), source.clone()),
+        ("largest MTU", format!("{} bytes", about.mtu_max), source),
+        ("network boot", boot.to_owned(), String::new()),
+        ("Linux", since(&about.linux), format!("[{}]", about.linux.source)),
+        ("Windows", since(&about.windows), format!("[{}]", about.windows.source)),
+        ("reached by", about.transports.join(", "), String::new()),
+    ];
+    let mut text = format!("{}\n", about.name);
+    for (name, fact, source) in facts {
+        text.push_str(format!("  {name:12}  {fact}").trim_end());
+        text.push('\n');
+        if !source.is_empty() {
+            text.push_str(&format!("  {:12}    {source}\n", ""));
+        }
+    }
+    text
+}
+
+fn as_json(about: &About) -> Value {
+    let since = |since: &Since| json!({ "driver": since.driver, "since": since.version, "source": since.source });
+    json!({
+        "name": about.name,
+        "chip": about.chip,
+        "kind": kind(about),
+        "pci": { "vendor": about.pci.0, "device": about.pci.1 },
+        "link_mbps": about.link_mbps,
+        "offloads": about.offloads,
+        "queue_pairs_most": about.queues,
+        "mtu_most": about.mtu_max,
+        "pxe": about.pxe,
+        "linux": since(&about.linux),
+        "windows": since(&about.windows),
+        "transports": about.transports,
+        "source": about.specification,
+    })
+}

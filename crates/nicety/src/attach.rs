@@ -1,0 +1,37 @@
+//! `nicety attach`: the words that start a VM at a port, from the host file alone.
+
+use nicety_daemon::attach::{libvirt, qemu};
+use nicety_daemon::control::{self, Ask, AskError};
+use nicety_daemon::host::{Host, did_you_mean};
+
+use crate::cli::Attach;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::serve::runtime_dir;
+
+/// Runs it.
+pub fn run(args: &Attach) -> Result<(), Failure> {
+    let host = Host::read(&args.host)?;
+    let port = host.port(&args.port).ok_or_else(|| unknown(&host, &args.port))?;
+    let attach = if args.libvirt { libvirt(port) } else { qemu(port) };
+    output::print(&attach.words)?;
+    for note in &attach.notes {
+        eprintln!("note: {note}");
+    }
+    match control::ask(&host.control(runtime_dir().as_deref()), Ask::Port { name: port.name.clone() }) {
+        Ok(control::Reply::Port { port }) => eprintln!("note: the daemon runs; {} {}", port.name, port.sentence),
+        Err(AskError::Nobody(_)) => {
+            eprintln!("note: the daemon does not run yet: nicety serve {}", args.host.display());
+        }
+        Ok(_) => {}
+        Err(error) => eprintln!("note: {error}"),
+    }
+    Ok(())
+}
+
+fn unknown(host: &Host, name: &str) -> Failure {
+    let names = || host.ports.iter().map(|port| port.name.as_str());
+    let (meant, all) = (did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "));
+    let path = host.path.display();
+    Failure::new(Exit::Usage, format!("{path} has no port {name:?}{meant} (there are: {all})"))
+}

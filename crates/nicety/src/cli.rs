@@ -1,0 +1,156 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The host file where none is named.
+pub const HOST_FILE: &str = "host.toml";
+
+/// The command that only the program itself gives.
+pub const HIDDEN: &str = "guest";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    the work was begun and failed
+  2    the command line or the host file is wrong
+  3    something that the command needs is missing on this machine
+  130  interrupted by Ctrl-C before the work was done
+
+Environment:
+  NICETY_LOG       what `serve` logs to stderr: error, warn, info (usual), debug, or by part, as in info,nicety_daemon=debug
+  XDG_RUNTIME_DIR  where the control socket is, unless the host file says";
+
+/// Virtual network adapters for virtual machines: served out of process, joined by one switch, compared in a lab.
+#[derive(Debug, Parser)]
+#[command(name = "nicety", version, after_help = EXIT_CODES, max_term_width = 100, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the ports of a host file to VMs, until SIGTERM or Ctrl-C
+    Serve(Serve),
+    /// Say how to start a VM at a port: QEMU's arguments, or libvirt's XML
+    Attach(Attach),
+    /// Show what the ports of a running daemon do
+    Ports(Ports),
+    /// Say what each adapter is, and where that is written
+    Adapters(Adapters),
+    /// Measure the adapters against each other, and write a report
+    Compare(Compare),
+    /// What `compare` starts its own processes with
+    #[command(name = HIDDEN, hide = true, disable_help_flag = true)]
+    Guest {
+        /// Its words
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
+}
+
+/// `serve`.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// The host file: switch, uplink, ports (docs/host-file.md)
+    #[arg(default_value = HOST_FILE)]
+    pub host: PathBuf,
+    /// Only check the host file, and say what it asks for
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// `attach`.
+#[derive(Debug, Args)]
+#[command(after_help = "The words go to stdout, what to know besides to stderr. No daemon needs to run.")]
+pub struct Attach {
+    /// The port's name in the host file
+    pub port: String,
+    /// The host file
+    #[arg(long, value_name = "FILE", default_value = HOST_FILE)]
+    pub host: PathBuf,
+    /// XML for libvirt instead of QEMU's arguments
+    #[arg(long)]
+    pub libvirt: bool,
+}
+
+/// `ports`.
+#[derive(Debug, Args)]
+pub struct Ports {
+    /// Only the port of this name
+    pub port: Option<String>,
+    /// The host file that the daemon serves
+    #[arg(long, value_name = "FILE", default_value = HOST_FILE, conflicts_with = "control")]
+    pub host: PathBuf,
+    /// The daemon's control socket
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
+    /// Also the addresses that the switch has learned
+    #[arg(long)]
+    pub addresses: bool,
+    /// JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `adapters`.
+#[derive(Debug, Args)]
+pub struct Adapters {
+    /// All about this one
+    pub name: Option<String>,
+    /// JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Who drives the adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Guests {
+    /// Our own drivers and TCP in processes of their own: quick, needs nothing
+    Embedded,
+    /// Unmodified Linux in QEMU, each adapter served by Nicety and by QEMU itself
+    Qemu,
+}
+
+/// `compare`.
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// Who drives the adapters
+    #[arg(long, value_enum, default_value = "embedded")]
+    pub guests: Guests,
+    /// Which adapters, such as e1000,virtio-net
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
+    pub adapters: Vec<String>,
+    /// How long each run lasts, in seconds [default: what fits the whole into 3 minutes, or 20 with --guests qemu]
+    #[arg(long, value_name = "N")]
+    pub seconds: Option<f64>,
+    /// How many times each is run; fewer than 7 give no intervals [default: 7]
+    #[arg(long, value_name = "N")]
+    pub repeat: Option<u32>,
+    /// A first look: three times half a second, no intervals
+    #[arg(long)]
+    pub quick: bool,
+    /// The folder of the report
+    #[arg(long, value_name = "DIR", default_value = "nicety-report")]
+    pub report: PathBuf,
+    /// The order of the runs follows from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,110 @@
+//! `nicety compare`: wires the lab to the command line.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nicety_lab::bench::Bench;
+use nicety_lab::embedded::{Embedded, Program, guest_main};
+use nicety_lab::method::{Options, Plan, PlanError};
+use nicety_lab::progress::Progress;
+use nicety_lab::real::RealBench;
+use nicety_lab::run::RunError;
+use nicety_lab::{report, run, table};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::cli::{Compare, Guests, HIDDEN};
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// Why there are no guests of this kind: what is missing and what to do.
+struct Missing(String);
+
+/// The guests of this kind. Daemons and embedded guests are processes of this same program.
+fn bench(guests: Guests) -> Result<Box<dyn Bench>, Missing> {
+    let path = std::env::current_exe().map_err(|error| Missing(format!("this program cannot find itself: {error}")))?;
+    Ok(match guests {
+        Guests::Embedded => {
+            let words = |word: &str| vec![OsString::from(word)];
+            Box::new(Embedded::new(Program { path, hidden: words(HIDDEN), serve: words("serve") }))
+        }
+        Guests::Qemu => {
+            let bench = RealBench::open(&path, &mut |line| eprintln!("{line}"));
+            Box::new(bench.map_err(|error| Missing(format!("--guests qemu: {error}")))?)
+        }
+    })
+}
+
+/// The hidden command: what an embedded guest's process runs.
+pub fn guest(args: &[OsString]) -> ExitCode {
+    // A code out of range is a failure of its own.
+    ExitCode::from(u8::try_from(guest_main(args)).unwrap_or(Exit::Failed as u8))
+}
+
+/// Runs it.
+pub fn run(args: &Compare) -> Result<(), Failure> {
+    let cancel = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&cancel)).map_err(Failure::with(Exit::Failed))?;
+    }
+    let mut bench = bench(args.guests).map_err(|Missing(what)| {
+        // What Ctrl-C broke is not missing.
+        let stopped = cancel.load(Ordering::Relaxed);
+        if stopped { self::stopped(RunError::Cancelled) } else { Failure::new(Exit::Missing, what) }
+    })?;
+    let plan = Plan::new(&options(args), bench.as_ref()).map_err(unplanned)?;
+    for warning in plan.warnings() {
+        eprintln!("note: {warning}");
+    }
+    let mut progress = Progress::stderr();
+    let results = run::run(&plan, bench.as_mut(), &again(args, &plan), &mut progress, &cancel);
+    progress.finish();
+    // Guests end before anything else is said, however it went.
+    drop(bench);
+    let results = results.map_err(stopped)?;
+    output::print(&table::render(&results))?;
+    report::write(&results, &args.report).map_err(Failure::with(Exit::Failed))?;
+    output::print(&format!("\nReport: {}\n", absolute(&args.report.join("index.html"))))
+}
+
+fn options(args: &Compare) -> Options {
+    Options {
+        adapters: args.adapters.clone(),
+        seconds: args.seconds,
+        repeat: args.repeat,
+        quick: args.quick,
+        report: args.report.clone(),
+        seed: args.seed,
+    }
+}
+
+fn unplanned(error: PlanError) -> Failure {
+    let exit = match error {
+        PlanError::UnknownAdapter { .. } | PlanError::Seconds | PlanError::Repeat => Exit::Usage,
+        PlanError::Nothing => Exit::Missing,
+    };
+    Failure::new(exit, error)
+}
+
+fn stopped(error: RunError) -> Failure {
+    let exit = match error {
+        RunError::Cancelled => Exit::Interrupted,
+        RunError::Fatal(_) | RunError::Nothing(_) => Exit::Failed,
+    };
+    Failure::new(exit, error)
+}
+
+/// The command that measures the same again, its length and rounds spelled out.
+fn again(args: &Compare, plan: &Plan) -> String {
+    let (guests, adapters) = (plan.guests, args.adapters.join(","));
+    let (seconds, repeat, seed) = (plan.duration.as_secs_f64(), plan.repeat, plan.seed);
+    format!(
+        "nicety compare --guests {guests} --adapters {adapters} --seconds {seconds} --repeat {repeat} --seed {seed}"
+    )
+}
+
+fn absolute(path: &Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}

@@ -1,0 +1,36 @@
+//! The program: commands and exit codes (README.md; docs/host-file.md).
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod adapters;
+mod attach;
+mod cli;
+mod compare;
+mod exit;
+mod output;
+mod ports;
+mod serve;
+
+use cli::{Cli, Command};
+use exit::Failure;
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Attach(args) => attach::run(&args),
+        Command::Ports(args) => ports::run(&args),
+        Command::Adapters(args) => adapters::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Guest { words } => return compare::guest(&words),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { exit, message }) => {
+            eprintln!("{message}");
+            exit.into()
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! `nicety ports`: what a running daemon says of its ports.
+
+use std::collections::BTreeMap;
+
+use nicety_daemon::control::{self, Ask, AskError, Reply};
+use nicety_daemon::host::Host;
+use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport};
+use serde_json::json;
+
+use crate::cli::Ports;
+use crate::exit::{Exit, Failure};
+use crate::output::{self, columns, count, size};
+use crate::serve::runtime_dir;
+
+/// Runs it.
+pub fn run(args: &Ports) -> Result<(), Failure> {
+    let host = if args.control.is_none() { Some(Host::read(&args.host)?) } else { None };
+    let socket = match (&args.control, &host) {
+        (Some(control), _) => control.clone(),
+        (None, Some(host)) => host.control(runtime_dir().as_deref()),
+        (None, None) => return Err(Failure::new(Exit::Usage, "name a host file or a control socket")),
+    };
+    let ask = |ask| control::ask(&socket, ask).map_err(failure);
+    let ports = match &args.port {
+        Some(name) => match ask(Ask::Port { name: name.clone() })? {
+            Reply::Port { port } => vec![*port],
+            other => return Err(odd(&other)),
+        },
+        None => match ask(Ask::Ports)? {
+            Reply::Ports { ports, host: served } => {
+                if let Some(host) = host.filter(|host| host.path != served) {
+                    let (served, asked) = (served.display(), host.path.display());
+                    eprintln!("note: this daemon serves {served}, not {asked}: give their switches different names");
+                }
+                ports
+            }
+            other => return Err(odd(&other)),
+        },
+    };
+    let addresses = match args.addresses.then(|| ask(Ask::Addresses)).transpose()? {
+        None => None,
+        Some(Reply::Addresses { addresses }) => Some(addresses),
+        Some(other) => return Err(odd(&other)),
+    };
+    let text = if args.json {
+        let mut all = json!({ "version": control::VERSION, "ports": ports });
+        if let (Some(addresses), Some(object)) = (addresses, all.as_object_mut()) {
+            object.insert("addresses".to_owned(), json!(addresses));
+        }
+        serde_json::to_string_pretty(&all).map_err(Failure::with(Exit::Failed))? + "\n"
+    } else {
+        table(&ports) + &addresses.map(|addresses| address_table(&addresses)).unwrap_or_default()
+    };
+    output::print(&text)
+}
+
+fn failure(error: AskError) -> Failure {
+    let exit = match error {
+        AskError::Nobody(_) => Exit::Missing,
+        AskError::Refused(_) => Exit::Usage,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, error)
+}
+
+fn odd(reply: &Reply) -> Failure {
+    Failure::new(Exit::Failed, format!("the daemon answered something else: {reply:?}"))
+}
+
+fn word(condition: Condition) -> &'static str {
+    match condition {
+        Condition::Waiting => "waiting",
+        Condition::Attached => "attached",
+        Condition::Up => "up",
+        Condition::Broken => "broken",
+    }
+}
+
+/// The ports in a line each, then each one's particulars.
+fn table(ports: &[PortReport]) -> String {
+    let head = ["PORT", "ADAPTER", "STATE", "TRANSMITTED", "", "RECEIVED", "", "DROPPED", "WAITING"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(ports.iter().map(|port| {
+        let total = |queues: &[QueueReport]| {
+            let sum = |part: fn(&QueueReport) -> u64| queues.iter().map(part).fold(0, u64::saturating_add);
+            (count(sum(|queue| queue.frames), "frame"), size(sum(|queue| queue.bytes)))
+        };
+        let (sent, sent_bytes) = total(&port.transmit);
+        let (taken, taken_bytes) = total(&port.receive);
+        let dropped =
+            port.transmit_drops.values().chain(port.receive_drops.values()).fold(0, |a: u64, b| a.saturating_add(*b));
+        let adapter = port.adapter.clone().unwrap_or_else(|| "(uplink)".to_owned());
+        let state = word(port.condition).to_owned();
+        let waiting = port.backlog_frames.to_string();
+        vec![port.name.clone(), adapter, state, sent, sent_bytes, taken, taken_bytes, dropped.to_string(), waiting]
+    }));
+    let mut text = columns(&rows);
+    for port in ports {
+        text.push('\n');
+        text.push_str(&particulars(port));
+    }
+    text
+}
+
+fn particulars(port: &PortReport) -> String {
+    let mut text = format!("{}: {}\n", port.name, port.sentence);
+    let mut line = |name: &str, what: String| {
+        if !what.is_empty() {
+            text.push_str(&format!("  {name:12}  {what}\n"));
+        }
+    };
+    if let (Some(mac), Some(socket)) = (&port.mac, &port.socket) {
+        line("address", mac.clone());
+        line("socket", socket.display().to_string());
+    }
+    line("features", port.features.join(", "));
+    let transmit = port.transmit.iter().map(|queue| one_queue("transmit", queue));
+    let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
+    if queues.len() > 2 {
+        line("queues", queues.join("; "));
+    }
+    line("dropped", dropped(port));
+    if port.adapter.is_some() {
+        let written = port.signals;
+        line("interrupts", format!("{} raised, {written} descriptors written", port.interrupts));
+        line("registers", format!("{}, {}", count(port.register_reads, "read"), count(port.register_writes, "write")));
+    }
+    if port.backlog_frames > 0 {
+        line("backlog", format!("{}, {}", count(port.backlog_frames, "frame"), size(port.backlog_bytes)));
+    }
+    if port.bad_accesses > 0 {
+        line("odd", format!("{} of a wrong width or to a hole", count(port.bad_accesses, "register access")));
+    }
+    if port.guest_errors > 0 {
+        line("guest errors", port.guest_errors.to_string());
+    }
+    text
+}
+
+fn one_queue(way: &str, queue: &QueueReport) -> String {
+    format!("{way} {}: {}, {}", queue.queue, count(queue.frames, "frame"), size(queue.bytes))
+}
+
+fn dropped(port: &PortReport) -> String {
+    let way = |way: &str, drops: &BTreeMap<String, u64>| {
+        let reasons: Vec<String> = drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        (!reasons.is_empty()).then(|| format!("{way} {}", reasons.join(", ")))
+    };
+    let both = [way("transmit", &port.transmit_drops), way("receive", &port.receive_drops)];
+    both.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+fn address_table(addresses: &[AddressReport]) -> String {
+    let mut addresses: Vec<&AddressReport> = addresses.iter().collect();
+    addresses.sort_by(|a, b| (&a.port, &a.address).cmp(&(&b.port, &b.address)));
+    let mut rows = vec![["ADDRESS", "PORT", "LAST HEARD"].map(str::to_owned).to_vec()];
+    rows.extend(addresses.iter().map(|learned| {
+        vec![learned.address.clone(), learned.port.clone(), format!("{} s ago", learned.silent_seconds)]
+    }));
+    format!("\n{}", columns(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port() -> PortReport {
+        PortReport {
+            name: "vm1".into(),
+            adapter: Some("e1000".into()),
+            mac: Some("52:54:00:12:34:01".into()),
+            socket: Some("/run/n/vm1.sock".into()),
+            condition: Condition::Up,
+            sentence: "a VM is attached, and its driver is up".into(),
+            features: vec!["tso4".into(), "rx-checksum".into()],
+            transmit: vec![QueueReport { queue: 0, packets: 1, frames: 45, bytes: 65_226 }],
+            receive: vec![QueueReport { queue: 0, packets: 1, frames: 1, bytes: 60 }],
+            transmit_drops: BTreeMap::from([("same-port".into(), 1)]),
+            receive_drops: BTreeMap::from([("buffer-full".into(), 2), ("filtered".into(), 40)]),
+            interrupts: 7,
+            signals: 4,
+            register_reads: 5,
+            register_writes: 1,
+            bad_accesses: 0,
+            guest_errors: 0,
+            backlog_frames: 3,
+            backlog_bytes: 900,
+        }
+    }
+
+    #[test]
+    fn a_port_is_a_line_and_its_particulars() {
+        let uplink = PortReport {
+            name: "uplink".into(),
+            adapter: None,
+            mac: None,
+            socket: None,
+            sentence: "the way out of the switch".into(),
+            features: Vec::new(),
+            transmit: Vec::new(),
+            receive: Vec::new(),
+            transmit_drops: BTreeMap::new(),
+            receive_drops: BTreeMap::new(),
+            backlog_frames: 0,
+            ..port()
+        };
+        assert_eq!(
+            table(&[uplink, port()]),
+            "\
+PORT    ADAPTER   STATE  TRANSMITTED           RECEIVED        DROPPED  WAITING
+uplink  (uplink)  up     0 frames     0 B      0 frames  0 B   0        0
+vm1     e1000     up     45 frames    65.2 kB  1 frame   60 B  43       3
+
+uplink: the way out of the switch
+
+vm1: a VM is attached, and its driver is up
+  address       52:54:00:12:34:01
+  socket        /run/n/vm1.sock
+  features      tso4, rx-checksum
+  dropped       transmit same-port 1; receive buffer-full 2, filtered 40
+  interrupts    7 raised, 4 descriptors written
+  registers     5 reads, 1 write
+  backlog       3 frames, 900 B
+"
+        );
+    }
+
+    #[test]
+    fn several_queues_are_shown_apart() {
+        let queue = |queue| QueueReport { queue, packets: 1, frames: 1, bytes: 1500 };
+        let text = particulars(&PortReport { transmit: vec![queue(0), queue(3)], ..port() });
+        let line =
+            "  queues        transmit 0: 1 frame, 1.50 kB; transmit 3: 1 frame, 1.50 kB; receive 0: 1 frame, 60 B\n";
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn addresses_stand_by_port() {
+        let learned =
+            |address: &str, port: &str| AddressReport { address: address.into(), port: port.into(), silent_seconds: 4 };
+        let text = address_table(&[learned("52:54:00:00:00:02", "vm2"), learned("52:54:00:00:00:01", "vm1")]);
+        assert_eq!(
+            text,
+            "\nADDRESS            PORT  LAST HEARD\n52:54:00:00:00:01  vm1   4 s ago\n52:54:00:00:00:02  vm2   4 s ago\n"
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! `nicety serve`: a host file's ports, until SIGTERM or Ctrl-C.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use nicety_daemon::control::{Control, Inspect};
+use nicety_daemon::daemon::Daemon;
+use nicety_daemon::host::{Host, UplinkKind};
+use nicety_daemon::report::{AddressReport, PortReport};
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::Serve;
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// The daemon, once it runs: the control socket is taken before any port is opened, so that a second daemon of the same
+/// host file disturbs nothing.
+#[derive(Default)]
+struct Soon(OnceLock<Arc<Daemon>>);
+
+impl Inspect for Soon {
+    fn ports(&self) -> Vec<PortReport> {
+        self.0.get().map(|daemon| Inspect::ports(daemon.as_ref())).unwrap_or_default()
+    }
+
+    fn addresses(&self) -> Vec<AddressReport> {
+        self.0.get().map(|daemon| Inspect::addresses(daemon.as_ref())).unwrap_or_default()
+    }
+}
+
+/// The person's folder for sockets, if the system has one.
+pub fn runtime_dir() -> Option<PathBuf> {
+    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
+}
+
+/// Runs it.
+pub fn run(args: &Serve) -> Result<(), Failure> {
+    let host = Host::read(&args.host)?;
+    if args.check {
+        return output::print(&summary(&host));
+    }
+    log()?;
+    let soon = Arc::new(Soon::default());
+    let socket = host.control(runtime_dir().as_deref());
+    let control = Control::start(&socket, &host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
+    let control = control.map_err(Failure::with(Exit::Failed))?;
+    let ready = |daemon: &Arc<Daemon>| {
+        // It is set here alone.
+        let _ = soon.0.set(Arc::clone(daemon));
+        info!(switch = host.switch.name, ports = host.ports.len(), control = %socket.display(), "all sockets are ready");
+    };
+    let served = nicety_daemon::serve::serve(&host, ready).map_err(Failure::with(Exit::Failed));
+    drop(control);
+    served.map(|_signal| ())
+}
+
+fn log() -> Result<(), Failure> {
+    let asked = std::env::var("NICETY_LOG").unwrap_or_else(|_| "info".to_owned());
+    let filter = EnvFilter::try_new(&asked)
+        .map_err(|error| Failure::new(Exit::Usage, format!("NICETY_LOG={asked}: {error} (such as: info)")))?;
+    let terminal = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
+    log.with_target(false).try_init().map_err(|error| Failure::new(Exit::Failed, error))
+}
+
+/// What a host file asks for, for a person to check.
+fn summary(host: &Host) -> String {
+    let uplink = match host.uplink.as_ref().map(|uplink| (&uplink.kind, uplink.rate)) {
+        None => "no uplink".to_owned(),
+        Some((kind, rate)) => {
+            let kind = match kind {
+                UplinkKind::Tap { name } => format!("tap {name}"),
+                UplinkKind::Pair { socket } => format!("pair {}", socket.display()),
+                UplinkKind::Capture { file } => format!("capture {}", file.display()),
+                UplinkKind::Null => "null".to_owned(),
+            };
+            let rate = rate.map(|rate| format!(", {rate} both ways")).unwrap_or_default();
+            format!("uplink {kind}{rate}")
+        }
+    };
+    let head = format!(
+        "switch {}, {} addresses, ageing {}; {uplink}; {}; control {}\n",
+        host.switch.name,
+        host.switch.addresses,
+        host.switch.ageing,
+        output::count(host.daemon.workers as u64, "worker"),
+        host.control(runtime_dir().as_deref()).display()
+    );
+    let rows = host.ports.iter().map(|port| {
+        vec![
+            format!("port {}", port.name),
+            port.entry.about.name.to_owned(),
+            port.mac.to_string(),
+            port.buffer.to_string(),
+            port.socket.display().to_string(),
+        ]
+    });
+    head + &output::columns(&rows.collect::<Vec<_>>())
+}

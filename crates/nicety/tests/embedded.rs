@@ -1,0 +1,73 @@
+//! Embedded guests over real sockets: each adapter carries something under each load, and nothing is left behind.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nicety_lab::bench::{Bench, BenchError, Outcome};
+use nicety_lab::embedded::{Embedded, Program};
+use nicety_lab::method::{Contestant, Item, Load, Server};
+
+fn bench() -> Embedded {
+    let path = PathBuf::from(env!("CARGO_BIN_EXE_nicety"));
+    Embedded::new(Program { path, hidden: vec!["guest".into()], serve: vec!["serve".into()] })
+}
+
+fn item(adapter: &str, load: Load) -> Item {
+    Item { round: 0, contestant: Contestant::new(adapter, Server::Nicety), load }
+}
+
+/// Waits until none of these processes is there any more, with a bound.
+fn all_gone(pids: &[u32]) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while let Some(pid) = pids.iter().find(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
+        assert!(Instant::now() < end, "process {pid} is still there");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn every_adapter_carries_every_load_over_real_sockets_and_leaves_no_process() {
+    let mut bench = bench();
+    let cancel = AtomicBool::new(false);
+    let mut pids = Vec::new();
+    for adapter in ["e1000", "vmxnet3", "virtio-net"] {
+        for load in Load::ALL {
+            let measured = bench.run(&item(adapter, load), Duration::from_millis(1500), &cancel);
+            let measured = measured.unwrap_or_else(|error| panic!("{adapter}, {load}: {error}"));
+            let carried = match measured.outcome {
+                Outcome::Bulk { payload_bytes, .. } => payload_bytes,
+                Outcome::Transactions { count, .. } => count,
+            };
+            assert!(carried > 10, "{adapter}, {load}: {carried}");
+            assert!(measured.usage.interrupts.is_some_and(|n| n > 0), "{adapter}, {load}: guests sleep and are woken");
+            pids.extend(bench.pids());
+        }
+    }
+    assert!(!pids.is_empty());
+    drop(bench);
+    all_gone(&pids);
+}
+
+#[test]
+fn a_run_that_is_cancelled_ends_within_half_a_second_or_so_and_leaves_no_process() {
+    let mut bench = bench();
+    let cancel = Arc::new(AtomicBool::new(false));
+    let warm = bench.run(&item("vmxnet3", Load::GuestToGuest), Duration::from_millis(100), &cancel);
+    assert!(warm.is_ok(), "{warm:?}");
+    let pids = bench.pids();
+    assert!(!pids.is_empty());
+    let asked = Arc::clone(&cancel);
+    let run = std::thread::spawn(move || {
+        let result = bench.run(&item("vmxnet3", Load::GuestToGuest), Duration::from_secs(60), &cancel);
+        (matches!(result, Err(BenchError::Cancelled)), bench)
+    });
+    asked.store(true, Ordering::Relaxed);
+    let began = Instant::now();
+    let (cancelled, bench) = run.join().expect("the run");
+    assert!(cancelled);
+    assert!(began.elapsed() < Duration::from_secs(20), "it does not run to its end");
+    drop(bench);
+    all_gone(&pids);
+}

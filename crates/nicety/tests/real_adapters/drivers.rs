@@ -1,0 +1,157 @@
+//! A driver's working life: it probes, carries, changes its mind, leaves and comes back.
+
+use nicety_adapters::REGISTRY;
+use nicety_lab::real::{Guest, Kernel};
+
+use crate::stage::{LATER, SOON, Stage, address, ping, quiet, send, sh, well};
+
+/// How Linux names the driver of each.
+fn driver(adapter: &str) -> &'static str {
+    match adapter {
+        "virtio-net" => "virtio_net",
+        other => REGISTRY.iter().map(|entry| entry.about.name).find(|name| *name == other).unwrap_or("?"),
+    }
+}
+
+fn both(adapter: &str, kernel: Kernel) -> (Stage, Guest, Guest) {
+    let stage = Stage::new(&[adapter, adapter]);
+    let [left, right] = stage.boot(kernel, [1, 2]);
+    (stage, left, right)
+}
+
+fn carries(adapter: &str, kernel: Kernel) {
+    println!("{adapter} with kernel {kernel}");
+    let (stage, mut left, mut right) = both(adapter, kernel);
+    let info = sh(&mut left, "ethtool -i eth0");
+    assert!(info.starts_with(&format!("driver: {}\n", driver(adapter))), "{info}");
+    assert_eq!(sh(&mut left, "cat /sys/class/net/eth0/address"), "52:54:00:4e:03:01\n");
+
+    ping(&mut left, "", &address(2));
+    ping(&mut left, "-s 1472 -M do", &address(2));
+    send(&mut left, &mut right, &address(2), 16);
+    send(&mut right, &mut left, &address(1), 16);
+
+    without_offloads(&mut left, &mut right);
+    vlan(&mut left, &mut right);
+    version_6(&mut left, &mut right);
+    jumbo(&mut left, &mut right);
+
+    for guest in [&mut left, &mut right] {
+        let sane = "cd /sys/class/net/eth0/statistics; for name in rx_packets tx_packets rx_bytes tx_bytes; do \
+                    [ $(cat $name) -gt 1000 ] || echo $name is $(cat $name); done; for name in rx_errors tx_errors \
+                    rx_crc_errors rx_length_errors rx_frame_errors tx_aborted_errors collisions; do \
+                    [ $(cat $name) = 0 ] || echo $name is $(cat $name); done; ethtool -S eth0 >/tmp/statistics || echo none";
+        assert_eq!(sh(guest, sane), "");
+        quiet(guest);
+    }
+    for name in ["vm1", "vm2"] {
+        let report = stage.report(name);
+        assert_eq!(report["condition"], "up", "{report}");
+        assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
+    }
+}
+
+/// Packets that the guest cuts and checksums itself go the same way.
+fn without_offloads(left: &mut Guest, right: &mut Guest) {
+    sh(left, "ethtool -K eth0 tso off gso off tx off sg off rx off 2>&1 || true");
+    send(left, right, &address(2), 2);
+    send(right, left, &address(1), 2);
+    sh(left, "ethtool -K eth0 tx on sg on rx on 2>&1 || true; ethtool -K eth0 gso on tso on 2>&1 || true");
+    send(left, right, &address(2), 4);
+}
+
+fn vlan(left: &mut Guest, right: &mut Guest) {
+    for (guest, number) in [(&mut *left, 1), (&mut *right, 2)] {
+        let add = "modprobe 8021q; ip link add link eth0 name eth0.5 type vlan id 5";
+        sh(guest, &format!("{add} && ip addr add 10.9.5.{number}/24 dev eth0.5 && ip link set eth0.5 up"));
+    }
+    ping(left, "-s 1472 -M do", "10.9.5.2");
+    send(left, right, "10.9.5.2", 4);
+    send(right, left, "10.9.5.1", 4);
+    sh(left, "ip link del eth0.5");
+    sh(right, "ip link del eth0.5");
+}
+
+fn version_6(left: &mut Guest, right: &mut Guest) {
+    for (guest, number) in [(&mut *left, 1), (&mut *right, 2)] {
+        let accept = "echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad";
+        sh(guest, &format!("{accept}; ip -6 addr add fd00::{number}/64 dev eth0"));
+    }
+    ping(left, "-6", "fd00::2");
+    send(left, right, "fd00::2", 4);
+}
+
+fn jumbo(left: &mut Guest, right: &mut Guest) {
+    for guest in [&mut *left, &mut *right] {
+        sh(guest, "ip link set eth0 mtu 9000; until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done");
+    }
+    ping(left, "-s 8972 -M do", &address(2));
+    send(left, right, &address(2), 8);
+    send(right, left, &address(1), 8);
+}
+
+fn leaves_and_comes_back(adapter: &str, kernel: Kernel) {
+    println!("{adapter} with kernel {kernel}");
+    let (stage, mut left, mut right) = both(adapter, kernel);
+    let carrier = "until [ \"$(cat /sys/class/net/eth0/carrier 2>/dev/null)\" = 1 ]; do usleep 20000; done";
+    sh(&mut left, "netserver -4 >/dev/null </dev/null 2>&1");
+    for _ in 0..3 {
+        sh(&mut left, &format!("ip link set eth0 down; ip link set eth0 up; {carrier}"));
+        ping(&mut left, "", &address(2));
+    }
+    for _ in 0..2 {
+        // Frames keep coming while the driver goes: into rings that nobody has any more.
+        sh(&mut right, &format!("(netperf -4 -H {} -t UDP_STREAM -l 6 -- -m 1400 -R 1 >/dev/null 2>&1 &)", address(1)));
+        sh(&mut right, &format!("(ping -f -w 6 {} >/dev/null 2>&1 &)", address(1)));
+        let driver = driver(adapter);
+        let again = format!(
+            "sleep 1; rmmod {driver} && sleep 1 && modprobe {driver} && until [ -e /sys/class/net/eth0 ]; do \
+             usleep 20000; done; ip addr add {}/24 dev eth0 && ip link set eth0 up && {carrier}",
+            address(1)
+        );
+        sh(&mut left, &again);
+        ping(&mut left, "", &address(2));
+    }
+    send(&mut left, &mut right, &address(2), 4);
+    send(&mut right, &mut left, &address(1), 4);
+    quiet(&mut left);
+    quiet(&mut right);
+    let report = stage.report("vm1");
+    assert_eq!(report["condition"], "up", "{report}");
+}
+
+#[test]
+fn kernel_6_1_carries_over_every_adapter() {
+    REGISTRY.iter().for_each(|entry| carries(entry.about.name, Kernel::V6_1));
+}
+
+#[test]
+fn kernel_6_12_carries_over_every_adapter() {
+    REGISTRY.iter().for_each(|entry| carries(entry.about.name, Kernel::V6_12));
+}
+
+#[test]
+fn every_driver_goes_down_and_is_removed_under_traffic_and_comes_back() {
+    for entry in REGISTRY {
+        leaves_and_comes_back(entry.about.name, Kernel::V6_12);
+    }
+    leaves_and_comes_back("e1000", Kernel::V6_1);
+}
+
+/// Registers, EEPROM, interrupt, loopback, link: what QEMU's own e1000 fails.
+#[test]
+fn the_e1000_passes_every_self_test_of_its_driver() {
+    let stage = Stage::new(&["e1000"]);
+    for kernel in Kernel::ALL {
+        let [mut guest] = stage.boot(kernel, [1]);
+        let text = well(guest.succeed("ethtool -t eth0 offline", LATER));
+        assert!(text.contains("The test result is PASS"), "{text}");
+        let verdicts: Vec<&str> =
+            text.lines().filter_map(|line| line.split_once('\t').map(|(_, code)| code.trim())).collect();
+        assert_eq!(verdicts, ["0"; 5], "{text}");
+        for dump in ["ethtool -d eth0", "ethtool -e eth0 length 64", "ethtool -g eth0", "ethtool -a eth0"] {
+            well(guest.succeed(dump, SOON));
+        }
+        quiet(&mut guest);
+    }
+}

@@ -1,0 +1,136 @@
+//! What all of these tests stand on: a network of their own with a tap in it, a daemon, guests at its ports.
+
+use std::{
+    fmt::Display,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use nicety_lab::real::{Accel, Guest, GuestConfig, Kernel, Namespace, Port, Root, Served};
+
+/// A command that takes no time of its own, in a translated guest on a busy host.
+pub const SOON: Duration = Duration::from_secs(30);
+/// A command that moves megabytes.
+pub const LATER: Duration = Duration::from_secs(90);
+/// The host's interface in the tests' network, and its address there.
+pub const TAP: &str = "n0";
+/// See [`TAP`].
+pub const HOST: &str = "10.9.3.254";
+
+/// The value, or the error as the test's failure.
+#[track_caller]
+pub fn well<T, E: Display>(result: Result<T, E>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A network and a daemon with these ports.
+pub struct Stage {
+    pub root: Root,
+    pub served: Served,
+    pub namespace: Namespace,
+}
+
+/// A guest's address by its number.
+pub fn address(number: u8) -> String {
+    format!("10.9.3.{number}")
+}
+
+/// A port of this adapter, named after its number.
+pub fn port(adapter: &str, number: u8) -> Port {
+    let entry = nicety_adapters::find(adapter).unwrap_or_else(|| panic!("{adapter} is registered"));
+    Port::new(&format!("vm{number}"), entry, &format!("52:54:00:4e:03:{number:02x}"))
+}
+
+impl Stage {
+    /// A daemon with one port for each of these adapters, numbered from 1, and the host behind a tap.
+    pub fn new(adapters: &[&str]) -> Stage {
+        Stage::with((1..).zip(adapters).map(|(number, adapter)| port(adapter, number)).collect())
+    }
+
+    /// A daemon with these ports, and the host behind a tap.
+    pub fn with(ports: Vec<Port>) -> Stage {
+        let root = well(Root::lay(&mut |line| eprintln!("{line}")));
+        let mut namespace = well(Namespace::open(&root));
+        well(namespace.tap(TAP, Some(&format!("{HOST}/24"))));
+        let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
+        let served = well(Served::start(program, &mut namespace, ports, Some(TAP)));
+        Stage { root, served, namespace }
+    }
+
+    /// What the guest at a port is made of.
+    pub fn config(&self, kernel: Kernel, number: u8) -> GuestConfig {
+        let config = GuestConfig {
+            accel: Accel::Tcg,
+            addresses: vec![format!("eth0:{}/24", address(number))],
+            ..GuestConfig::new(kernel)
+        };
+        self.served.attach(config, &format!("vm{number}"))
+    }
+
+    /// Boots a guest at each of these ports, at the same time.
+    pub fn boot<const N: usize>(&self, kernel: Kernel, numbers: [u8; N]) -> [Guest; N] {
+        let mut guests = numbers.map(|number| well(Guest::start(&self.root, self.config(kernel, number))));
+        guests.iter_mut().for_each(|guest| self.ready(guest.wait_ready()));
+        guests
+    }
+
+    /// The value, or the error with what the daemon said.
+    #[track_caller]
+    pub fn ready<T, E: Display>(&self, result: Result<T, E>) -> T {
+        result.unwrap_or_else(|error| panic!("{error}\nthe daemon said\n{}", self.served.log()))
+    }
+
+    /// What the daemon tells of a port.
+    pub fn report(&self, name: &str) -> serde_json::Value {
+        let answer = self.served.ask().unwrap_or_else(|| panic!("the daemon answers"));
+        let answer: serde_json::Value = well(serde_json::from_str(&answer));
+        let ports = answer["ports"].as_array().cloned().unwrap_or_default();
+        ports.into_iter().find(|port| port["name"] == name).unwrap_or_else(|| panic!("no port {name} in {answer}"))
+    }
+
+    /// Waits until the daemon has logged a text.
+    pub fn wait_log(&self, text: &str) {
+        let end = Instant::now() + SOON;
+        while !self.served.log().contains(text) {
+            assert!(Instant::now() < end, "the daemon has not said `{text}`:\n{}", self.served.log());
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The guest's `command` gives code 0; its output.
+#[track_caller]
+pub fn sh(guest: &mut Guest, command: &str) -> String {
+    well(guest.succeed(command, LATER))
+}
+
+/// Every request of a ping is answered. The first one may wait for the address.
+#[track_caller]
+pub fn ping(guest: &mut Guest, options: &str, to: &str) {
+    sh(guest, &format!("/usr/bin/ping -n -q -c 1 -W 10 {to} >/dev/null"));
+    let text = sh(guest, &format!("/usr/bin/ping -n -c 3 -i 0.2 -W 5 {options} {to}"));
+    assert!(text.contains("3 received"), "{text}");
+}
+
+/// Sends random bytes over TCP and compares what has come, which the receiver sums, with what was sent.
+#[track_caller]
+pub fn send(from: &mut Guest, to: &mut Guest, address: &str, megabytes: u32) {
+    sh(to, "nc -l -p 9000 -e sha256sum >/dev/null 2>&1 & until netstat -ltn | grep -q :9000; do usleep 20000; done");
+    let made = format!("dd if=/dev/urandom of=/tmp/sent bs=1M count={megabytes} 2>/dev/null");
+    let sums = sh(from, &format!("{made}; sha256sum </tmp/sent; nc {address} 9000 </tmp/sent; rm /tmp/sent"));
+    let mut sums = sums.lines();
+    let sent = sums.next();
+    assert!(sent.is_some_and(|sum| sum.len() > 64), "{sent:?}");
+    assert_eq!(sums.next(), sent, "what came to {address}");
+}
+
+/// The guest's kernel has complained of nothing.
+#[track_caller]
+pub fn quiet(guest: &mut Guest) {
+    let text =
+        sh(guest, "dmesg | grep -iE 'bug:|warning:|oops|call trace|unit hang|hung|timed out|reset adapter' || true");
+    assert_eq!(text, "");
+}

@@ -1,0 +1,81 @@
+//! VMs that come, go, come back, or cannot be served; and a daemon that dies under them.
+
+use nicety_lab::real::{Guest, GuestConfig, Kernel, Memory};
+
+use crate::stage::{HOST, LATER, SOON, Stage, address, ping, sh, well};
+
+#[test]
+fn a_port_takes_the_next_vm_when_one_has_gone() {
+    for adapter in ["e1000", "virtio-net"] {
+        let stage = Stage::new(&[adapter]);
+        for kernel in [Kernel::V6_12, Kernel::V6_12, Kernel::V6_1] {
+            let [mut guest] = stage.boot(kernel, [1]);
+            ping(&mut guest, "", HOST);
+            // Without a farewell, in the middle of traffic.
+            sh(&mut guest, &format!("(ping -f -w 20 {HOST} >/dev/null 2>&1 &)"));
+            drop(guest);
+            stage.wait_log("disconnected");
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_reboots_finds_its_adapter_as_new() {
+    let stage = Stage::new(&["e1000", "vmxnet3"]);
+    for number in [1, 2] {
+        let [mut guest] = stage.boot(Kernel::V6_12, [number]);
+        ping(&mut guest, "", HOST);
+        // A panic in the middle of traffic: QEMU ends (-no-reboot), the port is free again.
+        let panics = format!("(ping -f {HOST} >/dev/null 2>&1 &); sleep 1; echo c >/proc/sysrq-trigger");
+        assert!(guest.run(&panics, SOON).is_err(), "the guest's kernel is not gone");
+        drop(guest);
+        let [mut guest] = stage.boot(Kernel::V6_12, [number]);
+        ping(&mut guest, "", HOST);
+    }
+}
+
+/// A second VMM at a port that has one is sent away, and the first one notices nothing.
+#[test]
+fn a_second_vm_at_a_port_is_refused_and_the_first_one_goes_on() {
+    let stage = Stage::new(&["e1000"]);
+    let [mut guest] = stage.boot(Kernel::V6_12, [1]);
+    let second = Guest::boot(&stage.root, stage.config(Kernel::V6_12, 1));
+    assert!(second.is_err(), "two VMs have the same adapter");
+    stage.wait_log("refused");
+    ping(&mut guest, "", HOST);
+}
+
+#[test]
+fn a_vm_that_does_not_share_its_memory_is_told_how_and_harms_nobody() {
+    let stage = Stage::new(&["e1000", "e1000"]);
+    let [mut neighbour] = stage.boot(Kernel::V6_12, [2]);
+    let config = GuestConfig { memory: Memory::Anonymous, addresses: Vec::new(), ..stage.config(Kernel::V6_12, 1) };
+    let mut guest = well(Guest::boot(&stage.root, config));
+    stage.wait_log("share=on");
+    let report = stage.report("vm1");
+    assert_eq!(report["condition"], "broken", "{report}");
+    assert!(report["sentence"].as_str().is_some_and(|text| text.contains("share=on")), "{report}");
+    // It has an adapter all the same; what its driver makes of it must not stop guest or neighbour.
+    sh(&mut guest, "ip link set eth0 up || true; echo still here");
+    ping(&mut neighbour, "", HOST);
+}
+
+/// QEMU does not connect to a vfio-user server again: the guest lives on without its adapter. vhost-user comes back.
+#[test]
+fn guests_outlive_a_killed_daemon_and_virtio_net_comes_back() {
+    let mut stage = Stage::new(&["virtio-net", "e1000"]);
+    let [mut rings, mut function] = stage.boot(Kernel::V6_12, [1, 2]);
+    ping(&mut rings, "", &address(2));
+    sh(&mut function, "dmesg -n 1; ping -c 1 -w 5 10.9.3.1");
+    well(stage.served.kill_and_restart(&mut stage.namespace));
+    let again = format!("until /usr/bin/ping -n -q -c 1 -W 1 {HOST} >/dev/null; do usleep 100000; done");
+    stage.ready(rings.succeed(&again, LATER));
+    ping(&mut rings, "", HOST);
+    // The guest with the vfio-user function still runs, and its adapter is dead: no frame passes.
+    let text = well(function.run(&format!("ping -c 2 -W 1 -w 3 {HOST}; echo alive"), LATER)).text;
+    assert!(text.ends_with("alive\n") && text.contains("100% packet loss"), "{text}");
+    drop(function);
+    // A new QEMU at the same port is served.
+    let [mut function] = stage.boot(Kernel::V6_12, [2]);
+    ping(&mut function, "", HOST);
+}

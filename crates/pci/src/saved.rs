@@ -1,0 +1,207 @@
+//! A function's state as plain data, and as bytes with a version; validated before it is taken.
+
+use crate::function::Function;
+use crate::registers as r;
+
+/// The state of an MSI-X table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedMsix {
+    /// The table, 16 bytes a vector.
+    pub table: Vec<u8>,
+    /// The pending bits, 64 a word.
+    pub pending: Vec<u64>,
+}
+
+/// The state of a [`Function`]: everything that a guest or device can have changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Configuration space, 256 or 4096 bytes; the INTx level is in its status register.
+    pub bytes: Vec<u8>,
+    /// MSI vectors that wait.
+    pub msi_pending: u32,
+    /// The MSI-X table.
+    pub msix: Option<SavedMsix>,
+}
+
+/// Why saved state was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SavedError {
+    /// The bytes do not begin with the mark of a saved function.
+    #[error("this is not a saved PCI function")]
+    Mark,
+    /// Saved by a version that this one does not know.
+    #[error("saved in version {0}; this program reads version 1")]
+    Version(u16),
+    /// The bytes end in the middle of a field.
+    #[error("saved PCI function ends within {0}")]
+    Short(&'static str),
+    /// There are more bytes than fields.
+    #[error("{0} bytes after the end of a saved PCI function")]
+    Long(usize),
+    /// The space has another size than this function's.
+    #[error("configuration space of {saved} bytes; this function's has {here}")]
+    Size {
+        /// Bytes saved.
+        saved: usize,
+        /// Bytes that this function has.
+        here: usize,
+    },
+    /// Read-only bits differ: another device, or another model of it.
+    #[error(
+        "configuration byte {offset:#05x} ({name}) is {saved:#04x}; here its read-only bits are those of {here:#04x}"
+    )]
+    ReadOnly {
+        /// Which byte.
+        offset: usize,
+        /// Which register that is.
+        name: &'static str,
+        /// The byte that was saved.
+        saved: u8,
+        /// The byte after reset here.
+        here: u8,
+    },
+    /// A field has a value that cannot come about here.
+    #[error("{0} cannot be as saved")]
+    Field(&'static str),
+}
+
+const MARK: [u8; 4] = *b"NPCI";
+const VERSION: u16 = 1;
+
+impl Function {
+    /// Everything that a guest or the device can have changed.
+    #[must_use]
+    pub fn save(&self) -> Saved {
+        let Self { layout: _, bytes, msi_pending, msix } = self;
+        let msix = msix.as_ref().map(|msix| {
+            let (table, pending) = msix.save();
+            SavedMsix { table, pending }
+        });
+        Saved { bytes: bytes.to_vec(), msi_pending: *msi_pending, msix }
+    }
+
+    /// Takes saved state, if it can be this function's; otherwise nothing changes.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn restore(&mut self, saved: &Saved) -> Result<(), SavedError> {
+        let Saved { bytes, msi_pending, msix } = saved;
+        self.check_bytes(bytes)?;
+        let offered = self.layout.msi.map_or(0, |place| u32::MAX >> (32 - u32::from(place.vectors.clamp(1, 32))));
+        if msi_pending & !offered != 0 {
+            return Err(SavedError::Field("MSI pending: vectors that are not there"));
+        }
+        match (&self.msix, msix) {
+            (Some(here), Some(saved)) => here.check(&saved.table, &saved.pending).map_err(SavedError::Field)?,
+            (None, None) => {}
+            (Some(_), None) | (None, Some(_)) => return Err(SavedError::Field("whether there is an MSI-X table")),
+        }
+        self.bytes.copy_from_slice(bytes);
+        self.msi_pending = *msi_pending;
+        if let (Some(here), Some(SavedMsix { table, pending })) = (&mut self.msix, msix) {
+            here.restore(table, pending);
+        }
+        self.follow_configuration();
+        Ok(())
+    }
+
+    fn check_bytes(&self, bytes: &[u8]) -> Result<(), SavedError> {
+        if bytes.len() != self.bytes.len() {
+            return Err(SavedError::Size { saved: bytes.len(), here: self.bytes.len() });
+        }
+        for (offset, (&saved, rule)) in bytes.iter().zip(&self.layout.bytes).enumerate() {
+            if (saved ^ rule.reset) & !rule.changeable() != 0 {
+                let name = r::name(offset);
+                return Err(SavedError::ReadOnly { offset, name, saved, here: rule.reset });
+            }
+        }
+        if let Some(at) = self.layout.power {
+            let capabilities = self.read16(at + 2);
+            let state = bytes.get(at + r::POWER_CONTROL).map_or(0, |byte| u16::from(*byte) & r::POWER_STATE);
+            let missing =
+                state == 1 && capabilities & r::POWER_D1 == 0 || state == 2 && capabilities & r::POWER_D2 == 0;
+            if missing {
+                return Err(SavedError::Field("power state: one that the function lacks"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Saved {
+    /// As bytes: mark, version, then each field with its length, little-endian.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Self { bytes, msi_pending, msix } = self;
+        let mut out = Vec::with_capacity(bytes.len() + 64);
+        out.extend(MARK);
+        out.extend(VERSION.to_le_bytes());
+        // Lengths are bounded where states are made: 4096 bytes, 2048 vectors.
+        out.extend((bytes.len() as u32).to_le_bytes());
+        out.extend(bytes);
+        out.extend(msi_pending.to_le_bytes());
+        let (table, pending) = msix.as_ref().map_or((&[][..], &[][..]), |msix| (&msix.table[..], &msix.pending[..]));
+        out.extend((table.len() as u32).to_le_bytes());
+        out.extend(table);
+        for word in pending {
+            out.extend(word.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads what [`Saved::to_bytes`] wrote. Whether it fits a function is for [`Function::restore`] to say.
+    ///
+    /// # Errors
+    /// Another mark or version, a length that cannot be, too few bytes or too many.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, SavedError> {
+        let mut rest = Rest(bytes);
+        if rest.array("mark").map_err(|_| SavedError::Mark)? != MARK {
+            return Err(SavedError::Mark);
+        }
+        let version = u16::from_le_bytes(rest.array("version")?);
+        if version != VERSION {
+            return Err(SavedError::Version(version));
+        }
+        let size = u32::from_le_bytes(rest.array("size")?) as usize;
+        if size != r::SPACE && size != r::EXPRESS_SPACE {
+            return Err(SavedError::Field("size of configuration space"));
+        }
+        let space = rest.take(size, "configuration space")?.to_vec();
+        let msi_pending = u32::from_le_bytes(rest.array("MSI pending")?);
+        let table_size = u32::from_le_bytes(rest.array("MSI-X table size")?) as usize;
+        let vectors = table_size / r::MSIX_ENTRY;
+        if !table_size.is_multiple_of(r::MSIX_ENTRY) || vectors > usize::from(r::MSIX_VECTORS) {
+            return Err(SavedError::Field("MSI-X table size"));
+        }
+        let msix = if vectors == 0 {
+            None
+        } else {
+            let table = rest.take(table_size, "MSI-X table")?.to_vec();
+            let mut pending = Vec::with_capacity(vectors.div_ceil(64));
+            for _ in 0..vectors.div_ceil(64) {
+                pending.push(u64::from_le_bytes(rest.array("MSI-X pending bits")?));
+            }
+            Some(SavedMsix { table, pending })
+        };
+        match rest.0.len() {
+            0 => Ok(Self { bytes: space, msi_pending, msix }),
+            more => Err(SavedError::Long(more)),
+        }
+    }
+}
+
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8], SavedError> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(SavedError::Short(field))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], SavedError> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(SavedError::Short(field))?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+}

@@ -1,0 +1,91 @@
+//! All ports of one switch.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use nicety_adapter::PortId;
+use nicety_switch::{Full, Limits, Switch};
+
+use crate::port::Port;
+
+/// Why a port was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaneError {
+    /// The switch has all the ports that it can have.
+    Full(Full),
+    /// That number is taken.
+    Taken(PortId),
+}
+
+impl std::fmt::Display for PlaneError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Full(full) => full.fmt(f),
+            Self::Taken(port) => write!(f, "port number {} is taken", port.0),
+        }
+    }
+}
+
+impl std::error::Error for PlaneError {}
+
+type Ports = Vec<Option<Arc<Port>>>;
+
+/// A switch and its ports. Workers read the list without a lock; joining and leaving replace it whole.
+#[derive(Debug)]
+pub struct Plane {
+    switch: Switch,
+    ports: ArcSwap<Ports>,
+}
+
+impl Plane {
+    /// A switch without ports.
+    pub fn new(limits: Limits) -> Self {
+        Self { switch: Switch::new(limits), ports: ArcSwap::default() }
+    }
+
+    /// The switch.
+    pub fn switch(&self) -> &Switch {
+        &self.switch
+    }
+
+    pub(crate) fn ports(&self) -> Guard<Arc<Ports>> {
+        self.ports.load()
+    }
+
+    /// A port joins.
+    pub fn join(&self, port: Arc<Port>) -> Result<(), PlaneError> {
+        let index = usize::from(port.id().0);
+        if self.port(port.id()).is_some() {
+            return Err(PlaneError::Taken(port.id()));
+        }
+        self.switch.join(port.id()).map_err(PlaneError::Full)?;
+        self.ports.rcu(|old| {
+            let mut new = Ports::clone(old);
+            if new.len() <= index {
+                new.resize(index + 1, None);
+            }
+            new[index] = Some(Arc::clone(&port));
+            new
+        });
+        Ok(())
+    }
+
+    /// A port leaves.
+    pub fn leave(&self, id: PortId) -> Option<Arc<Port>> {
+        self.switch.leave(id);
+        let port = self.port(id);
+        self.ports.rcu(|old| {
+            let mut new = Ports::clone(old);
+            if let Some(slot) = new.get_mut(usize::from(id.0)) {
+                *slot = None;
+            }
+            new
+        });
+        port
+    }
+
+    /// A port by its number.
+    pub fn port(&self, id: PortId) -> Option<Arc<Port>> {
+        self.ports.load().get(usize::from(id.0)).cloned().flatten()
+    }
+}

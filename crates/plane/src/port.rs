@@ -1,0 +1,473 @@
+//! One port: what is behind it, and everything that its lock guards.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use nicety_adapter::{
+    Adapter, Budget, Context, Counters, Delivery, Event, Face, Frames, Outbox, PciFace, PortId, Progress, Reason,
+    Reset, RingFace, Set, Time, Uplink,
+};
+use nicety_memory::{Map, MapError, Rights, Window};
+
+use crate::backlog::Backlog;
+
+/// What a port's owner does for it. Called with the port's lock held: it must not call the port back, nor block.
+pub trait Shell: Send + Sync {
+    /// Interrupt messages: MSI or MSI-X vectors, or rings to call.
+    fn messages(&self, vectors: Set);
+
+    /// The INTx line changed to this level.
+    fn line(&self, level: bool);
+
+    /// There is something to do: take a turn soon.
+    fn schedule(&self);
+
+    /// Take a turn at this time, or earlier.
+    fn wake_at(&self, time: Time);
+}
+
+/// What is behind a port.
+pub enum End {
+    /// A guest's adapter.
+    Adapter(Box<dyn Adapter>),
+    /// The world.
+    Uplink(Box<dyn Uplink>),
+}
+
+impl std::fmt::Debug for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            End::Adapter(_) => "Adapter",
+            End::Uplink(_) => "Uplink",
+        })
+    }
+}
+
+/// A port, as one look at it shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Whether somebody is behind it: a VM is attached, or it is an uplink.
+    pub attached: bool,
+    /// What it has done.
+    pub counters: Counters,
+    /// The features that the guest's driver turned on.
+    pub features: Vec<&'static str>,
+    /// Frames that wait for the receiver.
+    pub backlog_frames: usize,
+    /// Bytes that they take.
+    pub backlog_bytes: u32,
+    /// Guest memory in bytes that is mapped here.
+    pub shared_bytes: u64,
+    /// Guest memory in bytes that the VMM told of but did not share.
+    pub absent_bytes: u64,
+    /// The VMM took memory away under us.
+    pub damaged: bool,
+}
+
+/// What the lock guards.
+pub(crate) struct Inner {
+    end: End,
+    memory: Arc<Map>,
+    page: Option<Arc<Map>>,
+    out: Outbox,
+    pub(crate) counters: Counters,
+    pub(crate) pending: Set,
+    room: bool,
+    wake: Option<Time>,
+    backlog: Backlog,
+    attached: bool,
+    /// A batch of this port is on its way: fetched, and not completed.
+    in_flight: bool,
+    /// Control threads that wait for that to end; while there are any, nothing is fetched.
+    waiting: u32,
+}
+
+/// See the crate's page.
+pub struct Port {
+    id: PortId,
+    shell: Box<dyn Shell>,
+    inner: Mutex<Inner>,
+    landed: Condvar,
+}
+
+impl std::fmt::Debug for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Port").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Port {
+    /// A port with nobody attached (an uplink always is), and a receive buffer of this many bytes.
+    pub fn new(id: PortId, end: End, shell: Box<dyn Shell>, buffer_bytes: u32) -> Result<Self, MapError> {
+        let attached = matches!(end, End::Uplink(_));
+        let inner = Inner {
+            end,
+            memory: Map::empty(),
+            page: None,
+            out: Outbox::default(),
+            counters: Counters::default(),
+            pending: Set::default(),
+            room: false,
+            wake: None,
+            backlog: Backlog::new(buffer_bytes)?,
+            attached,
+            in_flight: false,
+            waiting: 0,
+        };
+        Ok(Self { id, shell, inner: Mutex::new(inner), landed: Condvar::new() })
+    }
+
+    /// Its number on the switch.
+    pub fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// A poisoned lock means that an invariant of ours broke in another thread; the port goes on with what it has.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Calls the adapter, then acts on what it wants. `None` if this is an uplink.
+    pub fn with<R>(&self, now: Time, act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> R) -> Option<R> {
+        let mut inner = self.lock();
+        let result = inner.call(now, act);
+        inner.settle(self.shell.as_ref());
+        result
+    }
+
+    /// Calls the adapter's PCI face. `None` if it has none.
+    pub fn with_pci<R>(&self, now: Time, act: impl FnOnce(&mut dyn PciFace, &mut Context<'_>) -> R) -> Option<R> {
+        let act = |adapter: &mut dyn Adapter, cx: &mut Context<'_>| match adapter.face() {
+            Face::Pci(pci) => Some(act(pci, cx)),
+            Face::Rings(_) => None,
+        };
+        self.with(now, act).flatten()
+    }
+
+    /// Calls the adapter's rings. `None` if it has none.
+    pub fn with_rings<R>(&self, now: Time, act: impl FnOnce(&mut dyn RingFace, &mut Context<'_>) -> R) -> Option<R> {
+        let act = |adapter: &mut dyn Adapter, cx: &mut Context<'_>| match adapter.face() {
+            Face::Rings(rings) => Some(act(rings, cx)),
+            Face::Pci(_) => None,
+        };
+        self.with(now, act).flatten()
+    }
+
+    /// Locks it when no batch of it is on its way. For control threads; the owner itself would wait for itself, and
+    /// knows anyway.
+    fn quiet(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = self.lock();
+        inner.waiting += 1;
+        while inner.in_flight {
+            inner = self.landed.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        inner.waiting -= 1;
+        inner
+    }
+
+    /// As [`Port::with_rings`], from a thread that is not the owner's: waits until no batch is on its way.
+    pub fn with_quiet_rings<R>(
+        &self,
+        now: Time,
+        act: impl FnOnce(&mut dyn RingFace, &mut Context<'_>) -> R,
+    ) -> Option<R> {
+        let mut inner = self.quiet();
+        let result = inner.call(now, |adapter, cx| match adapter.face() {
+            Face::Rings(rings) => Some(act(rings, cx)),
+            Face::Pci(_) => None,
+        });
+        inner.settle(self.shell.as_ref());
+        // What was not fetched meanwhile is fetched now.
+        self.shell.schedule();
+        result.flatten()
+    }
+
+    /// As [`Port::set_memory`], from a thread that is not the owner's: when it returns nobody holds the old map.
+    pub fn set_quiet_memory(&self, memory: Arc<Map>, now: Time) {
+        let mut inner = self.quiet();
+        drop(std::mem::replace(&mut inner.memory, memory));
+        inner.call(now, |adapter, cx| adapter.notice(Event::Memory, cx));
+        inner.settle(self.shell.as_ref());
+        self.shell.schedule();
+    }
+
+    /// A register read by the guest. Ones if there is no register.
+    pub fn read(&self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
+        data.fill(0xff);
+        self.with_pci(now, |pci, cx| {
+            cx.counters.reads += 1;
+            pci.read(bar, offset, data, cx);
+        });
+    }
+
+    /// A register write by the guest.
+    pub fn write(&self, bar: u8, offset: u64, data: &[u8], now: Time) {
+        self.with_pci(now, |pci, cx| {
+            cx.counters.writes += 1;
+            pci.write(bar, offset, data, cx);
+        });
+    }
+
+    /// A configuration read by the guest.
+    pub fn config_read(&self, offset: u64, data: &mut [u8], now: Time) {
+        data.fill(0xff);
+        self.with_pci(now, |pci, _| pci.function().config_read(offset, data));
+    }
+
+    /// A configuration write by the guest.
+    pub fn config_write(&self, offset: u16, data: &[u8], now: Time) {
+        self.with_pci(now, |pci, cx| pci.config_write(offset, data, cx));
+    }
+
+    /// A VM came: frames reach the adapter from now on.
+    pub fn attach(&self) {
+        self.lock().attached = true;
+    }
+
+    /// The VM went: the adapter is as new, waits without memory, and frames for it are dropped.
+    pub fn detach(&self, now: Time) {
+        let mut inner = self.lock();
+        inner.attached = false;
+        inner.drop_backlog();
+        inner.call(now, |adapter, cx| adapter.reset(Reset::Bus, cx));
+        inner.memory = Map::empty();
+        inner.out = Outbox::default();
+        inner.pending = Set::default();
+        inner.wake = None;
+    }
+
+    /// A reset from the bus or the function.
+    pub fn reset(&self, kind: Reset, now: Time) {
+        let mut inner = self.lock();
+        inner.drop_backlog();
+        inner.call(now, |adapter, cx| adapter.reset(kind, cx));
+        inner.settle(self.shell.as_ref());
+    }
+
+    /// The guest's memory changed. Returns the old map: whoever unmaps waits until nobody else holds it.
+    pub fn set_memory(&self, memory: Arc<Map>, now: Time) -> Arc<Map> {
+        let mut inner = self.lock();
+        let old = std::mem::replace(&mut inner.memory, memory);
+        inner.call(now, |adapter, cx| adapter.notice(Event::Memory, cx));
+        inner.settle(self.shell.as_ref());
+        old
+    }
+
+    /// The guest's memory as it is.
+    pub fn memory(&self) -> Arc<Map> {
+        Arc::clone(&self.lock().memory)
+    }
+
+    /// Whether the VMM has taken memory away under us: the port is of no use until it comes anew.
+    pub fn damaged(&self) -> bool {
+        self.lock().memory.damaged()
+    }
+
+    /// The page of doorbells that the guest has mapped, or none.
+    pub fn set_page(&self, page: Option<Arc<Map>>) {
+        self.lock().page = page;
+    }
+
+    /// The link goes up or down.
+    pub fn set_link(&self, up: bool, now: Time) {
+        self.with(now, |adapter, cx| adapter.notice(Event::Link(up), cx));
+    }
+
+    /// Whether it has anything to do now, or at a time that has come.
+    pub fn busy(&self, now: Time) -> bool {
+        let inner = self.lock();
+        (!inner.pending.is_empty() && inner.attached && inner.waiting == 0)
+            || (inner.room && !inner.backlog.is_empty())
+            || inner.wake.is_some_and(|at| at <= now)
+    }
+
+    /// One look at all of it.
+    pub fn state(&self) -> State {
+        let inner = self.lock();
+        State {
+            attached: inner.attached,
+            counters: inner.counters.clone(),
+            features: match &inner.end {
+                End::Adapter(adapter) => adapter.features(),
+                End::Uplink(_) => Vec::new(),
+            },
+            backlog_frames: inner.backlog.len(),
+            backlog_bytes: inner.backlog.used(),
+            shared_bytes: inner.memory.mapped_bytes(),
+            absent_bytes: inner.memory.absent_bytes(),
+            damaged: inner.memory.damaged(),
+        }
+    }
+
+    /// Frames from the switch. Whatever is refused waits in the backlog, or is dropped with a reason.
+    pub(crate) fn offer(&self, frames: &Frames<'_>, now: Time) {
+        let mut inner = self.lock();
+        if !inner.attached {
+            for _ in frames.picks {
+                inner.counters.receive_drop(Reason::NoVm);
+            }
+            return;
+        }
+        let refused = if inner.backlog.is_empty() { inner.deliver(frames, now).refused } else { u64::MAX };
+        if refused != 0 {
+            for (i, pick, packet) in frames.iter().filter(|(i, ..)| refused & 1 << i != 0) {
+                debug_assert!(i < nicety_adapter::PACKETS);
+                if !inner.backlog.push(frames.batch, packet, pick.edit) {
+                    let alone = packet.len() > inner.backlog.size();
+                    let reason = if alone { Reason::NoBuffer } else { Reason::BufferFull };
+                    inner.counters.receive_drop(reason);
+                }
+            }
+        }
+        inner.settle(self.shell.as_ref());
+    }
+
+    /// The uplink's descriptor is ready: frames have come, or may go again. The caller, its owner, gives it a turn.
+    pub fn ready(&self) {
+        let mut inner = self.lock();
+        inner.room = true;
+        inner.pending.insert(0);
+    }
+
+    /// The first steps of a turn, under the lock: tick, drain, fetch. Returns what fetch said, if it was called.
+    pub(crate) fn gather(&self, batch: &mut nicety_adapter::Batch, budget: Budget, now: Time) -> Option<Progress> {
+        let mut inner = self.lock();
+        if inner.wake.is_some_and(|at| at <= now) {
+            inner.wake = None;
+            if matches!(inner.end, End::Uplink(_)) {
+                // What it wants next it says after the fetch.
+                inner.room = true;
+                inner.pending.insert(0);
+            } else {
+                inner.call(now, |adapter, cx| adapter.tick(cx));
+                inner.settle(self.shell.as_ref());
+            }
+        }
+        if inner.room {
+            inner.drain(now);
+        }
+        let may = inner.attached && inner.waiting == 0;
+        let queue = if may { inner.pending.pop() } else { None };
+        let progress = queue.map(|queue| {
+            let progress = inner.fetch(self.id, queue, budget, batch, now);
+            inner.in_flight = !batch.is_empty();
+            if progress.more || !progress.armed {
+                inner.pending.insert(queue);
+            }
+            progress
+        });
+        inner.settle(self.shell.as_ref());
+        progress
+    }
+
+    /// The last step of a turn: the batch's descriptors go back, and what went nowhere is counted.
+    pub(crate) fn finish(&self, batch: &nicety_adapter::Batch, drops: &[(u16, Reason)], now: Time) {
+        let mut inner = self.lock();
+        for (_, reason) in drops {
+            inner.counters.transmit_drop(*reason);
+        }
+        match &mut inner.end {
+            End::Adapter(_) => {
+                inner.call(now, |adapter, cx| adapter.complete(batch, cx));
+            }
+            End::Uplink(uplink) => uplink.complete(batch),
+        }
+        inner.in_flight = false;
+        if inner.waiting > 0 {
+            self.landed.notify_all();
+        }
+        inner.settle(self.shell.as_ref());
+    }
+}
+
+/// The mapped page of doorbells, to look into.
+fn window(page: &Option<Arc<Map>>) -> Option<Window<'_>> {
+    let page = page.as_ref()?;
+    page.window(0, page.mapped_bytes() as u32, Rights::BOTH).ok()
+}
+
+impl Inner {
+    fn call<R>(&mut self, now: Time, act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> R) -> Option<R> {
+        let Self { end, memory, page, out, counters, .. } = self;
+        let End::Adapter(adapter) = end else { return None };
+        let window = window(page);
+        let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
+        Some(act(adapter.as_mut(), &mut cx))
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, now: Time) -> Delivery {
+        if let End::Uplink(uplink) = &mut self.end {
+            return uplink.deliver(frames, &mut self.counters, now);
+        }
+        self.call(now, |adapter, cx| adapter.deliver(frames, cx)).unwrap_or_default()
+    }
+
+    fn fetch(
+        &mut self,
+        id: PortId,
+        queue: u16,
+        budget: Budget,
+        batch: &mut nicety_adapter::Batch,
+        now: Time,
+    ) -> Progress {
+        if let End::Uplink(uplink) = &mut self.end {
+            return uplink.fetch(id, budget, batch, &mut self.counters, now);
+        }
+        batch.start(&self.memory, id, queue);
+        self.call(now, |adapter, cx| adapter.fetch(queue, budget, batch, cx)).unwrap_or_default()
+    }
+
+    /// Offers what waits, until it is refused or gone; bounded by one batch.
+    fn drain(&mut self, now: Time) {
+        self.room = false;
+        if self.backlog.is_empty() {
+            return;
+        }
+        let Self { end, memory, page, out, counters, backlog, .. } = self;
+        let window = window(page);
+        let gone = backlog.drain(|frames| match end {
+            End::Uplink(uplink) => uplink.deliver(frames, counters, now),
+            End::Adapter(adapter) => {
+                let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
+                adapter.deliver(frames, &mut cx)
+            }
+        });
+        self.room = gone > 0 && !self.backlog.is_empty();
+    }
+
+    fn drop_backlog(&mut self) {
+        let waiting = self.backlog.clear();
+        for _ in 0..waiting {
+            self.counters.receive_drop(Reason::Removed);
+        }
+        self.room = false;
+        if waiting > 0 {
+            self.call(Time::ZERO, |adapter, cx| adapter.notice(Event::BacklogDropped, cx));
+        }
+    }
+
+    /// Acts on what the adapter wants: once, however often it was asked for.
+    fn settle(&mut self, shell: &dyn Shell) {
+        let mut out = std::mem::take(&mut self.out);
+        if let End::Uplink(uplink) = &self.end {
+            out.wake = uplink.wake();
+        }
+        if !out.messages.is_empty() {
+            shell.messages(out.messages);
+        }
+        if let Some(level) = out.line {
+            shell.line(level);
+        }
+        // Whoever was told of an earlier time comes then, and hears of this one if it is still wanted.
+        if let Some(at) = out.wake
+            && self.wake.is_none_or(|earlier| at < earlier)
+        {
+            self.wake = Some(at);
+            shell.wake_at(at);
+        }
+        self.pending.extend(out.work);
+        self.room |= !out.room.is_empty();
+        if !out.work.is_empty() || (!out.room.is_empty() && !self.backlog.is_empty()) {
+            shell.schedule();
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A port's turn, in steps that each hold one lock, and that can stop between receivers and go on later.
+
+use nicety_adapter::{Batch, Budget, Frames, PortId, Time};
+use nicety_switch::Plan;
+
+use crate::plane::Plane;
+use crate::port::Port;
+
+/// Bytes that one turn copies to receivers before it lets others have theirs; at least one receiver is served.
+const REPLICA_BYTES: u64 = 128 << 10;
+/// What a packet costs beside its bytes, in bytes: the work that does not depend on its length.
+const PACKET_COST: u64 = 256;
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The port has more to do: give it another turn when the others have had theirs.
+    pub more: bool,
+    /// It could not arm its doorbell: look again soon even if nobody rings.
+    pub poll: bool,
+    /// The batch is not delivered to all its receivers yet: the same [`Turn`] must go on.
+    pub unfinished: bool,
+    /// What it cost, in bytes, replicas included: for fairness between ports.
+    pub cost: u64,
+    /// Packets that were fetched.
+    pub packets: usize,
+}
+
+/// The state of a turn: a batch and its plan. One per worker, and one more for each flood that is under way.
+#[derive(Debug, Default)]
+pub struct Turn {
+    batch: Batch,
+    plan: Plan,
+    next: usize,
+    port: Option<PortId>,
+}
+
+impl Turn {
+    /// Room for one batch. Nothing is allocated after the switch has its final size.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The port whose batch is under way.
+    pub fn unfinished(&self) -> Option<PortId> {
+        self.port
+    }
+}
+
+impl Plane {
+    /// One turn of a port: whatever is under way in `turn` goes on; else its backlog, and one batch of one queue.
+    pub fn turn(&self, port: &Port, turn: &mut Turn, now: Time) -> Outcome {
+        let mut outcome = Outcome::default();
+        if turn.port.is_none() {
+            let progress = port.gather(&mut turn.batch, Budget::TURN, now);
+            let Some(progress) = progress else {
+                outcome.more = port.busy(now);
+                return outcome;
+            };
+            outcome.poll = !progress.more && !progress.armed;
+            outcome.packets = turn.batch.len();
+            if turn.batch.is_empty() {
+                turn.batch.release();
+                outcome.more = port.busy(now) && !outcome.poll;
+                return outcome;
+            }
+            self.switch().forward(&turn.batch, now, &mut turn.plan);
+            (turn.next, turn.port) = (0, Some(port.id()));
+        }
+        self.deliver(turn, now, &mut outcome);
+        if turn.next < turn.plan.receivers().len() {
+            outcome.unfinished = true;
+            outcome.more = true;
+            return outcome;
+        }
+        port.finish(&turn.batch, turn.plan.drops(), now);
+        turn.port = None;
+        turn.plan.clear();
+        turn.batch.release();
+        outcome.more = port.busy(now) && !outcome.poll;
+        outcome
+    }
+
+    /// Receiver after receiver, until the turn has cost enough.
+    fn deliver(&self, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
+        let ports = self.ports();
+        while let Some(&receiver) = turn.plan.receivers().get(turn.next) {
+            let picks = turn.plan.picks(receiver);
+            if let Some(port) = ports.get(usize::from(receiver.0)).and_then(Option::as_ref) {
+                port.offer(&Frames { batch: &turn.batch, picks }, now);
+            }
+            turn.next += 1;
+            let bytes = picks.iter().filter_map(|pick| turn.batch.packet(pick.packet)).map(|p| u64::from(p.len()));
+            outcome.cost += bytes.map(|len| len + PACKET_COST).sum::<u64>();
+            if outcome.cost >= REPLICA_BYTES {
+                return;
+            }
+        }
+    }
+}

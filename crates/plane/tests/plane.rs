@@ -1,0 +1,261 @@
+//! Turns, backlogs and floods, with ends that are two queues each: what goes in comes out, or is counted.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use nicety_adapter::{
+    Batch, Budget, Counters, Delivery, Frames, Offload, PortId, Progress, Reason, Scratch, Set, Time, Unfolded, Uplink,
+    Wants,
+};
+use nicety_memory::{Map, Rights, Span};
+use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_switch::Limits;
+
+/// What the world sees of an end: frames to send, frames received, and how many more it takes.
+#[derive(Default)]
+struct Wire {
+    outgoing: VecDeque<Vec<u8>>,
+    incoming: Vec<Vec<u8>>,
+    room: usize,
+    completed: usize,
+}
+
+struct Queue {
+    wire: Arc<Mutex<Wire>>,
+    map: Arc<Map>,
+    scratch: Scratch,
+}
+
+impl Uplink for Queue {
+    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, counters: &mut Counters, _: Time) -> Progress {
+        batch.start(&self.map, port, 0);
+        let mut wire = self.wire.lock().unwrap();
+        let mut at = 0;
+        while budget.allows(batch) {
+            let Some(frame) = wire.outgoing.pop_front() else { return Progress { more: false, armed: true } };
+            self.map.write(at, &frame).unwrap();
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(at, frame.len() as u32).unwrap();
+            draft.finish(Offload::default(), 0);
+            counters.sent(0, 1, frame.len() as u64);
+            at += 2048;
+        }
+        Progress { more: !wire.outgoing.is_empty(), armed: true }
+    }
+
+    fn complete(&mut self, batch: &Batch) {
+        self.wire.lock().unwrap().completed += batch.len();
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _: Time) -> Delivery {
+        let mut delivery = Delivery::default();
+        let mut wire = self.wire.lock().unwrap();
+        for (i, pick, _) in frames.iter() {
+            if wire.room == 0 {
+                delivery.refuse(i);
+                continue;
+            }
+            let wants = Wants { frame_max: 1514, ..Wants::default() };
+            let unfolded = match Unfolded::new(frames, pick, wants) {
+                Ok(unfolded) => unfolded,
+                Err(reason) => {
+                    counters.receive_drop(reason);
+                    continue;
+                }
+            };
+            let mut piece = unfolded.piece(0, &mut self.scratch).unwrap();
+            let mut spans: Vec<Span> = Vec::new();
+            self.map
+                .translate(0x8_0000, piece.len(), Rights::WRITE, |span| {
+                    spans.push(span);
+                    true
+                })
+                .unwrap();
+            piece.write(&self.map, &spans);
+            let mut bytes = vec![0; piece.len() as usize];
+            self.map.read(0x8_0000, &mut bytes).unwrap();
+            counters.received(0, 1, bytes.len() as u64);
+            wire.incoming.push(bytes);
+            wire.room -= 1;
+        }
+        delivery
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+#[derive(Clone, Default)]
+struct Bell(Arc<AtomicU32>);
+
+impl Shell for Bell {
+    fn messages(&self, _: Set) {}
+    fn line(&self, _: bool) {}
+    fn schedule(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn wake_at(&self, _: Time) {}
+}
+
+struct World {
+    plane: Plane,
+    ports: Vec<Arc<Port>>,
+    wires: Vec<Arc<Mutex<Wire>>>,
+}
+
+impl World {
+    fn new(ports: u16, room: usize, buffer: u32) -> Self {
+        let plane = Plane::new(Limits::default());
+        let mut world = Self { plane, ports: Vec::new(), wires: Vec::new() };
+        for id in 0..ports {
+            let wire = Arc::new(Mutex::new(Wire { room, ..Wire::default() }));
+            let map = Arc::new(Map::private(1 << 20).unwrap());
+            let end = Queue { wire: Arc::clone(&wire), map, scratch: Scratch::new() };
+            let port = Port::new(PortId(id), End::Uplink(Box::new(end)), Box::new(Bell::default()), buffer).unwrap();
+            let port = Arc::new(port);
+            world.plane.join(Arc::clone(&port)).unwrap();
+            world.ports.push(port);
+            world.wires.push(wire);
+        }
+        world
+    }
+
+    fn send(&self, from: usize, frames: impl IntoIterator<Item = Vec<u8>>) {
+        self.wires[from].lock().unwrap().outgoing.extend(frames);
+        self.ports[from].ready();
+    }
+
+    /// Turns until nobody has anything to do. Every loop of the plane is bounded, so this ends.
+    fn run(&self) {
+        let mut turn = Turn::new();
+        for port in &self.ports {
+            while self.plane.turn(port, &mut turn, Time::ZERO).more {}
+        }
+    }
+
+    fn received(&self, port: usize) -> usize {
+        self.wires[port].lock().unwrap().incoming.len()
+    }
+
+    /// Frames in, times the receivers of each, is frames out and drops and what waits.
+    fn balances(&self, replicas: u64) {
+        let states: Vec<_> = self.ports.iter().map(|port| port.state()).collect();
+        let sent: u64 = states.iter().map(|s| s.counters.transmitted().packets).sum();
+        let nowhere: u64 = states.iter().flat_map(|s| s.counters.transmit_drops).sum();
+        let taken: u64 = states.iter().map(|s| s.counters.taken().packets).sum();
+        let dropped: u64 = states.iter().flat_map(|s| s.counters.receive_drops).sum();
+        let waiting: u64 = states.iter().map(|s| s.backlog_frames as u64).sum();
+        assert_eq!((sent - nowhere) * replicas, taken + dropped + waiting);
+        let completed: usize = self.wires.iter().map(|wire| wire.lock().unwrap().completed).sum();
+        assert_eq!(sent, completed as u64, "every descriptor goes back");
+    }
+}
+
+fn frame(target: u8, source: u8, len: usize, mark: u8) -> Vec<u8> {
+    let mut bytes = vec![mark; len];
+    bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, target, 2, 0, 0, 0, 0, source, 0x88, 0xb5]);
+    if target == 0xff {
+        bytes[..6].fill(0xff);
+    }
+    bytes
+}
+
+#[test]
+fn frames_arrive_in_order_and_whole() {
+    let world = World::new(2, usize::MAX, 1 << 20);
+    let frames: Vec<_> = (0..200).map(|i| frame(1, 0, 60 + i * 7, i as u8)).collect();
+    world.send(0, frames.clone());
+    world.run();
+    assert_eq!(world.wires[1].lock().unwrap().incoming, frames);
+    world.balances(1);
+}
+
+#[test]
+fn what_a_receiver_refuses_waits_and_comes_in_order_when_it_has_room() {
+    let world = World::new(2, 3, 1 << 20);
+    let frames: Vec<_> = (0..150).map(|i| frame(1, 0, 1000, i as u8)).collect();
+    world.send(0, frames.clone());
+    world.run();
+    assert_eq!(world.received(1), 3);
+    assert_eq!(world.ports[1].state().backlog_frames, 147);
+    world.balances(1);
+    for _ in 0..60 {
+        world.wires[1].lock().unwrap().room = 4;
+        world.ports[1].ready();
+        world.run();
+    }
+    assert_eq!(world.wires[1].lock().unwrap().incoming, frames);
+    world.balances(1);
+}
+
+#[test]
+fn a_receive_buffer_holds_its_bytes_and_no_more_and_the_rest_is_counted() {
+    let world = World::new(2, 0, 10_000);
+    world.send(0, (0..50).map(|i| frame(1, 0, 1000, i)));
+    world.run();
+    let state = world.ports[1].state();
+    assert_eq!((state.backlog_frames, state.backlog_bytes), (10, 10_000));
+    assert_eq!(state.counters.receive_drops[Reason::BufferFull as usize], 40);
+    world.balances(1);
+}
+
+#[test]
+fn the_ring_of_waiting_bytes_wraps_at_every_offset_and_keeps_frames_whole() {
+    for len in [61, 333, 1024, 1500] {
+        let world = World::new(2, 0, 5000);
+        let frames: Vec<_> = (0..60).map(|i| frame(1, 0, len, i)).collect();
+        let mut sent = 0;
+        while sent < frames.len() {
+            world.send(0, frames[sent..(sent + 3).min(frames.len())].iter().cloned());
+            sent += 3;
+            world.run();
+            world.wires[1].lock().unwrap().room = 2;
+            world.ports[1].ready();
+            world.run();
+        }
+        let wire = world.wires[1].lock().unwrap();
+        assert!(wire.incoming.iter().all(|frame| frames.contains(frame)), "frames of {len} bytes stay whole");
+        let marks: Vec<u8> = wire.incoming.iter().map(|frame| frame[20]).collect();
+        assert!(marks.is_sorted(), "and in order");
+        drop(wire);
+        world.balances(1);
+    }
+}
+
+#[test]
+fn a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody() {
+    let world = World::new(256, usize::MAX, 1 << 16);
+    world.send(0, (0..64).map(|i| frame(0xff, 0, 1000, i)));
+    let mut turn = Turn::new();
+    let first = world.plane.turn(&world.ports[0], &mut turn, Time::ZERO);
+    assert!(first.unfinished && first.more, "one turn does not copy it 255 times");
+    assert!(first.cost < 256 << 10, "a turn's cost is bounded: {}", first.cost);
+    let mut other = Turn::new();
+    world.send(1, [frame(0, 1, 100, 0)]);
+    world.plane.turn(&world.ports[1], &mut other, Time::ZERO);
+    assert_eq!(world.received(0), 1, "others have their turns meanwhile");
+    while world.plane.turn(&world.ports[0], &mut turn, Time::ZERO).more {}
+    assert!((1..256).all(|port| world.received(port) == 64));
+}
+
+#[test]
+fn frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks() {
+    let world = World::new(3, usize::MAX, 1 << 16);
+    world.send(1, [frame(0xff, 1, 60, 0)]);
+    world.run();
+    world.plane.leave(PortId(1)).unwrap();
+    world.send(0, [frame(1, 0, 60, 7)]);
+    world.run();
+    assert_eq!(world.received(1), 0);
+    assert_eq!(world.received(2), 2, "an address that is not known any more is flooded");
+    assert!(world.plane.leave(PortId(1)).is_none());
+}
+
+#[test]
+fn a_number_is_taken_once() {
+    let world = World::new(1, 0, 1 << 16);
+    let again = Arc::clone(&world.ports[0]);
+    assert!(world.plane.join(again).is_err());
+}

@@ -1,0 +1,144 @@
+//! The address table: which port an address was last heard from.
+//!
+//! A set holds four entries in one cache line; an entry is a key word (address and filtering identifier) and a value
+//! word (port, second of last use, a check on the key). Both are atomics written one after the other, so that a
+//! reader may see a new key with an old value: the check makes it a miss, and a miss is a flood, which is always
+//! right. When a set is full the entry that was silent longest goes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nicety_adapter::{PortId, Time};
+use nicety_frame::Mac;
+
+const WAYS: usize = 4;
+
+/// Four entries, one cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Set {
+    entries: [Entry; WAYS],
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// Bits 0–47 the address, 48–59 the filtering identifier, 63 set when in use.
+    key: AtomicU64,
+    /// Bits 0–15 the port, 16–31 the check, 32–63 the second of last use.
+    value: AtomicU64,
+}
+
+/// An entry as a person sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// The address.
+    pub address: Mac,
+    /// Where it was last heard.
+    pub port: PortId,
+    /// How long ago, in whole seconds.
+    pub silent: Duration,
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Addresses {
+    sets: Box<[Set]>,
+    ageing_s: u32,
+}
+
+fn key_of(address: Mac, fid: u16) -> u64 {
+    let [a, b, c, d, e, f] = address.0;
+    1 << 63 | u64::from(fid & 0xfff) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// A multiplicative mix (the finaliser of SplitMix64): the low bits choose the set, the high ones are the check.
+fn mix(key: u64) -> u64 {
+    let x = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn second(now: Time) -> u32 {
+    (now.0 / 1_000_000_000) as u32
+}
+
+fn value_of(port: PortId, check: u64, second: u32) -> u64 {
+    u64::from(port.0) | (check >> 48) << 16 | u64::from(second) << 32
+}
+
+impl Addresses {
+    /// An empty table for about this many addresses.
+    pub fn new(addresses: usize, ageing: Duration) -> Self {
+        let sets = addresses.clamp(WAYS, 1 << 24).div_ceil(WAYS).next_power_of_two();
+        let sets = (0..sets).map(|_| Set::default()).collect();
+        Self { sets, ageing_s: u32::try_from(ageing.as_secs()).unwrap_or(u32::MAX) }
+    }
+
+    fn set(&self, hash: u64) -> &Set {
+        &self.sets[hash as usize & (self.sets.len() - 1)]
+    }
+
+    /// Brings an address's set into the cache, without waiting for what is in it.
+    pub fn prefetch(&self, address: Mac, fid: u16) {
+        let set = self.set(mix(key_of(address, fid)));
+        std::hint::black_box(set.entries[0].key.load(Ordering::Relaxed));
+    }
+
+    /// The port that an address was heard from within the ageing time.
+    pub fn find(&self, address: Mac, fid: u16, now: Time) -> Option<PortId> {
+        let key = key_of(address, fid);
+        let hash = mix(key);
+        let entry = self.set(hash).entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key)?;
+        let value = entry.value.load(Ordering::Acquire);
+        let whole = (value >> 16) & 0xffff == hash >> 48;
+        let fresh = second(now).saturating_sub((value >> 32) as u32) <= self.ageing_s;
+        (whole && fresh).then_some(PortId(value as u16))
+    }
+
+    /// An address was heard from a port. It writes only if that is news: another port, or another second.
+    pub fn learn(&self, address: Mac, fid: u16, port: PortId, now: Time) {
+        let key = key_of(address, fid);
+        let hash = mix(key);
+        let value = value_of(port, hash, second(now));
+        let set = self.set(hash);
+        if let Some(entry) = set.entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key) {
+            if entry.value.load(Ordering::Relaxed) != value {
+                entry.value.store(value, Ordering::Release);
+            }
+            return;
+        }
+        let idle = |entry: &&Entry| match entry.key.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => 1 + (entry.value.load(Ordering::Relaxed) >> 32),
+        };
+        if let Some(entry) = set.entries.iter().min_by_key(idle) {
+            entry.value.store(value, Ordering::Release);
+            entry.key.store(key, Ordering::Release);
+        }
+    }
+
+    /// Forgets all that was learned from a port.
+    pub fn forget(&self, port: PortId) {
+        for entry in self.sets.iter().flat_map(|set| &set.entries) {
+            if entry.key.load(Ordering::Relaxed) != 0 && entry.value.load(Ordering::Relaxed) as u16 == port.0 {
+                entry.key.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// What is known now, in no order.
+    pub fn iter(&self, now: Time) -> impl Iterator<Item = Learned> + '_ {
+        let now = second(now);
+        self.sets.iter().flat_map(|set| &set.entries).filter_map(move |entry| {
+            let (key, value) = (entry.key.load(Ordering::Acquire), entry.value.load(Ordering::Acquire));
+            let age = now.saturating_sub((value >> 32) as u32);
+            let [_, _, a, b, c, d, e, f] = key.to_be_bytes();
+            let silent = Duration::from_secs(u64::from(age));
+            (key != 0 && age <= self.ageing_s).then_some(Learned {
+                address: Mac([a, b, c, d, e, f]),
+                port: PortId(value as u16),
+                silent,
+            })
+        })
+    }
+}

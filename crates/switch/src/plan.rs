@@ -1,0 +1,64 @@
+//! Who gets what of a batch.
+
+use arrayvec::ArrayVec;
+use nicety_adapter::{PACKETS, Pick, PortId, Reason};
+
+/// For each receiver its picks, in the order of the batch; and the packets that go nowhere. Made once, reused.
+#[derive(Debug, Default)]
+pub struct Plan {
+    lists: Vec<ArrayVec<Pick, PACKETS>>,
+    receivers: Vec<PortId>,
+    drops: ArrayVec<(u16, Reason), PACKETS>,
+}
+
+impl Plan {
+    /// An empty plan.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Empties it and makes room for so many ports. It allocates only when the switch has grown.
+    pub(crate) fn begin(&mut self, ports: usize) {
+        self.clear();
+        if self.lists.len() < ports {
+            self.lists.resize_with(ports, ArrayVec::new);
+            self.receivers.reserve(ports);
+        }
+    }
+
+    /// Empties it.
+    pub fn clear(&mut self) {
+        for port in self.receivers.drain(..) {
+            self.lists[usize::from(port.0)].clear();
+        }
+        self.drops.clear();
+    }
+
+    pub(crate) fn add(&mut self, port: PortId, pick: Pick) {
+        if let Some(list) = self.lists.get_mut(usize::from(port.0)) {
+            if list.is_empty() {
+                self.receivers.push(port);
+            }
+            let _full_only_if_a_batch_were_longer_than_itself = list.try_push(pick);
+        }
+    }
+
+    pub(crate) fn drop(&mut self, packet: u16, reason: Reason) {
+        let _full_only_if_a_batch_were_longer_than_itself = self.drops.try_push((packet, reason));
+    }
+
+    /// The ports that get something.
+    pub fn receivers(&self) -> &[PortId] {
+        &self.receivers
+    }
+
+    /// What a port gets.
+    pub fn picks(&self, port: PortId) -> &[Pick] {
+        self.lists.get(usize::from(port.0)).map_or(&[], |list| list.as_slice())
+    }
+
+    /// The packets that go nowhere, each with the reason.
+    pub fn drops(&self) -> &[(u16, Reason)] {
+        &self.drops
+    }
+}

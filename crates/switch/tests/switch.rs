@@ -1,0 +1,148 @@
+//! What a learning switch does, in the words of IEEE 802.1Q.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nicety_adapter::{Batch, Offload, PortId, Reason, Time};
+use nicety_memory::Map;
+use nicety_switch::{Limits, Plan, Switch};
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+const EVERYBODY: [u8; 6] = [0xff; 6];
+
+struct World {
+    switch: Switch,
+    map: Arc<Map>,
+    batch: Batch,
+    plan: Plan,
+}
+
+impl World {
+    fn new(ports: u16) -> Self {
+        let switch = Switch::new(Limits::default());
+        for port in 0..ports {
+            switch.join(PortId(port)).unwrap();
+        }
+        Self { switch, map: Arc::new(Map::private(1 << 16).unwrap()), batch: Batch::new(), plan: Plan::new() }
+    }
+
+    fn send(&mut self, from: u16, frames: &[([u8; 6], [u8; 6])], at_s: u64) {
+        self.batch.start(&self.map, PortId(from), 0);
+        for (i, (target, source)) in frames.iter().enumerate() {
+            let bytes = [&target[..], &source[..], &[8, 0], &[0; 46]].concat();
+            self.map.write(i as u64 * 64, &bytes).unwrap();
+            let mut draft = self.batch.draft(0).unwrap();
+            draft.push(i as u64 * 64, 60).unwrap();
+            draft.finish(Offload::default(), 0);
+        }
+        self.switch.forward(&self.batch, Time(at_s * 1_000_000_000), &mut self.plan);
+    }
+
+    fn receivers(&self) -> Vec<u16> {
+        let mut ports: Vec<u16> = self.plan.receivers().iter().map(|p| p.0).collect();
+        ports.sort_unstable();
+        ports
+    }
+}
+
+#[test]
+fn an_unknown_address_is_flooded_and_a_known_one_is_not() {
+    let mut world = World::new(4);
+    world.send(0, &[(B, A)], 0);
+    assert_eq!(world.receivers(), [1, 2, 3]);
+    world.send(2, &[(A, B)], 1);
+    assert_eq!(world.receivers(), [0]);
+    world.send(0, &[(B, A)], 2);
+    assert_eq!(world.receivers(), [2]);
+}
+
+#[test]
+fn an_address_that_moves_is_followed_at_its_first_frame() {
+    let mut world = World::new(3);
+    world.send(0, &[(EVERYBODY, A)], 0);
+    world.send(1, &[(EVERYBODY, A)], 0);
+    world.send(2, &[(A, B)], 0);
+    assert_eq!(world.receivers(), [1]);
+}
+
+#[test]
+fn an_address_silent_for_longer_than_the_ageing_time_is_flooded_again() {
+    let mut world = World::new(3);
+    world.send(0, &[(EVERYBODY, A)], 10);
+    world.send(1, &[(A, B)], 310);
+    assert_eq!(world.receivers(), [0]);
+    world.send(1, &[(A, B)], 311);
+    assert_eq!(world.receivers(), [0, 2]);
+}
+
+#[test]
+fn a_frame_is_never_sent_back_where_it_came_from() {
+    let mut world = World::new(2);
+    world.send(0, &[(EVERYBODY, A)], 0);
+    world.send(0, &[(A, B)], 0);
+    assert_eq!(world.plan.drops(), [(0, Reason::SamePort)]);
+    assert!(world.receivers().is_empty());
+}
+
+#[test]
+fn frames_for_the_next_bridge_go_no_further() {
+    let mut world = World::new(2);
+    world.send(0, &[([1, 0x80, 0xc2, 0, 0, 0xe], A), ([1, 0x80, 0xc2, 0, 0, 0x10], A)], 0);
+    assert_eq!(world.plan.drops(), [(0, Reason::Policy)]);
+    assert_eq!(world.plan.picks(PortId(1)).len(), 1);
+}
+
+#[test]
+fn a_port_that_left_gets_nothing_and_is_forgotten() {
+    let mut world = World::new(3);
+    world.send(0, &[(EVERYBODY, A)], 0);
+    world.switch.leave(PortId(0));
+    world.send(1, &[(A, B)], 0);
+    assert_eq!(world.receivers(), [2]);
+    assert!(world.switch.addresses().iter(Time::ZERO).all(|learned| learned.port != PortId(0)));
+}
+
+#[test]
+fn a_lonely_port_is_told_that_nobody_is_there() {
+    let mut world = World::new(1);
+    world.send(0, &[(EVERYBODY, A)], 0);
+    assert_eq!(world.plan.drops(), [(0, Reason::NoReceiver)]);
+}
+
+#[test]
+fn each_receiver_gets_its_frames_in_the_order_of_the_batch() {
+    let mut world = World::new(3);
+    world.send(1, &[(EVERYBODY, B)], 0);
+    world.send(0, &[(B, A), (EVERYBODY, A), (B, A), (EVERYBODY, A)], 0);
+    let order = |port| world.plan.picks(PortId(port)).iter().map(|p| p.packet).collect::<Vec<_>>();
+    assert_eq!(order(1), [0, 1, 2, 3]);
+    assert_eq!(order(2), [1, 3]);
+}
+
+#[test]
+fn a_multicast_sender_is_not_learned() {
+    let mut world = World::new(3);
+    let sender = [3, 0, 0, 0, 0, 1];
+    world.send(0, &[(EVERYBODY, sender)], 0);
+    assert_eq!(world.switch.addresses().iter(Time::ZERO).count(), 0);
+}
+
+#[test]
+fn a_hundred_thousand_addresses_are_found_where_they_were_heard() {
+    let limits = Limits { addresses: 262_144, ageing: Duration::from_secs(300) };
+    let switch = Switch::new(limits);
+    let address = |i: u32| {
+        let [a, b, c, d] = i.to_be_bytes();
+        nicety_frame::Mac([2, 0, a, b, c, d])
+    };
+    for i in 0..100_000 {
+        switch.addresses().learn(address(i), 0, PortId((i % 7) as u16), Time::ZERO);
+    }
+    let right = |&i: &u32| switch.addresses().find(address(i), 0, Time::ZERO) == Some(PortId((i % 7) as u16));
+    let found = (0..100_000).filter(right).count();
+    assert!(found > 97_000, "{found} found; a full set of four forgets, and then floods");
+    let wrong =
+        (0..100_000).any(|i| switch.addresses().find(address(i), 0, Time::ZERO).is_some_and(|p| p.0 != (i % 7) as u16));
+    assert!(!wrong, "never a wrong port");
+}

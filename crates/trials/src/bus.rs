@@ -1,0 +1,244 @@
+//! A port as a guest's driver sees it, in this process: each access is a call, each interrupt a note.
+
+use std::sync::Arc;
+
+use nicety_adapter::{Bus, BusError, InterruptKind, RingPlace, Time};
+use nicety_drivers::RingBus;
+use nicety_memory::{Map, Rights};
+use nicety_plane::Port;
+
+use crate::rig::{Memo, Rig};
+
+/// PCI Local Bus Specification 3.0, sections 6.2.2, 6.7 and 6.8.2.
+const COMMAND: u16 = 0x04;
+const COMMAND_NO_INTX: u16 = 1 << 10;
+const CAPABILITIES: u16 = 0x34;
+const CAPABILITY_MSIX: u8 = 0x11;
+const MSIX_ENABLE: u16 = 1 << 15;
+
+/// What a driver did to its device. Configuration space is left out: it is for opening and closing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accesses {
+    /// Registers read.
+    pub reads: u64,
+    /// Registers written, and rings kicked.
+    pub writes: u64,
+    /// Interrupts taken.
+    pub interrupts: u64,
+}
+
+/// Doorbells that the guest has mapped: writes that nobody is told of.
+#[derive(Debug)]
+struct Page {
+    bar: u8,
+    offset: u64,
+    map: Arc<Map>,
+    seen: Vec<u32>,
+}
+
+/// Called around each access to a register: with its number, and whether it is over.
+pub type Hook = Box<dyn FnMut(u64, bool)>;
+
+/// See the module's page.
+pub struct PortBus {
+    port: Arc<Port>,
+    memo: Memo,
+    memory: Arc<Map>,
+    page: Option<Page>,
+    line_masked: bool,
+    /// What else happens in the world just before and just after an access.
+    pub hook: Option<Hook>,
+    /// Virtual time, for the owner to move on.
+    pub now: Time,
+    /// What was done so far.
+    pub accesses: Accesses,
+}
+
+fn refused(why: &str) -> BusError {
+    BusError(why.to_owned())
+}
+
+impl PortBus {
+    /// The bus of a port whose wishes go to `memo` and whose guest has this memory.
+    pub fn new(port: Arc<Port>, memo: Memo, memory: Arc<Map>) -> Self {
+        let accesses = Accesses::default();
+        Self { port, memo, memory, page: None, line_masked: false, hook: None, now: Time::ZERO, accesses }
+    }
+
+    /// That of a rig's adapter.
+    pub fn of(rig: &Rig) -> Self {
+        Self::new(Arc::clone(&rig.port), rig.memo.clone(), Arc::clone(&rig.memory))
+    }
+
+    /// Maps the adapter's doorbells. False if it has none that can be.
+    pub fn map_doorbells(&mut self) -> bool {
+        let Some(place) = self.port.with_pci(self.now, |pci, _| pci.mappable()).flatten() else { return false };
+        let Ok(map) = Map::private(place.len as usize) else { return false };
+        let map = Arc::new(map);
+        self.port.set_page(Some(Arc::clone(&map)));
+        let seen = vec![0; place.len as usize / 4];
+        self.page = Some(Page { bar: place.bar, offset: place.offset, map, seen });
+        true
+    }
+
+    /// Turns changed words of the mapped page into the writes that they are, as a transport does before each message.
+    pub fn scan(&mut self) {
+        let Some(page) = &mut self.page else { return };
+        let len = page.seen.len() as u32 * 4;
+        let Ok(window) = page.map.window(0, len, Rights::READ) else { return };
+        for (index, seen) in page.seen.iter_mut().enumerate() {
+            let value = window.load_u32(index * 4);
+            if value != *seen {
+                *seen = value;
+                let offset = page.offset + index as u64 * 4;
+                let data = value.to_le_bytes();
+                self.port.with_pci(self.now, |pci, cx| pci.write(page.bar, offset, &data, cx));
+            }
+        }
+    }
+
+    /// The next interrupt that is pending, or none: a vector, a ring's number, 0 for the line.
+    pub fn take(&mut self) -> Option<u16> {
+        let mut asked = self.memo.asked();
+        let vector = match asked.messages.pop() {
+            Some(vector) => vector,
+            None if asked.line && !self.line_masked => {
+                self.line_masked = true;
+                0
+            }
+            None => return None,
+        };
+        self.accesses.interrupts += 1;
+        Some(vector)
+    }
+
+    fn around(&mut self, over: bool) {
+        if let Some(hook) = &mut self.hook {
+            hook(self.accesses.reads + self.accesses.writes, over);
+        }
+    }
+
+    fn config16(&self, offset: u16) -> u16 {
+        let mut data = [0; 2];
+        self.port.config_read(offset.into(), &mut data, self.now);
+        u16::from_le_bytes(data)
+    }
+
+    fn set_config(&self, offset: u16, bits: u16, on: bool) {
+        let old = self.config16(offset);
+        let new = if on { old | bits } else { old & !bits };
+        self.port.config_write(offset, &new.to_le_bytes(), self.now);
+    }
+
+    fn msix(&self) -> Option<u16> {
+        let mut at = self.config16(CAPABILITIES) & 0xfc;
+        for _ in 0..48 {
+            let [kind, next] = self.config16(at).to_le_bytes();
+            match at {
+                ..0x40 => return None,
+                _ if kind == CAPABILITY_MSIX => return Some(at),
+                _ => at = u16::from(next & 0xfc),
+            }
+        }
+        None
+    }
+}
+
+impl Bus for PortBus {
+    fn config_read(&mut self, offset: u16, data: &mut [u8]) -> Result<(), BusError> {
+        self.port.config_read(offset.into(), data, self.now);
+        Ok(())
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8]) -> Result<(), BusError> {
+        self.port.config_write(offset, data, self.now);
+        Ok(())
+    }
+
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]) -> Result<(), BusError> {
+        self.scan();
+        self.around(false);
+        self.accesses.reads += 1;
+        self.port.read(bar, offset, data, self.now);
+        self.around(true);
+        Ok(())
+    }
+
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8]) -> Result<(), BusError> {
+        if let Some(page) = self.page.as_ref().filter(|page| page.bar == bar && offset >= page.offset) {
+            let len = page.seen.len() as u32 * 4;
+            if let (Ok(window), [a, b, c, d]) = (page.map.window(0, len, Rights::BOTH), data) {
+                window.store_u32((offset - page.offset) as usize, u32::from_le_bytes([*a, *b, *c, *d]));
+                return Ok(());
+            }
+        }
+        self.scan();
+        self.around(false);
+        self.accesses.writes += 1;
+        self.port.write(bar, offset, data, self.now);
+        self.around(true);
+        Ok(())
+    }
+
+    fn memory(&self) -> &Arc<Map> {
+        &self.memory
+    }
+
+    fn interrupts(&mut self, kind: InterruptKind) -> Result<(), BusError> {
+        let msix = self.msix();
+        self.set_config(COMMAND, COMMAND_NO_INTX, kind != InterruptKind::Intx);
+        if let Some(at) = msix {
+            self.set_config(at + 2, MSIX_ENABLE, matches!(kind, InterruptKind::Msix(_)));
+        }
+        match kind {
+            InterruptKind::Intx => Ok(()),
+            InterruptKind::Msix(_) if msix.is_some() => Ok(()),
+            _ => Err(refused("it does not interrupt in that way")),
+        }
+    }
+
+    fn unmask_line(&mut self) -> Result<(), BusError> {
+        self.line_masked = false;
+        Ok(())
+    }
+}
+
+impl RingBus for PortBus {
+    fn negotiate(&mut self, wanted: u64) -> Result<u64, BusError> {
+        let taken = self.port.with_rings(self.now, |face, _| {
+            let both = face.features() & u128::from(wanted);
+            face.take_features(both).then_some(both as u64)
+        });
+        taken.flatten().ok_or_else(|| refused("it does not take features that it offers"))
+    }
+
+    fn config(&mut self, offset: u32, data: &mut [u8]) -> Result<(), BusError> {
+        self.port.with_rings(self.now, |face, _| face.config(offset, data)).ok_or_else(|| refused("it has no rings"))
+    }
+
+    fn memory(&self) -> &Arc<Map> {
+        &self.memory
+    }
+
+    fn start(&mut self, ring: u16, place: RingPlace) -> Result<(), BusError> {
+        let started = self.port.with_rings(self.now, |face, cx| {
+            let started = face.place(ring, place) && face.start(ring, 0, cx);
+            face.enable(ring, started, cx);
+            started
+        });
+        if started == Some(true) { Ok(()) } else { Err(refused("it does not start that ring")) }
+    }
+
+    fn stop(&mut self, ring: u16) -> Result<(), BusError> {
+        let stopped = self.port.with_rings(self.now, |face, cx| face.stop(ring, cx));
+        stopped.map(|_| ()).ok_or_else(|| refused("it has no rings"))
+    }
+
+    fn kick(&mut self, ring: u16) -> Result<(), BusError> {
+        self.around(false);
+        self.accesses.writes += 1;
+        let kicked = self.port.with_rings(self.now, |face, cx| face.kick(ring, cx));
+        self.around(true);
+        kicked.ok_or_else(|| refused("it has no rings"))
+    }
+}

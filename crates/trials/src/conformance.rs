@@ -1,0 +1,121 @@
+//! What every adapter promises, whatever it is: asked of each by name.
+
+use nicety_adapter::{Context, Counters, Face, Offload, Outbox, Reset, Time};
+use nicety_adapters::Entry;
+use nicety_memory::{Map, count};
+
+use crate::random::Random;
+use crate::rig::{Rig, adapter};
+
+/// Widths at which registers are read and written; 3 is one that no driver uses.
+const WIDTHS: [usize; 5] = [1, 2, 3, 4, 8];
+
+/// A reset after anything gives an adapter as new: its saved state is the same, byte for byte.
+pub fn reset_equals_new(entry: &Entry) {
+    for seed in 0..4 {
+        let mut rig = Rig::new(entry, 1 << 20, true);
+        let new = adapter(entry).save();
+        disturb(&mut rig, seed);
+        rig.port.reset(Reset::Bus, rig.now);
+        let saved = rig.port.with(rig.now, |adapter, _| adapter.save()).unwrap_or_default();
+        assert!(!new.is_empty());
+        assert_eq!(saved, new, "{}: after a reset", entry.about.name);
+    }
+}
+
+/// Saving, restoring into another and saving again gives the same bytes.
+pub fn save_restore_save_is_identical(entry: &Entry) {
+    for seed in 0..8 {
+        let mut rig = Rig::new(entry, 1 << 20, true);
+        disturb(&mut rig, seed);
+        let saved = rig.port.with(rig.now, |adapter, _| adapter.save()).unwrap_or_default();
+        let mut other = adapter(entry);
+        assert_eq!(other.restore(&saved), Ok(()), "{}", entry.about.name);
+        assert_eq!(other.save(), saved, "{}: seed {seed}", entry.about.name);
+    }
+}
+
+/// Saved state that is cut, another's, or of another version is refused, and changes nothing.
+pub fn foreign_state_is_refused(entry: &Entry) {
+    let mut adapter = adapter(entry);
+    let saved = adapter.save();
+    let before = saved.clone();
+    for cut in 0..saved.len() {
+        assert!(adapter.restore(&saved[..cut]).is_err(), "{}: cut at {cut}", entry.about.name);
+    }
+    let mut longer = saved;
+    longer.push(0);
+    assert!(adapter.restore(&longer).is_err());
+    assert!(adapter.restore(&nicety_adapter::snapshot::encode("another", 1, &7u8)).is_err());
+    assert_eq!(adapter.save(), before);
+}
+
+/// Without bus mastering nothing that a guest does makes the adapter read or write memory.
+pub fn no_dma_without_bus_mastering(entry: &Entry) {
+    let mut rig = Rig::new(entry, 1 << 20, true);
+    if rig.port.with_pci(rig.now, |_, _| ()).is_none() {
+        return;
+    }
+    rig.port.config_write(4, &[3, 0], rig.now);
+    let mut random = Random::new(77);
+    let before = contents(&rig);
+    for step in 0..20_000 {
+        let bar = random.below(4) as u8;
+        let offset = random.below(0x6000) & !3;
+        let value = random.nasty(1 << 20) as u32;
+        count::take();
+        rig.port.write(bar, offset, &value.to_le_bytes(), rig.now);
+        rig.pass(random.below(100_000));
+        assert_eq!(count::take(), 0, "{}: step {step}, register {offset:#x} of BAR {bar}", entry.about.name);
+        if random.one_in(50) {
+            let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 9, 8, 6], &[0; 46]].concat();
+            rig.far.ends().outgoing.push_back((frame, Offload::default()));
+            rig.settle();
+        }
+    }
+    assert_eq!(contents(&rig), before, "{}: memory", entry.about.name);
+}
+
+fn contents(rig: &Rig) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    rig.memory.read(0, &mut bytes).expect("the guest's memory");
+    bytes
+}
+
+/// Every register answers, at every width and offset, for reads and for writes, and nothing panics.
+pub fn every_register_answers(entry: &Entry) {
+    let mut adapter = adapter(entry);
+    let mut random = Random::new(5);
+    let (mut out, mut counters, memory) = (Outbox::default(), Counters::default(), Map::empty());
+    let mut cx = Context { memory: &memory, page: None, out: &mut out, counters: &mut counters, now: Time::ZERO };
+    let Face::Pci(pci) = adapter.face() else { return };
+    for bar in 0..6u8 {
+        let Some(size) = pci.function().bar_kind(usize::from(bar)).map(|bar| bar.size) else { continue };
+        for offset in (0..size).chain([u64::MAX - 8, u64::MAX]) {
+            for width in WIDTHS {
+                let mut data = [0x5a; 8];
+                pci.read(bar, offset, &mut data[..width], &mut cx);
+                let value = if random.one_in(2) { u64::MAX } else { random.bits() };
+                pci.write(bar, offset, &value.to_le_bytes()[..width], &mut cx);
+            }
+        }
+    }
+    assert!(counters.bad_accesses > 0, "{}: accesses of three bytes are counted as bad", entry.about.name);
+}
+
+/// Random accesses, so that the state is not as new.
+fn disturb(rig: &mut Rig, seed: u64) {
+    let mut random = Random::new(seed);
+    rig.port.config_write(4, &[7, 0], rig.now);
+    for _ in 0..2000 {
+        let bar = random.below(3) as u8;
+        let offset = random.below(0x6000) & !3;
+        rig.port.write(bar, offset, &(random.bits() as u32).to_le_bytes(), rig.now);
+    }
+    rig.port.with_rings(rig.now, |rings, cx| {
+        rings.take_features(rings.features());
+        rings.kick(0, cx);
+    });
+    rig.step();
+    count::take();
+}

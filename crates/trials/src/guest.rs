@@ -1,0 +1,152 @@
+//! A guest with a whole driver, of whichever kind, that takes interrupts and polls as an operating system does.
+
+use nicety_adapter::Offload;
+use nicety_drivers::{Arena, BUDGET, Driver, DriverError, E1000, Received, Sink, VirtioNet, Vmxnet3, vmxnet3};
+use nicety_frame::Mac;
+
+use crate::bus::PortBus;
+
+/// Bytes of memory that a guest needs.
+pub const MEMORY: usize = 16 << 20;
+/// Polls in a row after which a driver is said to spin.
+const POLLS: usize = 10_000;
+
+fn arena() -> Arena {
+    Arena::new(0x10_0000, MEMORY as u64 - 0x10_0000)
+}
+
+/// A driver, on PCI or on rings.
+pub enum Net {
+    /// Registers.
+    Pci(Box<dyn Driver>),
+    /// Rings.
+    Rings(Box<VirtioNet>),
+}
+
+impl Net {
+    /// The driver of an adapter of the registry, by its name.
+    pub fn named(name: &str) -> Net {
+        match name {
+            "e1000" => Net::Pci(Box::new(E1000::new(arena()))),
+            "vmxnet3" => Net::Pci(Box::new(Vmxnet3::new(arena()))),
+            "virtio-net" => Net::Rings(Box::new(VirtioNet::new(arena()))),
+            other => panic!("{other} has no driver: write one in crates/drivers"),
+        }
+    }
+
+    /// vmxnet3's with other settings.
+    pub fn vmxnet3(settings: vmxnet3::Settings) -> Net {
+        Net::Pci(Box::new(Vmxnet3::with(arena(), settings)))
+    }
+
+    /// virtio-net's with rings of this size and no features but these.
+    pub fn virtio(size: u16, features: u64) -> Net {
+        Net::Rings(Box::new(VirtioNet::with(arena(), size, features)))
+    }
+}
+
+/// See the module's page.
+pub struct Guest {
+    /// Its adapter.
+    pub bus: PortBus,
+    net: Net,
+    polling: bool,
+}
+
+macro_rules! either {
+    ($self:ident, $driver:ident, $bus:ident => $call:expr) => {{
+        let $bus = &mut $self.bus;
+        match &mut $self.net {
+            Net::Pci($driver) => $call,
+            Net::Rings($driver) => $call,
+        }
+    }};
+}
+
+impl Guest {
+    /// A guest at this bus, its driver not opened.
+    pub fn new(bus: PortBus, net: Net) -> Guest {
+        Guest { bus, net, polling: false }
+    }
+
+    /// Its driver's address.
+    pub fn mac(&self) -> Mac {
+        match &self.net {
+            Net::Pci(driver) => driver.mac(),
+            Net::Rings(driver) => driver.mac(),
+        }
+    }
+
+    /// Whether its driver saw the link up.
+    pub fn link(&self) -> bool {
+        match &self.net {
+            Net::Pci(driver) => driver.link(),
+            Net::Rings(driver) => driver.link(),
+        }
+    }
+
+    /// Opens the driver.
+    pub fn open(&mut self) -> Result<(), DriverError> {
+        self.polling = false;
+        either!(self, driver, bus => driver.open(bus))
+    }
+
+    /// Closes it.
+    pub fn close(&mut self) -> Result<(), DriverError> {
+        either!(self, driver, bus => driver.close(bus))
+    }
+
+    /// Queues a packet. False if there is no room.
+    pub fn queue(&mut self, packet: &[u8], offload: &Offload) -> Result<bool, DriverError> {
+        either!(self, driver, bus => driver.transmit(bus, packet, offload))
+    }
+
+    /// Tells the device of what was queued.
+    pub fn flush(&mut self) -> Result<(), DriverError> {
+        either!(self, driver, bus => driver.flush(bus))
+    }
+
+    /// Takes the interrupts that are pending. True if polling is due.
+    pub fn interrupt(&mut self) -> Result<bool, DriverError> {
+        while let Some(vector) = self.bus.take() {
+            self.polling |= either!(self, driver, bus => driver.interrupt(bus, vector))?;
+            // Rings have no line.
+            if matches!(self.net, Net::Pci(_)) {
+                nicety_adapter::Bus::unmask_line(&mut self.bus).map_err(DriverError::from)?;
+            }
+        }
+        Ok(self.polling)
+    }
+
+    /// Whether an interrupt was taken and its driver has not come to rest since.
+    pub fn is_polling(&self) -> bool {
+        self.polling
+    }
+
+    /// One poll. How many packets came.
+    pub fn poll(&mut self, sink: &mut Sink<'_>) -> Result<usize, DriverError> {
+        either!(self, driver, bus => driver.receive(bus, BUDGET, sink))
+    }
+
+    /// Ends polling: unmasks. False if there is more to poll already.
+    pub fn rest(&mut self) -> Result<bool, DriverError> {
+        self.polling = either!(self, driver, bus => driver.rest(bus))?;
+        Ok(!self.polling)
+    }
+
+    /// Takes interrupts, if there are any, and polls until nothing more is there. How many packets came.
+    pub fn attend(&mut self, sink: &mut dyn FnMut(&[u8], Received)) -> Result<usize, DriverError> {
+        let mut total = 0;
+        if !self.interrupt()? {
+            return Ok(0);
+        }
+        for _ in 0..POLLS {
+            let packets = self.poll(&mut |packet, received| sink(packet, received))?;
+            total += packets;
+            if packets < BUDGET && self.rest()? {
+                return Ok(total);
+            }
+        }
+        Err(DriverError::Device("never lets its driver rest"))
+    }
+}

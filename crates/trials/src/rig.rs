@@ -1,0 +1,158 @@
+//! An adapter on a switch with a wire, in one thread and virtual time.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use nicety_adapter::{Adapter, PortId, Set, Time};
+use nicety_adapters::{Entry, Settings};
+use nicety_frame::Mac;
+use nicety_memory::Map;
+use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_switch::Limits;
+
+use crate::wire::{Far, Wire};
+
+/// Turns that a settled world may take at most; more means that somebody never stops.
+const TURNS: usize = 100_000;
+
+/// Addresses that the switch remembers. Few: a table of the usual size takes longer to make than most trials take.
+const ADDRESSES: usize = 1 << 10;
+
+/// What a port asked of its owner.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// Messages that were raised and not looked at.
+    pub messages: Set,
+    /// How many messages were raised.
+    pub raised: u64,
+    /// The INTx line.
+    pub line: bool,
+    /// How often it went up.
+    pub edges: u64,
+    /// The next wake-up.
+    pub wake: Option<Time>,
+    /// A turn is due.
+    pub scheduled: bool,
+}
+
+/// Remembers what a port asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Memo(Arc<Mutex<Asked>>);
+
+impl Memo {
+    /// What was asked.
+    pub fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Shell for Memo {
+    fn messages(&self, vectors: Set) {
+        let mut asked = self.asked();
+        asked.messages.extend(vectors);
+        asked.raised += u64::from(vectors.len());
+    }
+
+    fn line(&self, level: bool) {
+        let mut asked = self.asked();
+        asked.edges += u64::from(level && !asked.line);
+        asked.line = level;
+    }
+
+    fn schedule(&self) {
+        self.asked().scheduled = true;
+    }
+
+    fn wake_at(&self, time: Time) {
+        let mut asked = self.asked();
+        asked.wake = Some(asked.wake.map_or(time, |earlier| earlier.min(time)));
+    }
+}
+
+/// An adapter with guest memory, a switch, and a wire as the other port.
+pub struct Rig {
+    /// The switch and its ports.
+    pub plane: Plane,
+    /// The adapter's port, number 1.
+    pub port: Arc<Port>,
+    /// The wire's port, number 0.
+    pub uplink: Arc<Port>,
+    /// The far end of the wire.
+    pub far: Far,
+    /// What the adapter's port asked for.
+    pub memo: Memo,
+    /// The guest's memory, at bus address 0.
+    pub memory: Arc<Map>,
+    /// Virtual time.
+    pub now: Time,
+    /// Packets that have entered the switch, by port number.
+    pub entered: [u64; 2],
+    turn: Turn,
+}
+
+/// The address of the adapter under trial.
+pub const MAC: Mac = Mac([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+
+/// Makes an adapter as new. The registry's own adapters can all be made with just an address.
+pub fn adapter(entry: &Entry) -> Box<dyn Adapter> {
+    (entry.create)(&Settings::new(MAC)).unwrap_or_else(|error| panic!("{}: {error}", entry.about.name))
+}
+
+impl Rig {
+    /// A new adapter with this much guest memory. `whole`: the wire takes TSO packets uncut.
+    pub fn new(entry: &Entry, memory_bytes: usize, whole: bool) -> Self {
+        let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
+        let (wire, far) = Wire::new(whole).expect("private memory");
+        let memo = Memo::default();
+        let end = End::Adapter(adapter(entry));
+        let port = Arc::new(Port::new(PortId(1), end, Box::new(memo.clone()), 1 << 20).expect("private memory"));
+        let end = End::Uplink(Box::new(wire));
+        let uplink = Arc::new(Port::new(PortId(0), end, Box::new(Memo::default()), 1 << 20).expect("private memory"));
+        plane.join(Arc::clone(&uplink)).expect("a new switch has room");
+        plane.join(Arc::clone(&port)).expect("a new switch has room");
+        let memory = Arc::new(Map::private(memory_bytes).expect("private memory"));
+        port.attach();
+        port.set_memory(Arc::clone(&memory), Time::ZERO);
+        Self { plane, port, uplink, far, memo, memory, now: Time::ZERO, entered: [0; 2], turn: Turn::new() }
+    }
+
+    /// One turn of the adapter's port, and one of the wire's. True if either has more to do.
+    pub fn step(&mut self) -> bool {
+        self.memo.asked().scheduled = false;
+        let mut more = false;
+        for port in [&self.port, &self.uplink] {
+            loop {
+                let outcome = self.plane.turn(port, &mut self.turn, self.now);
+                self.entered[usize::from(port.id().0)] += outcome.packets as u64;
+                if !outcome.unfinished {
+                    more |= outcome.more && (!outcome.poll || outcome.packets > 0);
+                    break;
+                }
+            }
+        }
+        more || self.memo.asked().scheduled
+    }
+
+    /// Turns until nobody has anything to do at this time.
+    pub fn settle(&mut self) {
+        self.uplink.ready();
+        let mut turns = 0;
+        while self.step() {
+            turns += 1;
+            assert!(turns < TURNS, "somebody never stops");
+        }
+    }
+
+    /// Lets time pass; whoever asked for a wake-up on the way gets it.
+    pub fn pass(&mut self, ns: u64) {
+        let end = self.now.after_ns(ns);
+        loop {
+            let wake = self.memo.asked().wake.filter(|at| *at <= end);
+            let Some(at) = wake else { break };
+            self.memo.asked().wake = None;
+            self.now = self.now.max(at);
+            self.settle();
+        }
+        self.now = end;
+        self.settle();
+    }
+}

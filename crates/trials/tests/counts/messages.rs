@@ -1,0 +1,184 @@
+//! Register accesses and interrupts, in virtual time: a bulk stream each way at 3 Gbit/s, and requests with responses.
+//! A bulk stream comes in bursts of 64 KB, as the sender's segmentation makes them, and a guest takes no time: what is
+//! counted is what devices and drivers ask of each other, not how slow either is.
+
+use nicety_adapter::Offload;
+use nicety_adapters::find;
+use nicety_trials::bus::{Accesses, PortBus};
+use nicety_trials::guest::{Guest, MEMORY, Net};
+use nicety_trials::rig::{MAC, Rig};
+
+use crate::{cut, packet};
+
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+/// Frames of 1514 bytes in a burst, and its time at 3 Gbit/s.
+const BURST: usize = 44;
+const BURST_NS: u64 = BURST as u64 * 4_000;
+const BURSTS: usize = 500;
+/// Steps of time in a burst.
+const STEPS: u64 = 8;
+/// From the response to the next request, and from the request to its response.
+const THINK_NS: u64 = 30_000;
+const EXCHANGES: u64 = 1_000;
+
+struct World {
+    rig: Rig,
+    guest: Guest,
+    before: Accesses,
+}
+
+/// For each frame, or for each exchange.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    reads: f64,
+    writes: f64,
+    interrupts: f64,
+}
+
+impl World {
+    fn new(name: &str, mapped: bool) -> World {
+        let rig = Rig::new(find(name).unwrap(), MEMORY, false);
+        let mut guest = Guest::new(PortBus::of(&rig), Net::named(name));
+        assert_eq!(mapped, mapped && guest.bus.map_doorbells());
+        guest.open().unwrap();
+        let mut world = World { rig, guest, before: Accesses::default() };
+        (0..20).for_each(|_| assert_eq!(world.step(BURST_NS), 0));
+        world.before = world.guest.bus.accesses;
+        world
+    }
+
+    /// Time passes and the guest does what its interrupts ask for. How many packets it took.
+    fn step(&mut self, ns: u64) -> usize {
+        self.guest.bus.scan();
+        self.rig.pass(ns);
+        self.guest.bus.now = self.rig.now;
+        let packets = self.guest.attend(&mut |_, _| ()).unwrap();
+        self.guest.bus.scan();
+        self.rig.settle();
+        packets
+    }
+
+    fn cost(&self, of: u64) -> Cost {
+        let (now, then) = (self.guest.bus.accesses, self.before);
+        let each = |now: u64, then: u64| (now - then) as f64 / of as f64;
+        Cost {
+            reads: each(now.reads, then.reads),
+            writes: each(now.writes, then.writes),
+            interrupts: each(now.interrupts, then.interrupts),
+        }
+    }
+
+    fn arrive(&mut self, payload: usize, count: usize) {
+        for _ in 0..count {
+            let packet = packet(MAC.0, PEER, payload);
+            self.rig.far.ends().outgoing.push_back((packet, Offload::default()));
+        }
+        self.rig.settle();
+    }
+
+    /// A burst's time.
+    fn pass(&mut self, mut then: impl FnMut(&mut World, usize)) {
+        for _ in 0..STEPS {
+            let packets = self.step(BURST_NS / STEPS);
+            then(self, packets);
+        }
+        self.rig.far.ends().incoming.clear();
+    }
+}
+
+/// Data comes, an acknowledgement goes for every two frames of it.
+fn incoming(name: &str, mapped: bool) -> Cost {
+    let mut world = World::new(name, mapped);
+    let ack = packet(PEER, MAC.0, 0);
+    let (mut owed, mut frames) = (0, 0);
+    for _ in 0..BURSTS {
+        world.arrive(1460, BURST);
+        frames += BURST;
+        world.pass(|world, packets| {
+            owed += packets;
+            while owed >= 2 {
+                assert!(world.guest.queue(&ack, &Offload::default()).unwrap());
+                owed -= 2;
+                frames += 1;
+            }
+            world.guest.flush().unwrap();
+        });
+    }
+    world.cost(frames as u64)
+}
+
+/// Packets of 64 KB go, an acknowledgement comes for every two frames of them.
+fn outgoing(name: &str, mapped: bool) -> Cost {
+    let mut world = World::new(name, mapped);
+    let data = packet(PEER, MAC.0, BURST * 1460);
+    for _ in 0..BURSTS {
+        assert!(world.guest.queue(&data, &cut()).unwrap());
+        world.guest.flush().unwrap();
+        world.arrive(0, BURST / 2);
+        world.pass(|_, _| ());
+    }
+    world.cost((BURSTS * (BURST + BURST / 2)) as u64)
+}
+
+/// A request goes and its response comes, one after the other.
+fn exchanges(name: &str, mapped: bool) -> Cost {
+    let mut world = World::new(name, mapped);
+    let request = packet(PEER, MAC.0, 1);
+    for _ in 0..EXCHANGES {
+        assert!(world.guest.queue(&request, &Offload::default()).unwrap());
+        world.guest.flush().unwrap();
+        // Messages do not wait for time to pass.
+        let mut came = world.step(1_000);
+        world.step(THINK_NS);
+        world.arrive(1, 1);
+        for _ in 0..20 {
+            came += world.step(THINK_NS / 10);
+            if came > 0 {
+                break;
+            }
+        }
+        assert_eq!(came, 1);
+        world.rig.far.ends().incoming.clear();
+    }
+    world.cost(EXCHANGES)
+}
+
+/// `most`: reads, writes and interrupts for each frame in bulk, and for each exchange.
+fn holds(name: &str, mapped: bool, most: [[f64; 3]; 2]) {
+    let label = if mapped { format!("{name}, mapped") } else { name.to_owned() };
+    let [bulk, exchange] = most;
+    let costs = [
+        ("bulk in", incoming(name, mapped), bulk),
+        ("bulk out", outgoing(name, mapped), bulk),
+        ("exchange", exchanges(name, mapped), exchange),
+    ];
+    for (what, Cost { reads, writes, interrupts }, _) in costs {
+        println!("{label:18} {what:9} {reads:6.3} reads {writes:6.3} writes {interrupts:6.3} interrupts");
+    }
+    for (what, cost, [reads, writes, interrupts]) in costs {
+        let within = cost.reads <= reads && cost.writes <= writes && cost.interrupts <= interrupts;
+        assert!(within, "{label}, {what}: {cost:?}");
+    }
+}
+
+#[test]
+fn e1000_takes_at_most_half_of_what_a_plain_model_of_it_takes() {
+    // The fourth write of an exchange is the receive tail, which Linux moves at the end of every poll.
+    holds("e1000", false, [[0.117 / 2.0, 0.207 / 2.0, 0.040 / 2.0], [3.0, 4.0, 1.0]]);
+}
+
+#[test]
+fn vmxnet3_never_reads_and_seldom_writes() {
+    // An exchange: the doorbell, and one interrupt and its unmasking for what was sent and for what came.
+    holds("vmxnet3", false, [[0.0, 0.077, 0.040], [0.0, 2.0, 1.0]]);
+}
+
+#[test]
+fn vmxnet3_with_mapped_doorbells_sends_no_message_at_all() {
+    holds("vmxnet3", true, [[0.0, 0.0, 0.040], [0.0, 0.0, 1.0]]);
+}
+
+#[test]
+fn virtio_net_kicks_once_a_burst_and_reads_nothing() {
+    holds("virtio-net", false, [[0.0, 0.020, 0.020], [0.0, 1.0, 1.0]]);
+}

@@ -1,0 +1,182 @@
+//! Between two guests: bytes that are copied, and allocations.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use nicety_adapter::{Offload, PortId};
+use nicety_adapters::{Settings, find};
+use nicety_frame::Mac;
+use nicety_memory::{Map, count};
+use nicety_plane::{End, Plane, Port, Turn};
+use nicety_switch::Limits;
+use nicety_trials::bus::PortBus;
+use nicety_trials::guest::{Guest, MEMORY, Net};
+use nicety_trials::rig::Memo;
+
+use crate::{cut, packet};
+
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+const ALL: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
+/// Between polls: beyond every moderation timer.
+const STEP_NS: u64 = 300_000;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator with the arguments that it came with; a counter without a
+// destructor, which never allocates, is all that is added.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as above.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Two guests on a switch.
+struct Pair {
+    plane: Plane,
+    ports: [Arc<Port>; 2],
+    guests: [Guest; 2],
+    turn: Turn,
+    memos: [Memo; 2],
+    /// Bytes that were copied by adapters and switch.
+    copied: u64,
+}
+
+impl Pair {
+    fn new(names: [&str; 2]) -> Pair {
+        let plane = Plane::new(Limits::default());
+        let memos = [Memo::default(), Memo::default()];
+        let ports = [0, 1].map(|index: usize| {
+            let entry = find(names[index]).unwrap();
+            let end = End::Adapter((entry.create)(&Settings::new(Mac(MACS[index]))).unwrap());
+            let id = PortId(index as u16);
+            let port = Arc::new(Port::new(id, end, Box::new(memos[index].clone()), 1 << 20).unwrap());
+            plane.join(Arc::clone(&port)).unwrap();
+            port.attach();
+            port
+        });
+        let guests = [0, 1].map(|index: usize| {
+            let memory = Arc::new(Map::private(MEMORY).unwrap());
+            let bus = PortBus::new(Arc::clone(&ports[index]), memos[index].clone(), Arc::clone(&memory));
+            ports[index].set_memory(memory, bus.now);
+            let mut guest = Guest::new(bus, Net::named(names[index]));
+            guest.open().unwrap();
+            guest
+        });
+        let mut pair = Pair { plane, ports, guests, turn: Turn::new(), memos, copied: 0 };
+        for _ in 0..4 {
+            pair.step();
+        }
+        pair
+    }
+
+    /// Turns of both ports, then interrupts. Packets that each guest took.
+    fn step(&mut self) -> [usize; 2] {
+        let now = self.guests[0].bus.now.after_ns(STEP_NS);
+        count::take_bytes();
+        loop {
+            let mut more = false;
+            for (port, memo) in self.ports.iter().zip(&self.memos) {
+                memo.asked().scheduled = false;
+                loop {
+                    let outcome = self.plane.turn(port, &mut self.turn, now);
+                    more |= outcome.more && !outcome.poll;
+                    if !outcome.unfinished {
+                        break;
+                    }
+                }
+            }
+            if !more && self.memos.iter().all(|memo| !memo.asked().scheduled) {
+                break;
+            }
+        }
+        self.copied += count::take_bytes();
+        self.guests.each_mut().map(|guest| {
+            guest.bus.now = now;
+            guest.attend(&mut |_, _| ()).unwrap()
+        })
+    }
+
+    /// Sends packets from the first guest to the second, and one small one back. Packets that arrived.
+    fn send(&mut self, data: &[u8], offload: &Offload, times: usize, back: &[u8]) -> usize {
+        let mut arrived = 0;
+        for _ in 0..times {
+            assert!(self.guests[0].queue(data, offload).unwrap());
+            self.guests[0].flush().unwrap();
+            assert!(self.guests[1].queue(back, &Offload::default()).unwrap());
+            self.guests[1].flush().unwrap();
+            arrived += self.step()[1];
+        }
+        for _ in 0..4 {
+            arrived += self.step()[1];
+        }
+        arrived
+    }
+}
+
+#[test]
+fn payload_is_copied_once_between_any_two_adapters() {
+    const TIMES: usize = 50;
+    for from in ALL {
+        for to in ALL {
+            let mut pair = Pair::new([from, to]);
+            for (data, offload) in
+                [(packet(MACS[1], MACS[0], 1460), Offload::default()), (packet(MACS[1], MACS[0], 44 * 1460), cut())]
+            {
+                let back = packet(MACS[0], MACS[1], 0);
+                pair.send(&data, &offload, 1, &back);
+                pair.copied = 0;
+                let arrived = pair.send(&data, &offload, TIMES, &back);
+                let copied = pair.copied as f64 / (TIMES * data.len()) as f64;
+                println!("{from:10} to {to:10} {:6} bytes: {copied:.3} copies of each byte", data.len());
+                assert!(arrived >= TIMES, "{from} to {to}: {arrived}");
+                // Heads are read beforehand and written for each frame, and so is what comes back.
+                let heads = (arrived * 160 + TIMES * (512 + 2 * back.len())) as u64;
+                let most = (TIMES * data.len()) as u64 + heads;
+                assert!(pair.copied <= most, "{from} to {to}: {} bytes copied, not {most}", pair.copied);
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_allocated_for_a_frame_by_drivers_adapters_or_switch() {
+    let mut most = 0;
+    for from in ALL {
+        for to in ALL {
+            let mut pair = Pair::new([from, to]);
+            let back = packet(MACS[0], MACS[1], 0);
+            let short = packet(MACS[1], MACS[0], 100);
+            let long = packet(MACS[1], MACS[0], 44 * 1460);
+            pair.send(&short, &Offload::default(), 10, &back);
+            pair.send(&long, &cut(), 10, &back);
+            let before = ALLOCATIONS.get();
+            let arrived = pair.send(&short, &Offload::default(), 1000, &back) + pair.send(&long, &cut(), 100, &back);
+            let allocations = ALLOCATIONS.get() - before;
+            println!("{from:10} to {to:10}: {allocations} allocations for {arrived} packets");
+            assert!(arrived >= 1100);
+            most = most.max(allocations);
+        }
+    }
+    assert_eq!(most, 0);
+}

@@ -1,0 +1,113 @@
+//! Each adapter under the driver that was written for it from other sources than its own.
+
+mod interleaved;
+mod packets;
+mod traffic;
+
+use nicety_adapter::{Offload, Reason};
+use nicety_adapters::find;
+use nicety_drivers::Received;
+use nicety_trials::bus::PortBus;
+use nicety_trials::guest::{Guest, MEMORY, Net};
+use nicety_trials::rig::{MAC, Rig};
+
+pub(crate) const ALL: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
+/// Long enough for every moderation timer.
+const A_WHILE_NS: u64 = 2_000_000;
+pub(crate) const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// An adapter, its guest, and a wire.
+pub(crate) struct World {
+    pub(crate) rig: Rig,
+    pub(crate) guest: Guest,
+    pub(crate) received: Vec<(Vec<u8>, Received)>,
+}
+
+impl World {
+    /// An opened driver. `whole`: the wire takes packets uncut.
+    pub(crate) fn new(name: &str, whole: bool) -> World {
+        World::with(name, whole, Net::named(name))
+    }
+
+    pub(crate) fn with(name: &str, whole: bool, net: Net) -> World {
+        let rig = Rig::new(find(name).unwrap(), MEMORY, whole);
+        let guest = Guest::new(PortBus::of(&rig), net);
+        let mut world = World { rig, guest, received: Vec::new() };
+        world.open();
+        world
+    }
+
+    pub(crate) fn open(&mut self) {
+        self.guest.open().unwrap();
+        self.run();
+        assert!(self.guest.link());
+        assert_eq!(self.guest.mac(), MAC);
+    }
+
+    /// Lets everybody do what there is to do, and time pass.
+    pub(crate) fn run(&mut self) {
+        loop {
+            self.step(A_WHILE_NS);
+            let before = self.received.len();
+            self.step(A_WHILE_NS);
+            if self.received.len() == before {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn step(&mut self, ns: u64) {
+        self.guest.bus.scan();
+        self.rig.settle();
+        self.rig.pass(ns);
+        self.guest.bus.now = self.rig.now;
+        let received = &mut self.received;
+        self.guest.attend(&mut |packet, about| received.push((packet.to_vec(), about))).unwrap();
+        self.guest.bus.scan();
+        self.rig.settle();
+    }
+
+    /// Sends a packet, waiting for room if there is none.
+    pub(crate) fn send(&mut self, packet: &[u8], offload: &Offload) {
+        for _ in 0..1000 {
+            if self.guest.queue(packet, offload).unwrap() {
+                return self.guest.flush().unwrap();
+            }
+            self.guest.flush().unwrap();
+            self.step(A_WHILE_NS);
+        }
+        panic!("there is never room");
+    }
+
+    pub(crate) fn arrive(&mut self, packet: Vec<u8>, offload: Offload) {
+        self.rig.far.ends().outgoing.push_back((packet, offload));
+    }
+
+    /// What came out of the wire's far end since the last time.
+    pub(crate) fn out(&mut self) -> Vec<(Vec<u8>, Offload)> {
+        self.rig.far.ends().incoming.drain(..).collect()
+    }
+
+    /// What the guest took since the last time.
+    pub(crate) fn took(&mut self) -> Vec<(Vec<u8>, Received)> {
+        std::mem::take(&mut self.received)
+    }
+}
+
+impl Drop for World {
+    /// Whatever a test did: frames in are frames out and drops, each way, and no drop was for a reason of protocol.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        self.run();
+        let adapter = self.rig.port.state().counters;
+        let wire = self.rig.uplink.state().counters;
+        let sum = |drops: &[u64; Reason::ALL.len()]| drops.iter().sum::<u64>();
+        let to_wire = wire.taken().packets + sum(&wire.receive_drops);
+        assert_eq!(adapter.transmitted().packets, to_wire + sum(&adapter.transmit_drops));
+        let to_guest = adapter.taken().packets + sum(&adapter.receive_drops);
+        assert_eq!(wire.transmitted().packets, to_guest + sum(&wire.transmit_drops));
+        assert_eq!((adapter.guest_errors, adapter.bad_accesses), (0, 0), "the driver keeps to the protocol");
+    }
+}

@@ -1,0 +1,44 @@
+//! Every adapter of the registry faces every trial.
+
+use nicety_adapters::REGISTRY;
+use nicety_trials::{conformance, hostile};
+
+#[test]
+fn a_reset_gives_an_adapter_as_new() {
+    REGISTRY.iter().for_each(conformance::reset_equals_new);
+}
+
+#[test]
+fn saving_restoring_and_saving_again_gives_the_same_bytes() {
+    REGISTRY.iter().for_each(conformance::save_restore_save_is_identical);
+}
+
+#[test]
+fn saved_state_that_is_cut_or_foreign_is_refused_and_changes_nothing() {
+    REGISTRY.iter().for_each(conformance::foreign_state_is_refused);
+}
+
+#[test]
+fn without_bus_mastering_no_adapter_touches_memory() {
+    REGISTRY.iter().for_each(conformance::no_dma_without_bus_mastering);
+}
+
+#[test]
+fn every_register_answers_at_every_width_and_offset() {
+    REGISTRY.iter().for_each(conformance::every_register_answers);
+}
+
+#[test]
+fn a_hostile_guest_gets_bounded_work_no_panic_and_no_frame_lost_uncounted() {
+    for entry in REGISTRY {
+        let mut frames = [0; 2];
+        for seed in 0..8 {
+            let outcome = hostile::run(entry, seed, 4_000);
+            println!("{} seed {seed}: {outcome:?}", entry.about.name);
+            frames[0] += outcome.sent;
+            frames[1] += outcome.received;
+        }
+        let least = frames.iter().min();
+        assert!(least > Some(&200), "{}: too few frames got through to try much: {frames:?}", entry.about.name);
+    }
+}

@@ -1,0 +1,73 @@
+//! Frames out of the switch, one by one: what every uplink does that takes one at a time.
+
+use nicety_adapter::{Counters, Delivery, Frames, Packet, Piece, Reason, Scratch, Unfolded, Wants};
+
+/// What became of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    Taken,
+    /// No room now.
+    Full,
+    Dropped(Reason),
+}
+
+/// Where pieces go.
+pub(crate) trait Sink {
+    fn wants(&self, packet: &Packet) -> Wants;
+    fn put(&mut self, piece: &mut Piece<'_>) -> Put;
+}
+
+/// Offers frames to a sink, and counts. A packet that was cut and finds no room for a later piece is dropped: TCP
+/// sends the rest again, while a place remembered for a packet that may never be offered again would be wrong.
+pub(crate) fn deliver(frames: &Frames<'_>, counters: &mut Counters, sink: &mut impl Sink) -> Delivery {
+    let mut delivery = Delivery::default();
+    let mut scratch = Scratch::new();
+    let mut full = false;
+    for (index, pick, packet) in frames.iter() {
+        if full {
+            delivery.refuse(index);
+            continue;
+        }
+        let unfolded = match Unfolded::new(frames, pick, sink.wants(packet)) {
+            Ok(unfolded) => unfolded,
+            Err(reason) => {
+                counters.receive_drop(reason);
+                continue;
+            }
+        };
+        full = offer(index, &unfolded, &mut scratch, counters, sink, &mut delivery);
+    }
+    delivery
+}
+
+/// Offers one packet, piece by piece. True if the sink is full.
+pub(crate) fn offer(
+    index: usize,
+    unfolded: &Unfolded<'_>,
+    scratch: &mut Scratch,
+    counters: &mut Counters,
+    sink: &mut impl Sink,
+    delivery: &mut Delivery,
+) -> bool {
+    let packet = unfolded.packet();
+    let (pieces, put) = put_all(unfolded, scratch, sink);
+    match put {
+        Put::Taken => counters.received(0, u64::from(packet.frames()), u64::from(packet.len())),
+        Put::Dropped(reason) => counters.receive_drop(reason),
+        Put::Full if pieces == 0 => delivery.refuse(index),
+        Put::Full => counters.receive_drop(Reason::BufferFull),
+    }
+    put == Put::Full
+}
+
+/// Puts pieces until one is not taken: how many were, and what became of the last.
+fn put_all(unfolded: &Unfolded<'_>, scratch: &mut Scratch, sink: &mut impl Sink) -> (u32, Put) {
+    for index in 0..unfolded.count() {
+        let Some(mut piece) = unfolded.piece(index, scratch) else { return (index, Put::Dropped(Reason::BadOffload)) };
+        let put = sink.put(&mut piece);
+        if put != Put::Taken {
+            return (index, put);
+        }
+    }
+    (unfolded.count(), Put::Taken)
+}

@@ -1,0 +1,171 @@
+//! Any uplink behind a bad line: packets out are lost, doubled, put out of order and damaged, by chances and a seed.
+//!
+//! For tests of what stands behind an uplink. The same seed and calls give the same faults. Two ends of a pair, each
+//! behind this, are a line that is bad both ways.
+
+use std::os::fd::BorrowedFd;
+
+use arrayvec::ArrayVec;
+use nicety_adapter::{
+    Batch, Budget, Counters, Delivery, Frames, PACKETS, Packet, Pick, PortId, Progress, Reason, Time, Uplink,
+};
+use nicety_memory::{MapError, Span, copy};
+
+use crate::buffers::{Buffers, SLOT_BYTES};
+
+/// How often, in thousandths of the packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// A packet is lost; counted as refused by the uplink.
+    pub drop: u16,
+    /// A packet goes twice.
+    pub duplicate: u16,
+    /// A packet changes places with the one before it.
+    pub reorder: u16,
+    /// One bit of a packet is turned over, behind the Ethernet addresses.
+    pub corrupt: u16,
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Faulty<U> {
+    inner: U,
+    faults: Faults,
+    seed: u64,
+    damaged: Buffers,
+    batch: Batch,
+}
+
+impl<U: Uplink> Faulty<U> {
+    /// With these faults, by this seed.
+    pub fn new(inner: U, faults: Faults, seed: u64) -> Result<Self, MapError> {
+        Ok(Self { inner, faults, seed: seed.max(1), damaged: Buffers::new(SLOT_BYTES)?, batch: Batch::new() })
+    }
+
+    /// The uplink behind the line.
+    pub fn inner(&self) -> &U {
+        &self.inner
+    }
+
+    /// Marsaglia's xorshift64 ("Xorshift RNGs", 2003, section 3).
+    fn random(&mut self) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        self.seed
+    }
+
+    fn chance(&mut self, thousandths: u16) -> bool {
+        self.random() % 1000 < u64::from(thousandths)
+    }
+
+    /// Sends a copy of a packet with one bit turned over. False if it was refused.
+    fn send_damaged(
+        &mut self,
+        frames: &Frames<'_>,
+        pick: Pick,
+        packet: &Packet,
+        counters: &mut Counters,
+        now: Time,
+    ) -> bool {
+        let (head, len) = (frames.batch.head(packet), packet.len());
+        let whole = self.damaged.span(0, len);
+        self.damaged.map().write_span(whole, head);
+        let mut to = whole.piece(head.len() as u32, len);
+        for from in frames.batch.spans(packet) {
+            let copied = copy(frames.batch.source(), *from, self.damaged.map(), to);
+            to = to.piece(copied, to.len());
+        }
+        let room = u64::from(len.saturating_sub(12)).max(1);
+        let place = 12 + (self.random() % room) as u32;
+        let bit = 1 << (self.random() % 8);
+        self.turn(whole.piece(place, 1), bit);
+        self.batch.start(self.damaged.map(), frames.batch.origin, frames.batch.queue);
+        let headers = packet.offload.segment.map_or(0, |segment| usize::from(segment.headers));
+        let drafted = self.batch.draft(headers).is_some_and(|mut draft| {
+            let pushed = draft.push_span(whole).is_ok();
+            if pushed {
+                draft.finish(packet.offload, 0);
+            }
+            pushed
+        });
+        if !drafted {
+            counters.receive_drop(Reason::UplinkRefused);
+            return true;
+        }
+        let picks = [Pick { packet: 0, ..pick }];
+        let delivery = self.inner.deliver(&Frames { batch: &self.batch, picks: &picks }, counters, now);
+        !delivery.is_refused(0)
+    }
+
+    fn turn(&self, at: Span, bit: u8) {
+        let mut byte = [0];
+        self.damaged.map().read_span(at, &mut byte);
+        self.damaged.map().write_span(at, &[byte[0] ^ bit]);
+    }
+}
+
+impl<U: Uplink> Uplink for Faulty<U> {
+    fn fetch(
+        &mut self,
+        port: PortId,
+        budget: Budget,
+        batch: &mut Batch,
+        counters: &mut Counters,
+        now: Time,
+    ) -> Progress {
+        self.inner.fetch(port, budget, batch, counters, now)
+    }
+
+    fn complete(&mut self, batch: &Batch) {
+        self.inner.complete(batch);
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+        let mut delivery = Delivery::default();
+        // What goes undamaged: the pick, and its number in the caller's list; none for a double.
+        let mut picks = ArrayVec::<Pick, PACKETS>::new();
+        let mut numbers = ArrayVec::<Option<usize>, PACKETS>::new();
+        let mut full = false;
+        for (index, pick, packet) in frames.iter() {
+            if full {
+                delivery.refuse(index);
+            } else if self.chance(self.faults.drop) {
+                counters.receive_drop(Reason::UplinkRefused);
+            } else if self.chance(self.faults.corrupt) {
+                full = !self.send_damaged(frames, pick, packet, counters, now);
+                if full {
+                    delivery.refuse(index);
+                }
+            } else if picks.is_full() {
+                delivery.refuse(index);
+            } else {
+                picks.push(pick);
+                numbers.push(Some(index));
+                let last = picks.len() - 1;
+                if last > 0 && self.chance(self.faults.reorder) {
+                    picks.swap(last - 1, last);
+                    numbers.swap(last - 1, last);
+                }
+                if !picks.is_full() && self.chance(self.faults.duplicate) {
+                    picks.push(pick);
+                    numbers.push(None);
+                }
+            }
+        }
+        if !picks.is_empty() {
+            let inner = self.inner.deliver(&Frames { batch: frames.batch, picks: &picks }, counters, now);
+            let refused = numbers.iter().enumerate().filter(|&(at, _)| inner.is_refused(at));
+            refused.filter_map(|(_, number)| *number).for_each(|number| delivery.refuse(number));
+        }
+        delivery
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.descriptor()
+    }
+
+    fn wake(&self) -> Option<Time> {
+        self.inner.wake()
+    }
+}

@@ -1,0 +1,40 @@
+//! How the switch reaches the world: implementations of [`Uplink`](nicety_adapter::Uplink), and decorators of them.
+//!
+//! - [`Tap`]: the host's own network stack, through a tap interface; TSO packets pass whole both ways.
+//! - [`Pair`]: another daemon, or a program, over a socket; TSO packets pass whole both ways.
+//! - [`Capture`]: a pcapng file of what leaves the switch, as the wire would see it.
+//! - [`Null`]: swallows everything, and counts.
+//! - [`Paced`]: any of them with a token bucket each way; [`Rate`] is how a person writes its speed.
+//! - [`Faulty`]: any of them behind a line that loses, doubles, reorders and damages packets by a seed, for tests.
+//!
+//! Each owns its buffers, made once: nothing is allocated per frame. Nothing blocks, and each call is bounded by its
+//! budget. An uplink is counted like a guest at its port: what comes in from the world is `sent`, what goes out to it
+//! is `received`.
+//!
+//! `unsafe` lives in `system.rs`: ioctls of the tap driver, and the two calls that move many messages at once.
+#![deny(unsafe_code)]
+
+mod buffers;
+mod capture;
+mod egress;
+mod faulty;
+mod message;
+mod null;
+mod offload;
+mod paced;
+mod pair;
+mod pcapng;
+mod rate;
+mod system;
+mod tap;
+mod virtio_header;
+mod watch;
+
+pub use capture::{Capture, CaptureError, CaptureOptions};
+pub use faulty::{Faults, Faulty};
+pub use null::Null;
+pub use paced::Paced;
+pub use pair::{Pair, PairError, Parting};
+pub use pcapng::Direction;
+pub use rate::{Rate, RateError};
+pub use tap::{Tap, TapError};

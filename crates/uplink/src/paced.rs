@@ -1,0 +1,158 @@
+//! Any uplink, held to a rate each way by token buckets.
+//!
+//! What comes in waits where it is: the uplink is not read while there are no tokens. What goes out is refused, and
+//! waits in its port's backlog. While frames wait for tokens the uplink's descriptor is silent, and
+//! [`Uplink::wake`] tells when there will be some.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Packet, PortId, Progress, Time, Uplink};
+use nicety_memory::Map;
+
+use crate::rate::{Bucket, Rate};
+use crate::watch::Watch;
+
+/// Tokens for this long fit into a bucket, so that a turn that comes late loses nothing.
+const BURST_NS: u64 = 2_000_000;
+/// At least one packet of the greatest length.
+const BURST_LEAST_BYTES: u64 = 64 << 10;
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Paced<U> {
+    inner: U,
+    watch: Option<Watch>,
+    watched: bool,
+    ingress: Bucket,
+    egress: Bucket,
+    /// Frames wait for tokens, this way or that.
+    starved: [Option<Time>; 2],
+}
+
+impl<U: Uplink> Paced<U> {
+    /// The same rate each way, each with a bucket of its own that is full.
+    pub fn new(inner: U, rate: Rate) -> io::Result<Self> {
+        let burst_bytes = u128::from(rate.bits_per_second()) * u128::from(BURST_NS) / 8_000_000_000;
+        let burst_bytes = u64::try_from(burst_bytes).unwrap_or(u64::MAX).max(BURST_LEAST_BYTES);
+        Self::with_burst(inner, rate, burst_bytes)
+    }
+
+    /// The same, with buckets that hold this many bytes.
+    pub fn with_burst(inner: U, rate: Rate, burst_bytes: u64) -> io::Result<Self> {
+        let mut watch = None;
+        if let Some(fd) = inner.descriptor() {
+            let outer = Watch::new()?;
+            outer.add(fd)?;
+            watch = Some(outer);
+        }
+        let bucket = Bucket::new(rate, burst_bytes);
+        let watched = watch.is_some();
+        Ok(Self { inner, watch, watched, ingress: bucket, egress: bucket, starved: [None; 2] })
+    }
+
+    /// When it can go on, if it waits for tokens.
+    pub fn next_ready(&self) -> Option<Time> {
+        self.starved.into_iter().flatten().min()
+    }
+
+    /// The uplink that is paced.
+    pub fn inner(&self) -> &U {
+        &self.inner
+    }
+
+    /// Lets the descriptor speak, or keeps it silent while there are no tokens.
+    fn listen(&mut self, wanted: bool) {
+        if let (Some(watch), Some(fd)) = (&self.watch, self.inner.descriptor())
+            && self.watched != wanted
+        {
+            self.watched = if wanted {
+                watch.add(fd).is_ok()
+            } else {
+                watch.remove(fd);
+                false
+            };
+        }
+    }
+}
+
+/// Bytes of a packet as the wire would see them: each frame repeats the headers.
+fn wire_bytes(packet: &Packet) -> u64 {
+    let headers = packet.offload.segment.map_or(0, |segment| u64::from(segment.headers));
+    u64::from(packet.len()) + headers * u64::from(packet.frames().saturating_sub(1))
+}
+
+impl<U: Uplink> Uplink for Paced<U> {
+    fn fetch(
+        &mut self,
+        port: PortId,
+        mut budget: Budget,
+        batch: &mut Batch,
+        counters: &mut Counters,
+        now: Time,
+    ) -> Progress {
+        self.starved[0] = None;
+        if self.starved[1].is_some_and(|at| at <= now) {
+            self.starved[1] = None;
+        }
+        let mut progress = Progress { more: false, armed: true };
+        if self.ingress.ready(now) {
+            budget.bytes = budget.bytes.min(self.ingress.bytes(now).max(1));
+            progress = self.inner.fetch(port, budget, batch, counters, now);
+            for packet in batch.packets() {
+                self.ingress.charge(wire_bytes(packet), now);
+            }
+        } else {
+            batch.start(&Map::empty(), port, 0);
+        }
+        let starved = !self.ingress.ready(now);
+        self.listen(!starved);
+        if starved {
+            self.starved[0] = Some(self.ingress.ready_at());
+            progress = Progress { more: false, armed: true };
+        }
+        progress
+    }
+
+    fn complete(&mut self, batch: &Batch) {
+        self.inner.complete(batch);
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+        self.starved[1] = None;
+        let mut bucket = self.egress;
+        let mut allowed = 0;
+        for (index, _, packet) in frames.iter() {
+            if !bucket.ready(now) {
+                break;
+            }
+            bucket.charge(wire_bytes(packet), now);
+            allowed = index + 1;
+        }
+        let (now_picks, later) = frames.picks.split_at(allowed.min(frames.picks.len()));
+        let mut delivery = Delivery::default();
+        if !now_picks.is_empty() {
+            delivery = self.inner.deliver(&Frames { batch: frames.batch, picks: now_picks }, counters, now);
+        }
+        for (index, _, packet) in frames.iter().take(allowed) {
+            if !delivery.is_refused(index) {
+                self.egress.charge(wire_bytes(packet), now);
+            }
+        }
+        for index in 0..later.len() {
+            delivery.refuse(allowed + index);
+        }
+        if !later.is_empty() {
+            self.starved[1] = Some(self.egress.ready_at().max(now));
+        }
+        delivery
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.as_ref().map(Watch::descriptor)
+    }
+
+    fn wake(&self) -> Option<Time> {
+        self.inner.wake().into_iter().chain(self.next_ready()).min()
+    }
+}

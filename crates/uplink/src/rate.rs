@@ -1,0 +1,190 @@
+//! A speed as a person writes it, and the bucket of tokens that holds frames to it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use nicety_adapter::Time;
+
+const UNITS: [(&str, u64); 5] =
+    [("Tbit/s", 1_000_000_000_000), ("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1_000), ("bit/s", 1)];
+/// The fastest that can be asked for.
+const MOST: u64 = 10_000_000_000_000;
+
+/// How long tokens are gathered before whoever waits for them is woken.
+const PATIENCE_NS: u64 = 200_000;
+
+/// Bits per second of frames, their Ethernet headers included; from 1 bit/s to 10 Tbit/s.
+///
+/// ```
+/// # use nicety_uplink::Rate;
+/// let rate: Rate = "2.5Gbit/s".parse().unwrap();
+/// assert_eq!(rate.bits_per_second(), 2_500_000_000);
+/// assert_eq!(rate.to_string(), "2.5Gbit/s");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(u64);
+
+/// Why a rate was not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no rate: write a number and bit/s, kbit/s, Mbit/s, Gbit/s or Tbit/s, such as 100Mbit/s or 2.5Gbit/s; at most 10Tbit/s"
+)]
+pub struct RateError(String);
+
+impl Rate {
+    /// This many bits per second; `None` beyond the limits.
+    pub fn new(bits_per_second: u64) -> Option<Self> {
+        (1..=MOST).contains(&bits_per_second).then_some(Self(bits_per_second))
+    }
+
+    /// Bits per second.
+    pub fn bits_per_second(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Rate {
+    type Err = RateError;
+
+    fn from_str(text: &str) -> Result<Self, RateError> {
+        let error = || RateError(text.to_owned());
+        let trimmed = text.trim();
+        let at = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
+        let (number, unit) = trimmed.split_at(at);
+        let unit = unit.trim_start();
+        let &(_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(error)?;
+        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+        let dot_alone = number.contains('.') && part.is_empty();
+        if whole.is_empty() || dot_alone || part.len() > 12 {
+            return Err(error());
+        }
+        let whole: u64 = whole.parse().map_err(|_| error())?;
+        let mut bits = u128::from(whole) * u128::from(scale);
+        if !part.is_empty() {
+            let digits: u128 = part.parse().map_err(|_| error())?;
+            let scaled = digits * u128::from(scale);
+            let divisor = 10u128.pow(part.len() as u32);
+            if !scaled.is_multiple_of(divisor) {
+                return Err(error());
+            }
+            bits += scaled / divisor;
+        }
+        u64::try_from(bits).ok().and_then(Self::new).ok_or_else(error)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |scale: u64| self.0 >= scale && self.0.is_multiple_of(scale.div_ceil(1000));
+        let (name, scale) = UNITS.into_iter().find(|&(_, scale)| fits(scale)).unwrap_or(("bit/s", 1));
+        let (whole, rest) = (self.0 / scale, self.0 % scale);
+        if rest == 0 {
+            return write!(f, "{whole}{name}");
+        }
+        let part = format!("{:03}", rest / scale.div_ceil(1000));
+        write!(f, "{whole}.{}{name}", part.trim_end_matches('0'))
+    }
+}
+
+/// A token bucket: the time at which it would be full again says all of it, exactly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bucket {
+    rate: Rate,
+    burst_ns: u64,
+    full_at: Time,
+    /// What the nanoseconds could not hold: bits × 10⁹ modulo the rate.
+    carry: u64,
+}
+
+impl Bucket {
+    /// A full bucket that holds this many bytes.
+    pub(crate) fn new(rate: Rate, burst_bytes: u64) -> Self {
+        let burst = u128::from(burst_bytes) * 8_000_000_000 / u128::from(rate.0);
+        let burst_ns = u64::try_from(burst).unwrap_or(u64::MAX).max(1);
+        Self { rate, burst_ns, full_at: Time::ZERO, carry: 0 }
+    }
+
+    /// Whether a packet may go now. It may be longer than what is left: the next one waits for it.
+    pub(crate) fn ready(&self, now: Time) -> bool {
+        self.full_at.0.saturating_sub(now.0) < self.burst_ns
+    }
+
+    /// When to look again: not for each packet, but when there are tokens for a few.
+    pub(crate) fn ready_at(&self) -> Time {
+        let first = self.full_at.0.saturating_sub(self.burst_ns).saturating_add(1);
+        Time(first.saturating_add(PATIENCE_NS.min(self.burst_ns / 2)))
+    }
+
+    /// Bytes that are left.
+    pub(crate) fn bytes(&self, now: Time) -> u64 {
+        let left_ns = self.burst_ns.saturating_sub(self.full_at.0.saturating_sub(now.0));
+        let bytes = u128::from(left_ns) * u128::from(self.rate.0) / 8_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Takes the tokens of a packet.
+    pub(crate) fn charge(&mut self, bytes: u64, now: Time) {
+        if self.full_at <= now {
+            (self.full_at, self.carry) = (now, 0);
+        }
+        let cost = u128::from(bytes) * 8_000_000_000 + u128::from(self.carry);
+        let rate = u128::from(self.rate.0);
+        self.full_at = self.full_at.after_ns(u64::try_from(cost / rate).unwrap_or(u64::MAX));
+        self.carry = (cost % rate) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_prints_as_it_was_written() {
+        for text in ["100Mbit/s", "10Gbit/s", "950kbit/s", "2.5Gbit/s", "1bit/s", "999bit/s", "1.536Mbit/s", "10Tbit/s"]
+        {
+            assert_eq!(text.parse::<Rate>().unwrap().to_string(), text);
+        }
+        assert_eq!("1500 Mbit/s".parse::<Rate>().unwrap().to_string(), "1.5Gbit/s");
+        assert_eq!(Rate::new(1_234_567).unwrap().to_string(), "1234.567kbit/s");
+    }
+
+    #[test]
+    fn what_is_no_rate_is_told_what_would_be_one() {
+        for text in [
+            "",
+            "fast",
+            "100",
+            "100MB/s",
+            "100mbit/s",
+            "-1bit/s",
+            "0bit/s",
+            "11Tbit/s",
+            ".5bit/s",
+            "1.bit/s",
+            "0.5bit/s",
+            "1.2.3Gbit/s",
+            "99999999999999999999bit/s",
+        ] {
+            let error = text.parse::<Rate>().unwrap_err().to_string();
+            assert!(error.contains("such as 100Mbit/s"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_bucket_lets_through_its_burst_and_then_its_rate_exactly() {
+        // 3 Gbit/s: 64 bytes take 170.67 ns, which no whole number of nanoseconds holds.
+        let mut bucket = Bucket::new("3Gbit/s".parse().unwrap(), 1500);
+        let (mut now, mut sent) = (Time(5), 0u64);
+        while now.0 < 1_000_000_000 {
+            if bucket.ready(now) {
+                bucket.charge(64, now);
+                sent += 64;
+            } else {
+                assert!(bucket.ready_at() > now);
+                now = bucket.ready_at();
+            }
+        }
+        let exact = 3_000_000_000 / 8;
+        assert!(sent.abs_diff(exact) <= 1500 + 64, "{sent} of {exact}");
+    }
+}

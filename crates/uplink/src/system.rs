@@ -1,0 +1,123 @@
+//! The calls that no safe wrapper offers: ioctls of Linux's tap driver (`Documentation/networking/tuntap.rst`,
+//! `include/uapi/linux/if_tun.h`), and `sendmmsg(2)` and `recvmmsg(2)` on private memory.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use arrayvec::ArrayVec;
+use nicety_memory::{Map, Span};
+
+/// Messages in one call at most.
+pub(crate) const MESSAGES: usize = 64;
+
+/// `struct ifreq` as TUNSETIFF reads and writes it.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [u8; libc::IFNAMSIZ],
+    flags: libc::c_short,
+    rest: [u8; 22],
+}
+
+const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
+
+/// Makes `fd` (an open `/dev/net/tun`) the tap of this name, which is made if it is not there. Returns its name.
+pub(crate) fn set_interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<String> {
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    let mut request = InterfaceRequest { name: [0; libc::IFNAMSIZ], flags: flags as libc::c_short, rest: [0; 22] };
+    for (to, from) in request.name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
+        *to = from;
+    }
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `request` is, alive and ours for the call.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let len = request.name.iter().position(|&byte| byte == 0).unwrap_or(libc::IFNAMSIZ);
+    Ok(String::from_utf8_lossy(&request.name[..len]).into_owned())
+}
+
+/// The length of the header before each frame, and its byte order: little endian.
+pub(crate) fn set_header(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    let (bytes, little) = (bytes as libc::c_int, 1 as libc::c_int);
+    // SAFETY: both read one int, alive for the call.
+    let failed = unsafe {
+        libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) < 0
+            || libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETLE, &raw const little) < 0
+    };
+    if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Which packets the kernel may hand over unfinished: `TUN_F_*`.
+pub(crate) fn set_offload(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument as a number, and reads no memory.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// A received message: its place in the list of spans is its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) len: u32,
+    /// It was longer than its span.
+    pub(crate) cut: bool,
+}
+
+type Vectors = ArrayVec<libc::iovec, MESSAGES>;
+type Headers = ArrayVec<libc::mmsghdr, MESSAGES>;
+
+fn vectors(map: &Map, spans: &[Span]) -> Vectors {
+    let vector = |span: &Span| {
+        let bytes = map.bytes(*span);
+        libc::iovec { iov_base: bytes.ptr_guard_mut().as_ptr().cast(), iov_len: bytes.len() }
+    };
+    spans.iter().take(MESSAGES).map(vector).collect()
+}
+
+fn headers(vectors: &mut Vectors) -> Headers {
+    let mut out = Headers::new();
+    for vector in vectors {
+        // SAFETY: `mmsghdr` is plain numbers and pointers, for which zeros are no name, no control data, no flags.
+        let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        header.msg_hdr.msg_iov = vector;
+        header.msg_hdr.msg_iovlen = 1;
+        out.push(header);
+    }
+    out
+}
+
+/// Sends one message per span, as many as go. Returns how many went; the error is the first one's.
+pub(crate) fn send_many(fd: BorrowedFd<'_>, map: &Map, spans: &[Span]) -> io::Result<usize> {
+    let mut vectors = vectors(map, spans);
+    let mut headers = headers(&mut vectors);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: each header points at one live vector, and each vector at bytes of `map`, which is borrowed for the
+    // call; the kernel only reads them, and no Rust reference to them exists.
+    let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), headers.len() as u32, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives one message into each span, as many as there are.
+pub(crate) fn receive_many(
+    fd: BorrowedFd<'_>,
+    map: &Map,
+    spans: &[Span],
+    out: &mut ArrayVec<Received, MESSAGES>,
+) -> io::Result<()> {
+    out.clear();
+    let mut vectors = vectors(map, spans);
+    let mut headers = headers(&mut vectors);
+    // SAFETY: each header points at one live vector, and each vector at bytes of `map`, which is borrowed for the
+    // call and mapped for writing (it is private memory of an uplink); no Rust reference to them exists. Without room
+    // for control data the kernel closes descriptors that a peer sends.
+    let received = unsafe {
+        let none = std::ptr::null_mut();
+        libc::recvmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), headers.len() as u32, libc::MSG_DONTWAIT, none)
+    };
+    let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    for header in headers.iter().take(received) {
+        out.push(Received { len: header.msg_len, cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 });
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! One descriptor that stays the same while what it stands for comes and goes: an epoll instance.
+//!
+//! A socket whose peer has hung up, or a tap that was deleted, is ready for ever, and would keep whoever waits for it
+//! awake. Taken out of the watch it is silent, and nobody outside has to know.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+#[derive(Debug)]
+pub(crate) struct Watch(OwnedFd);
+
+impl Watch {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    /// Readable from now on when `fd` is.
+    pub(crate) fn add(&self, fd: impl AsFd) -> io::Result<()> {
+        Ok(epoll::add(&self.0, fd, EventData::new_u64(0), EventFlags::IN)?)
+    }
+
+    /// Readable also when `fd` can be written, or no longer. The error is that `fd` is not watched.
+    pub(crate) fn room(&self, fd: impl AsFd, wanted: bool) -> io::Result<()> {
+        let flags = if wanted { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        Ok(epoll::modify(&self.0, fd, EventData::new_u64(0), flags)?)
+    }
+
+    /// Says nothing about `fd` any more.
+    pub(crate) fn remove(&self, fd: impl AsFd) {
+        let _it_was_not_watched = epoll::delete(&self.0, fd);
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Whether `fd` can be written now.
+pub(crate) fn writable(fd: impl AsFd) -> bool {
+    let fd = fd.as_fd();
+    let mut poll = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|n| n > 0)
+}

@@ -1,0 +1,149 @@
+//! A capture is read by another library than wrote it: what left the switch is there as the wire would see it.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::common::*;
+use nicety_adapter::{Counters, Offload, Time, Uplink};
+use nicety_uplink::{Capture, CaptureOptions, Direction};
+use pcap_file::DataLink;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
+use pcap_file::pcapng::{Block, PcapNgReader};
+
+const ORIGIN: Duration = Duration::from_secs(1_763_000_000);
+
+fn options(most_bytes: Option<u64>) -> CaptureOptions {
+    CaptureOptions { interface: "uplink7".to_owned(), origin: ORIGIN, most_bytes }
+}
+
+fn place(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.pcapng", std::process::id()))
+}
+
+/// A packet as the file tells it.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    time: Duration,
+    flags: u32,
+    lost: Option<u64>,
+    comment: Option<String>,
+    frame: Vec<u8>,
+}
+
+fn read(path: &Path) -> Vec<Seen> {
+    let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
+    let mut out = Vec::new();
+    while let Some(block) = reader.next_block() {
+        match block.unwrap() {
+            Block::InterfaceDescription(interface) => {
+                assert_eq!(interface.linktype, DataLink::ETHERNET);
+                let name = InterfaceDescriptionOption::IfName(Cow::Borrowed("uplink7"));
+                assert_eq!(interface.options, [name, InterfaceDescriptionOption::IfTsResol(9)]);
+            }
+            Block::EnhancedPacket(packet) => {
+                let mut seen = Seen {
+                    // This reader leaves the unit to us: nanoseconds, as if_tsresol says.
+                    time: packet.timestamp,
+                    flags: 0,
+                    lost: None,
+                    comment: None,
+                    frame: packet.data.to_vec(),
+                };
+                assert_eq!(packet.original_len as usize, packet.data.len());
+                for option in packet.options {
+                    match option {
+                        EnhancedPacketOption::Flags(flags) => seen.flags = flags,
+                        EnhancedPacketOption::DropCount(lost) => seen.lost = Some(lost),
+                        EnhancedPacketOption::Comment(comment) => seen.comment = Some(comment.into_owned()),
+                        other => panic!("an option that nobody wrote: {other:?}"),
+                    }
+                }
+                out.push(seen);
+            }
+            other => panic!("a block that nobody wrote: {other:?}"),
+        }
+    }
+    out
+}
+
+#[test]
+fn a_large_packet_is_captured_as_the_frames_of_the_wire() {
+    let path = place("large");
+    let mut capture = Capture::create(&path, &options(None)).unwrap();
+    let mut counters = Counters::default();
+    let data = payload(60_000);
+    let sender = Sender::new(&[(tcp(b"first"), Offload::default()), (partial(&data), tso())]);
+    assert_eq!(sender.deliver(&mut capture, &mut counters, Time(1_000_000_123)).refused, 0);
+    assert_eq!((counters.taken().packets, counters.taken().frames), (2, 43));
+    capture.record(&tcp(b"dropped"), Direction::Inbound, Some("no-buffer"), Time(2_000_000_000));
+    let seen = read(&path);
+    assert_eq!(seen.len(), 44);
+    assert_eq!(judged(&seen[0].frame), b"first");
+    assert_eq!(seen[1..43].iter().flat_map(|seen| judged(&seen.frame)).collect::<Vec<u8>>(), data);
+    for seen in &seen[..43] {
+        assert_eq!(seen.time, ORIGIN + Duration::from_nanos(1_000_000_123));
+        assert_eq!((seen.flags & 3, &seen.comment, seen.lost), (2, &None, None), "outbound");
+    }
+    assert_eq!((seen[43].flags & 3, seen[43].comment.as_deref()), (1, Some("no-buffer")));
+    assert!(capture.descriptor().is_none());
+}
+
+#[test]
+fn a_capture_ends_at_its_limit_and_counts_what_it_lost() {
+    let path = place("limit");
+    let mut capture = Capture::create(&path, &options(Some(20_000))).unwrap();
+    let mut counters = Counters::default();
+    let sender = Sender::new(&vec![(tcp(&payload(1400)), Offload::default()); 64]);
+    sender.deliver(&mut capture, &mut counters, Time::ZERO);
+    let size = std::fs::metadata(&path).unwrap().len();
+    assert!(size <= 20_000 && size > 18_000, "{size}");
+    let seen = read(&path).len() as u64;
+    assert_eq!(seen + capture.lost(), 64);
+    assert_eq!(counters.taken().packets, seen);
+    assert_eq!(counters.receive_drops.iter().sum::<u64>(), capture.lost());
+}
+
+#[test]
+fn a_full_disk_and_a_slow_reader_are_counted_and_block_nobody() {
+    let mut counters = Counters::default();
+    let sender = Sender::new(&vec![(tcp(&payload(1400)), Offload::default()); 64]);
+    assert!(Capture::create("/dev/full", &options(None)).is_err());
+
+    let path = place("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &path,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+    let pipe = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
+    let mut capture = Capture::create(&path, &options(None)).unwrap();
+    for _ in 0..10 {
+        sender.deliver(&mut capture, &mut counters, Time::ZERO);
+    }
+    assert!(capture.lost() > 0);
+    let copy = place("pipe-copy");
+    let mut bytes = Vec::new();
+    let drain = |bytes: &mut Vec<u8>| {
+        let mut part = vec![0; 1 << 16];
+        while let Ok(len @ 1..) = rustix::io::read(&pipe, &mut part) {
+            bytes.extend_from_slice(&part[..len]);
+        }
+    };
+    for _ in 0..4 {
+        drain(&mut bytes);
+        capture.record(&tcp(b"last"), Direction::Outbound, None, Time::ZERO);
+    }
+    drain(&mut bytes);
+    std::fs::write(&copy, &bytes).unwrap();
+    let seen = read(&copy);
+    assert_eq!(seen.iter().filter_map(|seen| seen.lost).sum::<u64>(), capture.lost(), "the file tells of its gap");
+    assert_eq!(seen.len() as u64 + capture.lost(), 640 + 4);
+    assert_eq!(counters.taken().packets + capture.lost(), 640);
+}

@@ -1,0 +1,8 @@
+//! Uplinks from outside: judged by smoltcp, by pcap-file, and by the host's own network stack.
+
+mod capture;
+mod common;
+mod faulty;
+mod paced;
+mod pair;
+mod tap;

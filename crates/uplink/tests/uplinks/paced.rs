@@ -1,0 +1,79 @@
+//! Pacing in virtual time: the long run is the rate, what waits is not lost, and nobody is kept awake meanwhile.
+
+use crate::common::*;
+use nicety_adapter::{Counters, Offload, Time, Uplink};
+use nicety_uplink::{Null, Paced, Pair, Rate};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+fn rate(text: &str) -> Rate {
+    text.parse().unwrap()
+}
+
+/// Offers frames for this long, when they are wanted. Bytes that went.
+fn offer(uplink: &mut impl Uplink, sender: &Sender, counters: &mut Counters, milliseconds: u64) -> u64 {
+    let mut now = Time::ZERO;
+    while now.0 < milliseconds * 1_000_000 {
+        let delivery = sender.deliver(uplink, counters, now);
+        match uplink.wake() {
+            Some(at) => {
+                assert!(delivery.refused != 0);
+                assert!(at > now, "a wake-up that has passed already would keep a worker busy");
+                now = at;
+            }
+            None => assert_eq!(delivery.refused, 0),
+        }
+    }
+    counters.taken().bytes
+}
+
+#[test]
+fn what_goes_out_keeps_to_its_rate_whatever_the_length_of_frames() {
+    for (text, len) in [("950kbit/s", 100), ("100Mbit/s", 1446), ("1Gbit/s", 6)] {
+        let mut uplink = Paced::new(Null, rate(text)).unwrap();
+        let sender = Sender::new(&vec![(tcp(&payload(len)), Offload::default()); 64]);
+        let bytes = offer(&mut uplink, &sender, &mut Counters::default(), 1000);
+        let exact = rate(text).bits_per_second() / 8;
+        let burst = (exact / 500).max(64 << 10);
+        assert!(bytes >= exact - exact / 1000 && bytes <= exact + burst + 1500, "{text}: {bytes} of {exact}");
+    }
+}
+
+#[test]
+fn a_packet_longer_than_the_bucket_goes_and_is_paid_for_with_all_its_headers() {
+    let mut uplink = Paced::with_burst(Null, rate("100Mbit/s"), 1500).unwrap();
+    let mut counters = Counters::default();
+    let sender = Sender::new(&[(partial(&payload(60_000)), tso())]);
+    offer(&mut uplink, &sender, &mut counters, 1000);
+    // 42 frames of 54 header bytes each.
+    let wire = 60_000 + 42 * 54;
+    let expected = 12_500_000 / wire;
+    assert!(counters.taken().packets.abs_diff(expected) <= 1, "{} packets", counters.taken().packets);
+}
+
+#[test]
+fn what_comes_in_waits_where_it_is_and_the_descriptor_is_silent_meanwhile() {
+    let (mut outside, inside) = Pair::connected().unwrap();
+    let mut uplink = Paced::with_burst(inside, rate("8Mbit/s"), 1500).unwrap();
+    let mut counters = Counters::default();
+    let sender = Sender::new(&vec![(tcp(&payload(946)), Offload::default()); 64]);
+    assert_eq!(sender.deliver(&mut outside, &mut Counters::default(), Time::ZERO).refused, 0);
+    assert!(readable(&uplink));
+    let mut now = Time::ZERO;
+    loop {
+        let (batch, progress) = fetch(&mut uplink, &mut counters, now);
+        uplink.complete(&batch);
+        assert!(progress.armed && batch.len() <= 2);
+        if counters.transmitted().packets == 64 {
+            break;
+        }
+        let mut fds = [PollFd::from_borrowed_fd(uplink.descriptor().unwrap(), PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap(), 0, "nobody is kept awake");
+        let (batch, _) = fetch(&mut uplink, &mut counters, now);
+        assert!(batch.is_empty());
+        let at = uplink.wake().expect("a time to go on at");
+        assert!(at > now);
+        now = at;
+    }
+    // A byte takes a microsecond: 64000 of them, less the bucket's content at the beginning.
+    assert!((60_000_000..64_000_000).contains(&now.0), "{now:?}");
+}

@@ -1,0 +1,248 @@
+//! A tap carries packets between the switch and the host's own stack. The tests run themselves again in a user and
+//! network namespace of their own, which needs no root rights; where there is no tap driver or no such namespace
+//! they say so and judge nothing.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use nicety_adapter::{Batch, Budget, Checksum, Counters, Edit, Frames, Offload, Pick, PortId, Reason, Time, Uplink};
+use nicety_uplink::{Tap, TapError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, UdpPacket};
+
+const INSIDE: &str = "NICETY_TAP_TEST_INSIDE";
+
+/// Runs the named test of this file in namespaces of its own. True inside of them.
+fn inside(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let driver = File::options().read(true).write(true).open("/dev/net/tun");
+    let namespaces = Command::new("unshare").args(["-Urn", "ip", "link"]).output();
+    let reason = match (driver, namespaces) {
+        (Err(error), _) => Some(format!("/dev/net/tun: {error}")),
+        (_, Err(error)) => Some(format!("unshare: {error}")),
+        (_, Ok(output)) if !output.status.success() => {
+            Some(format!("unshare -Urn ip link: {}", String::from_utf8_lossy(&output.stderr)))
+        }
+        _ => None,
+    };
+    if let Some(reason) = reason {
+        eprintln!("SKIPPED {test}: {reason}");
+        return false;
+    }
+    let mut again = Command::new("unshare");
+    again
+        .arg("-Urn")
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("tap::{test}"), "--nocapture"])
+        .env(INSIDE, "1");
+    let output = again.output().unwrap();
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{out}{error}");
+    eprint!("{error}");
+    false
+}
+
+/// What an administrator does.
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn up(tap: &Tap, address: &str) {
+    // Without IPv6 the interface says nothing by itself.
+    let _no_ipv6_here = std::fs::write(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", tap.name()), "1");
+    ip(&format!("address add {address} dev {}", tap.name()));
+    ip(&format!("link set {} up", tap.name()));
+}
+
+fn hardware(tap: &Tap) -> [u8; 6] {
+    let text = Command::new("ip").args(["-o", "link", "show", tap.name()]).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    let address = text.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap();
+    let bytes: Vec<u8> = address.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    bytes.try_into().unwrap()
+}
+
+#[test]
+fn a_datagram_reaches_the_hosts_stack_and_one_comes_back() {
+    if !inside("a_datagram_reaches_the_hosts_stack_and_one_comes_back") {
+        return;
+    }
+    let mut tap = Tap::open("world%d").unwrap();
+    assert_eq!(tap.name(), "world0");
+    let mut counters = Counters::default();
+    let early = Sender::new(&[(tcp(b"early"), Offload::default())]);
+    early.deliver(&mut tap, &mut counters, Time::ZERO);
+    assert_eq!(counters.receive_drops[Reason::LinkDown as usize], 1, "nobody has brought it up yet");
+    up(&tap, "10.9.8.1/24");
+    let socket = UdpSocket::bind("10.9.8.1:2000").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+
+    let frame = udp(b"into the host", hardware(&tap), smoltcp::wire::Ipv4Address::new(10, 9, 8, 1), 2000);
+    let mut unfinished = frame.clone();
+    // RFC 768's pseudo-header, folded: the kernel is to make the rest.
+    let sum: u32 = 0x0a09 + 0x0802 + 0x0a09 + 0x0801 + 17 + 8 + 13;
+    unfinished[40..42].copy_from_slice(&(sum as u16).to_be_bytes());
+    let partial = Offload { checksum: Checksum::Partial { start: 34, field: 40 }, segment: None };
+    for packet in [(frame, Offload::default()), (unfinished, partial)] {
+        assert_eq!(Sender::new(&[packet]).deliver(&mut tap, &mut counters, Time::ZERO).refused, 0);
+        let mut data = [0; 100];
+        let (len, from) = socket.recv_from(&mut data).unwrap();
+        assert_eq!((&data[..len], from.to_string().as_str()), (&b"into the host"[..], "10.9.8.2:1000"));
+    }
+    assert_eq!(counters.taken().packets, 2);
+
+    ip("neighbour add 10.9.8.2 lladdr 02:00:00:00:00:77 dev world0");
+    socket.send_to(b"out of the host", "10.9.8.2:1000").unwrap();
+    let packet = loop {
+        assert!(readable(&tap), "the datagram");
+        let (batch, _) = fetch(&mut tap, &mut counters, Time::ZERO);
+        let found = frames(&batch, PLAIN).into_iter().find(|frame| {
+            let frame = EthernetFrame::new_checked(&frame[..]).unwrap();
+            frame.ethertype() == EthernetProtocol::Ipv4
+                && Ipv4Packet::new_checked(frame.payload()).unwrap().dst_addr().octets() == [10, 9, 8, 2]
+        });
+        tap.complete(&batch);
+        if let Some(found) = found {
+            break found;
+        }
+    };
+    let frame = EthernetFrame::new_checked(&packet[..]).unwrap();
+    assert_eq!(frame.dst_addr().0, [2, 0, 0, 0, 0, 0x77]);
+    let ip = Ipv4Packet::new_checked(frame.payload()).unwrap();
+    let datagram = UdpPacket::new_checked(ip.payload()).unwrap();
+    assert!(datagram.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()));
+    assert_eq!(datagram.payload(), b"out of the host");
+}
+
+#[test]
+fn a_deleted_interface_is_silent_and_its_frames_are_counted() {
+    if !inside("a_deleted_interface_is_silent_and_its_frames_are_counted") {
+        return;
+    }
+    let mut tap = Tap::open("world0").unwrap();
+    up(&tap, "10.9.8.1/24");
+    let busy = Tap::open("world0").unwrap_err();
+    assert!(matches!(busy, TapError::Busy { .. }), "{busy}");
+    assert!(matches!(Tap::open("lo"), Err(TapError::NotTap { .. })));
+    ip("link delete world0");
+    let mut counters = Counters::default();
+    while !tap.gone() {
+        assert!(readable(&tap));
+        fetch(&mut tap, &mut counters, Time::ZERO);
+    }
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [PollFd::from_borrowed_fd(tap.descriptor().unwrap(), PollFlags::IN)];
+    assert_eq!(poll(&mut fds, Some(&now)).unwrap(), 0, "nobody is kept awake");
+    Sender::new(&[(tcp(b"late"), Offload::default())]).deliver(&mut tap, &mut counters, Time::ZERO);
+    assert_eq!(counters.receive_drops[Reason::LinkDown as usize], 1);
+}
+
+/// A second network namespace, as long as this lives.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn new() -> Self {
+        let mut child = Command::new("unshare");
+        child.args(["-n", "sh", "-c", "echo there; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut said = [0; 6];
+        child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        Self(child)
+    }
+
+    /// Does something there.
+    fn run<R: Send>(&self, act: impl FnOnce() -> R + Send) -> R {
+        let namespace = File::open(format!("/proc/{}/ns/net", self.0.id())).unwrap();
+        std::thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+                act()
+            });
+            there.join().unwrap()
+        })
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _it_ends_with_its_input = self.0.wait();
+    }
+}
+
+/// Carries what has come in at one to the other. Returns the longest packet.
+fn carry(from: &mut Tap, to: &mut Tap, counters: &mut Counters) -> u32 {
+    let mut batch = Batch::new();
+    from.fetch(PortId(0), Budget::TURN, &mut batch, counters, Time::ZERO);
+    let picks: Vec<Pick> = (0..batch.len() as u16).map(|packet| Pick { packet, edit: Edit::Keep }).collect();
+    assert_eq!(to.deliver(&Frames { batch: &batch, picks: &picks }, counters, Time::ZERO).refused, 0);
+    from.complete(&batch);
+    batch.packets().iter().map(|packet| packet.len()).max().unwrap_or(0)
+}
+
+#[test]
+fn tcp_between_two_hosts_passes_uncut_through_two_taps_both_ways() {
+    if !inside("tcp_between_two_hosts_passes_uncut_through_two_taps_both_ways") {
+        return;
+    }
+    const BYTES: usize = 8 << 20;
+    let elsewhere = Elsewhere::new();
+    let mut here = Tap::open("here").unwrap();
+    up(&here, "10.9.8.1/24");
+    let (mut there, listener) = elsewhere.run(|| {
+        let tap = Tap::open("there").unwrap();
+        up(&tap, "10.9.8.2/24");
+        (tap, TcpListener::bind("10.9.8.2:80").unwrap())
+    });
+    eprintln!("offloads: {}", here.features().join(" "));
+    let data = payload(BYTES);
+    let echo = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let mut data = vec![0; BYTES];
+        stream.read_exact(&mut data).unwrap();
+        stream.write_all(&data).unwrap();
+    });
+    let sent = data.clone();
+    let client = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect("10.9.8.2:80").unwrap();
+        stream.write_all(&sent).unwrap();
+        let mut back = vec![0; BYTES];
+        stream.read_exact(&mut back).unwrap();
+        back
+    });
+    let (mut out, mut back) = (Counters::default(), Counters::default());
+    let mut longest = (0, 0);
+    let until = Instant::now() + Duration::from_secs(30);
+    while !client.is_finished() {
+        assert!(Instant::now() < until, "out {:?} back {:?}", out.transmitted(), back.transmitted());
+        longest.0 = carry(&mut here, &mut there, &mut out).max(longest.0);
+        longest.1 = carry(&mut there, &mut here, &mut back).max(longest.1);
+        let mut fds = [&here, &there].map(|tap| PollFd::from_borrowed_fd(tap.descriptor().unwrap(), PollFlags::IN));
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 })).unwrap();
+    }
+    assert!(client.join().unwrap() == data, "the bytes that came back");
+    echo.join().unwrap();
+    assert!(longest.0 > 20_000 && longest.1 > 20_000, "{longest:?}");
+    for counters in [&out, &back] {
+        assert_eq!(counters.transmit_drops.iter().chain(&counters.receive_drops).sum::<u64>(), 0);
+        assert_eq!(counters.transmitted(), counters.taken());
+        assert!(counters.transmitted().frames > 2 * counters.transmitted().packets);
+    }
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let long = Tap::open("a-name-that-is-too-long").unwrap_err();
+    assert!(long.to_string().contains("1 to 15 characters"), "{long}");
+    let denied = TapError::Permission { name: "tap0".to_owned() };
+    assert!(denied.to_string().contains("ip tuntap add dev tap0 mode tap user $USER"), "{denied}");
+}

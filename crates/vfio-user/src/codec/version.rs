@@ -1,0 +1,140 @@
+//! VERSION: the first message each way, with capabilities in JSON (vfio-user.rst, "VFIO_USER_VERSION").
+
+use serde_json::{Map, Value};
+
+use super::{
+    Fields, MAX_DATA_TRANSFER, MAX_DMA_MAPS, MAX_MESSAGE_FDS, MAX_VERSION_DATA, Malformed, PAGE_SIZES, put_u16,
+};
+
+/// What one side of a session can do. `None` is a key that the peer did not name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Most file descriptors that the sender receives in one message.
+    pub max_msg_fds: Option<u64>,
+    /// Most bytes of one data transfer.
+    pub max_data_xfer_size: Option<u64>,
+    /// Most DMA windows at a time.
+    pub max_dma_maps: Option<u64>,
+    /// Page sizes for DMA maps, or'ed together.
+    pub pgsizes: Option<u64>,
+    /// Whether REGION_WRITE_MULTI is understood.
+    pub write_multiple: Option<bool>,
+}
+
+impl Capabilities {
+    /// Everything that this crate can do.
+    pub fn ours() -> Capabilities {
+        Capabilities {
+            max_msg_fds: Some(MAX_MESSAGE_FDS as u64),
+            max_data_xfer_size: Some(MAX_DATA_TRANSFER as u64),
+            max_dma_maps: Some(MAX_DMA_MAPS as u64),
+            pgsizes: Some(PAGE_SIZES),
+            write_multiple: Some(true),
+        }
+    }
+
+    /// What a server answers to `proposed`: a reply names only capabilities that the client named, apart from the two
+    /// that every server states. QEMU reads the reply into a buffer of its request's size, so it may not be longer.
+    pub fn answer(proposed: &Capabilities, max_dma_maps: usize) -> Capabilities {
+        let ours = Capabilities::ours();
+        Capabilities {
+            max_msg_fds: ours.max_msg_fds,
+            max_data_xfer_size: ours.max_data_xfer_size,
+            max_dma_maps: proposed.max_dma_maps.map(|_| max_dma_maps as u64),
+            pgsizes: proposed.pgsizes.and(ours.pgsizes),
+            write_multiple: proposed.write_multiple.and_then(|theirs| theirs.then_some(true)),
+        }
+    }
+
+    /// Most descriptors that may be sent to this peer in a message; 1 if it did not say.
+    pub fn fd_limit(&self) -> usize {
+        self.max_msg_fds.map_or(1, |n| n.min(MAX_MESSAGE_FDS as u64) as usize)
+    }
+
+    /// Most bytes of a data transfer with this peer; 1 MiB if it did not say.
+    pub fn transfer_limit(&self) -> usize {
+        self.max_data_xfer_size.map_or(MAX_DATA_TRANSFER, |n| n.min(MAX_DATA_TRANSFER as u64) as usize)
+    }
+
+    /// The capabilities as the JSON of a VERSION message, without its terminating NUL.
+    pub fn to_json(&self) -> String {
+        let mut map = Map::new();
+        let numbers = [
+            ("max_msg_fds", self.max_msg_fds),
+            ("max_data_xfer_size", self.max_data_xfer_size),
+            ("max_dma_maps", self.max_dma_maps),
+            ("pgsizes", self.pgsizes),
+        ];
+        for (name, value) in numbers {
+            if let Some(value) = value {
+                map.insert(name.to_owned(), Value::from(value));
+            }
+        }
+        if let Some(value) = self.write_multiple {
+            map.insert("write_multiple".to_owned(), Value::from(value));
+        }
+        let mut top = Map::new();
+        top.insert("capabilities".to_owned(), Value::Object(map));
+        Value::Object(top).to_string()
+    }
+
+    /// Reads the JSON of a VERSION message, without its terminating NUL. Keys that nobody knows are passed over.
+    pub fn from_json(json: &[u8]) -> Result<Capabilities, Malformed> {
+        let top: Value =
+            serde_json::from_slice(json).map_err(|_| Malformed("the version's capabilities are not valid JSON"))?;
+        let top = top.as_object().ok_or(Malformed("the version's JSON is not an object"))?;
+        let Some(map) = top.get("capabilities") else {
+            return Ok(Capabilities::default());
+        };
+        let map = map.as_object().ok_or(Malformed("\"capabilities\" is not an object"))?;
+        let number = |name: &str| match map.get(name) {
+            None => Ok(None),
+            Some(value) => value.as_u64().map(Some).ok_or(Malformed("a capability is not a whole number")),
+        };
+        let write_multiple = match map.get("write_multiple") {
+            None => None,
+            Some(value) => Some(value.as_bool().ok_or(Malformed("\"write_multiple\" is not true or false"))?),
+        };
+        Ok(Capabilities {
+            max_msg_fds: number("max_msg_fds")?,
+            max_data_xfer_size: number("max_data_xfer_size")?,
+            max_dma_maps: number("max_dma_maps")?,
+            pgsizes: number("pgsizes")?,
+            write_multiple,
+        })
+    }
+}
+
+/// The payload of VERSION, the same in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Major version; both sides must have the same.
+    pub major: u16,
+    /// Minor version; the lower one holds.
+    pub minor: u16,
+    /// What the sender can do.
+    pub capabilities: Capabilities,
+}
+
+impl Version {
+    /// Reads the payload. The JSON may be absent; if it is there, a NUL ends it.
+    pub fn decode(payload: &[u8]) -> Result<Version, Malformed> {
+        let mut fields = Fields(payload);
+        let (major, minor) = (fields.u16()?, fields.u16()?);
+        let capabilities = match fields.rest() {
+            [] => Capabilities::default(),
+            data if data.len() > MAX_VERSION_DATA => return Err(Malformed("the version's JSON is too long")),
+            [json @ .., 0] => Capabilities::from_json(json)?,
+            _ => return Err(Malformed("the version's JSON does not end with a NUL")),
+        };
+        Ok(Version { major, minor, capabilities })
+    }
+
+    /// Appends the payload to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_u16(out, self.major);
+        put_u16(out, self.minor);
+        out.extend_from_slice(self.capabilities.to_json().as_bytes());
+        out.push(0);
+    }
+}

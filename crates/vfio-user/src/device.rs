@@ -1,0 +1,103 @@
+//! What a device behind a session implements (vfio-user.rst: one method per command that needs the device).
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use crate::codec::irqs::{IrqInfo, IrqSet, PCI_INDEXES};
+use crate::codec::region::RegionInfo;
+use crate::session::DmaId;
+
+/// What a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Number of regions; 9 for a PCI device: six BARs, ROM, configuration space, VGA.
+    pub regions: u32,
+    /// Number of interrupt indexes; 5 for a PCI device.
+    pub irqs: u32,
+    /// Whether [`Device::reset`] does something.
+    pub resettable: bool,
+}
+
+impl DeviceInfo {
+    /// A PCI function that can be reset.
+    pub const PCI: DeviceInfo = DeviceInfo { regions: 9, irqs: PCI_INDEXES, resettable: true };
+}
+
+/// A range of DMA addresses. `address + size - 1` does not overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DmaRange {
+    /// First address.
+    pub address: u64,
+    /// Bytes, not 0.
+    pub size: u64,
+}
+
+/// What a device may do with a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DmaProtection {
+    /// Read it.
+    pub read: bool,
+    /// Write it.
+    pub write: bool,
+}
+
+/// A window of the client's memory.
+#[derive(Debug)]
+pub struct DmaMap {
+    /// Where the device sees it.
+    pub range: DmaRange,
+    /// What the device may do with it.
+    pub protection: DmaProtection,
+    /// Offset of the window within the file, in bytes; nothing says that the file is that long.
+    pub offset: u64,
+    /// The file to map, if there is one; without it the window is reached by DMA_READ and DMA_WRITE only.
+    pub fd: Option<OwnedFd>,
+}
+
+/// A device behind a [`crate::Session`].
+///
+/// Every method answers at once: QEMU stops a virtual CPU meanwhile and gives up after 5 s. An `Err` becomes an error
+/// reply (or nothing, for a posted write) and the session goes on.
+pub trait Device {
+    /// What the device is.
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo::PCI
+    }
+
+    /// What region `index` is; `None` for an index that the device does not have.
+    fn region(&self, index: u32) -> Option<RegionInfo>;
+
+    /// What interrupt index `index` is; `None` is answered with an error, as QEMU expects it for ERR and REQ.
+    fn irq_info(&self, index: u32) -> Option<IrqInfo>;
+
+    /// Reads a region. `data` comes zeroed and is never empty; `offset + data.len()` does not overflow, but may lie
+    /// outside the region.
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno>;
+
+    /// Writes a region, under the same conditions.
+    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno>;
+
+    /// Takes a window, which overlaps no other. On `Err` the client is told that it was not taken.
+    fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno>;
+
+    /// Gives a window back that was taken as exactly this range; `None` is all of them. When it returns, nothing
+    /// touches that memory any more.
+    fn dma_unmap(&mut self, range: Option<DmaRange>);
+
+    /// Connects, masks, unmasks or triggers interrupts: [`crate::Interrupts::apply`] does it.
+    fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno>;
+
+    /// Resets the device.
+    fn reset(&mut self) -> Result<(), Errno>;
+
+    /// The client answered [`crate::Session::dma_read`].
+    fn dma_read_done(&mut self, id: DmaId, result: Result<&[u8], Errno>) {
+        let _ = (id, result);
+    }
+
+    /// The client answered [`crate::Session::dma_write`].
+    fn dma_write_done(&mut self, id: DmaId, result: Result<(), Errno>) {
+        let _ = (id, result);
+    }
+}

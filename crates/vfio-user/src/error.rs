@@ -1,0 +1,47 @@
+//! Why a session ends. Each is a sentence for the operator; none is the guest's doing alone.
+
+use rustix::io::Errno;
+
+use crate::codec::{HeaderError, MAX_MESSAGE_FDS, Malformed};
+
+/// The end of a session. Whatever it was, the caller drops the session and takes the client's memory and interrupts
+/// back ([`crate::Session::disconnect`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The peer closed the connection between two messages: the normal end.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// The peer closed the connection within a message.
+    #[error("the peer closed the connection in the middle of a message")]
+    ClosedWithinMessage,
+    /// The stream cannot be cut into messages any more.
+    #[error("the peer sent something that is not vfio-user: {0}")]
+    Header(#[from] HeaderError),
+    /// The first message was not VERSION.
+    #[error("the peer's first message is command {0} instead of VERSION (1)")]
+    NoVersion(u16),
+    /// The VERSION message cannot be read.
+    #[error("the peer's VERSION message is wrong: {0}")]
+    BadVersion(Malformed),
+    /// The peer speaks another major version.
+    #[error("the peer speaks version {0}.x of vfio-user; this side speaks 0.x")]
+    OtherVersion(u16),
+    /// A reply to nothing.
+    #[error("the peer replied to message {0} which was never sent")]
+    UnexpectedReply(u16),
+    /// A reply that does not fit its command.
+    #[error("the peer's reply is wrong: {0}")]
+    BadReply(Malformed),
+    /// Too many descriptors for one message.
+    #[error("the peer sent {0} file descriptors with one message; the limit is {MAX_MESSAGE_FDS}")]
+    TooManyDescriptors(usize),
+    /// The kernel dropped descriptors: this process has no room for more.
+    #[error("file descriptors of the peer were lost: raise the limit of open files (ulimit -n)")]
+    DescriptorsLost,
+    /// Receiving failed.
+    #[error("receiving from the peer failed: {0}")]
+    Receive(Errno),
+    /// Sending failed.
+    #[error("sending to the peer failed: {0}")]
+    Send(Errno),
+}

@@ -1,0 +1,179 @@
+//! The socket in the file system: made for its owner alone, guarded against a second server, removed at the end
+//! (vfio-user.rst, "Authentication": access is governed by the socket file).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, fchmod, lstat, statat, unlink};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with, sockopt,
+};
+
+/// Longest path of a socket in bytes (`sun_path` of unix(7), less its NUL).
+pub const MAX_PATH: usize = 107;
+
+/// Connections that the kernel keeps waiting; more than one only to refuse them politely.
+const BACKLOG: i32 = 4;
+
+/// Why a socket could not be made. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The path does not fit into a socket address.
+    #[error("the socket path {path} has {length} bytes; the system's limit is {MAX_PATH}: choose a shorter directory")]
+    PathTooLong {
+        /// The path.
+        path: PathBuf,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// The path is something else than a socket; it is left alone.
+    #[error("{0} exists and is not a socket: remove it or choose another path")]
+    NotASocket(PathBuf),
+    /// Another process serves it.
+    #[error("{0} is served by another process: stop it or choose another path")]
+    InUse(PathBuf),
+    /// A socket of another user that nobody serves.
+    #[error("{path} is a socket of user {uid} that nobody serves: remove it")]
+    NotOurs {
+        /// The path.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
+    /// The system refused.
+    #[error("cannot {action} the socket {path}: {errno}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        errno: Errno,
+    },
+}
+
+/// Who connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Process.
+    pub pid: i32,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// What [`Listener::accept`] found.
+#[derive(Debug)]
+pub enum Accepted {
+    /// Nobody.
+    Nobody,
+    /// A client: give the socket to [`crate::Session::new`].
+    Client(OwnedFd, Option<PeerCredentials>),
+    /// Someone else while a client is there; the connection has been closed. Worth a line in the log.
+    Refused(Option<PeerCredentials>),
+}
+
+/// A listening socket, readable and writable by its owner only. Dropping it removes the file.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+    /// Device and inode of the file, so that only our own is removed.
+    identity: (u64, u64),
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Listener {
+    /// Makes the socket. A socket of ours that nobody serves any more is replaced; nothing else is removed.
+    pub fn bind(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
+        let path = path.as_ref();
+        let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
+        let length = path.as_os_str().len();
+        if length > MAX_PATH {
+            return Err(ListenError::PathTooLong { path: path.to_owned(), length });
+        }
+        let address = SocketAddrUnix::new(path).map_err(failed("name"))?;
+        make_way(path, &address)?;
+        let socket = stream_socket().map_err(failed("create"))?;
+        // The file takes the socket's own mode, so that it is never open to others, not even before a chmod.
+        fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("protect"))?;
+        bind(&socket, &address).map_err(|errno| match errno {
+            Errno::ADDRINUSE => ListenError::InUse(path.to_owned()),
+            errno => ListenError::System { action: "bind", path: path.to_owned(), errno },
+        })?;
+        let stat = lstat(path).map_err(failed("find"))?;
+        let listener = Listener { socket, path: path.to_owned(), identity: (stat.st_dev, stat.st_ino) };
+        listen(&listener.socket, BACKLOG).map_err(failed("listen on"))?;
+        Ok(listener)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes one waiting connection without blocking. While a device is `occupied` by a client, others are refused.
+    pub fn accept(&self, occupied: bool) -> Result<Accepted, Errno> {
+        let socket = match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(Accepted::Nobody),
+            Err(errno) => return Err(errno),
+        };
+        let peer = sockopt::socket_peercred(&socket).ok().map(|c| PeerCredentials {
+            pid: c.pid.as_raw_nonzero().get(),
+            uid: c.uid.as_raw(),
+            gid: c.gid.as_raw(),
+        });
+        Ok(if occupied { Accepted::Refused(peer) } else { Accepted::Client(socket, peer) })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let ours = statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity);
+        if ours {
+            // Nothing can be done about a failure here, and the next start replaces the file.
+            let _ = unlink(&self.path);
+        }
+    }
+}
+
+fn stream_socket() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+/// Removes a socket of ours that nobody serves; an error if anything else is there.
+fn make_way(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
+    let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
+    let stat = match lstat(path) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(failed("look at")(errno)),
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(ListenError::NotASocket(path.to_owned()));
+    }
+    let probe = stream_socket().map_err(failed("create"))?;
+    match connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => {}
+        // AGAIN: its queue is full, so somebody has it.
+        Ok(()) | Err(Errno::AGAIN) => return Err(ListenError::InUse(path.to_owned())),
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(failed("try")(errno)),
+    }
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(ListenError::NotOurs { path: path.to_owned(), uid: stat.st_uid });
+    }
+    match unlink(path) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(failed("remove the stale")(errno)),
+    }
+}

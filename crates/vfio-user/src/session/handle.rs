@@ -1,0 +1,355 @@
+//! One message after another: each command to the device, each answer back (vfio-user.rst, a section per command).
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use super::Core;
+use super::requests::Kind;
+use crate::codec::request::{
+    Access, DEVICE_INFO_SIZE, DEVICE_PCI, DEVICE_RESET, MAP_READ, MAP_WRITE, MapRequest, Request, UNMAP_ALL,
+    UNMAP_SIZE, Writes,
+};
+use crate::codec::version::{Capabilities, Version};
+use crate::codec::{Command, FLAG_ERROR, Header, Malformed, VERSION_MAJOR, VERSION_MINOR, irqs, put_u32, put_u64};
+use crate::wire::{Message, reply_header};
+use crate::{Device, DmaMap, DmaProtection, DmaRange, SessionError};
+
+/// What a command is answered with, if not by an error.
+type Answer = Result<(), Errno>;
+
+impl Core {
+    /// Handles one message. An error ends the session.
+    pub(super) fn handle(&mut self, message: Message<'_>, device: &mut dyn Device) -> Result<(), SessionError> {
+        let Message { header, payload, fds } = message;
+        if header.is_reply() {
+            self.refuse(&fds);
+            return self.handle_reply(&header, payload, device);
+        }
+        let command = Command::from_number(header.command);
+        self.counters.count_received(command);
+        if self.peer.is_none() {
+            self.refuse(&fds);
+            return self.handshake(&header, command, payload);
+        }
+        let Some(command) = command else {
+            self.refuse(&fds);
+            self.error(&header, Errno::OPNOTSUPP);
+            return Ok(());
+        };
+        let answer = match Request::decode(command, payload) {
+            Ok(_) if !fds.is_empty() && !Request::takes_fds(header.command, payload) => {
+                self.refuse(&fds);
+                Err(Errno::INVAL)
+            }
+            Ok(request) => self.perform(&header, request, fds, device),
+            Err(Malformed(_)) => {
+                self.refuse(&fds);
+                Err(Errno::INVAL)
+            }
+        };
+        if let Err(errno) = answer {
+            self.error(&header, errno);
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, header: &Header, request: Request<'_>, fds: Vec<OwnedFd>, device: &mut dyn Device) -> Answer {
+        match request {
+            Request::Read(access) => self.read(header, access, device),
+            Request::Write(access, data) => self.write(header, access, data, device),
+            Request::WriteMulti(writes) => self.write_multi(header, writes, device),
+            Request::DmaMap(map) => self.map(header, map, fds, device),
+            Request::DmaUnmap { flags, address, size } => self.unmap(header, flags, address, size, device),
+            Request::DeviceInfo => self.device_info(header, device),
+            Request::RegionInfo { argsz, index } => self.region_info(header, argsz, index, device),
+            Request::RegionIoFds { index } => self.region_io_fds(header, index, device),
+            Request::IrqInfo { index } => self.irq_info(header, index, device),
+            Request::SetIrqs(raw) => {
+                let info = known_irq(device, raw.index)?;
+                let count = fds.len() as u64;
+                let set = raw.check(&info, fds).map_err(|_| {
+                    self.counters.fds_refused += count;
+                    Errno::INVAL
+                })?;
+                device.set_irqs(set)?;
+                self.acknowledge(header);
+                Ok(())
+            }
+            Request::Reset => {
+                device.reset()?;
+                self.acknowledge(header);
+                Ok(())
+            }
+            // No feature is there, migration in particular: what the kernel answers then.
+            Request::Feature { .. } => Err(Errno::NOTTY),
+            Request::Version(_) => Err(Errno::INVAL),
+            Request::Unsupported => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    // The data path.
+
+    fn read(&mut self, header: &Header, access: Access, device: &mut dyn Device) -> Answer {
+        self.counters.reads += 1;
+        let count = access.count as usize;
+        let answer = self.outbound.push(reply_header(header), |out| {
+            put_access(out, access);
+            let at = out.len();
+            out.resize(at + count, 0);
+            match out.get_mut(at..) {
+                Some(data) if !data.is_empty() => {
+                    device.region_read(access.region, access.offset, data)?;
+                }
+                _ => {}
+            }
+            // A read without reply has its side effects and no answer.
+            if header.no_reply() { Err(None) } else { Ok(()) }
+        });
+        match answer {
+            Ok(()) => {
+                self.counters.replies_sent += 1;
+                Ok(())
+            }
+            Err(None) => Ok(()),
+            Err(Some(errno)) => Err(errno),
+        }
+    }
+
+    fn write(&mut self, header: &Header, access: Access, data: &[u8], device: &mut dyn Device) -> Answer {
+        self.counters.writes += 1;
+        self.counters.posted_writes += u64::from(header.no_reply());
+        if !data.is_empty() {
+            device.region_write(access.region, access.offset, data)?;
+        }
+        self.answer(header, |out| put_access(out, access));
+        Ok(())
+    }
+
+    fn write_multi(&mut self, header: &Header, writes: Writes<'_>, device: &mut dyn Device) -> Answer {
+        // Checked before the first takes effect.
+        if writes.iter().any(|w| w.is_err()) {
+            return Err(Errno::INVAL);
+        }
+        let mut outcome = Ok(());
+        for (access, data) in writes.iter().flatten() {
+            self.counters.writes += 1;
+            self.counters.posted_writes += u64::from(header.no_reply());
+            if data.is_empty() {
+                continue;
+            }
+            let written = device.region_write(access.region, access.offset, data);
+            // Posted writes are independent of each other; where a reply is wanted, it tells of the first error.
+            outcome = outcome.and(written);
+        }
+        outcome?;
+        self.answer(header, |out| put_u64(out, writes.count()));
+        Ok(())
+    }
+
+    // Memory.
+
+    fn map(&mut self, header: &Header, map: MapRequest, mut fds: Vec<OwnedFd>, device: &mut dyn Device) -> Answer {
+        if fds.len() > 1 {
+            self.refuse(&fds);
+            return Err(Errno::INVAL);
+        }
+        if self.maps.len() >= self.map_limit {
+            self.refuse(&fds);
+            return Err(Errno::NOSPC);
+        }
+        let last = map.address.wrapping_add(map.size - 1);
+        let below = self.maps.range(..=last).next_back();
+        if below.is_some_and(|(address, size)| address.wrapping_add(size - 1) >= map.address) {
+            self.refuse(&fds);
+            return Err(Errno::EXIST);
+        }
+        device.dma_map(DmaMap {
+            range: DmaRange { address: map.address, size: map.size },
+            protection: DmaProtection { read: map.flags & MAP_READ != 0, write: map.flags & MAP_WRITE != 0 },
+            offset: map.offset,
+            fd: fds.pop(),
+        })?;
+        self.maps.insert(map.address, map.size);
+        self.acknowledge(header);
+        Ok(())
+    }
+
+    fn unmap(&mut self, header: &Header, flags: u32, address: u64, size: u64, device: &mut dyn Device) -> Answer {
+        if flags == UNMAP_ALL {
+            self.maps.clear();
+            device.dma_unmap(None);
+        } else {
+            match self.maps.get(&address) {
+                Some(known) if *known == size => {}
+                Some(_) => return Err(Errno::INVAL),
+                None => return Err(Errno::NOENT),
+            }
+            self.maps.remove(&address);
+            device.dma_unmap(Some(DmaRange { address, size }));
+        }
+        self.answer(header, |out| {
+            put_u32(out, UNMAP_SIZE as u32);
+            put_u32(out, flags);
+            put_u64(out, address);
+            put_u64(out, size);
+        });
+        Ok(())
+    }
+
+    // What the device is.
+
+    fn device_info(&mut self, header: &Header, device: &mut dyn Device) -> Answer {
+        let info = device.info();
+        self.answer(header, |out| {
+            put_u32(out, DEVICE_INFO_SIZE as u32);
+            put_u32(out, DEVICE_PCI | if info.resettable { DEVICE_RESET } else { 0 });
+            put_u32(out, info.regions);
+            put_u32(out, info.irqs);
+        });
+        Ok(())
+    }
+
+    fn region_info(&mut self, header: &Header, argsz: u32, index: u32, device: &mut dyn Device) -> Answer {
+        let mut info = known_region(device, index)?;
+        if self.peer.is_some_and(|peer| peer.fd_limit() == 0) {
+            info.mapping = None;
+        }
+        let mut fd = None;
+        self.answer(header, |out| fd = info.encode(index, argsz, out));
+        if let Some(fd) = fd
+            && !header.no_reply()
+        {
+            self.outbound.attach(vec![fd]);
+        }
+        Ok(())
+    }
+
+    fn region_io_fds(&mut self, header: &Header, index: u32, device: &mut dyn Device) -> Answer {
+        known_region(device, index)?;
+        self.answer(header, |out| {
+            put_u32(out, 16);
+            put_u32(out, 0);
+            put_u32(out, index);
+            put_u32(out, 0);
+        });
+        Ok(())
+    }
+
+    fn irq_info(&mut self, header: &Header, index: u32, device: &mut dyn Device) -> Answer {
+        let info = known_irq(device, index)?;
+        self.answer(header, |out| {
+            put_u32(out, irqs::INFO_SIZE as u32);
+            put_u32(out, info.flags);
+            put_u32(out, index);
+            put_u32(out, info.count);
+        });
+        Ok(())
+    }
+
+    // The handshake, and answers to our own requests.
+
+    fn handshake(&mut self, header: &Header, command: Option<Command>, payload: &[u8]) -> Result<(), SessionError> {
+        if command != Some(Command::Version) {
+            self.error(header, Errno::INVAL);
+            return Err(SessionError::NoVersion(header.command));
+        }
+        let version = match Version::decode(payload) {
+            Ok(version) => version,
+            Err(why) => {
+                self.error(header, Errno::INVAL);
+                return Err(SessionError::BadVersion(why));
+            }
+        };
+        if version.major != VERSION_MAJOR {
+            self.error(header, Errno::INVAL);
+            return Err(SessionError::OtherVersion(version.major));
+        }
+        let reply = Version {
+            major: VERSION_MAJOR,
+            minor: version.minor.min(VERSION_MINOR),
+            capabilities: Capabilities::answer(&version.capabilities, self.map_limit),
+        };
+        self.peer = Some(version.capabilities);
+        self.answer(header, |out| reply.encode(out));
+        Ok(())
+    }
+
+    fn handle_reply(&mut self, header: &Header, payload: &[u8], device: &mut dyn Device) -> Result<(), SessionError> {
+        self.counters.replies_received += 1;
+        let request = self.requests.finish(header).ok_or(SessionError::UnexpectedReply(header.id))?;
+        let id = super::DmaId(request.id);
+        let result = if header.is_error() {
+            Err(errno_of(header.error))
+        } else if request.kind == Kind::Write && payload.is_empty() {
+            Ok(&[][..])
+        } else {
+            Ok(request.data(payload).map_err(SessionError::BadReply)?)
+        };
+        match request.kind {
+            Kind::Read => device.dma_read_done(id, result),
+            Kind::Write => device.dma_write_done(id, result.map(|_| ())),
+        }
+        Ok(())
+    }
+
+    // Answers.
+
+    fn acknowledge(&mut self, header: &Header) {
+        self.answer(header, |_| {});
+    }
+
+    fn answer(&mut self, header: &Header, write: impl FnOnce(&mut Vec<u8>)) {
+        if header.no_reply() {
+            return;
+        }
+        self.counters.replies_sent += 1;
+        self.outbound.put(reply_header(header), write);
+    }
+
+    fn error(&mut self, header: &Header, errno: Errno) {
+        if header.no_reply() {
+            return;
+        }
+        self.counters.errors_sent += 1;
+        let reply = reply_header(header);
+        let error = errno.raw_os_error().unsigned_abs();
+        self.counters.replies_sent += 1;
+        let header = Header { flags: reply.flags | FLAG_ERROR, error, ..reply };
+        self.outbound.put(header, |_| {});
+    }
+
+    /// Counts descriptors that nothing takes; the caller drops them, which closes them.
+    fn refuse(&mut self, fds: &[OwnedFd]) {
+        self.counters.fds_refused += fds.len() as u64;
+    }
+}
+
+fn put_access(out: &mut Vec<u8>, access: Access) {
+    put_u64(out, access.offset);
+    put_u32(out, access.region);
+    put_u32(out, access.count);
+}
+
+fn known_region(device: &dyn Device, index: u32) -> Result<crate::RegionInfo, Errno> {
+    if index >= device.info().regions {
+        return Err(Errno::INVAL);
+    }
+    // An index within the range that the device does not use is a region of size 0.
+    Ok(device.region(index).unwrap_or_default())
+}
+
+fn known_irq(device: &dyn Device, index: u32) -> Result<irqs::IrqInfo, Errno> {
+    if index >= device.info().irqs {
+        return Err(Errno::INVAL);
+    }
+    device.irq_info(index).ok_or(Errno::INVAL)
+}
+
+/// The errno of an error reply, which "may be zero even if the error bit is set".
+pub(crate) fn errno_of(number: u32) -> Errno {
+    match i32::try_from(number) {
+        Ok(raw @ 1..=4095) => Errno::from_raw_os_error(raw),
+        _ => Errno::IO,
+    }
+}

@@ -1,0 +1,203 @@
+//! The server's end of one connection (vfio-user.rst, "Client/server interactions").
+//!
+//! A session is driven by whoever owns the event loop: on any readiness of its descriptor, [`Session::receive`] once.
+//! It handles whole messages in the order in which they came, so that a read follows the posted writes before it, and
+//! answers them together. It never waits: neither for the rest of a message, nor for room to answer, nor for the reply
+//! to a request of its own. (QEMU answers DMA_READ only after its own request has been answered, so waiting deadlocks.)
+
+mod handle;
+mod requests;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::codec::version::Capabilities;
+use crate::codec::{Command, HEADER_SIZE, Header, MAX_DMA_MAPS, irqs::IrqSet, put_u64};
+use crate::wire::{Fill, Inbound, Outbound};
+use crate::{Counters, Device, SessionError};
+use requests::{Kind, Requests};
+
+pub(crate) use handle::errno_of;
+pub use requests::{DmaId, DmaRequestError};
+
+/// What [`Session::receive`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Messages handled.
+    pub handled: u32,
+    /// Whole messages wait in the session's own buffer: call again without waiting for the socket, unless
+    /// [`Session::wants_write`], in which case they wait for the peer to read its replies.
+    pub more: bool,
+}
+
+/// The server's end of one connection.
+#[derive(Debug)]
+pub struct Session {
+    socket: OwnedFd,
+    inbound: Inbound,
+    core: Core,
+}
+
+/// Everything but what is borrowed while a message is handled.
+#[derive(Debug)]
+struct Core {
+    outbound: Outbound,
+    counters: Counters,
+    /// What the client told in its VERSION; `None` before it came.
+    peer: Option<Capabilities>,
+    /// Most windows at a time.
+    map_limit: usize,
+    /// Windows by first address.
+    maps: BTreeMap<u64, u64>,
+    requests: Requests,
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Session {
+    /// A session on a connected UNIX stream socket, whether it blocks or not. The first message must be VERSION.
+    pub fn new(socket: OwnedFd) -> Session {
+        Session {
+            socket,
+            inbound: Inbound::new(),
+            core: Core {
+                outbound: Outbound::default(),
+                counters: Counters::default(),
+                peer: None,
+                map_limit: MAX_DMA_MAPS,
+                maps: BTreeMap::new(),
+                requests: Requests::default(),
+            },
+        }
+    }
+
+    /// Lets the client have at most `most` windows of memory at a time. Each may cost this process a mapping, of which it
+    /// has 65,530 for all its sessions together (`vm.max_map_count`). To be called before the handshake, which tells the
+    /// client; a session takes [`MAX_DMA_MAPS`] otherwise.
+    pub fn limit_dma_maps(&mut self, most: usize) {
+        self.core.map_limit = most.min(MAX_DMA_MAPS);
+    }
+
+    /// Sends what waits, handles what has arrived, reads the socket once, handles that, and sends the answers. Never
+    /// blocks. After an error the session is over: [`Session::disconnect`], then drop it.
+    pub fn receive(&mut self, device: &mut dyn Device) -> Result<Progress, SessionError> {
+        self.flush()?;
+        let mut handled = self.handle_waiting(device)?;
+        if !self.core.outbound.is_full() {
+            match self.inbound.fill(&self.socket, &mut self.core.counters)? {
+                Fill::Bytes => handled += self.handle_waiting(device)?,
+                Fill::Empty => {}
+                Fill::Closed if self.inbound.has_partial() => return Err(SessionError::ClosedWithinMessage),
+                Fill::Closed => return Err(SessionError::Closed),
+            }
+        }
+        self.flush()?;
+        Ok(Progress { handled, more: self.inbound.has_whole() })
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    pub fn flush(&mut self) -> Result<(), SessionError> {
+        self.core.outbound.flush(&self.socket, &mut self.core.counters)
+    }
+
+    /// Whether to wait until the socket can be written (`EPOLLOUT`).
+    pub fn wants_write(&self) -> bool {
+        self.core.outbound.is_pending()
+    }
+
+    /// Whether to wait until the socket can be read (`EPOLLIN`): not while the peer leaves its replies unread.
+    pub fn wants_read(&self) -> bool {
+        !self.core.outbound.is_full()
+    }
+
+    /// Whether versions have been exchanged.
+    pub fn is_ready(&self) -> bool {
+        self.core.peer.is_some()
+    }
+
+    /// What the session has done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.core.counters
+    }
+
+    /// Number of windows of client memory that the device holds.
+    pub fn dma_maps(&self) -> usize {
+        self.core.maps.len()
+    }
+
+    /// Asks for `length` bytes of the client's memory. The answer comes to [`Device::dma_read_done`] from a later
+    /// [`Session::receive`], perhaps after many other messages.
+    pub fn dma_read(&mut self, address: u64, length: u32) -> Result<DmaId, DmaRequestError> {
+        self.request(Kind::Read, address, length, &[])
+    }
+
+    /// Asks the client to write `data` into its memory. The answer comes to [`Device::dma_write_done`].
+    pub fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<DmaId, DmaRequestError> {
+        let length = u32::try_from(data.len()).map_err(|_| DmaRequestError::Length)?;
+        self.request(Kind::Write, address, length, data)
+    }
+
+    /// Number of the session's own requests that the client has not answered.
+    pub fn dma_outstanding(&self) -> usize {
+        self.core.requests.outstanding()
+    }
+
+    /// Takes everything back that the client lent: its memory, and the eventfds of every interrupt index. The device
+    /// keeps its state otherwise ("Client Disconnection").
+    pub fn disconnect(&mut self, device: &mut dyn Device) {
+        self.core.maps.clear();
+        device.dma_unmap(None);
+        for index in 0..device.info().irqs {
+            if device.irq_info(index).is_some_and(|info| info.count > 0) {
+                // The client is gone: there is nobody to tell of an error.
+                let _ = device.set_irqs(IrqSet::disable(index));
+            }
+        }
+    }
+
+    fn request(&mut self, kind: Kind, address: u64, length: u32, data: &[u8]) -> Result<DmaId, DmaRequestError> {
+        let core = &mut self.core;
+        let peer = core.peer.as_ref().ok_or(DmaRequestError::NotReady)?;
+        if length == 0 || length as usize > peer.transfer_limit() {
+            return Err(DmaRequestError::Length);
+        }
+        if address.checked_add(u64::from(length) - 1).is_none() {
+            return Err(DmaRequestError::Length);
+        }
+        if core.outbound.is_full() {
+            return Err(DmaRequestError::Busy);
+        }
+        let id = core.requests.begin(kind, address, length)?;
+        let command = if kind == Kind::Read { Command::DmaRead } else { Command::DmaWrite };
+        let header = Header { id: id.0, command: command as u16, size: HEADER_SIZE as u32, flags: 0, error: 0 };
+        core.counters.count_sent(command);
+        core.outbound.put(header, |out| {
+            put_u64(out, address);
+            put_u64(out, u64::from(length));
+            out.extend_from_slice(data);
+        });
+        Ok(id)
+    }
+
+    fn handle_waiting(&mut self, device: &mut dyn Device) -> Result<u32, SessionError> {
+        let mut handled = 0;
+        while !self.core.outbound.is_full() {
+            let outcome = match self.inbound.next() {
+                Ok(None) => break,
+                Ok(Some(message)) => self.core.handle(message, device),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = outcome {
+                // The last answers may tell the peer what was wrong; whether they leave changes nothing.
+                let _ = self.core.outbound.flush(&self.socket, &mut self.core.counters);
+                return Err(error);
+            }
+            handled += 1;
+        }
+        Ok(handled)
+    }
+}

@@ -1,0 +1,93 @@
+//! The server's own requests, DMA_READ and DMA_WRITE, that the client has not answered yet (vfio-user.rst,
+//! "VFIO_USER_DMA_READ").
+
+use crate::codec::{Command, Fields, Header, Malformed};
+
+/// Most requests without an answer at a time.
+const MAX_OUTSTANDING: usize = 64;
+
+/// Names a request of [`crate::Session::dma_read`] or [`crate::Session::dma_write`] until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DmaId(pub(crate) u16);
+
+/// Why a request was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DmaRequestError {
+    /// Versions have not been exchanged.
+    #[error("the client has not sent its VERSION yet")]
+    NotReady,
+    /// No bytes, more than the client takes, or past the last address.
+    #[error("the client does not take a transfer of this length at this address")]
+    Length,
+    /// Too much is under way: try again after the next answer.
+    #[error("too many requests to the client are under way")]
+    Busy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    Write,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub id: u16,
+    pub kind: Kind,
+    address: u64,
+    length: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    next: u16,
+    list: Vec<Request>,
+}
+
+impl Requests {
+    pub fn outstanding(&self) -> usize {
+        self.list.len()
+    }
+
+    pub fn begin(&mut self, kind: Kind, address: u64, length: u32) -> Result<DmaId, DmaRequestError> {
+        if self.list.len() >= MAX_OUTSTANDING {
+            return Err(DmaRequestError::Busy);
+        }
+        while self.list.iter().any(|r| r.id == self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        self.list.push(Request { id, kind, address, length });
+        Ok(DmaId(id))
+    }
+
+    /// Takes the request that `reply` answers.
+    pub fn finish(&mut self, reply: &Header) -> Option<Request> {
+        let command = |kind: Kind| if kind == Kind::Read { Command::DmaRead } else { Command::DmaWrite } as u16;
+        let at = self.list.iter().position(|r| r.id == reply.id && command(r.kind) == reply.command)?;
+        Some(self.list.remove(at))
+    }
+}
+
+impl Request {
+    /// The data of a successful answer to a read, none for a write.
+    pub fn data<'a>(&self, payload: &'a [u8]) -> Result<&'a [u8], Malformed> {
+        let mut fields = Fields(payload);
+        let address = fields.u64()?;
+        if address != self.address {
+            return Err(Malformed("it names another address"));
+        }
+        match self.kind {
+            // QEMU and libvfio-user answer a write with the bare header or with the address and a count.
+            Kind::Write => Ok(&[]),
+            Kind::Read => {
+                let count = fields.u64()?;
+                if count != u64::from(self.length) || fields.rest().len() != self.length as usize {
+                    return Err(Malformed("it has another length than was asked for"));
+                }
+                Ok(fields.rest())
+            }
+        }
+    }
+}

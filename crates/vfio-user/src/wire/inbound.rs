@@ -1,0 +1,199 @@
+//! Bytes from the socket cut into messages, each with the descriptors that were sent with it.
+//!
+//! A `recvmsg` may return the bytes of several messages, and descriptors that belong to one of them. Linux delivers
+//! descriptors with the first byte of the piece that carried them and ends the call after that piece, so that they
+//! belong to the message in which the call's bytes end, if each message was sent by one call, as QEMU does. A peer that
+//! sends several messages by one call is understood too: then they go to the last message there that takes descriptors.
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+
+use crate::codec::request::Request;
+use crate::codec::{HEADER_SIZE, Header, HeaderError, MAX_MESSAGE_FDS};
+use crate::{Counters, SessionError};
+
+/// Bytes asked for at a time, and kept between messages.
+const BUFFER_SIZE: usize = 64 * 1024;
+/// Most descriptors that Linux passes in one call (`SCM_MAX_FD`).
+const SCM_MAX_FD: usize = 253;
+
+/// What one read of the socket brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// Bytes.
+    Bytes,
+    /// Nothing for now.
+    Empty,
+    /// The peer closed its end.
+    Closed,
+}
+
+/// A whole message.
+#[derive(Debug)]
+pub(crate) struct Message<'a> {
+    pub header: Header,
+    pub payload: &'a [u8],
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Descriptors that wait for their message.
+#[derive(Debug)]
+struct Group {
+    /// Position in the stream of the first byte of the message that they belong to.
+    owner: u64,
+    fds: Vec<OwnedFd>,
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Position in the stream of `buffer[start]`.
+    position: u64,
+    groups: VecDeque<Group>,
+}
+
+impl Inbound {
+    pub fn new() -> Inbound {
+        Inbound { buffer: vec![0; BUFFER_SIZE], start: 0, end: 0, position: 0, groups: VecDeque::new() }
+    }
+
+    fn waiting(&self) -> &[u8] {
+        self.buffer.get(self.start..self.end).unwrap_or(&[])
+    }
+
+    /// Whether part of a message has arrived.
+    pub fn has_partial(&self) -> bool {
+        self.start != self.end
+    }
+
+    /// Whether [`Inbound::next`] would return a message or an error.
+    pub fn has_whole(&self) -> bool {
+        match header_at(self.waiting(), 0).map(|h| h.check()) {
+            None => false,
+            Some(Err(_)) => true,
+            Some(Ok(size)) => self.waiting().len() >= size,
+        }
+    }
+
+    /// Takes the next whole message out of the buffer.
+    pub fn next(&mut self) -> Result<Option<Message<'_>>, HeaderError> {
+        let waiting = self.end - self.start;
+        let Some(header) = header_at(self.waiting(), 0) else { return Ok(None) };
+        let size = header.check()?;
+        if waiting < size {
+            return Ok(None);
+        }
+        let at = self.start;
+        let mut fds = Vec::new();
+        while let Some(group) = self.groups.pop_front_if(|g| g.owner <= self.position) {
+            fds.extend(group.fds);
+        }
+        self.position = self.position.wrapping_add(size as u64);
+        self.start += size;
+        let end = self.start;
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+        let payload = self.buffer.get(at + HEADER_SIZE..end).unwrap_or(&[]);
+        Ok(Some(Message { header, payload, fds }))
+    }
+
+    /// Reads the socket once, as much as there is room for.
+    pub fn fill(&mut self, socket: impl AsFd, counters: &mut Counters) -> Result<Fill, SessionError> {
+        self.make_room();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let Some(room) = self.buffer.get_mut(self.end..) else { return Ok(Fill::Empty) };
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        counters.receive_calls += 1;
+        let received = match recvmsg(socket, &mut [IoSliceMut::new(room)], &mut control, flags) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Fill::Empty),
+            Err(Errno::CONNRESET) => return Ok(Fill::Closed),
+            Err(error) => return Err(SessionError::Receive(error)),
+        };
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        counters.fds_received += fds.len() as u64;
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(SessionError::DescriptorsLost);
+        }
+        if received.bytes == 0 {
+            return Ok(Fill::Closed);
+        }
+        counters.bytes_received += received.bytes as u64;
+        let new_from = self.end;
+        self.end += received.bytes;
+        if !fds.is_empty() {
+            let owner = self.owner_of(new_from - self.start);
+            self.groups.push_back(Group { owner, fds });
+            // Every group but those of the message still on its way goes with the messages handled now.
+            let held: usize = self.groups.iter().filter(|g| g.owner == owner).map(|g| g.fds.len()).sum();
+            if held > MAX_MESSAGE_FDS {
+                counters.fds_refused += held as u64;
+                return Err(SessionError::TooManyDescriptors(held));
+            }
+        }
+        Ok(Fill::Bytes)
+    }
+
+    /// Makes room for at least the rest of the message at the front, and some more.
+    fn make_room(&mut self) {
+        let waiting = self.end - self.start;
+        let needed = match header_at(self.waiting(), 0).map(|h| h.check()) {
+            Some(Ok(size)) => size.max(BUFFER_SIZE),
+            _ => BUFFER_SIZE,
+        };
+        if self.start > 0 && (self.start + needed > self.buffer.len()) {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.start = 0;
+            self.end = waiting;
+        }
+        if self.buffer.len() < needed {
+            self.buffer.resize(needed, 0);
+        } else if waiting == 0 && self.buffer.len() > BUFFER_SIZE {
+            self.buffer.truncate(BUFFER_SIZE);
+            self.buffer.shrink_to_fit();
+        }
+    }
+
+    /// Position of the message that owns descriptors which came with the bytes from `new_from` (counted from the first
+    /// waiting byte) to the end of what waits.
+    fn owner_of(&self, new_from: usize) -> u64 {
+        let waiting = self.waiting();
+        let mut at = 0;
+        let mut last_taker = None;
+        let position = |at: usize| self.position.wrapping_add(at as u64);
+        loop {
+            let Some(header) = header_at(waiting, at) else { return position(at) };
+            let Ok(size) = header.check() else { return position(at) };
+            let end = at + size;
+            let payload = waiting.get(at + HEADER_SIZE..end.min(waiting.len())).unwrap_or(&[]);
+            let takes = !header.is_reply() && Request::takes_fds(header.command, payload) || header.is_reply();
+            if takes && end > new_from {
+                last_taker = Some(at);
+            }
+            if end >= waiting.len() {
+                return position(last_taker.unwrap_or(at));
+            }
+            at = end;
+        }
+    }
+}
+
+fn header_at(bytes: &[u8], at: usize) -> Option<Header> {
+    bytes.get(at..)?.first_chunk::<HEADER_SIZE>().map(Header::decode)
+}

@@ -1,0 +1,167 @@
+//! Messages to the socket: written one after another into a buffer, sent as many at a time as the socket takes, each
+//! descriptor with the first byte of its message.
+//!
+//! QEMU ends the session when it reads less than a whole header ("short read of header"). The kernel cuts a large send
+//! into pieces anywhere, so that no send here holds more than one piece's worth of small messages.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::codec::{HEADER_SIZE, Header, MAX_MESSAGE_FDS};
+use crate::{Counters, SessionError};
+
+/// Bytes that may wait before no further request is handled. One more reply may still be added.
+const HIGH_WATER: usize = 128 * 1024;
+/// Most bytes of several messages sent together: Linux keeps as much in one piece.
+const TOGETHER: usize = 16 * 1024;
+
+/// Descriptors that leave with a message.
+type Fds = Vec<Arc<OwnedFd>>;
+
+/// The sending half.
+#[derive(Debug, Default)]
+pub(crate) struct Outbound {
+    buffer: Vec<u8>,
+    sent: usize,
+    /// Where each message that has not left whole ends.
+    ends: VecDeque<usize>,
+    /// Where messages with descriptors begin.
+    fds: VecDeque<(usize, Fds)>,
+    /// Where the message added last begins.
+    last_begin: usize,
+}
+
+impl Outbound {
+    /// Whether bytes wait for the socket.
+    pub fn is_pending(&self) -> bool {
+        self.sent < self.buffer.len()
+    }
+
+    /// Whether no further message should be added.
+    pub fn is_full(&self) -> bool {
+        self.buffer.len() - self.sent >= HIGH_WATER
+    }
+
+    /// Appends a message whose payload `write` appends. If `write` fails, nothing is added. The header's size is filled
+    /// in.
+    pub fn push<T, E>(&mut self, mut header: Header, write: impl FnOnce(&mut Vec<u8>) -> Result<T, E>) -> Result<T, E> {
+        let at = self.buffer.len();
+        header.size = 0;
+        header.encode(&mut self.buffer);
+        match write(&mut self.buffer) {
+            Ok(value) => {
+                let end = self.buffer.len();
+                let size = ((end - at) as u32).to_ne_bytes();
+                if let Some(place) = self.buffer.get_mut(at + 4..at + 8) {
+                    place.copy_from_slice(&size);
+                }
+                self.ends.push_back(end);
+                self.last_begin = at;
+                Ok(value)
+            }
+            Err(error) => {
+                self.buffer.truncate(at);
+                Err(error)
+            }
+        }
+    }
+
+    /// Appends a message whose payload cannot fail.
+    pub fn put(&mut self, header: Header, write: impl FnOnce(&mut Vec<u8>)) {
+        let written: Result<(), Infallible> = self.push(header, |out| {
+            write(out);
+            Ok(())
+        });
+        match written {
+            Ok(()) => {}
+        }
+    }
+
+    /// Lets `fds` leave with the message added last; to be called before anything is sent. At most [`MAX_MESSAGE_FDS`] leave.
+    pub fn attach(&mut self, mut fds: Fds) {
+        fds.truncate(MAX_MESSAGE_FDS);
+        self.fds.push_back((self.last_begin, fds));
+    }
+
+    /// Sends what the socket takes.
+    pub fn flush(&mut self, socket: impl AsFd, counters: &mut Counters) -> Result<(), SessionError> {
+        while self.sent < self.buffer.len() {
+            let until = self.next_cut();
+            let fds: &[Arc<OwnedFd>] = match self.fds.front() {
+                Some((at, fds)) if *at == self.sent => fds,
+                _ => &[],
+            };
+            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !borrowed.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(&borrowed));
+            }
+            let bytes = self.buffer.get(self.sent..until).unwrap_or(&[]);
+            counters.send_calls += 1;
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags) {
+                Ok(count) => {
+                    counters.bytes_sent += count as u64;
+                    counters.fds_sent += borrowed.len() as u64;
+                    if count > 0 && !borrowed.is_empty() {
+                        self.fds.pop_front();
+                    }
+                    self.sent += count;
+                    while self.ends.pop_front_if(|end| *end <= self.sent).is_some() {}
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(SessionError::Closed),
+                Err(error) => return Err(SessionError::Send(error)),
+            }
+        }
+        self.tidy();
+        Ok(())
+    }
+
+    /// Where the next send ends: whole messages, up to the next one with descriptors.
+    fn next_cut(&self) -> usize {
+        let fds_at = self.fds.iter().map(|(at, _)| *at).find(|&at| at > self.sent).unwrap_or(usize::MAX);
+        let mut until = self.ends.front().copied().unwrap_or(self.buffer.len());
+        for &end in self.ends.iter().skip(1) {
+            if end - self.sent > TOGETHER || until >= fds_at {
+                break;
+            }
+            until = end;
+        }
+        until
+    }
+
+    fn tidy(&mut self) {
+        if self.sent == self.buffer.len() {
+            self.buffer.clear();
+            self.buffer.shrink_to(HIGH_WATER);
+            self.sent = 0;
+        } else if self.sent > HIGH_WATER {
+            let gone = self.sent;
+            self.buffer.drain(..gone);
+            self.ends.iter_mut().for_each(|end| *end -= gone);
+            self.fds.iter_mut().for_each(|(at, _)| *at -= gone);
+            self.sent = 0;
+        }
+    }
+}
+
+/// The header of the reply to `request`.
+pub(crate) fn reply_header(request: &Header) -> Header {
+    Header {
+        id: request.id,
+        command: request.command,
+        size: HEADER_SIZE as u32,
+        flags: crate::codec::FLAG_REPLY,
+        error: 0,
+    }
+}

@@ -1,0 +1,254 @@
+//! Messages byte by byte, with the numbers of vfio-user.rst and `<linux/vfio.h>` written out again, and QEMU's own
+//! first message (hw/vfio-user/proxy.c, caps_json).
+
+use std::sync::Arc;
+
+use nicety_vfio_user::codec::version::{Capabilities, Version};
+use nicety_vfio_user::{Area, Mapping, RegionInfo};
+
+use crate::kit::{Raw, Reply, Told, event, memfd, message, take, words};
+
+const EINVAL: u32 = 22;
+
+/// What QEMU sends first: qobject_to_json with QDict's order, which is that of its hash.
+const QEMU_JSON: &str = "{\"capabilities\": {\"max_msg_fds\": 16, \"migration\": {\"max_bitmap_size\": 268435456, \
+    \"pgsize\": 4096}, \"max_dma_maps\": 65535, \"max_data_xfer_size\": 1048576, \"pgsizes\": 4096, \
+    \"write_multiple\": true}}";
+
+fn qemu_version() -> Vec<u8> {
+    [&[0, 0, 0, 0], QEMU_JSON.as_bytes(), &[0]].concat()
+}
+
+#[test]
+fn the_answer_to_qemus_version_fits_its_buffer_and_names_only_what_qemu_named() {
+    let mut raw = Raw::fresh();
+    let request = message(0, 1, 0, &qemu_version());
+    raw.send(&request, &[]);
+    raw.turn().unwrap();
+    let replies = raw.replies();
+    let [reply] = &replies[..] else { panic!("{replies:?}") };
+    assert_eq!((reply.id, reply.command, reply.flags, reply.error), (0, 1, 1, 0));
+    assert!(16 + reply.payload.len() <= request.len(), "QEMU reads the reply into its request's buffer");
+    assert_eq!(&reply.payload[..4], &[0, 0, 0, 0], "version 0.0, as proposed");
+    let json = std::str::from_utf8(&reply.payload[4..]).unwrap();
+    let expected = "{\"capabilities\":{\"max_data_xfer_size\":1048576,\"max_dma_maps\":65535,\"max_msg_fds\":16,\
+        \"pgsizes\":4096,\"write_multiple\":true}}\0";
+    assert_eq!(json, expected);
+}
+
+#[test]
+fn a_version_without_capabilities_gets_the_lower_minor_and_the_two_limits() {
+    for (minor, answered) in [(0u8, 0u8), (1, 1), (9, 1)] {
+        let mut raw = Raw::fresh();
+        raw.send(&message(7, 1, 0, &[0, 0, minor, 0]), &[]);
+        raw.turn().unwrap();
+        let reply = &raw.replies()[0];
+        assert_eq!((reply.id, reply.payload[2]), (7, answered));
+        let json = &reply.payload[4..];
+        assert_eq!(json, b"{\"capabilities\":{\"max_data_xfer_size\":1048576,\"max_msg_fds\":16}}\0");
+    }
+}
+
+#[test]
+fn capabilities_that_are_not_what_they_should_be_are_malformed() {
+    let good = Version::decode(&[&[0, 0, 1, 0], &b"{\"capabilities\":{\"max_msg_fds\":2,\"new\":[1]}}\0"[..]].concat());
+    assert_eq!(good.unwrap().capabilities, Capabilities { max_msg_fds: Some(2), ..Capabilities::default() });
+    let bad: [&[u8]; 9] = [
+        b"{\0",
+        b"[]\0",
+        b"{}",
+        b"{\"capabilities\":3}\0",
+        b"{\"capabilities\":{\"max_msg_fds\":-1}}\0",
+        b"{\"capabilities\":{\"max_msg_fds\":\"1\"}}\0",
+        b"{\"capabilities\":{\"write_multiple\":1}}\0",
+        b"\xff\0",
+        &[b'['; 3000],
+    ];
+    for json in bad {
+        assert!(Version::decode(&[&[0, 0, 1, 0], json].concat()).is_err(), "{json:?}");
+    }
+    assert!(Version::decode(&[0, 0, 1]).is_err());
+}
+
+#[test]
+fn a_region_read_and_its_answer_are_these_bytes() {
+    let mut raw = Raw::ready();
+    raw.model.bytes[0x20..0x24].copy_from_slice(&[0xde, 0xad, 0xbe, 0xef]);
+    #[rustfmt::skip]
+    let request = [
+        0x34, 0x12, 9, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // id 0x1234, command 9, size 32, a command
+        0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, // offset 0x20, region 0, 4 bytes
+    ];
+    raw.send(&request, &[]);
+    raw.turn().unwrap();
+    let mut answer = [0; 64];
+    let (count, _) = rustix::net::recv(&raw.peer, &mut answer[..], rustix::net::RecvFlags::DONTWAIT).unwrap();
+    #[rustfmt::skip]
+    let expected = [
+        0x34, 0x12, 9, 0, 36, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, // the same id, size 36, a reply
+        0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0xde, 0xad, 0xbe, 0xef,
+    ];
+    assert_eq!(&answer[..count], expected);
+}
+
+#[test]
+fn a_write_with_the_no_reply_bit_is_done_and_not_answered_even_if_it_fails() {
+    let mut raw = Raw::ready();
+    raw.send(&message(1, 10, 0x10, &[&words(&[4, 0, 0, 2])[..], &[5, 6]].concat()), &[]);
+    raw.send(&message(2, 10, 0x10, &[&words(&[4, 0, 2, 2])[..], &[5, 6]].concat()), &[]);
+    raw.send(&message(3, 10, 0x10, &words(&[4])), &[]);
+    raw.settle().unwrap();
+    assert_eq!(raw.replies(), []);
+    assert_eq!(raw.model.bytes[4..6], [5, 6]);
+    assert_eq!(raw.session.counters().posted_writes, 2);
+}
+
+#[test]
+fn several_writes_in_one_message_are_done_in_order_and_counted_in_the_answer() {
+    let mut raw = Raw::ready();
+    let one = |offset: u32, count: u32, data: [u8; 8]| [&words(&[offset, 0, 0, count])[..], &data].concat();
+    let writes = [one(0, 1, [1, 0, 0, 0, 0, 0, 0, 0]), one(0, 8, [2; 8]), one(3, 2, [3, 4, 9, 9, 9, 9, 9, 9])].concat();
+    raw.send(&message(5, 15, 0, &[&words(&[3, 0])[..], &writes].concat()), &[]);
+    raw.settle().unwrap();
+    let expected = Reply { id: 5, command: 15, flags: 1, error: 0, payload: words(&[3, 0]) };
+    assert_eq!(raw.replies(), [expected]);
+    assert_eq!(raw.model.bytes[..9], [2, 2, 2, 3, 4, 2, 2, 2, 0]);
+    let too_long = [&words(&[1, 0])[..], &one(0, 9, [1; 8])].concat();
+    assert_eq!(raw.errno(15, &too_long, &[]), EINVAL);
+    let too_many = [&words(&[2, 0])[..], &one(0, 8, [1; 8])].concat();
+    assert_eq!(raw.errno(15, &too_many, &[]), EINVAL);
+    assert_eq!(raw.errno(15, &words(&[u32::MAX, u32::MAX]), &[]), EINVAL);
+    assert_eq!(raw.model.bytes[..9], [2, 2, 2, 3, 4, 2, 2, 2, 0]);
+}
+
+#[test]
+fn region_info_cut_by_argsz_still_says_where_capabilities_begin_and_how_much_is_needed() {
+    let mut raw = Raw::ready();
+    let areas = vec![Area { offset: 0x1000, size: 0x2000 }];
+    let mapping = Mapping { fd: Arc::new(memfd(b"x")), offset: 0x3000, areas };
+    raw.model.shared = Some(RegionInfo { mapping: Some(mapping), ..RegionInfo::trapped(0x4000) });
+    let ask = |argsz: u32| words(&[argsz, 0, 1, 0, 0, 0, 0, 0]);
+    raw.send(&message(1, 5, 0, &ask(32)), &[]);
+    raw.send(&message(2, 5, 0, &ask(64)), &[]);
+    raw.settle().unwrap();
+    let replies = raw.replies();
+    let (short, whole) = (&replies[0].payload, &replies[1].payload);
+    let fixed = words(&[64, 0xf, 1, 32, 0x4000, 0, 0x3000, 0]);
+    assert_eq!(short, &fixed);
+    let capability = [&[1, 0, 1, 0][..], &words(&[0, 1, 0, 0x1000, 0, 0x2000, 0])].concat();
+    assert_eq!(whole, &[fixed, capability].concat());
+    assert_eq!(raw.session.counters().fds_sent, 1, "only with the whole");
+    assert_eq!(raw.errno(5, &ask(31), &[]), EINVAL);
+}
+
+#[test]
+fn device_and_interrupt_info_are_these_bytes() {
+    let mut raw = Raw::ready();
+    raw.send(&message(1, 4, 0, &words(&[16, 0, 0, 0])), &[]);
+    raw.send(&message(2, 7, 0, &words(&[16, 0, 0, 0])), &[]);
+    raw.send(&message(3, 7, 0, &words(&[16, 0, 2, 0])), &[]);
+    raw.settle().unwrap();
+    let payloads: Vec<_> = raw.replies().into_iter().map(|r| r.payload).collect();
+    assert_eq!(payloads, [words(&[16, 3, 9, 5]), words(&[16, 7, 0, 1]), words(&[16, 3, 2, 40])]);
+    assert_eq!(raw.errno(7, &words(&[16, 0, 3, 0]), &[]), EINVAL, "ERR");
+    assert_eq!(raw.errno(7, &words(&[16, 0, 4, 0]), &[]), EINVAL, "REQ");
+    assert_eq!(raw.errno(7, &words(&[15, 0, 0, 0]), &[]), EINVAL);
+}
+
+#[test]
+fn unmapping_answers_with_the_window_that_is_gone() {
+    let mut raw = Raw::ready();
+    assert_eq!(raw.errno(2, &words(&[32, 3, 0, 0, 0x1000, 0, 0x1000, 0]), &[]), 0);
+    let window = words(&[24, 0, 0x1000, 0, 0x1000, 0]);
+    raw.send(&message(4, 3, 0, &window), &[]);
+    raw.settle().unwrap();
+    assert_eq!(raw.replies()[0].payload, window);
+    let told = raw.model.told();
+    assert_eq!(told.last(), Some(&Told::Unmap(Some((0x1000, 0x1000)))));
+    assert_eq!(raw.errno(3, &words(&[24, 2, 0x1000, 0, 0, 0]), &[]), EINVAL, "all, but an address");
+    assert_eq!(raw.errno(3, &words(&[24, 2, 0, 0, 0, 0]), &[]), 0);
+    assert_eq!(raw.errno(2, &words(&[31, 3, 0, 0, 0x1000, 0, 0x1000, 0]), &[]), EINVAL, "argsz");
+    assert_eq!(raw.errno(2, &words(&[32, 3, 0, 0, 0x1000, 0, 0, 0]), &[]), EINVAL, "no size");
+    assert_eq!(raw.errno(2, &words(&[32, 4, 0, 0, 0x1000, 0, 0x1000, 0]), &[]), EINVAL, "flags");
+}
+
+/// The cases of libvfio-user's test/py/test_device_set_irqs.py, with MSI-X of 40 vectors instead of 2048.
+#[test]
+fn set_irqs_is_refused_wherever_libvfio_user_refuses_it() {
+    const NONE: u32 = 1;
+    const BOOL: u32 = 2;
+    const EVENTFD: u32 = 4;
+    const MASK: u32 = 8;
+    const UNMASK: u32 = 16;
+    const TRIGGER: u32 = 32;
+    const MSIX: u32 = 2;
+    let mut raw = Raw::ready();
+    let set = |flags, index, start, count| words(&[20, flags, index, start, count]);
+    let bad = [
+        ("short", words(&[0, 0])),
+        ("bad argsz", words(&[3, TRIGGER | NONE, 4, 0, 0])),
+        ("bad index", set(TRIGGER | NONE, 5, 0, 0)),
+        ("mask and unmask", set(MASK | UNMASK, MSIX, 0, 0)),
+        ("none and bool", set(MASK | NONE | BOOL, MSIX, 0, 0)),
+        ("no action", set(NONE, MSIX, 0, 1)),
+        ("no data type", set(MASK, MSIX, 0, 1)),
+        ("unknown flag", set(MASK | NONE | 64, MSIX, 0, 1)),
+        ("range", set(MASK | NONE, MSIX, 39, 2)),
+        ("range 2", set(MASK | NONE, MSIX, 41, 1)),
+        ("range 3", set(TRIGGER | EVENTFD, MSIX, 28, 0xffff_ffff)),
+        ("err", set(MASK | NONE, 3, 0, 1)),
+        ("req", set(MASK | NONE, 4, 0, 1)),
+        ("start for count 0", set(MASK | NONE, MSIX, 1, 0)),
+        ("action for count 0", set(MASK | NONE, MSIX, 0, 0)),
+        ("data for count 0", set(TRIGGER | BOOL, MSIX, 0, 0)),
+        ("too few booleans", [set(TRIGGER | BOOL, MSIX, 0, 2), vec![0]].concat()),
+        ("too many booleans", [set(TRIGGER | BOOL, MSIX, 0, 2), vec![0, 0, 0]].concat()),
+    ];
+    for (name, payload) in bad {
+        assert_eq!(raw.errno(8, &payload, &[]), EINVAL, "{name}");
+    }
+    let fd = event();
+    let with_bool = [set(TRIGGER | BOOL, MSIX, 0, 1), vec![0]].concat();
+    assert_eq!(raw.errno(8, &with_bool, &[&fd]), EINVAL, "descriptors with booleans");
+    assert_eq!(raw.errno(8, &set(TRIGGER | NONE, MSIX, 0, 1), &[&fd]), EINVAL, "descriptors without data");
+    assert_eq!(raw.errno(8, &set(TRIGGER | EVENTFD, MSIX, 0, 2), &[&fd]), EINVAL, "one descriptor for two");
+    assert_eq!(raw.session.counters().fds_refused, 3);
+    let (first, second) = (event(), event());
+    assert_eq!(raw.errno(8, &set(TRIGGER | EVENTFD, MSIX, 0, 2), &[&first, &second]), 0);
+    assert_eq!(raw.errno(8, &set(TRIGGER | NONE, MSIX, 1, 1), &[]), 0);
+    assert_eq!((take(&first), take(&second)), (0, 1));
+    let booleans = [set(TRIGGER | BOOL, MSIX, 0, 2), vec![0, 1]].concat();
+    assert_eq!(raw.errno(8, &booleans, &[]), 0);
+    assert_eq!((take(&first), take(&second)), (0, 1));
+    assert_eq!(raw.errno(8, &set(TRIGGER | EVENTFD, MSIX, 1, 1), &[]), 0, "no descriptor takes it away");
+    assert_eq!(raw.errno(8, &set(TRIGGER | NONE, MSIX, 0, 2), &[]), 0);
+    assert_eq!((take(&first), take(&second)), (1, 0));
+    assert_eq!(raw.errno(8, &set(TRIGGER | NONE, MSIX, 0, 0), &[]), 0);
+    assert_eq!(raw.errno(8, &set(TRIGGER | NONE, MSIX, 0, 2), &[]), 0);
+    assert_eq!((take(&first), take(&second)), (0, 0));
+}
+
+#[test]
+fn commands_that_are_not_served_are_answered_with_an_error_and_the_session_goes_on() {
+    const ENOTTY: u32 = 25;
+    const EOPNOTSUPP: u32 = 95;
+    let mut raw = Raw::ready();
+    for command in [0, 11, 12, 14, 17, 18, 19, 255, 65535] {
+        assert_eq!(raw.errno(command, &[], &[]), EOPNOTSUPP, "{command}");
+    }
+    assert_eq!(raw.errno(16, &words(&[8, 1 | 1 << 16 | 1 << 18]), &[]), ENOTTY);
+    assert_eq!(raw.errno(1, &qemu_version(), &[]), EINVAL, "a second VERSION");
+    assert_eq!(raw.errno(13, &[], &[]), 0);
+    assert_eq!(raw.model.told(), [Told::Reset]);
+}
+
+#[test]
+fn an_access_larger_than_the_limit_or_past_the_last_address_never_reaches_the_device() {
+    let mut raw = Raw::ready();
+    assert_eq!(raw.errno(9, &words(&[0, 0, 3, 1 << 16]), &[]), 0);
+    assert_eq!(raw.errno(9, &words(&[0, 0, 3, (1 << 20) + 1]), &[]), EINVAL);
+    assert_eq!(raw.errno(9, &words(&[u32::MAX, u32::MAX, 3, 4]), &[]), EINVAL);
+    assert_eq!(raw.errno(10, &words(&[0, 0, 0, 4]), &[]), EINVAL, "a write without its data");
+    assert_eq!(raw.errno(9, &words(&[0, 0, 3, 0]), &[]), 0, "nothing of anything");
+    assert_eq!(raw.model.told(), [Told::Read(3, 0, 1 << 16)]);
+}

@@ -1,0 +1,213 @@
+//! Interrupts against a model of a few lines, in every order of a few steps, and from several threads.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nicety_vfio_user::codec::irqs::{INTX, MSIX};
+use nicety_vfio_user::{Errno, Interrupts, IrqAction, IrqData, IrqLayout, IrqSet};
+
+use crate::kit::{event, take};
+
+fn copy(fd: &OwnedFd) -> OwnedFd {
+    fd.try_clone().unwrap()
+}
+
+fn set(index: u32, action: IrqAction, data: IrqData<'_>) -> IrqSet<'_> {
+    IrqSet { index, start: 0, count: 1, action, data }
+}
+
+fn layout() -> IrqLayout {
+    IrqLayout { intx: true, msi: 1, msix: 70, unmask_eventfd: true }
+}
+
+/// Calls `visit` with every sequence of `length` out of `steps`.
+fn every_sequence<T: Copy>(steps: &[T], length: usize, mut visit: impl FnMut(&[T])) {
+    let mut digits = vec![0; length];
+    loop {
+        visit(&digits.iter().map(|d| steps[*d]).collect::<Vec<_>>());
+        let Some(at) = digits.iter().rposition(|d| d + 1 < steps.len()) else { return };
+        digits[at] += 1;
+        digits[at + 1..].fill(0);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    Raise,
+    Mask,
+    Unmask,
+    TableMask,
+    TableUnmask,
+    Connect,
+    Disconnect,
+    Disable,
+    Forget,
+}
+
+#[test]
+fn every_sequence_of_five_steps_on_a_vector_gives_the_models_interrupts() {
+    use Step::*;
+    let steps = [Raise, Mask, Unmask, TableMask, TableUnmask, Connect, Disconnect, Disable, Forget];
+    let fd = event();
+    every_sequence(&steps, 5, |sequence| {
+        let irqs = Interrupts::new(IrqLayout { msix: 1, ..IrqLayout::default() });
+        // The model: is it open; is something owed; what must have arrived.
+        let (mut connected, mut masked, mut table, mut owed, mut arrived) = (false, false, false, false, 0u64);
+        for step in sequence {
+            match step {
+                Raise => {
+                    irqs.raise_msix(0);
+                    owed = true;
+                }
+                Mask => irqs.apply(set(MSIX, IrqAction::Mask, IrqData::All)).unwrap(),
+                Unmask => irqs.apply(set(MSIX, IrqAction::Unmask, IrqData::All)).unwrap(),
+                TableMask => irqs.mask_msix(0, true),
+                TableUnmask => irqs.mask_msix(0, false),
+                Connect => irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd)]))).unwrap(),
+                Disconnect => irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Disconnect)).unwrap(),
+                Disable => irqs.apply(IrqSet::disable(MSIX)).unwrap(),
+                Forget => irqs.reset(),
+            }
+            match step {
+                Raise | Forget => owed = *step == Raise,
+                Mask | Unmask => masked = *step == Mask,
+                TableMask | TableUnmask => table = *step == TableMask,
+                Connect | Disconnect => connected = *step == Connect,
+                Disable => (connected, masked) = (false, false),
+            }
+            if owed && connected && !masked && !table {
+                owed = false;
+                arrived += 1;
+            }
+            assert_eq!(irqs.pending_msix(0), u64::from(owed), "{sequence:?}");
+        }
+        assert_eq!(take(&fd), arrived, "{sequence:?}");
+        assert_eq!(irqs.counters().delivered, arrived, "{sequence:?}");
+    });
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wire {
+    Up,
+    Down,
+    Mask,
+    Unmask,
+    Signal,
+    Connect,
+    Disable,
+}
+
+#[test]
+fn every_sequence_of_five_steps_on_the_line_gives_the_models_interrupts() {
+    use Wire::*;
+    let (fd, resample) = (event(), event());
+    every_sequence(&[Up, Down, Mask, Unmask, Signal, Connect, Disable], 5, |sequence| {
+        let irqs = Interrupts::new(layout());
+        irqs.apply(set(INTX, IrqAction::Unmask, IrqData::Connect(vec![copy(&resample)]))).unwrap();
+        let (mut connected, mut masked, mut level, mut resampled, mut arrived) = (false, false, false, true, 0u64);
+        for step in sequence {
+            match step {
+                Up | Down => {
+                    level = *step == Up;
+                    irqs.set_line(level);
+                }
+                Mask => irqs.apply(set(INTX, IrqAction::Mask, IrqData::All)).unwrap(),
+                Unmask => irqs.apply(set(INTX, IrqAction::Unmask, IrqData::All)).unwrap(),
+                Signal => {
+                    rustix::io::write(&resample, &1u64.to_ne_bytes()).unwrap();
+                    irqs.unmask_signalled();
+                    assert_eq!(take(&resample), u64::from(!resampled), "{sequence:?}");
+                }
+                Connect => irqs.apply(set(INTX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd)]))).unwrap(),
+                Disable => irqs.apply(IrqSet::disable(INTX)).unwrap(),
+            }
+            match step {
+                Mask => masked = true,
+                Unmask => masked = false,
+                Signal => masked &= !resampled,
+                Connect => connected = true,
+                Disable => (connected, masked, resampled) = (false, false, false),
+                Up | Down => {}
+            }
+            if level && connected && !masked {
+                masked = true;
+                arrived += 1;
+            }
+        }
+        assert_eq!(take(&fd), arrived, "{sequence:?}");
+        assert_eq!(irqs.line(), level);
+    });
+}
+
+#[test]
+fn raises_from_two_threads_while_a_third_masks_are_neither_lost_nor_doubled() {
+    let irqs = Arc::new(Interrupts::new(layout()));
+    let fd = event();
+    irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd)]))).unwrap();
+    let (raised, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let raisers: Vec<_> = (0..2)
+        .map(|_| {
+            let (irqs, raised) = (Arc::clone(&irqs), Arc::clone(&raised));
+            std::thread::spawn(move || {
+                for _ in 0..20_000 {
+                    irqs.raise_msix(0);
+                    raised.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let masker = {
+        let (irqs, stop) = (Arc::clone(&irqs), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                irqs.apply(set(MSIX, IrqAction::Mask, IrqData::All)).unwrap();
+                irqs.apply(set(MSIX, IrqAction::Unmask, IrqData::All)).unwrap();
+            }
+        })
+    };
+    raisers.into_iter().for_each(|t| t.join().unwrap());
+    stop.store(true, Ordering::Relaxed);
+    masker.join().unwrap();
+    let counters = irqs.counters();
+    assert_eq!(take(&fd), counters.delivered);
+    assert_eq!(irqs.pending_msix(0), 0);
+    assert_eq!(
+        counters.delivered + counters.merged,
+        raised.load(Ordering::Relaxed),
+        "each arrived or joined one that did"
+    );
+    assert_eq!(counters.failed, 0);
+}
+
+#[test]
+fn the_pending_array_has_a_bit_for_each_vector_in_words_of_64() {
+    let irqs = Interrupts::new(layout());
+    for vector in [0, 63, 64, 69, 70, 65535] {
+        irqs.raise_msix(vector);
+    }
+    assert_eq!(irqs.pending_msix(0), 1 << 63 | 1);
+    assert_eq!(irqs.pending_msix(1), 1 << 5 | 1);
+    assert_eq!((irqs.pending_msix(2), irqs.pending_msix(u16::MAX)), (0, 0));
+}
+
+#[test]
+fn a_full_eventfd_counts_as_signalled_and_nobody_waits_for_its_reader() {
+    let irqs = Interrupts::new(layout());
+    // Blocking, as a careless client would make it.
+    let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd)]))).unwrap();
+    rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    assert!(irqs.raise_msix(0));
+    assert_eq!(take(&fd), u64::MAX - 1);
+}
+
+#[test]
+fn mask_eventfds_and_an_unwatched_unmask_eventfd_are_refused() {
+    let irqs = Interrupts::new(IrqLayout { unmask_eventfd: false, ..layout() });
+    let connect = || IrqData::Connect(vec![event()]);
+    assert_eq!(irqs.apply(set(INTX, IrqAction::Mask, connect())), Err(Errno::INVAL));
+    assert_eq!(irqs.apply(set(INTX, IrqAction::Unmask, connect())), Err(Errno::INVAL));
+    assert_eq!(irqs.apply(set(MSIX, IrqAction::Unmask, connect())), Err(Errno::INVAL));
+    assert!(irqs.unmask_eventfd().is_none());
+}

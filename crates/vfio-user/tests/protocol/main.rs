@@ -1,0 +1,12 @@
+//! The protocol from outside: our own client, another one, bytes made by hand, and peers that mean no good
+//! (vfio-user.rst).
+
+mod bytes;
+mod client_and_server;
+mod descriptors;
+mod dma_messages;
+mod hostile;
+mod interrupts;
+mod kit;
+mod listener;
+mod other_client;

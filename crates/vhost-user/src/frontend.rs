@@ -1,0 +1,225 @@
+//! The other side: a minimal front end, for guests in this process and for tests.
+//!
+//! It connects, agrees on features, shares memory files, places rings and hands out their bells. Rings and frames are
+//! its user's own.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use nicety_adapter::RingPlace;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::bell::Bell;
+use crate::memory::Region;
+use crate::protocol::{F_PROTOCOL_FEATURES, NEED_REPLY, ProtocolFeatures, Request, VERSION};
+use crate::wire::{self, Message, WireError};
+
+/// How far this front end's own addresses lie from the guest's: they need only differ, and be told.
+const USER_OFFSET: u64 = 0x5000_0000_0000;
+
+/// Why a front end could not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrontendError {
+    /// The socket could not be reached, or failed.
+    #[error("{path}: {errno}")]
+    Connect {
+        /// The socket.
+        path: String,
+        /// Why.
+        errno: Errno,
+    },
+    /// The conversation broke.
+    #[error("the back end: {0}")]
+    Wire(String),
+    /// The back end refused a request.
+    #[error("the back end refused {0:?}")]
+    Refused(Request),
+    /// Its answer was not one.
+    #[error("the back end's answer to {0:?} makes no sense")]
+    Answer(Request),
+    /// The system refused.
+    #[error(transparent)]
+    Os(#[from] std::io::Error),
+}
+
+/// Guest memory to share.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared<'a> {
+    /// First guest-physical address.
+    pub base: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The file.
+    pub fd: BorrowedFd<'a>,
+    /// First byte in the file.
+    pub offset: u64,
+}
+
+/// The bells of a started ring.
+#[derive(Debug)]
+pub struct Bells {
+    /// To ring when buffers were added.
+    pub kick: Bell,
+    /// Rung when buffers came back.
+    pub call: Bell,
+}
+
+impl Bells {
+    /// Waits for a call. False when the time is over.
+    pub fn wait(&self, most: Duration) -> Result<bool, Errno> {
+        let until = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        poll(&mut [PollFd::new(&self.call, PollFlags::IN)], Some(&until))?;
+        Ok(self.call.clear())
+    }
+}
+
+/// A connection to a back end.
+#[derive(Debug)]
+pub struct Frontend {
+    socket: OwnedFd,
+    protocol: ProtocolFeatures,
+}
+
+impl Frontend {
+    /// Connects to a back end's socket.
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self, FrontendError> {
+        let path = path.as_ref();
+        let connected = (|| {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+            connect(&socket, &SocketAddrUnix::new(path)?)?;
+            Ok(socket)
+        })();
+        let failed = |errno| FrontendError::Connect { path: path.display().to_string(), errno };
+        Ok(Self::from_socket(connected.map_err(failed)?))
+    }
+
+    /// On a connected socket.
+    pub fn from_socket(socket: OwnedFd) -> Self {
+        Self { socket, protocol: ProtocolFeatures::default() }
+    }
+
+    /// Takes those of the wanted features that are on offer; returns them. Protocol features: all that both know.
+    pub fn negotiate(&mut self, wanted: u64) -> Result<u64, FrontendError> {
+        self.tell(Request::SetOwner, &[], &[])?;
+        let offered = self.ask(Request::GetFeatures)?;
+        let mut taken = offered & wanted & !F_PROTOCOL_FEATURES;
+        if offered & F_PROTOCOL_FEATURES != 0 {
+            let both = self.ask(Request::GetProtocolFeatures)? & ProtocolFeatures::OFFERED.0;
+            self.tell(Request::SetProtocolFeatures, &both.to_ne_bytes(), &[])?;
+            self.protocol = ProtocolFeatures(both);
+            taken |= F_PROTOCOL_FEATURES;
+        }
+        self.tell(Request::SetFeatures, &taken.to_ne_bytes(), &[])?;
+        Ok(taken & !F_PROTOCOL_FEATURES)
+    }
+
+    /// Queue pairs that the back end has.
+    pub fn queue_pairs(&mut self) -> Result<u64, FrontendError> {
+        self.ask(Request::GetQueueNum)
+    }
+
+    /// Shares the guest's memory, in place of what was shared before.
+    pub fn share(&mut self, memory: &[Shared<'_>]) -> Result<(), FrontendError> {
+        let mut body = (memory.len() as u32).to_ne_bytes().to_vec();
+        body.extend([0; 4]);
+        for Shared { base, len, offset, .. } in memory {
+            let region = Region { guest: *base, len: *len, user: base.wrapping_add(USER_OFFSET), offset: *offset };
+            body.extend(region.bytes());
+        }
+        let fds: Vec<BorrowedFd<'_>> = memory.iter().map(|shared| shared.fd).collect();
+        self.tell(Request::SetMemTable, &body, &fds)
+    }
+
+    /// Starts a ring at a guest-physical place, and enables it.
+    pub fn start(&mut self, ring: u16, place: RingPlace, base: u16) -> Result<Bells, FrontendError> {
+        let bells = Bells {
+            kick: Bell::new().map_err(std::io::Error::from)?,
+            call: Bell::new().map_err(std::io::Error::from)?,
+        };
+        let number = u32::from(ring);
+        self.tell(Request::SetVringNum, &pair(number, place.size.into()), &[])?;
+        self.tell(Request::SetVringBase, &pair(number, base.into()), &[])?;
+        let mut addresses = pair(number, 0);
+        for address in [place.descriptors, place.device, place.driver] {
+            addresses.extend(address.wrapping_add(USER_OFFSET).to_ne_bytes());
+        }
+        addresses.extend([0; 8]);
+        self.tell(Request::SetVringAddr, &addresses, &[])?;
+        self.tell(Request::SetVringCall, &u64::from(ring).to_ne_bytes(), &[bells.call.as_fd()])?;
+        self.tell(Request::SetVringKick, &u64::from(ring).to_ne_bytes(), &[bells.kick.as_fd()])?;
+        if self.protocol != ProtocolFeatures::default() {
+            self.enable(ring, true)?;
+        }
+        Ok(bells)
+    }
+
+    /// Enables or disables a ring.
+    pub fn enable(&mut self, ring: u16, on: bool) -> Result<(), FrontendError> {
+        self.tell(Request::SetVringEnable, &pair(ring.into(), on.into()), &[])
+    }
+
+    /// Stops a ring; returns where it stood.
+    pub fn stop(&mut self, ring: u16) -> Result<u16, FrontendError> {
+        let reply = self.exchange(Request::GetVringBase, &pair(ring.into(), 0), &[])?;
+        let base = reply.get(4..6).and_then(|bytes| bytes.try_into().ok());
+        base.map(u16::from_ne_bytes).ok_or(FrontendError::Answer(Request::GetVringBase))
+    }
+
+    /// Reads configuration space.
+    pub fn config(&mut self, offset: u32, data: &mut [u8]) -> Result<(), FrontendError> {
+        let mut body = pair(offset, data.len() as u32);
+        body.extend([0; 4]);
+        body.extend(std::iter::repeat_n(0, data.len()));
+        let reply = self.exchange(Request::GetConfig, &body, &[])?;
+        let bytes = reply.get(12..).filter(|bytes| bytes.len() == data.len());
+        data.copy_from_slice(bytes.ok_or(FrontendError::Answer(Request::GetConfig))?);
+        Ok(())
+    }
+
+    /// Resets the device.
+    pub fn reset(&mut self) -> Result<(), FrontendError> {
+        self.tell(Request::ResetDevice, &[], &[])
+    }
+
+    fn ask(&mut self, request: Request) -> Result<u64, FrontendError> {
+        let reply = self.exchange(request, &[], &[])?;
+        let number = reply.try_into().map_err(|_| FrontendError::Answer(request))?;
+        Ok(u64::from_ne_bytes(number))
+    }
+
+    fn exchange(&mut self, request: Request, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Vec<u8>, FrontendError> {
+        self.send(request, VERSION, body, fds)?;
+        self.reply(request)
+    }
+
+    /// Sends a request, and hears how it went if the back end can say.
+    fn tell(&mut self, request: Request, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrontendError> {
+        if !self.protocol.has(ProtocolFeatures::REPLY_ACK) {
+            return self.send(request, VERSION, body, fds);
+        }
+        self.send(request, VERSION | NEED_REPLY, body, fds)?;
+        if self.reply(request)? == [0; 8] { Ok(()) } else { Err(FrontendError::Refused(request)) }
+    }
+
+    fn send(&mut self, request: Request, flags: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrontendError> {
+        wire::send(self.socket.as_fd(), request as u32, flags, body, fds).map_err(broken)
+    }
+
+    fn reply(&mut self, request: Request) -> Result<Vec<u8>, FrontendError> {
+        let reply = Message::receive(self.socket.as_fd()).map_err(broken)?;
+        if reply.code == request as u32 { Ok(reply.body) } else { Err(FrontendError::Answer(request)) }
+    }
+}
+
+fn broken(error: WireError) -> FrontendError {
+    FrontendError::Wire(error.to_string())
+}
+
+/// Two 32-bit numbers.
+fn pair(first: u32, second: u32) -> Vec<u8> {
+    [first.to_ne_bytes(), second.to_ne_bytes()].concat()
+}

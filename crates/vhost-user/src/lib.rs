@@ -1,0 +1,33 @@
+//! The vhost-user transport (QEMU, docs/interop/vhost-user.rst): how a VMM, DPDK's virtio-user, or User-Mode Linux
+//! reaches an adapter that is virtio rings.
+//!
+//! ```text
+//! front end ── UNIX socket ──► Session (a thread)  ── Port ──► the adapter's RingFace, under its port's lock
+//!    │                          messages, few                  memory map, rings placed
+//!    └── memory file, kick and call descriptors ──────────────► the port's worker: frames, no messages
+//! ```
+//!
+//! - [`Listener`]: the socket in the file system.
+//! - [`Session`]: one connection. It blocks in its own thread: a front end that sends half a message stops nobody else.
+//! - [`Port`]: what the daemon does for a session.
+//! - [`Bell`]: a kick or call descriptor, eventfd or socket, that never blocks whoever rings it.
+//! - [`frontend`]: the other side, for guests in this process and for tests.
+//!
+//! **Not implemented**, and not offered: dirty page logs (so no live migration), in-flight tracking (a network device
+//! resumes from its used index), requests of the back end's own, packed rings' in-band notifications, postcopy.
+#![forbid(unsafe_code)]
+
+mod bell;
+pub mod frontend;
+mod listener;
+mod memory;
+mod port;
+mod protocol;
+mod session;
+mod wire;
+
+pub use bell::Bell;
+pub use listener::{Accepted, ListenError, Listener, MAX_PATH, PeerCredentials};
+pub use port::{Kick, Port};
+pub use protocol::{ProtocolFeatures, Request};
+pub use session::{Closer, Ended, Refusal, Session};

@@ -1,0 +1,103 @@
+//! The front end's memory: regions, and its own addresses in them ("Memory regions description").
+//!
+//! Descriptors hold guest-physical addresses, but SET_VRING_ADDR names rings by addresses in the front end's own
+//! process: both are in each region's description.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nicety_memory::{Map, MapError, Mapping, Rights};
+
+use crate::protocol::{Fields, REGIONS_MOST};
+
+/// One region, as the front end describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    /// Guest-physical address.
+    pub guest: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Address in the front end's process.
+    pub user: u64,
+    /// First byte in the file.
+    pub offset: u64,
+}
+
+impl Region {
+    pub fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let (guest, len, user, offset) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
+        let region = Self { guest, len, user, offset };
+        let ends = [guest, user, offset].map(|start| start.checked_add(len));
+        (len > 0 && ends.iter().all(Option::is_some)).then_some(region)
+    }
+
+    pub fn bytes(&self) -> [u8; 32] {
+        let mut out = [0; 32];
+        for (i, word) in [self.guest, self.len, self.user, self.offset].into_iter().enumerate() {
+            out[8 * i..8 * i + 8].copy_from_slice(&word.to_ne_bytes());
+        }
+        out
+    }
+
+    fn map(&self, fd: OwnedFd) -> Result<Arc<Mapping>, MapError> {
+        Ok(Arc::new(Mapping::of_file(fd, self.offset, self.len, true)?))
+    }
+}
+
+/// All regions of a front end, and the map of them.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    regions: Vec<Region>,
+    map: Arc<Map>,
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        Self { regions: Vec::new(), map: Map::empty() }
+    }
+
+    /// SET_MEM_TABLE: replaces all, or changes nothing.
+    pub fn replace(&mut self, regions: Vec<Region>, fds: Vec<OwnedFd>) -> Result<(), MapError> {
+        if regions.len() > REGIONS_MOST {
+            return Err(MapError::TooMany);
+        }
+        let mut map = Map::default();
+        for (region, fd) in regions.iter().zip(fds) {
+            map = map.with(region.guest, region.map(fd)?, Rights::BOTH)?;
+        }
+        (self.regions, self.map) = (regions, Arc::new(map));
+        Ok(())
+    }
+
+    /// ADD_MEM_REG.
+    pub fn add(&mut self, region: Region, fd: OwnedFd) -> Result<(), MapError> {
+        if self.regions.len() >= REGIONS_MOST {
+            return Err(MapError::TooMany);
+        }
+        self.map = Arc::new(self.map.with(region.guest, region.map(fd)?, Rights::BOTH)?);
+        self.regions.push(region);
+        Ok(())
+    }
+
+    /// REM_MEM_REG: the offset in the file is not compared, as the specification says.
+    pub fn remove(&mut self, region: Region) -> Result<(), MapError> {
+        let same = |r: &Region| (r.guest, r.len, r.user) == (region.guest, region.len, region.user);
+        let unknown = MapError::Unknown { base: region.guest, len: region.len };
+        let at = self.regions.iter().position(same).ok_or(unknown)?;
+        self.map = Arc::new(self.map.without(region.guest, region.len)?);
+        self.regions.remove(at);
+        Ok(())
+    }
+
+    pub fn map(&self) -> &Arc<Map> {
+        &self.map
+    }
+
+    /// The guest-physical address of an address in the front end's process.
+    pub fn guest_address(&self, user: u64) -> Option<u64> {
+        self.regions.iter().find_map(|region| {
+            let into = user.checked_sub(region.user)?;
+            (into < region.len).then_some(region.guest + into)
+        })
+    }
+}

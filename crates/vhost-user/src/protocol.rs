@@ -1,0 +1,130 @@
+//! The numbers of the protocol (docs/interop/vhost-user.rst: "Message Specification", "Protocol features",
+//! "Front-end message types").
+
+/// Bytes of a message's header.
+pub(crate) const HEADER_BYTES: usize = 12;
+/// Bytes of a body at most: configuration space of 4 KiB with its header is the longest that a front end sends.
+pub(crate) const BODY_MOST: usize = 4096 + 64;
+/// Descriptors with one message at most. The specification allows 8.
+pub(crate) const FDS_MOST: usize = 32;
+/// Memory regions of one front end at most (QEMU uses at most 512, and asks).
+pub(crate) const REGIONS_MOST: usize = 128;
+/// Flag bits 0–1: the version.
+pub(crate) const VERSION_MASK: u32 = 3;
+/// The version.
+pub(crate) const VERSION: u32 = 1;
+/// Flag: a reply.
+pub(crate) const REPLY: u32 = 1 << 2;
+/// Flag: the sender wants to know how it went.
+pub(crate) const NEED_REPLY: u32 = 1 << 3;
+/// Virtio feature bit that says that there are protocol features, and that rings start disabled.
+pub(crate) const F_PROTOCOL_FEATURES: u64 = 1 << 30;
+/// In the payload of SET_VRING_KICK, CALL and ERR: no descriptor comes.
+pub(crate) const NO_FD: u64 = 1 << 8;
+
+/// Bits that both sides agree on about the protocol itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProtocolFeatures(pub u64);
+
+impl ProtocolFeatures {
+    /// Several queues.
+    pub const MQ: Self = Self(1 << 0);
+    /// Any request may ask for a reply.
+    pub const REPLY_ACK: Self = Self(1 << 3);
+    /// The front end tells its MTU.
+    pub const MTU: Self = Self(1 << 4);
+    /// Configuration space is read from here.
+    pub const CONFIG: Self = Self(1 << 9);
+    /// The device can be reset without a new connection.
+    pub const RESET_DEVICE: Self = Self(1 << 13);
+    /// Memory regions come and go one by one.
+    pub const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
+    /// The device status is told.
+    pub const STATUS: Self = Self(1 << 16);
+    /// All that a [`Session`](crate::Session) offers.
+    pub const OFFERED: Self = Self(
+        Self::MQ.0
+            | Self::REPLY_ACK.0
+            | Self::MTU.0
+            | Self::CONFIG.0
+            | Self::RESET_DEVICE.0
+            | Self::CONFIGURE_MEM_SLOTS.0
+            | Self::STATUS.0,
+    );
+
+    /// Whether all of `other` are in it.
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+macro_rules! requests {
+    ($($name:ident = $code:literal,)+) => {
+        /// What a front end asks for; named as the specification names it.
+        #[allow(missing_docs)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Request {
+            $($name = $code,)+
+        }
+
+        impl Request {
+            /// By its number.
+            pub fn from_code(code: u32) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$name),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+requests! {
+    GetFeatures = 1,
+    SetFeatures = 2,
+    SetOwner = 3,
+    ResetOwner = 4,
+    SetMemTable = 5,
+    SetVringNum = 8,
+    SetVringAddr = 9,
+    SetVringBase = 10,
+    GetVringBase = 11,
+    SetVringKick = 12,
+    SetVringCall = 13,
+    SetVringErr = 14,
+    GetProtocolFeatures = 15,
+    SetProtocolFeatures = 16,
+    GetQueueNum = 17,
+    SetVringEnable = 18,
+    NetSetMtu = 20,
+    GetConfig = 24,
+    SetConfig = 25,
+    ResetDevice = 34,
+    GetMaxMemSlots = 36,
+    AddMemReg = 37,
+    RemMemReg = 38,
+    SetStatus = 39,
+    GetStatus = 40,
+}
+
+/// A body, read field by field (host byte order, as the specification has it).
+pub(crate) struct Fields<'a>(pub &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub fn u32(&mut self) -> Option<u32> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_ne_bytes(*bytes))
+    }
+
+    pub fn u64(&mut self) -> Option<u64> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_ne_bytes(*bytes))
+    }
+
+    /// That was all.
+    pub fn end(&self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}

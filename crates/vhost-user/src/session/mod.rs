@@ -1,0 +1,380 @@
+//! One front end's connection: its messages, in order (docs/interop/vhost-user.rst, "Communication").
+//!
+//! A message that is refused is answered with a failure if it asked for an answer; if it did not, its sender cannot
+//! know, so the connection ends, and the reason is the session's result.
+
+mod rings;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use nicety_memory::{Map, MapError};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::net::{Shutdown, shutdown};
+
+use crate::memory::Region;
+use crate::port::{Kick, Port};
+use crate::protocol::{F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY, Request};
+use crate::wire::{self, Message, WireError};
+use rings::Rings;
+
+/// Where the MTU stands in configuration space (virtio 1.2, 5.1.4), and its feature bit.
+const CONFIG_MTU_AT: u32 = 10;
+const FEATURE_MTU: u128 = 1 << 3;
+
+/// Why a message was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Its body is not what the specification says.
+    #[error("{0:?}: the body is not as specified")]
+    Body(Request),
+    /// It carried another number of descriptors than it should.
+    #[error("{request:?}: {found} descriptors came with it, not {wanted}")]
+    Descriptors {
+        /// The message.
+        request: Request,
+        /// Those that came.
+        found: usize,
+        /// Those that should have.
+        wanted: usize,
+    },
+    /// A descriptor that cannot be rung.
+    #[error("{request:?}: the descriptor is no eventfd, pipe or socket ({errno})")]
+    NoBell {
+        /// The message.
+        request: Request,
+        /// What the system says.
+        errno: rustix::io::Errno,
+    },
+    /// Features that are not offered, or changed while rings run.
+    #[error("features {0:#x} are not offered, or cannot be changed while rings run")]
+    Features(u64),
+    /// No such ring.
+    #[error("there is no ring {ring}; there are {rings}")]
+    Ring {
+        /// The number.
+        ring: u32,
+        /// How many there are.
+        rings: u16,
+    },
+    /// A ring that lies where it cannot.
+    #[error("ring {ring} cannot be started: {why}")]
+    Place {
+        /// The number.
+        ring: u16,
+        /// Why.
+        why: &'static str,
+    },
+    /// Memory that cannot be mapped.
+    #[error("guest memory: {0}")]
+    Memory(#[from] MapError),
+    /// More than this port is for.
+    #[error("an MTU of {asked} was asked for; this port's is {own}")]
+    Mtu {
+        /// By the front end.
+        asked: u64,
+        /// By the port.
+        own: u16,
+    },
+    /// Nothing that is served, or nothing that was agreed on.
+    #[error("request {0} is not served, or was not agreed on")]
+    Unknown(u32),
+}
+
+/// How a session ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The front end closed its connection, between two messages.
+    #[error("the front end has gone")]
+    Gone,
+    /// What came was no message of this protocol, or the socket failed.
+    #[error("{0}")]
+    Wire(String),
+    /// A message was refused whose sender did not ask how it went.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Ends a session from another thread.
+#[derive(Debug)]
+pub struct Closer(OwnedFd);
+
+impl Closer {
+    /// The session's [`Session::run`] returns soon.
+    pub fn close(&self) {
+        // A connection that is closed already is what is wanted.
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+/// One connection. Lives in a thread of its own.
+pub struct Session {
+    socket: OwnedFd,
+    port: Arc<dyn Port>,
+    rings: Rings,
+    protocol: ProtocolFeatures,
+    /// As taken, bit 30 included.
+    features: u64,
+    status: u8,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { socket: _, port: _, rings, protocol, features, status } = self;
+        let mut out = f.debug_struct("Session");
+        out.field("rings", rings).field("protocol", protocol).field("features", features).field("status", status);
+        out.finish()
+    }
+}
+
+/// What a message wants answered.
+enum Answer {
+    /// Nothing, but how it went if it asked.
+    Done,
+    /// This body, always.
+    Body(Vec<u8>),
+}
+
+impl Session {
+    /// A session on a connected socket.
+    pub fn new(socket: OwnedFd, port: Arc<dyn Port>) -> Result<Self, std::io::Error> {
+        let flags = fcntl_getfl(&socket)?;
+        fcntl_setfl(&socket, flags - OFlags::NONBLOCK)?;
+        let mut count = 0;
+        port.with(&mut |face, _| count = face.rings());
+        let (protocol, features, status) = (ProtocolFeatures::default(), 0, 0);
+        Ok(Self { socket, port, rings: Rings::new(count), protocol, features, status })
+    }
+
+    /// What ends it from outside.
+    pub fn closer(&self) -> Result<Closer, std::io::Error> {
+        Ok(Closer(self.socket.try_clone()?))
+    }
+
+    /// Serves the connection until it ends; then the rings are stopped, the memory is let go and the port is told.
+    pub fn run(mut self) -> Ended {
+        self.forget();
+        let ended = loop {
+            if let Err(ended) = self.turn() {
+                break ended;
+            }
+        };
+        // A closer may still hold the socket: the front end shall know all the same. It may have gone already.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        self.forget();
+        self.port.set_memory(Map::empty());
+        for ring in 0..self.rings.count() {
+            self.port.set_call(ring, None);
+            self.port.set_err(ring, None);
+        }
+        self.port.disconnected();
+        ended
+    }
+
+    /// One message.
+    fn turn(&mut self) -> Result<(), Ended> {
+        let message = Message::receive(self.socket.as_fd()).map_err(ended)?;
+        let (code, asked) = (message.code, message.needs_reply() && self.protocol.has(ProtocolFeatures::REPLY_ACK));
+        let answer = match self.serve(message) {
+            Ok(Answer::Body(body)) => Message::reply(code, body),
+            Ok(Answer::Done) if asked => Message::reply(code, 0u64.to_ne_bytes().to_vec()),
+            Ok(Answer::Done) => return Ok(()),
+            Err(refusal) if asked => {
+                self.port.refused(&refusal);
+                Message::reply(code, 1u64.to_ne_bytes().to_vec())
+            }
+            Err(refusal) => return Err(refusal.into()),
+        };
+        wire::send(self.socket.as_fd(), answer.code, answer.flags, &answer.body, &[]).map_err(ended)
+    }
+
+    fn serve(&mut self, message: Message) -> Result<Answer, Refusal> {
+        let Message { code, flags, body, fds } = message;
+        let request = Request::from_code(code).filter(|_| flags & REPLY == 0).ok_or(Refusal::Unknown(code))?;
+        let needed = match request {
+            Request::GetQueueNum => ProtocolFeatures::MQ,
+            Request::NetSetMtu => ProtocolFeatures::MTU,
+            Request::GetConfig | Request::SetConfig => ProtocolFeatures::CONFIG,
+            Request::ResetDevice => ProtocolFeatures::RESET_DEVICE,
+            Request::GetMaxMemSlots | Request::AddMemReg | Request::RemMemReg => ProtocolFeatures::CONFIGURE_MEM_SLOTS,
+            Request::SetStatus | Request::GetStatus => ProtocolFeatures::STATUS,
+            _ => ProtocolFeatures::default(),
+        };
+        if !self.protocol.has(needed) {
+            return Err(Refusal::Unknown(code));
+        }
+        match request {
+            Request::SetMemTable => self.set_memory_table(&body, fds)?,
+            Request::AddMemReg => self.add_region(&body, fds)?,
+            Request::RemMemReg => self.remove_region(&body)?,
+            Request::SetVringKick | Request::SetVringCall | Request::SetVringErr => {
+                self.set_bell(request, &body, fds)?
+            }
+            _ if !fds.is_empty() => return Err(Refusal::Descriptors { request, found: fds.len(), wanted: 0 }),
+            Request::GetVringBase => return self.stop_ring(&body).map(Answer::Body),
+            Request::GetConfig => return self.get_config(&body).map(Answer::Body),
+            _ => return self.serve_numbers(request, &body),
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Messages that carry a number, ask for one, or carry nothing.
+    fn serve_numbers(&mut self, request: Request, body: &[u8]) -> Result<Answer, Refusal> {
+        let number = |value: u64| Ok(Answer::Body(value.to_ne_bytes().to_vec()));
+        match request {
+            Request::GetFeatures => return number(self.offer() | F_PROTOCOL_FEATURES),
+            Request::GetProtocolFeatures => return number(ProtocolFeatures::OFFERED.0),
+            Request::GetQueueNum => return number(u64::from(self.rings.count() / 2)),
+            Request::GetMaxMemSlots => return number(REGIONS_MOST as u64),
+            Request::GetStatus => return number(u64::from(self.status)),
+            Request::SetFeatures => self.set_features(number_in(request, body)?)?,
+            Request::SetProtocolFeatures => {
+                let asked = ProtocolFeatures(number_in(request, body)?);
+                if !ProtocolFeatures::OFFERED.has(asked) {
+                    return Err(Refusal::Features(asked.0));
+                }
+                self.protocol = asked;
+            }
+            Request::SetVringNum | Request::SetVringBase | Request::SetVringEnable => {
+                self.set_ring_number(request, body)?;
+            }
+            Request::SetVringAddr => self.set_ring_addresses(body)?,
+            Request::NetSetMtu => self.check_mtu(number_in(request, body)?)?,
+            Request::SetStatus => {
+                self.status = number_in(request, body)? as u8;
+                // Status 0 is a reset by the driver.
+                if self.status == 0 {
+                    self.stop_all();
+                }
+            }
+            Request::ResetDevice => self.forget(),
+            // SET_OWNER has no effect with one front end per socket. The specification advises to ignore RESET_OWNER.
+            Request::SetOwner | Request::ResetOwner => {}
+            // The driver sets its address through the control queue.
+            _ => return Err(Refusal::Unknown(request as u32)),
+        }
+        Ok(Answer::Done)
+    }
+
+    /// The device's features, as far as this protocol's field can name them.
+    fn offer(&self) -> u64 {
+        let mut features = 0;
+        self.port.with(&mut |face, _| features = face.features() as u64);
+        features
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
+        let mut taken = false;
+        let device = u128::from(features & !F_PROTOCOL_FEATURES);
+        self.port.with(&mut |face, _| taken = face.take_features(device));
+        if !taken {
+            return Err(Refusal::Features(features));
+        }
+        self.features = features;
+        Ok(())
+    }
+
+    fn check_mtu(&self, asked: u64) -> Result<(), Refusal> {
+        let mut own = u16::MAX;
+        self.port.with(&mut |face, _| {
+            let mut bytes = [0; 2];
+            face.config(CONFIG_MTU_AT, &mut bytes);
+            if face.features() & FEATURE_MTU != 0 {
+                own = u16::from_le_bytes(bytes);
+            }
+        });
+        if asked <= u64::from(own) { Ok(()) } else { Err(Refusal::Mtu { asked, own }) }
+    }
+
+    /// Configuration space: the reply has the size asked for, whatever the device has of it.
+    fn get_config(&self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let refused = Refusal::Body(Request::GetConfig);
+        let mut fields = Fields(body);
+        let header = (|| Some((fields.u32()?, fields.u32()?, fields.u32()?)))();
+        let (offset, size, _flags) = header.ok_or(refused)?;
+        if fields.0.len() != size as usize {
+            return Err(Refusal::Body(Request::GetConfig));
+        }
+        let mut reply = body.to_vec();
+        let (_, data) = reply.split_at_mut(12);
+        self.port.with(&mut |face, _| face.config(offset, data));
+        Ok(reply)
+    }
+
+    fn set_memory_table(&mut self, body: &[u8], fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let request = Request::SetMemTable;
+        let mut fields = Fields(body);
+        let header = fields.u32().zip(fields.u32());
+        let (count, _padding) = header.ok_or(Refusal::Body(request))?;
+        if count as usize != fds.len() {
+            return Err(Refusal::Descriptors { request, found: fds.len(), wanted: count as usize });
+        }
+        let mut regions = Vec::with_capacity(fds.len());
+        for _ in 0..fds.len() {
+            regions.push(Region::read(&mut fields).ok_or(Refusal::Body(request))?);
+        }
+        fields.end().ok_or(Refusal::Body(request))?;
+        self.rings.memory.replace(regions, fds)?;
+        self.memory_changed()
+    }
+
+    fn add_region(&mut self, body: &[u8], fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let request = Request::AddMemReg;
+        let region = single_region(request, body)?;
+        let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors {
+            request,
+            found: fds.len(),
+            wanted: 1,
+        })?;
+        self.rings.memory.add(region, fd)?;
+        self.memory_changed()
+    }
+
+    /// Descriptors that come with it are closed: some front ends send one, and the specification allows for it.
+    fn remove_region(&mut self, body: &[u8]) -> Result<(), Refusal> {
+        self.rings.memory.remove(single_region(Request::RemMemReg, body)?)?;
+        self.memory_changed()
+    }
+
+    /// As before the first message, but for memory and calls.
+    fn forget(&mut self) {
+        self.stop_all();
+        self.rings.forget();
+        (self.features, self.status) = (0, 0);
+        let count = self.rings.count();
+        self.port.with(&mut |face, cx| {
+            for ring in 0..count {
+                face.enable(ring, false, cx);
+            }
+            // No ring runs: nothing can be refused.
+            face.take_features(0);
+        });
+    }
+
+    fn stop_all(&mut self) {
+        for ring in 0..self.rings.count() {
+            self.stop(ring);
+            self.port.set_kick(ring, Kick::Stopped);
+        }
+    }
+}
+
+fn ended(error: WireError) -> Ended {
+    match error {
+        WireError::Closed => Ended::Gone,
+        error => Ended::Wire(error.to_string()),
+    }
+}
+
+fn number_in(request: Request, body: &[u8]) -> Result<u64, Refusal> {
+    Ok(u64::from_ne_bytes(body.try_into().map_err(|_| Refusal::Body(request))?))
+}
+
+fn single_region(request: Request, body: &[u8]) -> Result<Region, Refusal> {
+    let mut fields = Fields(body);
+    let _padding = fields.u64();
+    let region = Region::read(&mut fields);
+    region.filter(|_| fields.end().is_some()).ok_or(Refusal::Body(request))
+}

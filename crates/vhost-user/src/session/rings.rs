@@ -1,0 +1,228 @@
+//! A session's rings: told piece by piece, started when all pieces are there ("Ring states").
+
+use std::os::fd::OwnedFd;
+
+use nicety_adapter::RingPlace;
+
+use super::{Refusal, Session};
+use crate::bell::Bell;
+use crate::memory::Memory;
+use crate::port::Kick;
+use crate::protocol::{F_PROTOCOL_FEATURES, Fields, NO_FD, Request};
+
+/// Where a ring lies in the front end's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Addresses {
+    descriptors: u64,
+    device: u64,
+    driver: u64,
+}
+
+/// What has been told of one ring.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    size: u16,
+    addresses: Option<Addresses>,
+    base: u16,
+    /// SET_VRING_KICK came: it may start.
+    kicked: bool,
+    enabled: bool,
+    /// It runs there.
+    runs: Option<RingPlace>,
+}
+
+/// All rings, and the memory that they lie in.
+#[derive(Debug)]
+pub(super) struct Rings {
+    told: Vec<Told>,
+    pub memory: Memory,
+}
+
+impl Rings {
+    pub fn new(count: u16) -> Self {
+        Self { told: vec![Told::default(); usize::from(count)], memory: Memory::new() }
+    }
+
+    pub fn count(&self) -> u16 {
+        self.told.len() as u16
+    }
+
+    pub fn forget(&mut self) {
+        self.told.fill(Told::default());
+    }
+
+    fn known(&self, ring: u32) -> Result<u16, Refusal> {
+        let known = u16::try_from(ring).ok().filter(|number| *number < self.count());
+        known.ok_or(Refusal::Ring { ring, rings: self.count() })
+    }
+
+    /// Where the ring lies for the guest.
+    fn place(&self, ring: u16) -> Result<Option<RingPlace>, Refusal> {
+        let Some(Told { size: 1.., addresses: Some(addresses), .. }) = self.told.get(usize::from(ring)) else {
+            return Ok(None);
+        };
+        let guest = |user| {
+            let why = "its address lies in none of the memory regions";
+            self.memory.guest_address(user).ok_or(Refusal::Place { ring, why })
+        };
+        let size = self.told.get(usize::from(ring)).map_or(0, |told| told.size);
+        Ok(Some(RingPlace {
+            size,
+            descriptors: guest(addresses.descriptors)?,
+            driver: guest(addresses.driver)?,
+            device: guest(addresses.device)?,
+        }))
+    }
+}
+
+impl Session {
+    fn told(&mut self, ring: u16) -> &mut Told {
+        // Numbers come from `known` or from counting.
+        &mut self.rings.told[usize::from(ring)]
+    }
+
+    /// SET_VRING_NUM, SET_VRING_BASE, SET_VRING_ENABLE.
+    pub(super) fn set_ring_number(&mut self, request: Request, body: &[u8]) -> Result<(), Refusal> {
+        let (ring, number) = state(request, body)?;
+        let ring = self.rings.known(ring)?;
+        match request {
+            Request::SetVringNum => {
+                self.told(ring).size = u16::try_from(number).map_err(|_| Refusal::Body(request))?;
+                self.start(ring)
+            }
+            Request::SetVringBase => {
+                // Packed rings have two indices here; those are not offered.
+                self.told(ring).base = number as u16;
+                Ok(())
+            }
+            _ => {
+                let on = number != 0;
+                self.told(ring).enabled = on;
+                self.port.with(&mut |face, cx| face.enable(ring, on, cx));
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn set_ring_addresses(&mut self, body: &[u8]) -> Result<(), Refusal> {
+        let refused = Refusal::Body(Request::SetVringAddr);
+        let mut fields = Fields(body);
+        let read = (|| {
+            let (ring, flags) = (fields.u32()?, fields.u32()?);
+            let addresses = Addresses { descriptors: fields.u64()?, device: fields.u64()?, driver: fields.u64()? };
+            let _log = fields.u64()?;
+            fields.end()?;
+            // Flag 0 asks for a log of written pages, which is not offered.
+            (flags == 0).then_some((ring, addresses))
+        })();
+        let (ring, addresses) = read.ok_or(refused)?;
+        let ring = self.rings.known(ring)?;
+        self.told(ring).addresses = Some(addresses);
+        self.move_or_start(ring)
+    }
+
+    /// SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR.
+    pub(super) fn set_bell(&mut self, request: Request, body: &[u8], fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let number = super::number_in(request, body)?;
+        let ring = self.rings.known((number & 0xff) as u32)?;
+        let wanted = usize::from(number & NO_FD == 0);
+        if fds.len() != wanted {
+            return Err(Refusal::Descriptors { request, found: fds.len(), wanted });
+        }
+        let bell = fds.into_iter().next().map(Bell::from_fd).transpose();
+        let bell = bell.map_err(|errno| Refusal::NoBell { request, errno })?;
+        match request {
+            Request::SetVringCall => self.port.set_call(ring, bell),
+            Request::SetVringErr => self.port.set_err(ring, bell),
+            _ => {
+                self.port.set_kick(ring, bell.map_or(Kick::Polled, Kick::Bell));
+                self.told(ring).kicked = true;
+                return self.start(ring);
+            }
+        }
+        Ok(())
+    }
+
+    /// GET_VRING_BASE stops the ring.
+    pub(super) fn stop_ring(&mut self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let (ring, _) = state(Request::GetVringBase, body)?;
+        let ring = self.rings.known(ring)?;
+        let base = self.stop(ring);
+        self.port.set_kick(ring, Kick::Stopped);
+        let mut reply = u32::from(ring).to_ne_bytes().to_vec();
+        reply.extend(u32::from(base).to_ne_bytes());
+        Ok(reply)
+    }
+
+    /// Stops a ring; where it stood.
+    pub(super) fn stop(&mut self, ring: u16) -> u16 {
+        let told = self.told(ring);
+        told.kicked = false;
+        if told.runs.take().is_some() {
+            let mut base = 0;
+            self.port.with(&mut |face, cx| base = face.stop(ring, cx));
+            self.told(ring).base = base;
+        }
+        self.told(ring).base
+    }
+
+    /// Starts a ring if all has been told and it does not run yet.
+    fn start(&mut self, ring: u16) -> Result<(), Refusal> {
+        let told = *self.told(ring);
+        if !told.kicked || told.runs.is_some() {
+            return Ok(());
+        }
+        let Some(place) = self.rings.place(ring)? else { return Ok(()) };
+        // Without protocol features there is no SET_VRING_ENABLE: rings start enabled.
+        let enabled = told.enabled || self.features & F_PROTOCOL_FEATURES == 0;
+        let (mut placed, mut started) = (false, false);
+        self.port.with(&mut |face, cx| {
+            placed = face.place(ring, place);
+            started = placed && face.start(ring, told.base, cx);
+            if started {
+                face.enable(ring, enabled, cx);
+            }
+        });
+        match (placed, started) {
+            (_, true) => {
+                self.told(ring).runs = Some(place);
+                Ok(())
+            }
+            (false, _) => Err(Refusal::Place { ring, why: "its size is no power of two, or it is misaligned" }),
+            (true, _) => Err(Refusal::Place { ring, why: "it does not lie within one memory region" }),
+        }
+    }
+
+    /// A running ring goes where it is now said to be.
+    fn move_or_start(&mut self, ring: u16) -> Result<(), Refusal> {
+        let Some(runs) = self.told(ring).runs else { return self.start(ring) };
+        let place = self.rings.place(ring);
+        if place.as_ref().is_ok_and(|place| *place == Some(runs)) {
+            return Ok(());
+        }
+        self.stop(ring);
+        self.told(ring).kicked = true;
+        place?;
+        self.start(ring)
+    }
+
+    /// The port gets the new map; rings whose addresses now mean another place move there, and those that lie nowhere
+    /// stop.
+    pub(super) fn memory_changed(&mut self) -> Result<(), Refusal> {
+        self.port.set_memory(self.rings.memory.map().clone());
+        let mut worst = Ok(());
+        for ring in 0..self.rings.count() {
+            if self.told(ring).runs.is_some() {
+                worst = worst.and(self.move_or_start(ring));
+            }
+        }
+        worst
+    }
+}
+
+/// `struct vhost_vring_state`: a ring and a number.
+fn state(request: Request, body: &[u8]) -> Result<(u32, u32), Refusal> {
+    let mut fields = Fields(body);
+    let read = fields.u32().zip(fields.u32());
+    read.filter(|_| fields.end().is_some()).ok_or(Refusal::Body(request))
+}

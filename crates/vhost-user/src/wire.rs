@@ -1,0 +1,128 @@
+//! Messages on the socket: a header, a body, descriptors. Blocking, for a thread of its own.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+use crate::protocol::{BODY_MOST, FDS_MOST, Fields, HEADER_BYTES, NEED_REPLY, REPLY, VERSION, VERSION_MASK};
+
+/// Why no message could be read or sent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WireError {
+    /// Between two messages: the end of the conversation.
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error("the peer closed the connection within a message")]
+    Cut,
+    #[error("a message of {0} bytes; the longest known has {BODY_MOST}")]
+    TooLong(u32),
+    #[error("header flags {0:#x}: not version {VERSION} of the protocol")]
+    Version(u32),
+    #[error("more than {FDS_MOST} descriptors with one message")]
+    TooManyFds,
+    #[error("the socket: {0}")]
+    Os(#[from] Errno),
+}
+
+/// One message.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub code: u32,
+    pub flags: u32,
+    pub body: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Message {
+    pub fn needs_reply(&self) -> bool {
+        self.flags & NEED_REPLY != 0
+    }
+
+    /// Waits for a whole message.
+    pub fn receive(socket: BorrowedFd<'_>) -> Result<Self, WireError> {
+        let mut header = [0; HEADER_BYTES];
+        let mut fds = Vec::new();
+        fill(socket, &mut header, &mut fds, true)?;
+        let mut fields = Fields(&header);
+        let mut next = || fields.u32().unwrap_or(0);
+        let (code, flags, len) = (next(), next(), next());
+        if flags & VERSION_MASK != VERSION {
+            return Err(WireError::Version(flags));
+        }
+        if len as usize > BODY_MOST {
+            return Err(WireError::TooLong(len));
+        }
+        let mut body = vec![0; len as usize];
+        fill(socket, &mut body, &mut fds, false)?;
+        Ok(Self { code, flags, body, fds })
+    }
+
+    /// The same request answered.
+    pub fn reply(code: u32, body: Vec<u8>) -> Self {
+        Self { code, flags: VERSION | REPLY, body, fds: Vec::new() }
+    }
+}
+
+/// Fills `buffer`, taking descriptors wherever they come: some peers send a header and its body apart.
+fn fill(socket: BorrowedFd<'_>, mut buffer: &mut [u8], fds: &mut Vec<OwnedFd>, may_end: bool) -> Result<(), WireError> {
+    let whole = buffer.len();
+    while !buffer.is_empty() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MOST))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let read = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC);
+        let read = match read {
+            Err(Errno::INTR) => continue,
+            Err(Errno::CONNRESET) => return Err(WireError::Closed),
+            read => read?,
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if read.flags.contains(ReturnFlags::CTRUNC) || fds.len() > FDS_MOST {
+            return Err(WireError::TooManyFds);
+        }
+        if read.bytes == 0 {
+            return Err(if may_end && buffer.len() == whole { WireError::Closed } else { WireError::Cut });
+        }
+        buffer = &mut buffer[read.bytes..];
+    }
+    Ok(())
+}
+
+/// Sends a message whole.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    code: u32,
+    flags: u32,
+    body: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), WireError> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    for word in [code, flags, body.len() as u32] {
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    bytes.extend_from_slice(body);
+    let mut at = 0;
+    while at < bytes.len() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MOST))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if at == 0 && !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(WireError::TooManyFds);
+        }
+        match sendmsg(socket, &[IoSlice::new(&bytes[at..])], &mut control, SendFlags::NOSIGNAL) {
+            Ok(sent) => at += sent,
+            Err(Errno::INTR) => {}
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(WireError::Closed),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Frames between two guests with our own front end: memory file, bells, rings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nicety_adapter::RingPlace;
+use nicety_memory::{Map, Mapping, Rights, shared_file};
+use nicety_vhost_user::Ended;
+use nicety_vhost_user::frontend::{Bells, Frontend, Shared};
+
+use crate::port::{Served, TestPort, serve};
+
+const BASE: u64 = 0x1_0000_0000;
+const LEN: u64 = 0x10_0000;
+const VERSION_1: u64 = 1 << 32;
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn place(ring: u16) -> RingPlace {
+    let at = BASE + 0x8000 * u64::from(ring);
+    RingPlace { size: 16, descriptors: at, driver: at + 0x1000, device: at + 0x2000 }
+}
+
+struct Guest {
+    served: Served,
+    front: Frontend,
+    memory: Arc<Map>,
+    file: std::os::fd::OwnedFd,
+    receive: Bells,
+    transmit: Bells,
+}
+
+impl Guest {
+    fn new() -> Self {
+        let file = shared_file("guest", LEN).unwrap();
+        let mapping = Mapping::of_file(file.try_clone().unwrap(), 0, LEN, true).unwrap();
+        let memory = Arc::new(Map::default().with(BASE, Arc::new(mapping), Rights::BOTH).unwrap());
+        let port = TestPort::new(None);
+        let (served, stream) = serve(&port);
+        let mut front = Frontend::from_socket(stream.into());
+        let (receive, transmit) = connect(&mut front, &file);
+        Self { served, front, memory, file, receive, transmit }
+    }
+
+    /// Makes one descriptor available, as entry `index` of the ring.
+    fn offer(&self, ring: u16, index: u16, address: u64, len: u32, flags: u16) {
+        let place = place(ring);
+        let words = [&address.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &[0; 2]].concat();
+        self.memory.write(place.descriptors + 16 * u64::from(index), &words).unwrap();
+        self.memory.write(place.driver + 4 + 2 * u64::from(index), &index.to_le_bytes()).unwrap();
+        self.memory.write(place.driver + 2, &(index + 1).to_le_bytes()).unwrap();
+    }
+
+    fn used(&self, ring: u16) -> u16 {
+        let mut index = [0; 2];
+        self.memory.read(place(ring).device + 2, &mut index).unwrap();
+        u16::from_le_bytes(index)
+    }
+}
+
+fn connect(front: &mut Frontend, file: &std::os::fd::OwnedFd) -> (Bells, Bells) {
+    use std::os::fd::AsFd;
+    assert_eq!(front.negotiate(VERSION_1).unwrap(), VERSION_1);
+    front.share(&[Shared { base: BASE, len: LEN, fd: file.as_fd(), offset: 0 }]).unwrap();
+    (front.start(0, place(0), 0).unwrap(), front.start(1, place(1), 0).unwrap())
+}
+
+const FRAME: &[u8; 74] =
+    b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x88\xb5a frame of the local experimental ethertype, 802 clause 9.2.";
+
+#[test]
+fn a_frame_goes_from_one_guest_to_the_other_and_both_are_called() {
+    let (one, two) = (Guest::new(), Guest::new());
+    two.offer(0, 0, BASE + 0x8_0000, 2048, 2);
+    one.memory.write(BASE + 0x8_0000 + 12, FRAME).unwrap();
+    one.offer(1, 0, BASE + 0x8_0000, 12 + FRAME.len() as u32, 0);
+    one.transmit.kick.ring().unwrap();
+    one.served.port.kicked(1);
+    assert_eq!(one.served.port.forward(&two.served.port), 1);
+    assert!(one.transmit.wait(LIMIT).unwrap() && two.receive.wait(LIMIT).unwrap());
+    assert_eq!((one.used(1), two.used(0)), (1, 1));
+    let mut got = [0; FRAME.len()];
+    two.memory.read(BASE + 0x8_0000 + 12, &mut got).unwrap();
+    assert_eq!(&got, FRAME);
+    assert!(!one.transmit.wait(Duration::ZERO).unwrap(), "one call for one frame");
+}
+
+#[test]
+fn a_front_end_that_comes_again_goes_on_where_its_rings_stand() {
+    let mut one = Guest::new();
+    let two = Guest::new();
+    for index in 0..3 {
+        one.offer(1, index, BASE + 0x8_0000, 100, 0);
+    }
+    assert_eq!(one.served.port.forward(&two.served.port), 3);
+    assert_eq!(one.front.stop(1).unwrap(), 3);
+    // The front end goes without a word and comes back with a base of 0, as if it knew nothing.
+    let port = one.served.port.clone();
+    drop(one.front);
+    assert!(matches!(one.served.ended(), Ended::Gone));
+    let (served, stream) = serve(&port);
+    one.front = Frontend::from_socket(stream.into());
+    (one.receive, one.transmit) = connect(&mut one.front, &one.file);
+    one.served = served;
+    assert_eq!(port.forward(&two.served.port), 0, "nothing is sent twice");
+    one.offer(1, 3, BASE + 0x8_0000, 100, 0);
+    assert_eq!(port.forward(&two.served.port), 1);
+    assert_eq!(one.used(1), 4);
+    drop(one.front);
+    assert!(matches!(one.served.ended(), Ended::Gone));
+}
+
+#[test]
+fn a_front_end_that_vanishes_with_frames_in_its_ring_leaves_nothing_behind() {
+    let one = Guest::new();
+    for index in 0..8 {
+        one.offer(1, index, BASE + 0x8_0000, 100, 0);
+    }
+    drop(one.front);
+    assert!(matches!(one.served.ended(), Ended::Gone));
+}

@@ -1,0 +1,244 @@
+//! Peers that send half a message, garbage, wrong descriptors, impossible memory.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use nicety_memory::shared_file;
+use nicety_vhost_user::{Ended, Refusal};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+
+use crate::port::{TestPort, serve};
+
+/// Messages by hand: numbers out of docs/interop/vhost-user.rst.
+pub struct Raw(pub UnixStream);
+
+impl Raw {
+    pub fn send(&mut self, code: u32, flags: u32, body: &[u8], fds: &[i32]) {
+        let header = [code, flags, body.len() as u32].map(u32::to_ne_bytes).concat();
+        let bytes = [&header[..], body].concat();
+        self.0.send_with_fds(&[&bytes[..]], fds).expect("the session reads");
+    }
+
+    /// A request with a reply; its body.
+    pub fn asked(&mut self, code: u32, body: &[u8]) -> Vec<u8> {
+        self.send(code, 1, body, &[]);
+        self.reply(code)
+    }
+
+    /// A request that wants to know how it went: 0 is well.
+    pub fn told(&mut self, code: u32, body: &[u8], fds: &[i32]) -> u64 {
+        self.send(code, 1 | 8, body, fds);
+        u64::from_ne_bytes(self.reply(code).try_into().expect("a number"))
+    }
+
+    fn reply(&mut self, code: u32) -> Vec<u8> {
+        let mut header = [0; 12];
+        self.0.read_exact(&mut header).expect("a reply");
+        let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("four bytes"));
+        assert_eq!((word(0), word(4)), (code, 1 | 4), "a reply to the request, version 1");
+        let mut body = vec![0; word(8) as usize];
+        self.0.read_exact(&mut body).expect("its body");
+        body
+    }
+
+    pub fn negotiate(&mut self) {
+        let offered = self.asked(15, &[]);
+        self.send(16, 1, &offered, &[]);
+    }
+
+    /// A megabyte at 0; this process's addresses begin at 0x1000_0000_0000.
+    pub fn share(&mut self) {
+        let file = shared_file("guest", 0x10_0000).unwrap();
+        assert_eq!(self.told(5, &table(&[[0, 0x10_0000, USER, 0]]), &[file.as_raw_fd()]), 0);
+    }
+
+    pub fn ring(&mut self, ring: u32, at: u64) {
+        assert_eq!(self.told(8, &pair(ring, 64), &[]), 0);
+        assert_eq!(self.told(9, &addresses(ring, USER + at), &[]), 0);
+        let bell = EventFd::new(0).unwrap();
+        assert_eq!(self.told(12, &u64::from(ring).to_ne_bytes(), &[bell.as_raw_fd()]), 0);
+    }
+}
+
+const USER: u64 = 0x1000_0000_0000;
+
+fn pair(first: u32, second: u32) -> Vec<u8> {
+    [first, second].map(u32::to_ne_bytes).concat()
+}
+
+fn addresses(ring: u32, at: u64) -> Vec<u8> {
+    [pair(ring, 0), [at, at + 0x2000, at + 0x1000, 0].map(u64::to_ne_bytes).concat()].concat()
+}
+
+fn table(regions: &[[u64; 4]]) -> Vec<u8> {
+    let words = regions.iter().flatten().flat_map(|word| word.to_ne_bytes());
+    pair(regions.len() as u32, 0).into_iter().chain(words).collect()
+}
+
+fn connected() -> (crate::port::Served, Raw) {
+    let (served, stream) = serve(&TestPort::new(None));
+    let mut raw = Raw(stream);
+    raw.negotiate();
+    (served, raw)
+}
+
+#[test]
+fn half_a_message_stalls_nobody_else_and_ends_with_its_sender() {
+    let (served, mut half) = connected();
+    half.0.write_all(&[1, 0, 0, 0, 1]).unwrap();
+    let (other, mut whole) = connected();
+    assert_ne!(whole.asked(1, &[]), [0; 8]);
+    drop(whole);
+    assert!(matches!(other.ended(), Ended::Gone));
+    drop(half);
+    assert!(matches!(served.ended(), Ended::Wire(_)), "it was cut");
+}
+
+#[test]
+fn a_message_in_pieces_is_a_message() {
+    let (served, mut raw) = connected();
+    for byte in [2u32, 1, 8].map(u32::to_ne_bytes).concat().into_iter().chain((1u64 << 32).to_ne_bytes()) {
+        raw.0.write_all(&[byte]).unwrap();
+    }
+    assert_ne!(raw.asked(1, &[]), [0; 8]);
+    assert!(served.port.look(|inside| inside.adapter.features()).contains(&"virtio-1"));
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
+
+#[test]
+fn garbage_ends_the_session_with_a_reason() {
+    for bytes in [[0xffu8; 64], [0; 64], *b"GET / HTTP/1.1\r\nHost: nobody.example\r\nUser-Agent: lost\r\n\r\n......"] {
+        let (served, mut raw) = connected();
+        raw.0.write_all(&bytes).unwrap();
+        match served.ended() {
+            Ended::Wire(_) | Ended::Refused(_) => {}
+            ended => panic!("{ended:?}"),
+        }
+    }
+}
+
+#[test]
+fn random_messages_never_panic() {
+    let mut state = 7u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    };
+    for _ in 0..300 {
+        let (served, mut raw) = connected();
+        for _ in 0..8 {
+            let body: Vec<u8> = (0..next() % 48).map(|_| (next() % 5) as u8).collect();
+            let header = [(next() % 46) as u32, 1 | 8, body.len() as u32].map(u32::to_ne_bytes).concat();
+            // The session may have ended already.
+            let _ = raw.0.write_all(&[&header[..], &body].concat());
+        }
+        raw.0.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut rest = Vec::new();
+        let _ = raw.0.read_to_end(&mut rest);
+        served.ended();
+    }
+}
+
+#[test]
+fn a_refusal_that_nobody_asks_about_ends_the_session() {
+    let (served, mut raw) = connected();
+    raw.send(2, 1, &u64::MAX.to_ne_bytes(), &[]);
+    assert!(matches!(served.ended(), Ended::Refused(Refusal::Features(u64::MAX))));
+}
+
+#[test]
+fn wrong_descriptors_are_refused() {
+    let (served, mut raw) = connected();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let bell = EventFd::new(0).unwrap();
+    let (file, bell) = (file.as_raw_fd(), bell.as_raw_fd());
+    let (ring, polled) = (1u64.to_ne_bytes(), (1u64 | 1 << 8).to_ne_bytes());
+    assert_eq!(raw.told(12, &ring, &[file]), 1, "a file cannot be kicked");
+    assert_eq!(raw.told(12, &ring, &[]), 1, "none came");
+    assert_eq!(raw.told(12, &ring, &[bell, bell]), 1, "two came");
+    assert_eq!(raw.told(12, &polled, &[bell]), 1, "none was to come");
+    assert_eq!(raw.told(13, &99u64.to_ne_bytes(), &[bell]), 1, "no such ring");
+    assert_eq!(raw.told(3, &[], &[bell]), 1, "SET_OWNER takes none");
+    assert_eq!(raw.told(13, &polled, &[]), 0, "polling for calls is allowed");
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
+
+#[test]
+fn more_descriptors_than_any_message_has_end_the_session() {
+    let (served, mut raw) = connected();
+    let bell = EventFd::new(0).unwrap();
+    raw.send(3, 1, &[], &[bell.as_raw_fd(); 100]);
+    assert!(matches!(served.ended(), Ended::Wire(_)));
+}
+
+#[test]
+fn impossible_memory_is_refused_and_changes_nothing() {
+    let (served, mut raw) = connected();
+    raw.share();
+    let file = shared_file("guest", 0x10_0000).unwrap();
+    let fd = file.as_raw_fd();
+    let page = |base: u64, len: u64, offset: u64| [base, len, USER, offset];
+    let bad: [(&str, Vec<[u64; 4]>); 5] = [
+        ("overlap", vec![page(0, 0x2000, 0), page(0x1000, 0x2000, 0)]),
+        ("the end of the file", vec![page(0, 0x20_0000, 0)]),
+        ("no bytes", vec![page(0, 0, 0)]),
+        ("the end of the address space", vec![page(u64::MAX - 0xfff, 0x2000, 0)]),
+        ("an offset that overflows", vec![page(0, 0x1000, u64::MAX - 0xfff)]),
+    ];
+    for (what, regions) in bad {
+        let fds = vec![fd; regions.len()];
+        assert_eq!(raw.told(5, &table(&regions), &fds), 1, "{what}");
+    }
+    assert_eq!(raw.told(5, &table(&[page(0, 0x1000, 0)]), &[fd, fd]), 1, "a descriptor too many");
+    assert_eq!(raw.told(5, &pair(1, 0), &[fd]), 1, "no region follows");
+    let add = [vec![0; 8], table(&[page(0x8000, 0x1000, 0)])[8..].to_vec()].concat();
+    assert_eq!(raw.told(37, &add, &[fd]), 1, "ADD_MEM_REG over what is there");
+    assert_eq!(raw.told(38, &add, &[]), 1, "REM_MEM_REG of what is not");
+    served.port.look(|inside| assert_eq!(inside.memory.mapped_bytes(), 0x10_0000));
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
+
+#[test]
+fn more_regions_than_were_said_are_refused() {
+    let (served, mut raw) = connected();
+    let file = shared_file("guest", 0x1000).unwrap();
+    for i in 0..130u64 {
+        let region = [(0x1000 * i), 0x1000, USER + 0x1000 * i, 0].map(u64::to_ne_bytes).concat();
+        let refused = raw.told(37, &[vec![0; 8], region].concat(), &[file.as_raw_fd()]);
+        assert_eq!(refused, u64::from(i >= 128), "region {i}");
+    }
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
+
+#[test]
+fn a_ring_outside_memory_is_refused_and_may_be_told_again() {
+    let (served, mut raw) = connected();
+    raw.told(2, &(1u64 << 30).to_ne_bytes(), &[]);
+    raw.share();
+    let bell = EventFd::new(EFD_NONBLOCK).unwrap();
+    assert_eq!(raw.told(8, &pair(1, 64), &[]), 0);
+    assert_eq!(raw.told(12, &1u64.to_ne_bytes(), &[bell.as_raw_fd()]), 0, "not all is told yet");
+    assert_eq!(raw.told(9, &addresses(1, 0), &[]), 1, "no address of the front end's");
+    assert_eq!(raw.told(9, &addresses(1, USER + 0xf_f000), &[]), 1, "it ends outside");
+    assert_eq!(raw.told(9, &addresses(1, USER + 4), &[]), 1, "misaligned");
+    assert_eq!(raw.told(8, &pair(99, 64), &[]), 1, "no such ring");
+    assert_eq!(raw.told(9, &addresses(1, USER), &[]), 0);
+    served.port.look(|inside| assert_eq!(inside.adapter.transmit_queues(), 0, "not enabled yet"));
+    assert_eq!(raw.told(18, &pair(1, 1), &[]), 0);
+    served.port.look(|inside| assert_eq!(inside.adapter.transmit_queues(), 1));
+    // Its memory goes: the ring stops, and the table is in force.
+    let file: OwnedFd = shared_file("elsewhere", 0x1000).unwrap();
+    assert_eq!(raw.told(5, &table(&[[0, 0x1000, 0x5000, 0]]), &[file.as_raw_fd()]), 1);
+    served.port.look(|inside| {
+        assert_eq!(inside.adapter.transmit_queues(), 0);
+        assert_eq!(inside.memory.mapped_bytes(), 0x1000);
+    });
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}

@@ -1,0 +1,172 @@
+//! A port without a switch: an adapter behind a lock, and a record of what the session did.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Counters, Edit, Face, Frames, Outbox, Pick, PortId, RingFace, Time,
+};
+use nicety_adapters::{Settings, find};
+use nicety_frame::Mac;
+use nicety_memory::Map;
+use nicety_vhost_user::{Bell, Closer, Ended, Kick, Port, Refusal, Session};
+
+pub struct Inside {
+    pub adapter: Box<dyn Adapter>,
+    pub memory: Arc<Map>,
+    pub out: Outbox,
+    pub counters: Counters,
+    pub batch: Batch,
+    pub kicks: HashMap<u16, Kick>,
+    pub calls: HashMap<u16, Bell>,
+    pub refused: Vec<String>,
+    pub disconnected: bool,
+}
+
+impl Inside {
+    fn split(&mut self) -> (&mut dyn Adapter, Context<'_>) {
+        let Self { adapter, memory, out, counters, .. } = self;
+        (&mut **adapter, Context { memory, page: None, out, counters, now: Time::ZERO })
+    }
+}
+
+pub struct TestPort(Mutex<Inside>);
+
+impl TestPort {
+    pub fn new(mtu: Option<u16>) -> Arc<Self> {
+        let settings = Settings { mtu, queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) };
+        let adapter = (find("virtio-net").expect("registered").create)(&settings).expect("made");
+        Arc::new(Self(Mutex::new(Inside {
+            adapter,
+            memory: Map::empty(),
+            out: Outbox::default(),
+            counters: Counters::default(),
+            batch: Batch::new(),
+            kicks: HashMap::new(),
+            calls: HashMap::new(),
+            refused: Vec::new(),
+            disconnected: false,
+        })))
+    }
+
+    pub fn look<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> R {
+        f(&mut self.0.lock().expect("nobody panicked"))
+    }
+
+    /// What a worker does when a kick descriptor is readable.
+    pub fn kicked(&self, ring: u16) {
+        self.look(|inside| {
+            if let Some(Kick::Bell(bell)) = inside.kicks.get(&ring) {
+                bell.clear();
+            }
+            let (adapter, mut cx) = inside.split();
+            if let Face::Rings(face) = adapter.face() {
+                face.kick(ring, &mut cx);
+            }
+        });
+    }
+
+    /// A turn: everything that waits in queue 0 goes to `other`.
+    pub fn forward(&self, other: &TestPort) -> usize {
+        let sent = self.look(|inside| {
+            let mut batch = std::mem::take(&mut inside.batch);
+            batch.start(&inside.memory, PortId(0), 0);
+            let (adapter, mut cx) = inside.split();
+            adapter.fetch(0, Budget::TURN, &mut batch, &mut cx);
+            batch
+        });
+        let picks: Vec<Pick> = (0..sent.len() as u16).map(|packet| Pick { packet, edit: Edit::Keep }).collect();
+        other.look(|inside| {
+            let (adapter, mut cx) = inside.split();
+            adapter.deliver(&Frames { batch: &sent, picks: &picks }, &mut cx);
+        });
+        let count = sent.len();
+        self.look(|inside| {
+            let (adapter, mut cx) = inside.split();
+            adapter.complete(&sent, &mut cx);
+            inside.batch = sent;
+            inside.batch.release();
+        });
+        self.flush();
+        other.flush();
+        count
+    }
+
+    fn flush(&self) {
+        self.look(|inside| {
+            while let Some(ring) = inside.out.messages.pop() {
+                if let Some(bell) = inside.calls.get(&ring) {
+                    bell.ring().expect("the guest is there");
+                }
+            }
+        });
+    }
+}
+
+impl Port for TestPort {
+    fn with(&self, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>)) {
+        self.look(|inside| {
+            let (adapter, mut cx) = inside.split();
+            if let Face::Rings(face) = adapter.face() {
+                act(face, &mut cx);
+            }
+        });
+    }
+
+    fn set_memory(&self, map: Arc<Map>) {
+        self.look(|inside| inside.memory = map);
+    }
+
+    fn set_kick(&self, ring: u16, kick: Kick) {
+        self.look(|inside| inside.kicks.insert(ring, kick));
+    }
+
+    fn set_call(&self, ring: u16, call: Option<Bell>) {
+        self.look(|inside| match call {
+            Some(call) => inside.calls.insert(ring, call),
+            None => inside.calls.remove(&ring),
+        });
+    }
+
+    fn set_err(&self, _ring: u16, _err: Option<Bell>) {}
+
+    fn refused(&self, refusal: &Refusal) {
+        self.look(|inside| inside.refused.push(refusal.to_string()));
+    }
+
+    fn disconnected(&self) {
+        self.look(|inside| inside.disconnected = true);
+    }
+}
+
+/// A session in its thread, and the other end of its socket.
+pub struct Served {
+    pub port: Arc<TestPort>,
+    pub closer: Closer,
+    thread: JoinHandle<Ended>,
+}
+
+pub fn serve(port: &Arc<TestPort>) -> (Served, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+    let session = Session::new(OwnedFd::from(ours), port.clone()).expect("a session");
+    let closer = session.closer().expect("a closer");
+    (Served { port: port.clone(), closer, thread: std::thread::spawn(|| session.run()) }, theirs)
+}
+
+impl Served {
+    /// How it ended; the peer must have gone, or done wrong.
+    pub fn ended(self) -> Ended {
+        let ended = self.thread.join().expect("a session never panics");
+        self.port.look(|inside| {
+            assert!(inside.disconnected);
+            assert_eq!(inside.memory.regions(), 0, "the memory is let go");
+            assert!(inside.calls.is_empty());
+            assert!(inside.kicks.values().all(|kick| matches!(kick, Kick::Stopped)));
+            assert_eq!(inside.adapter.transmit_queues(), 0, "the rings are stopped");
+        });
+        ended
+    }
+}

@@ -1,0 +1,81 @@
+//! The developer's commands: `cargo xtask test` is what has to pass, `cargo xtask guests` lays what real guests are made of.
+//!
+//! This program builds without any of the project's crates, so that it can say that one of them does not build.
+#![forbid(unsafe_code)]
+
+use std::{env, process::Command, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+mod fuzz;
+mod steps;
+mod tally;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The developer's commands")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Runs everything that has to pass, and ends with `N passed, N failed`
+    Test {
+        /// Only these steps
+        #[arg(long, value_name = "STEP", num_args = 1.., value_parser = steps::names())]
+        only: Vec<String>,
+        /// Not these steps; they count as skipped
+        #[arg(long, value_name = "STEP", num_args = 1.., value_parser = steps::names())]
+        skip: Vec<String>,
+    },
+    /// Feeds arbitrary bytes to whatever a guest, a VMM, a peer or a person can reach; two targets at a time
+    Fuzz {
+        /// Minutes for each target
+        #[arg(long, value_name = "N", default_value_t = 1.0)]
+        minutes: f64,
+        /// Only these targets (see fuzz/README.md)
+        targets: Vec<String>,
+    },
+    /// Lays QEMU, kernels and measuring programs from the machine's own Debian mirror into the cache (1 minute, 220 MB)
+    Guests {
+        /// Remove them first, so that today's packages are brought
+        #[arg(long)]
+        again: bool,
+        /// Boot a guest with each kernel
+        #[arg(long)]
+        boot: bool,
+    },
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    match Arguments::parse().command {
+        Task::Fuzz { minutes, targets } => {
+            let tally = fuzz::run(minutes, &targets)?;
+            println!("{tally}");
+            Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Task::Test { only, skip } => Ok(steps::run(&only, &skip)),
+        Task::Guests { again, boot } => {
+            let mut command = cargo();
+            command.args(["run", "--quiet", "--package", "nicety-lab", "--example", "guests", "--"]);
+            command.args(again.then_some("--again")).args(boot.then_some("--boot"));
+            Ok(if command.status()?.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+    }
+}
+
+/// The cargo that runs us.
+fn cargo() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_described_without_contradiction() {
+        <Arguments as clap::CommandFactory>::command().debug_assert();
+    }
+}

@@ -1,0 +1,153 @@
+//! What has to pass, in order: the cheap and the telling first.
+
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Command, ExitCode, Stdio},
+    time::Instant,
+};
+
+use crate::{cargo, tally::Tally};
+
+struct Step {
+    name: &'static str,
+    what: &'static str,
+    run: fn() -> Tally,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "fmt", what: "the source is formatted", run: fmt },
+    Step { name: "clippy", what: "no warnings", run: clippy },
+    Step { name: "tests", what: "the workspace's tests", run: tests },
+    Step { name: "doc", what: "the documentation builds without warnings", run: doc },
+    Step { name: "deny", what: "licences, bans and sources of what we depend on", run: deny },
+    Step { name: "fuzz", what: "a minute of the fuzz targets and of the hostile guest", run: crate::fuzz::smoke },
+    Step { name: "guests", what: "unmodified kernels in QEMU", run: guests },
+];
+
+/// The names of the steps, for the command line.
+pub fn names() -> Vec<&'static str> {
+    STEPS.iter().map(|step| step.name).collect()
+}
+
+/// Runs the steps, however many fail, and prints the sum as the last line.
+pub fn run(only: &[String], skip: &[String]) -> ExitCode {
+    let named = |list: &[String], step: &Step| list.iter().any(|name| name == step.name);
+    let mut sum = Tally::default();
+    for step in STEPS {
+        if (!only.is_empty() && !named(only, step)) || named(skip, step) {
+            sum.skipped += 1;
+            println!("=== {}: skipped", step.name);
+            continue;
+        }
+        println!("=== {}: {}", step.name, step.what);
+        let begin = Instant::now();
+        let tally = (step.run)();
+        println!("=== {}: {tally} in {:.1} s\n", step.name, begin.elapsed().as_secs_f64());
+        sum += tally;
+    }
+    for failure in &sum.failures {
+        println!("failed: {failure}");
+    }
+    println!("{sum}");
+    if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn fmt() -> Tally {
+    one("fmt", cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn clippy() -> Tally {
+    one("clippy", cargo().args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+}
+
+fn tests() -> Tally {
+    harness("tests", cargo().args(["test", "--workspace", "--no-fail-fast"]))
+}
+
+fn doc() -> Tally {
+    let mut command = cargo();
+    one("doc", command.args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// One test at a time, for translated guests take a core each; what they measured is shown.
+fn guests() -> Tally {
+    let mut tally = Tally::default();
+    for (package, test) in [("nicety-lab", "real_guests"), ("nicety", "real_adapters")] {
+        let mut command = cargo();
+        command.args(["test", "--package", package, "--test", test, "--", "--test-threads", "1", "--show-output"]);
+        tally += harness(test, &mut command);
+    }
+    tally
+}
+
+/// cargo-deny, installed into the cache if the machine has none (minutes, once).
+fn deny() -> Tally {
+    let check = ["--log-level", "error", "check", "licenses", "bans", "sources"];
+    let installed = Command::new("cargo-deny").arg("--version").output().is_ok_and(|output| output.status.success());
+    if installed {
+        return one("deny", Command::new("cargo-deny").args(check));
+    }
+    let Some(tools) = tools() else {
+        println!("neither XDG_CACHE_HOME nor HOME says where cargo-deny could be installed");
+        return Tally::of_one("deny", false);
+    };
+    let program = tools.join("bin/cargo-deny");
+    if !program.exists() {
+        println!("installing cargo-deny into {} (minutes, once)", tools.display());
+        let mut install = cargo();
+        install.args(["install", "--quiet", "--locked", "cargo-deny", "--root"]).arg(&tools);
+        // Beside the workspace's own build: cargo removes it afterwards.
+        install.env_remove("CARGO_TARGET_DIR");
+        if !succeeds(&mut install) {
+            return Tally::of_one("deny: cargo-deny could not be installed", false);
+        }
+    }
+    one("deny", Command::new(program).args(check))
+}
+
+fn tools() -> Option<PathBuf> {
+    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    Some(cache.join("nicety/tools"))
+}
+
+/// A step that passes or fails as a whole.
+fn one(name: &str, command: &mut Command) -> Tally {
+    Tally::of_one(name, succeeds(command))
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    match command.status() {
+        Ok(status) => status.success(),
+        Err(error) => {
+            println!("{} cannot be run: {error}", command.get_program().display());
+            false
+        }
+    }
+}
+
+/// A step that runs Rust's test harness, some number of times. A failure without a failed test, such as of the build, is one more.
+fn harness(name: &str, command: &mut Command) -> Tally {
+    let mut tally = Tally::default();
+    let mut child = match command.stdout(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            println!("{} cannot be run: {error}", command.get_program().display());
+            return Tally::of_one(name, false);
+        }
+    };
+    for line in
+        child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).split(b'\n')).map_while(Result::ok)
+    {
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        tally.take(&line);
+    }
+    let succeeded = child.wait().is_ok_and(|status| status.success());
+    if !succeeded && tally.failed == 0 {
+        tally += Tally::of_one(&format!("{name}: ended before its tests did"), false);
+    }
+    tally
+}

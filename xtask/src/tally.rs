@@ -1,0 +1,90 @@
+//! Counting what passed, out of what a step printed.
+
+use std::{fmt, ops::AddAssign};
+
+/// How many of a step's checks passed, failed, were skipped.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Checks that passed.
+    pub passed: u64,
+    /// Checks that failed.
+    pub failed: u64,
+    /// Checks that did not run.
+    pub skipped: u64,
+    /// The names of those that failed, where they have one.
+    pub failures: Vec<String>,
+}
+
+impl Tally {
+    /// A step that is one check.
+    pub fn of_one(name: &str, passed: bool) -> Tally {
+        if passed {
+            Tally { passed: 1, ..Tally::default() }
+        } else {
+            Tally { failed: 1, failures: vec![name.to_owned()], ..Tally::default() }
+        }
+    }
+
+    /// Takes a line that Rust's test harness printed.
+    pub fn take(&mut self, line: &str) {
+        if let Some(counts) = line.trim_start().strip_prefix("test result: ") {
+            for part in counts.split([';', '.']) {
+                let Some((number, what)) = part.trim().split_once(' ') else { continue };
+                let Ok(number) = number.parse::<u64>() else { continue };
+                match what {
+                    "passed" => self.passed += number,
+                    "failed" => self.failed += number,
+                    "ignored" => self.skipped += number,
+                    _ => {}
+                }
+            }
+        } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
+            self.failures.push(name.to_owned());
+        }
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.failures.extend(other.failures);
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)?;
+        if self.skipped > 0 {
+            write!(f, ", {} skipped", self.skipped)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_harnesss_result_lines_add_up() {
+        let mut tally = Tally::default();
+        for line in [
+            "running 3 tests",
+            "test a::b ... ok",
+            "test a::c ... FAILED",
+            "test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 1.25s",
+        ] {
+            tally.take(line);
+        }
+        assert_eq!(tally, Tally { passed: 41, failed: 1, skipped: 1, failures: vec!["a::c".into()] });
+        assert_eq!(tally.to_string(), "41 passed, 1 failed, 1 skipped");
+    }
+
+    #[test]
+    fn the_last_line_names_skipped_ones_only_when_there_are_some() {
+        assert_eq!(Tally::of_one("fmt", true).to_string(), "1 passed, 0 failed");
+    }
+}
