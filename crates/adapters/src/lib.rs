@@ -6,11 +6,13 @@
 
 pub mod about;
 pub mod e1000;
+mod moderation;
 mod patience;
 pub mod virtio_net;
 pub mod vmxnet3;
 
 use nicety_adapter::Adapter;
+use nicety_adapter::trace::{Region, RegisterName};
 use nicety_frame::Mac;
 use nicety_pci::Rom;
 
@@ -72,13 +74,15 @@ pub struct Entry {
     pub about: &'static About,
     /// Makes one, as new.
     pub create: fn(&Settings) -> Result<Box<dyn Adapter>, CreateError>,
+    /// What its data sheet calls the register at an offset, if there is one.
+    pub register: fn(Region, u64) -> Option<RegisterName>,
 }
 
 /// Every adapter there is.
 pub const REGISTRY: &[Entry] = &[
-    Entry { about: &e1000::ABOUT, create: e1000::create },
-    Entry { about: &vmxnet3::ABOUT, create: vmxnet3::create },
-    Entry { about: &virtio_net::ABOUT, create: virtio_net::create },
+    Entry { about: &e1000::ABOUT, create: e1000::create, register: e1000::registers::name },
+    Entry { about: &vmxnet3::ABOUT, create: vmxnet3::create, register: vmxnet3::registers::name },
+    Entry { about: &virtio_net::ABOUT, create: virtio_net::create, register: |_, _| None },
 ];
 
 /// Finds an adapter by its name.

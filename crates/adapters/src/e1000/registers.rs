@@ -2,6 +2,11 @@
 //! (317453), chapter 13. Every register is a line of [`TABLE`]; where reading or writing does more than the masks say,
 //! `access.rs` has an arm for it. Storage is one array of 32-bit slots, so that reset and save walk the table.
 
+use nicety_adapter::trace::{Region, RegisterName};
+
+/// The I/O window.
+const IO_BAR: u8 = 1;
+
 /// One register, or an array of them at successive dwords.
 #[derive(Clone, Copy, Debug)]
 pub struct Register {
@@ -243,6 +248,22 @@ const fn entries() -> [u8; SLOTS] {
 pub fn find(offset: u64) -> Option<usize> {
     let slot = *LOOKUP.get(usize::try_from(offset / 4).ok()?)?;
     (slot != NONE).then_some(usize::from(slot))
+}
+
+/// What the manual calls the register at an offset: of the memory window, or of the two in I/O space (13.1).
+pub fn name(region: Region, offset: u64) -> Option<RegisterName> {
+    let named = |word, index| Some(RegisterName { word, index });
+    match (region, offset) {
+        (Region::Bar(0), _) => {
+            let slot = find(offset)?;
+            let first = find(entry(slot).offset.into()).unwrap_or_default();
+            let index = (entry(slot).count > 1).then_some((slot - first) as u32);
+            named(entry(slot).name, index)
+        }
+        (Region::Bar(IO_BAR), 0..4) => named("IOADDR", None),
+        (Region::Bar(IO_BAR), 4..8) => named("IODATA", None),
+        _ => None,
+    }
 }
 
 /// The register that a slot belongs to.

@@ -3,6 +3,8 @@
 use nicety_adapter::Context;
 use nicety_memory::{Fault, Map};
 
+use crate::moderation::Moderation;
+
 use super::Vmxnet3;
 use super::receive::ReceiveQueue;
 use super::registers::{CAP_UDP_RSS, CAPABILITIES, DSAH, DSAL, QUEUES, command, event, feature};
@@ -137,7 +139,7 @@ impl Vmxnet3 {
             queue.forget();
         }
         for queue in &mut self.receive {
-            (queue.resume, queue.starved) = (0, false);
+            (queue.resume, queue.starved, queue.moderation) = (0, false, Moderation::default());
         }
     }
 

@@ -33,8 +33,8 @@
 //!
 //! **Not implemented**: tunnel offloads (Geneve, VXLAN; `OM_ENCAP`: versions 4 to 6 are not offered because they imply
 //! them), the large BAR 0, out-of-order receive completions, ESP in the receive hash, UPT pass-through, timestamp
-//! rings (version 9), plug-ins, interrupt moderation levels and coalescing schemes (taken and not acted upon: masks
-//! coalesce), wake-on-LAN.
+//! rings (version 9), plug-ins, coalescing schemes (taken and not acted upon), wake-on-LAN. Of interrupt moderation
+//! there is one level, adaptive, for vectors whose driver asks for any (`moderation.rs`).
 //!
 //! **Quirks**: `VMXNET3_IC_DISABLE_ALL` is ignored (`interrupts.rs`); a VLAN table without any bit filters nothing
 //! (`filter.rs`); ACTIVATE_DEV on an active device starts anew; BAR 2 has a page that can be mapped and holds nothing,
@@ -56,7 +56,7 @@ mod command;
 mod filter;
 mod interrupts;
 mod receive;
-mod registers;
+pub(crate) mod registers;
 mod rss;
 mod saved;
 mod shared;
@@ -250,7 +250,8 @@ impl Vmxnet3 {
         let recheck = self.transmit.iter().filter_map(|queue| queue.recheck).min();
         let patience = self.transmit.iter().filter_map(|queue| queue.patience.due()).min();
         let mask = (cx.page.is_some() && self.interrupts.waits()).then(|| cx.now.after(ROOM_FIRST));
-        if let Some(next) = recheck.into_iter().chain(patience).chain(self.room_at).chain(mask).min() {
+        let held = self.receive.iter().filter_map(|queue| queue.moderation.due()).min();
+        if let Some(next) = recheck.into_iter().chain(patience).chain(held).chain(self.room_at).chain(mask).min() {
             cx.out.wake_by(next);
         }
     }
@@ -268,10 +269,28 @@ impl Vmxnet3 {
         self.schedule(cx);
     }
 
-    /// Raises a queue's vector; completions that share it are told with it. In a mapped page nobody may see its mask lifted: then a tick looks.
+    /// Interrupts for received frames whose pause is over.
+    fn tell_arrivals(&mut self, cx: &mut Context<'_>) {
+        for number in 0..self.receive.len() {
+            if let Some(queue) = self.receive.get(number)
+                && queue.moderation.over(cx.now)
+            {
+                let vector = queue.vector;
+                self.raise(vector, cx);
+            }
+        }
+    }
+
+    /// Raises a queue's vector; whatever else shares it is told with it. In a mapped page nobody may see its mask lifted: then a tick looks.
     fn raise(&mut self, vector: u8, cx: &mut Context<'_>) {
+        let mut carried = 0u64;
         for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
             queue.patience.join();
+            carried = carried.wrapping_add(queue.statistics.bytes());
+        }
+        for queue in self.receive.iter_mut().filter(|queue| queue.vector == vector) {
+            carried = carried.wrapping_add(queue.statistics.bytes());
+            queue.moderation.told(carried, cx.now);
         }
         self.interrupts.raise(u16::from(vector), &mut self.function, cx);
         if cx.page.is_some() && self.interrupts.waits() {
@@ -433,6 +452,7 @@ impl Adapter for Vmxnet3 {
                 self.room_delay = (self.room_delay * 2).min(ROOM_MOST);
             }
         }
+        self.tell_arrivals(cx);
         self.tell_completions(cx);
     }
 
@@ -470,11 +490,16 @@ impl Vmxnet3 {
         while touched != 0 {
             let number = touched.trailing_zeros() as usize;
             touched &= touched - 1;
-            if let Some(vector) = self.receive.get(number).map(|queue| queue.vector) {
-                for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
-                    queue.patience.answered(cx.now);
-                }
+            let Some(queue) = self.receive.get_mut(number) else { continue };
+            let vector = queue.vector;
+            let now = !queue.moderated || queue.moderation.may_tell(cx.now);
+            for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
+                queue.patience.answered(cx.now);
+            }
+            if now {
                 self.raise(vector, cx);
+            } else {
+                self.schedule(cx);
             }
         }
         if refused != 0 {

@@ -12,6 +12,8 @@ use nicety_frame::{Fragment, L3Kind, L4Kind, Layout, checksum};
 use nicety_memory::{Fault, Map, Rights, Span, Window};
 use serde::{Deserialize, Serialize};
 
+use crate::moderation::Moderation;
+
 use super::registers::feature;
 use super::rss::Hash;
 use super::shared::{PIECES, ReceiveConf, Ring, Setup};
@@ -44,6 +46,11 @@ pub struct ReceiveQueue {
     pub starved: bool,
     /// It was bodies that it lacked.
     pub lacks_bodies: bool,
+    /// Its driver leaves it to the device how often it interrupts.
+    pub moderated: bool,
+    /// When it may interrupt next, if so.
+    #[serde(skip)]
+    pub moderation: Moderation,
 }
 
 /// Its rings for one call.
@@ -131,7 +138,7 @@ pub fn wants(setup: &Setup, version: u8, bodies: u32) -> Wants {
 impl ReceiveQueue {
     /// As after ACTIVATE_DEV.
     pub fn new(conf: ReceiveConf, at: u64, statistics: Statistics) -> Self {
-        let ReceiveConf { rings, completions, data, data_len, vector } = conf;
+        let ReceiveConf { rings, completions, data, data_len, vector, moderated } = conf;
         Self {
             rings,
             completions,
@@ -144,6 +151,8 @@ impl ReceiveQueue {
             resume: 0,
             starved: false,
             lacks_bodies: false,
+            moderated,
+            moderation: Moderation::default(),
         }
     }
 

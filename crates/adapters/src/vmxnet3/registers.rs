@@ -1,6 +1,8 @@
 //! The registers of both BARs as data, and the numbers of commands and events. Names and offsets: Linux
 //! drivers/net/vmxnet3/vmxnet3_defs.h (6.12), which VMware wrote; there is no public data sheet.
 
+use nicety_adapter::trace::{Region, RegisterName};
+
 /// One 32-bit register of BAR 1, at a multiple of 8.
 #[derive(Clone, Copy, Debug)]
 pub struct Register {
@@ -106,6 +108,24 @@ pub fn doorbell(offset: u64) -> Option<Doorbell> {
         0x600..0x700 => Some(Doorbell::Transmit(number)),
         0x800..0x900 => Some(Doorbell::Receive(number, 0)),
         0xa00..0xb00 => Some(Doorbell::Receive(number, 1)),
+        _ => None,
+    }
+}
+
+/// What vmxnet3_defs.h calls the register at an offset.
+pub fn name(region: Region, offset: u64) -> Option<RegisterName> {
+    let of = |word, index: u16| RegisterName { word, index: Some(index.into()) };
+    match region {
+        Region::Bar(0) => Some(match doorbell(offset)? {
+            Doorbell::Mask(vector) => of("IMR", vector),
+            Doorbell::Transmit(queue) => of("TXPROD", queue),
+            Doorbell::Receive(queue, 0) => of("RXPROD", queue),
+            Doorbell::Receive(queue, _) => of("RXPROD2", queue),
+        }),
+        Region::Bar(1) => {
+            let word = DEVICE.get(device_register(offset)?)?.name;
+            Some(RegisterName { word, index: None })
+        }
         _ => None,
     }
 }

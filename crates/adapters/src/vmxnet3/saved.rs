@@ -89,6 +89,7 @@ impl Snapshot for Vmxnet3 {
         let mut interrupts = *interrupts;
         // A completion that waits for company is told at once after a restore.
         transmit.iter().filter(|queue| queue.patience.due().is_some()).for_each(|queue| interrupts.hold(queue.vector));
+        receive.iter().filter(|queue| queue.moderation.due().is_some()).for_each(|queue| interrupts.hold(queue.vector));
         let saved = Saved {
             function: function.save().to_bytes(),
             link: *link,

@@ -12,6 +12,9 @@ const MAGIC: u32 = 0xbabe_fee1;
 const LEN: u32 = 720;
 /// Bytes with `devReadExt`.
 const EXTENDED_LEN: u32 = 800;
+/// Where `intrConf.modLevels` lies, and how many there are (VMXNET3_MAX_INTRS).
+const MODERATION: u64 = 83;
+const MODERATION_LEVELS: u8 = 25;
 /// Where `ecr` lies.
 pub const ECR: u64 = 696;
 /// Where `cu` lies: a command's own data.
@@ -136,6 +139,8 @@ pub struct ReceiveConf {
     pub data_len: u16,
     /// Interrupt vector.
     pub vector: u8,
+    /// The driver asks for moderation of that vector.
+    pub moderated: bool,
 }
 
 /// Longest MTU (VMXNET3_V6_MAX_MTU).
@@ -234,6 +239,17 @@ impl Setup {
         Ok(TransmitConf { ring, completions, vector: vector(&window)? })
     }
 
+    /// Whether the driver asks for moderation of a vector: any level but UPT1_IML_NONE. Levels beyond the table are in
+    /// a part that only drivers with many queues have; they ask for UPT1_IML_ADAPTIVE.
+    fn moderates(&self, memory: &Map, vector: u8) -> Result<bool, Fault> {
+        if vector >= MODERATION_LEVELS {
+            return Ok(true);
+        }
+        let mut level = [0];
+        memory.read(self.shared + MODERATION + u64::from(vector), &mut level)?;
+        Ok(level != [0])
+    }
+
     /// Reads the configuration of receive queue `index`.
     pub fn receive_conf(&self, memory: &Map, index: u16, version: u8) -> Result<ReceiveConf, SetupError> {
         let window = memory.window(self.receive_at(index), QUEUE_LEN as u32, Rights::BOTH)?;
@@ -257,7 +273,9 @@ impl Setup {
             memory.window(data, heads.size * u32::from(data_len), Rights::WRITE)?;
         }
         let data_len = if has_data { data_len } else { 0 };
-        Ok(ReceiveConf { rings: [heads, bodies], completions, data, data_len, vector: vector(&window)? })
+        let vector = vector(&window)?;
+        let moderated = self.moderates(memory, vector)?;
+        Ok(ReceiveConf { rings: [heads, bodies], completions, data, data_len, vector, moderated })
     }
 }
 

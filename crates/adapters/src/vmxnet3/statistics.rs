@@ -34,6 +34,12 @@ impl Statistics {
         }
     }
 
+    /// Bytes of all packets so far.
+    pub fn bytes(&self) -> u64 {
+        let Self(numbers) = self;
+        numbers[3].wrapping_add(numbers[5]).wrapping_add(numbers[7])
+    }
+
     /// Counts a loss.
     pub fn lose(&mut self, kind: usize) {
         if let Some(number) = self.0.get_mut(kind) {
