@@ -15,6 +15,7 @@
 //! - [`Frames`] and [`Unfolded`]: the same frames as one receiver shall get them.
 //! - [`Outbox`]: what an adapter wants of the world: work, room, a wake-up, interrupts.
 //! - [`Counters`] and [`Reason`]: every frame is delivered or counted with the reason why not.
+//! - [`trace`]: what a driver did to a device, as text.
 //! - [`Bus`]: the other side, a driver's view of an adapter. [`Uplink`]: a port without a guest.
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod frames;
 mod outbox;
 pub mod snapshot;
 mod time;
+pub mod trace;
 mod unfold;
 mod uplink;
 

@@ -1,9 +1,9 @@
 //! The daemon: a plane, its workers, and the ports that a host file names.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
 use crate::inbox::{Inbox, Note};
+use crate::recorder::{RecordError, Recorder, Recording};
 use crate::rings::{RingsError, RingsServer};
 use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
@@ -77,6 +78,9 @@ pub enum StartError {
         /// Its adapter.
         adapter: &'static str,
     },
+    /// Its trace.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The operating system.
     #[error("{what}: {source}")]
     System {
@@ -143,6 +147,7 @@ pub struct Daemon {
     threads: Mutex<Vec<JoinHandle<()>>>,
     ports: Mutex<BTreeMap<PortId, Running>>,
     uplink: Mutex<Option<(String, Arc<Port>)>>,
+    recording: OnceLock<Recording>,
 }
 
 impl Daemon {
@@ -168,7 +173,20 @@ impl Daemon {
             threads: Mutex::new(threads),
             ports: Mutex::default(),
             uplink: Mutex::default(),
+            recording: OnceLock::new(),
         })
+    }
+
+    /// Records what guests do to the ports that are opened from now on, a trace for each, in this folder. Once.
+    pub fn record(&self, folder: &Path) -> Result<(), StartError> {
+        let recording = Recording::start(folder, self.clock)?;
+        // A second one ends at once, empty.
+        let _ = self.recording.set(recording);
+        Ok(())
+    }
+
+    fn recorder(&self, spec: &PortSpec) -> Result<Option<Arc<Recorder>>, StartError> {
+        Ok(self.recording.get().map(|recording| recording.port(&spec.name, spec.entry)).transpose()?)
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, Running>> {
@@ -219,17 +237,21 @@ impl Daemon {
         let interrupts = Arc::new(interrupts);
         let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
         let schedule = Arc::new(Schedule::default());
-        let shell = PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), Arc::clone(&schedule));
+        let recorder = self.recorder(&spec)?;
+        let (state, record) = (Arc::clone(&schedule), recorder.clone());
+        let shell = PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), state, record);
         let memory = |source| StartError::Memory { port: name.clone(), source };
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes).map_err(memory)?;
         let port = Arc::new(port);
         let mut device = PortDevice::new(&name, Arc::clone(&port), interrupts, signals, self.clock);
+        device.record(recorder.clone());
         device.map_spare().map_err(memory)?;
         if spec.mapped && !device.map_doorbells().map_err(memory)? {
             return Err(StartError::Doorbells { port: name, adapter: spec.entry.about.name });
         }
         let link = Link::Function { listener, device: Box::new(device), session: None };
-        self.join(&name, &port, Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link), &inbox)?;
+        let service = Service { recorder, ..Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link) };
+        self.join(&name, &port, service, &inbox)?;
         Ok(Running { spec, port, schedule, rings: None })
     }
 
@@ -238,14 +260,18 @@ impl Daemon {
         let (name, inbox) = (spec.name.clone(), self.inbox(id));
         let signals = Arc::new(Signals::calls());
         let schedule = Arc::new(Schedule::default());
-        let shell = PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), Arc::clone(&schedule));
+        let recorder = self.recorder(&spec)?;
+        let (state, record) = (Arc::clone(&schedule), recorder.clone());
+        let shell = PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), state, record);
         let memory = |source| StartError::Memory { port: name.clone(), source };
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes).map_err(memory)?;
         let port = Arc::new(port);
-        let rings = RingsServer::start(&name, &spec.socket, Arc::clone(&port), signals, Arc::clone(&inbox), self.clock);
+        let (served, calls) = (Arc::clone(&port), Arc::clone(&inbox));
+        let rings = RingsServer::start(&name, &spec.socket, served, signals, calls, self.clock, recorder.clone());
         let rings = rings.map_err(|source| StartError::Rings { port: name.clone(), source })?;
         let link = Link::Rings { kicks: Vec::new() };
-        self.join(&name, &port, Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link), &inbox)?;
+        let service = Service { recorder, ..Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link) };
+        self.join(&name, &port, service, &inbox)?;
         Ok(Running { spec, port, schedule, rings: Some(rings) })
     }
 
@@ -263,7 +289,7 @@ impl Daemon {
         let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
         let fd = fd.map_err(|source| StartError::System { what: "watching the uplink", source })?;
-        let shell = PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule));
+        let shell = PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None);
         let port = Port::new(id, End::Uplink(uplink), Box::new(shell), buffer_bytes);
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?);
         self.join(name, &port, Service::new(name, Arc::clone(&port), schedule, Link::Uplink(fd)), &inbox)?;

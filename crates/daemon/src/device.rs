@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
+use nicety_adapter::trace::{Event, IrqChange};
 use nicety_adapter::{Reset, Time};
 use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
 use nicety_pci::ROM_BAR;
 use nicety_plane::Port;
 use nicety_vfio_user::{
-    Area, Device, DmaMap, DmaRange, Errno, Interrupts, IrqInfo, IrqLayout, IrqSet, Mapping as RegionMapping, RegionInfo,
+    Area, Device, DmaMap, DmaRange, Errno, Interrupts, IrqAction, IrqInfo, IrqLayout, IrqSet, Mapping as RegionMapping,
+    RegionInfo,
 };
-use tracing::{info, trace, warn};
+use tracing::{info, warn};
 
 use crate::clock::Clock;
+use crate::recorder::Recorder;
 use crate::shell::Signals;
 
 /// vfio's region numbers of a PCI device: six BARs, then these.
@@ -42,6 +45,7 @@ pub struct PortDevice {
     spare: Option<(u32, RegionMapping)>,
     /// Whether its memory was looked at since the VM came.
     looked: bool,
+    recorder: Option<Arc<Recorder>>,
 }
 
 /// A page of doorbells that the VM maps.
@@ -53,16 +57,6 @@ struct Page {
     map: Arc<Map>,
     /// What the page held when it was last looked at, by 32-bit word.
     seen: Vec<u32>,
-}
-
-/// The bytes of an access as the number that the guest meant.
-struct Value<'a>(&'a [u8]);
-
-impl std::fmt::Display for Value<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("0x")?;
-        self.0.iter().rev().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
 }
 
 /// What a function has of interrupts.
@@ -88,7 +82,13 @@ impl PortDevice {
             page: None,
             spare: None,
             looked: false,
+            recorder: None,
         }
+    }
+
+    /// Notes what is done to it there from now on.
+    pub fn record(&mut self, recorder: Option<Arc<Recorder>>) {
+        self.recorder = recorder;
     }
 
     /// Lets the VM map the adapter's spare page, if it has one, so that its register writes are not posted.
@@ -222,14 +222,18 @@ impl Device for PortDevice {
             0..ROM_REGION => self.port.read(region as u8, offset, data, now),
             _ => return Err(Errno::INVAL),
         }
-        trace!(port = self.name, region, offset = %format_args!("{offset:#06x}"), value = %Value(data), at = now.0, "R");
+        if let Some(recorder) = &self.recorder {
+            recorder.access(false, region, offset, data);
+        }
         Ok(())
     }
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let now = self.now();
         self.scan_doorbells();
-        trace!(port = self.name, region, offset = %format_args!("{offset:#06x}"), value = %Value(data), at = now.0, "W");
+        if let Some(recorder) = &self.recorder {
+            recorder.access(true, region, offset, data);
+        }
         match region {
             CONFIG_REGION => {
                 self.port.config_write(u16::try_from(offset).map_err(|_| Errno::INVAL)?, data, now);
@@ -279,12 +283,22 @@ impl Device for PortDevice {
 
     fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno> {
         self.scan_doorbells();
-        trace!(port = self.name, index = set.index, action = ?set.action, "IRQ");
+        if let Some(recorder) = &self.recorder {
+            let change = match set.action {
+                IrqAction::Mask => IrqChange::Mask,
+                IrqAction::Unmask => IrqChange::Unmask,
+                IrqAction::Trigger => IrqChange::Connect,
+            };
+            recorder.note(Event::Irqs { index: set.index, change, start: set.start, count: set.count });
+        }
         self.interrupts.apply(set)
     }
 
     fn reset(&mut self) -> Result<(), Errno> {
         info!(port = self.name, "the VM resets its adapter");
+        if let Some(recorder) = &self.recorder {
+            recorder.note(Event::Reset);
+        }
         self.port.reset(Reset::Bus, self.now());
         self.interrupts.set_line(false);
         self.mode_changed();

@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod device;
 pub mod host;
 pub mod inbox;
+pub mod recorder;
 pub mod report;
 pub mod rings;
 pub mod serve;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
+use nicety_adapter::trace::Event;
 use nicety_adapter::{Context, RingFace};
 use nicety_memory::Map;
 use nicety_plane::Port;
@@ -18,6 +19,7 @@ use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
+use crate::recorder::Recorder;
 use crate::shell::Signals;
 
 /// Why a vhost-user port could not start.
@@ -60,11 +62,12 @@ impl RingsServer {
         signals: Arc<Signals>,
         inbox: Arc<Inbox>,
         clock: Clock,
+        recorder: Option<Arc<Recorder>>,
     ) -> Result<Self, RingsError> {
         let listener = Listener::bind(socket)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
-        let served = Arc::new(Served { name: name.to_owned(), port, signals, inbox, clock });
+        let served = Arc::new(Served { name: name.to_owned(), port, signals, inbox, clock, recorder });
         let thread = std::thread::Builder::new().name(format!("vhost {name}"));
         let (watch, port) = (Arc::clone(&stop), Arc::clone(&served));
         let thread = thread.stack_size(256 << 10).spawn(move || serve(&listener, &port, &watch))?;
@@ -124,6 +127,7 @@ fn session(socket: OwnedFd, served: &Arc<Served>, stop: &Stop) {
     }
     // From here on the session's end detaches it.
     served.port.attach();
+    served.note(Event::Connect);
     match session.run() {
         Ended::Gone => info!(port = served.name, "the front end has disconnected"),
         ended => warn!(port = served.name, "the front end is disconnected: {ended}"),
@@ -139,6 +143,15 @@ struct Served {
     signals: Arc<Signals>,
     inbox: Arc<Inbox>,
     clock: Clock,
+    recorder: Option<Arc<Recorder>>,
+}
+
+impl Served {
+    fn note(&self, event: Event) {
+        if let Some(recorder) = &self.recorder {
+            recorder.note(event);
+        }
+    }
 }
 
 impl nicety_vhost_user::Port for Served {
@@ -175,6 +188,7 @@ impl nicety_vhost_user::Port for Served {
     }
 
     fn disconnected(&self) {
+        self.note(Event::Disconnect);
         self.port.detach(self.clock.now());
         self.signals.disconnect();
     }

@@ -1,5 +1,6 @@
 //! A host file, served until a signal says otherwise.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use nicety_adapter::Uplink;
@@ -82,13 +83,17 @@ fn paced<U: Uplink + 'static>(uplink: U, rate: Option<Rate>) -> Result<Box<dyn U
     })
 }
 
-/// Starts what a host file names: all of it, or nothing.
-pub fn start(host: &Host) -> Result<Daemon, ServeError> {
+/// Starts what a host file names: all of it, or nothing. What guests do to their ports is recorded in a folder, if one is
+/// named.
+pub fn start(host: &Host, record: Option<&Path>) -> Result<Daemon, ServeError> {
     let limits = Limits {
         addresses: host.switch.addresses,
         ageing: std::time::Duration::from_secs(host.switch.ageing.0.into()),
     };
     let daemon = Daemon::start(limits, host.daemon.workers)?;
+    if let Some(folder) = record {
+        daemon.record(folder)?;
+    }
     if let Some(config) = &host.uplink {
         let (name, uplink) = uplink(config, &daemon)?;
         daemon.open_uplink(&name, uplink, UPLINK_BUFFER)?;
@@ -99,10 +104,11 @@ pub fn start(host: &Host) -> Result<Daemon, ServeError> {
     Ok(daemon)
 }
 
-/// Serves a host file until SIGTERM, SIGINT or SIGHUP. `ready` is called when all sockets are there.
-pub fn serve(host: &Host, ready: impl FnOnce(&Arc<Daemon>)) -> Result<Signal, ServeError> {
+/// Serves a host file until SIGTERM, SIGINT or SIGHUP; `record` as for [`start`]. `ready` is called when all sockets are
+/// there.
+pub fn serve(host: &Host, record: Option<&Path>, ready: impl FnOnce(&Arc<Daemon>)) -> Result<Signal, ServeError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
-    let daemon = Arc::new(start(host)?);
+    let daemon = Arc::new(start(host, record)?);
     ready(&daemon);
     let signal = signals.forever().next().unwrap_or(SIGTERM);
     info!(signal = signal_hook::low_level::signal_name(signal).unwrap_or("?"), "ending");

@@ -9,6 +9,7 @@ use nicety_vfio_user::{Listener, Session};
 use nicety_vhost_user::Bell;
 
 use crate::device::PortDevice;
+use crate::recorder::Recorder;
 use crate::shell::Schedule;
 
 /// How a port's other side reaches it.
@@ -43,6 +44,8 @@ pub struct Service {
     pub schedule: Arc<Schedule>,
     /// How it is reached.
     pub link: Link,
+    /// Where what its guest does is noted, if it is.
+    pub recorder: Option<Arc<Recorder>>,
     /// A flood under way, which must go on with the same turn.
     pub(crate) turn: Option<Box<Turn>>,
     /// Bytes that it may still cost before others have their turns.
@@ -54,7 +57,7 @@ pub struct Service {
 impl Service {
     /// A port that nobody has connected to yet.
     pub fn new(name: &str, port: Arc<Port>, schedule: Arc<Schedule>, link: Link) -> Self {
-        Self { name: name.to_owned(), port, schedule, link, turn: None, credit: 0, backoff_ns: 0 }
+        Self { name: name.to_owned(), port, schedule, link, recorder: None, turn: None, credit: 0, backoff_ns: 0 }
     }
 
     /// The descriptors to watch from the beginning.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use nicety_adapter::trace::Event;
 use nicety_adapter::{PortId, Set, Time};
 use nicety_pci::Mode;
 use nicety_plane::Shell;
@@ -10,6 +11,7 @@ use nicety_vfio_user::Interrupts;
 use nicety_vhost_user::Bell;
 
 use crate::inbox::{Inbox, Note};
+use crate::recorder::Recorder;
 
 /// How a port's interrupts reach its VM.
 #[derive(Debug)]
@@ -84,6 +86,7 @@ pub struct PortShell {
     inbox: Arc<Inbox>,
     signals: Arc<Signals>,
     state: Arc<Schedule>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 /// Whether a port waits for its turn already; shared by the shell and the worker.
@@ -112,14 +115,26 @@ impl Schedule {
 
 impl PortShell {
     /// The shell of a port that this worker owns.
-    pub fn new(id: PortId, inbox: Arc<Inbox>, signals: Arc<Signals>, state: Arc<Schedule>) -> Self {
-        Self { id, inbox, signals, state }
+    pub fn new(
+        id: PortId,
+        inbox: Arc<Inbox>,
+        signals: Arc<Signals>,
+        state: Arc<Schedule>,
+        recorder: Option<Arc<Recorder>>,
+    ) -> Self {
+        Self { id, inbox, signals, state, recorder }
     }
 }
 
 impl Shell for PortShell {
     fn messages(&self, mut vectors: Set) {
         self.state.written.fetch_add(u64::from(vectors.len()), Ordering::Relaxed);
+        if let Some(recorder) = &self.recorder {
+            let mut raised = vectors;
+            while let Some(vector) = raised.pop() {
+                recorder.note(Event::Interrupt(vector));
+            }
+        }
         match self.signals.as_ref() {
             Signals::None => {}
             Signals::Function { interrupts, msix } => {
@@ -144,6 +159,9 @@ impl Shell for PortShell {
     }
 
     fn line(&self, level: bool) {
+        if let Some(recorder) = &self.recorder {
+            recorder.note(Event::Line(level));
+        }
         if let Signals::Function { interrupts, .. } = self.signals.as_ref()
             && interrupts.set_line(level)
         {

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nicety_adapter::trace::Event;
 use nicety_adapter::{PortId, Time};
 use nicety_plane::{Plane, Turn};
 use nicety_vfio_user::{Accepted, Session, SessionError};
@@ -304,6 +305,9 @@ impl Worker {
                         warn!(port = service.name, "its connection cannot be watched: {error}");
                     }
                     service.port.attach();
+                    if let Some(recorder) = &service.recorder {
+                        recorder.note(Event::Connect);
+                    }
                 }
                 Ok(Accepted::Refused(peer)) => {
                     let pid = peer.map(|p| p.pid);
@@ -361,6 +365,9 @@ impl Worker {
             }
             debug!(port = service.name, counters = ?session.counters(), "its session");
             session.disconnect(device.as_mut());
+            if let Some(recorder) = &service.recorder {
+                recorder.note(Event::Disconnect);
+            }
             let _it_closes_anyway = epoll::delete(&self.epoll, session.as_fd());
             service.port.detach(now);
             device.renew();
@@ -373,9 +380,14 @@ impl Worker {
     }
 
     fn kick(&mut self, id: PortId, ring: u16, flags: EventFlags) {
-        let Some(Service { link: Link::Rings { kicks }, port, .. }) = self.services.get_mut(&id) else { return };
+        let Some(Service { link: Link::Rings { kicks }, port, recorder, .. }) = self.services.get_mut(&id) else {
+            return;
+        };
         let Some(Some(bell)) = kicks.get(usize::from(ring)) else { return };
         if bell.clear() {
+            if let Some(recorder) = recorder {
+                recorder.note(Event::Kick(ring));
+            }
             let now = self.clock.now();
             port.with_rings(now, |rings, cx| rings.kick(ring, cx));
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {

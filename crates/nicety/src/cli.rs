@@ -63,6 +63,9 @@ pub struct Serve {
     /// Only check the host file, and say what it asks for
     #[arg(long)]
     pub check: bool,
+    /// Record what each guest's driver does to its adapter, to DIR/PORT.trace (docs/traces.md)
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
 }
 
 /// `attach`.

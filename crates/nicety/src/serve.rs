@@ -51,7 +51,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         let _ = soon.0.set(Arc::clone(daemon));
         info!(switch = host.switch.name, ports = host.ports.len(), control = %socket.display(), "all sockets are ready");
     };
-    let served = nicety_daemon::serve::serve(&host, ready).map_err(Failure::with(Exit::Failed));
+    let served = nicety_daemon::serve::serve(&host, args.record.as_deref(), ready).map_err(Failure::with(Exit::Failed));
     drop(control);
     served.map(|_signal| ())
 }

@@ -1,0 +1,344 @@
+//! What a guest's driver did to its device: a text of a line for each access, to be read, diffed, sent and replayed.
+//!
+//! ```text
+//! nicety-trace 1
+//! port vm1
+//! adapter e1000
+//! connect @1200345
+//! R bar0 0x0008 4 0x00000a83 @1201007  # STATUS
+//! W bar0 0x00d8 4 0xffffffff @1201822  # IMC
+//! line up @1203377
+//! ```
+//! The first lines say what it is; then comes an [`Event`] a line, and when it happened, in microseconds since the
+//! daemon's start. The time may be missing, and so that two traces differ only where the drivers did, in kept ones it
+//! is. What follows a `#` is for the reader. docs/traces.md is the format's page.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Time;
+
+/// The first line of every trace.
+pub const VERSION: &str = "nicety-trace 1";
+/// Bytes of the widest access whose value is recorded.
+pub const VALUE_BYTES: usize = 8;
+
+/// A part of a PCI function that is accessed by offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Region {
+    /// A base address register's, 0 to 5.
+    Bar(u8),
+    /// The option ROM.
+    Rom,
+    /// Configuration space.
+    Config,
+}
+
+/// An access by the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// It wrote; else it read.
+    pub write: bool,
+    /// Where.
+    pub region: Region,
+    /// Bytes from the region's beginning.
+    pub offset: u64,
+    /// Bytes that were read or written.
+    pub width: u32,
+    /// The little-endian number that they are; of an access wider than [`VALUE_BYTES`], zero.
+    pub value: u64,
+}
+
+/// What a VMM did about interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IrqChange {
+    /// It holds them back.
+    Mask,
+    /// It lets them through again.
+    Unmask,
+    /// It says how to send them, or that they shall not be sent any more.
+    Connect,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The guest accessed the device.
+    Access(Access),
+    /// The guest kicked a ring.
+    Kick(u16),
+    /// The adapter raised this MSI or MSI-X vector, or called for this ring.
+    Interrupt(u16),
+    /// The adapter moved its INTx line.
+    Line(bool),
+    /// The VMM changed interrupts of an index (0: INTx, 1: MSI, 2: MSI-X): the first one, and how many.
+    Irqs {
+        /// Which kind.
+        index: u32,
+        /// What it did.
+        change: IrqChange,
+        /// The first.
+        start: u32,
+        /// How many.
+        count: u32,
+    },
+    /// The VMM reset the device.
+    Reset,
+    /// A VMM came.
+    Connect,
+    /// It went.
+    Disconnect,
+    /// So many events were not recorded: they came faster than they could be written.
+    Lost(u64),
+    /// Whoever keeps the trace says what begins here.
+    Mark(String),
+}
+
+/// An event and its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When, if that is told.
+    pub at: Option<Time>,
+    /// What.
+    pub event: Event,
+}
+
+/// A register's name, for a person: `TDT`, or the sixth of several, `MTA[5]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RegisterName {
+    /// Its data sheet's word.
+    pub word: &'static str,
+    /// Which of several.
+    pub index: Option<u32>,
+}
+
+/// A whole trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The port that it was recorded at.
+    pub port: String,
+    /// Its adapter.
+    pub adapter: String,
+    /// Which part of a long one; a trace in one part has none.
+    pub part: Option<u64>,
+    /// Line numbers, from 1, and what happened.
+    pub records: Vec<(usize, Record)>,
+}
+
+/// Why a text is no trace.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct TraceError {
+    /// From 1.
+    pub line: usize,
+    /// What is wrong there, and what it should be.
+    pub what: String,
+}
+
+impl Access {
+    /// The access whose bytes these are.
+    pub fn of(write: bool, region: Region, offset: u64, data: &[u8]) -> Access {
+        let mut bytes = [0; VALUE_BYTES];
+        if let Some(place) = bytes.get_mut(..data.len()) {
+            place.copy_from_slice(data);
+        }
+        Access { write, region, offset, width: data.len() as u32, value: u64::from_le_bytes(bytes) }
+    }
+
+    /// Whether its value is known.
+    pub fn has_value(&self) -> bool {
+        self.width as usize <= VALUE_BYTES
+    }
+}
+
+impl fmt::Display for RegisterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            Some(index) => write!(f, "{}[{index}]", self.word),
+            None => f.write_str(self.word),
+        }
+    }
+}
+
+impl fmt::Display for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Region::Bar(number) => write!(f, "bar{number}"),
+            Region::Rom => f.write_str("rom"),
+            Region::Config => f.write_str("config"),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Access(access) => {
+                let Access { write, region, offset, width, value } = access;
+                write!(f, "{} {region} {offset:#06x} {width}", if *write { 'W' } else { 'R' })?;
+                if access.has_value() {
+                    write!(f, " 0x{value:0digits$x}", digits = *width as usize * 2)?;
+                }
+                Ok(())
+            }
+            Event::Kick(ring) => write!(f, "kick {ring}"),
+            Event::Interrupt(vector) => write!(f, "interrupt {vector}"),
+            Event::Line(level) => write!(f, "line {}", if *level { "up" } else { "down" }),
+            Event::Irqs { index, change, start, count } => {
+                let change = match change {
+                    IrqChange::Mask => "mask",
+                    IrqChange::Unmask => "unmask",
+                    IrqChange::Connect => "connect",
+                };
+                write!(f, "irqs {index} {change} {start} {count}")
+            }
+            Event::Reset => f.write_str("reset"),
+            Event::Connect => f.write_str("connect"),
+            Event::Disconnect => f.write_str("disconnect"),
+            Event::Lost(count) => write!(f, "lost {count}"),
+            Event::Mark(what) => write!(f, "mark {what}"),
+        }
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.event.fmt(f)?;
+        self.at.map_or(Ok(()), |at| write!(f, " @{}", at.0 / 1_000))
+    }
+}
+
+/// A word as a number, decimal or after `0x`.
+fn number<T: TryFrom<u64>>(word: Option<&str>, what: &str) -> Result<T, String> {
+    let word = word.ok_or_else(|| format!("{what} is missing"))?;
+    let value = match word.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => word.parse().ok(),
+    };
+    let fits = value.and_then(|value| T::try_from(value).ok());
+    fits.ok_or_else(|| format!("{what} cannot be `{word}`"))
+}
+
+impl FromStr for Region {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Region, String> {
+        match word {
+            "rom" => Ok(Region::Rom),
+            "config" => Ok(Region::Config),
+            _ => match word.strip_prefix("bar").and_then(|digit| digit.parse().ok()) {
+                Some(number @ 0..=5) => Ok(Region::Bar(number)),
+                _ => Err(format!("`{word}` is no region: bar0 to bar5, rom, config")),
+            },
+        }
+    }
+}
+
+impl FromStr for Record {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Record, String> {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        let (line, at) = match line.rsplit_once('@') {
+            Some((before, time)) => {
+                let micros: u64 = number(Some(time), "the time")?;
+                (before.trim_end(), Some(Time(micros.saturating_mul(1_000))))
+            }
+            None => (line, None),
+        };
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let mut words = rest.split_whitespace();
+        let event = match verb {
+            "mark" => return Ok(Record { at, event: Event::Mark(rest.trim().to_owned()) }),
+            "R" | "W" => Event::Access(access(verb == "W", &mut words)?),
+            "kick" => Event::Kick(number(words.next(), "the ring")?),
+            "interrupt" => Event::Interrupt(number(words.next(), "the vector")?),
+            "line" => match words.next() {
+                Some("up") => Event::Line(true),
+                Some("down") => Event::Line(false),
+                _ => return Err("a line goes `up` or `down`".to_owned()),
+            },
+            "irqs" => irqs(&mut words)?,
+            "reset" => Event::Reset,
+            "connect" => Event::Connect,
+            "disconnect" => Event::Disconnect,
+            "lost" => Event::Lost(number(words.next(), "how many")?),
+            _ => {
+                let known = "R, W, kick, interrupt, line, irqs, reset, connect, disconnect, lost, mark";
+                return Err(format!("`{verb}` is no event: {known}"));
+            }
+        };
+        match words.next() {
+            Some(word) => Err(format!("`{word}` is one word too many")),
+            None => Ok(Record { at, event }),
+        }
+    }
+}
+
+fn access<'a>(write: bool, words: &mut impl Iterator<Item = &'a str>) -> Result<Access, String> {
+    let region = words.next().ok_or("the region is missing")?.parse()?;
+    let offset = number(words.next(), "the offset")?;
+    let width = number(words.next(), "the width")?;
+    let mut access = Access { write, region, offset, width, value: 0 };
+    if access.has_value() {
+        access.value = number(words.next(), "the value")?;
+        if width < 8 && access.value >> (8 * width) != 0 {
+            return Err(format!("the value {:#x} has more than {width} bytes", access.value));
+        }
+    }
+    Ok(access)
+}
+
+fn irqs<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Event, String> {
+    let index = number(words.next(), "the kind")?;
+    let change = match words.next() {
+        Some("mask") => IrqChange::Mask,
+        Some("unmask") => IrqChange::Unmask,
+        Some("connect") => IrqChange::Connect,
+        _ => return Err("a VMM's change is `mask`, `unmask` or `connect`".to_owned()),
+    };
+    let start = number(words.next(), "the first")?;
+    Ok(Event::Irqs { index, change, start, count: number(words.next(), "how many")? })
+}
+
+impl Trace {
+    /// The first lines of a file.
+    pub fn header(port: &str, adapter: &str, part: Option<u64>) -> String {
+        let part = part.map(|part| format!("part {part}\n")).unwrap_or_default();
+        format!("{VERSION}\nport {port}\nadapter {adapter}\n{part}")
+    }
+
+    /// Understands a file's text.
+    pub fn parse(text: &str) -> Result<Trace, TraceError> {
+        let mut lines = (1..).zip(text.lines());
+        let wrong = |line, what: String| TraceError { line, what };
+        match lines.next() {
+            Some((_, VERSION)) => {}
+            other => {
+                let found = other.map_or("", |(_, line)| line);
+                return Err(wrong(1, format!("`{found}` is not `{VERSION}`: no trace, or one of another version")));
+            }
+        }
+        let mut trace = Trace { port: String::new(), adapter: String::new(), part: None, records: Vec::new() };
+        for (at, line) in lines {
+            let content = line.split('#').next().unwrap_or_default().trim();
+            match content.split_once(' ') {
+                _ if content.is_empty() => {}
+                Some(("port", name)) => trace.port = name.to_owned(),
+                Some(("adapter", name)) => trace.adapter = name.to_owned(),
+                Some(("part", part)) => {
+                    trace.part = Some(number(Some(part), "the part").map_err(|what| wrong(at, what))?);
+                }
+                _ => trace.records.push((at, content.parse().map_err(|what| wrong(at, what))?)),
+            }
+        }
+        if trace.adapter.is_empty() {
+            return Err(wrong(2, "no line `adapter NAME` says what was recorded".to_owned()));
+        }
+        Ok(trace)
+    }
+}
+
+#[cfg(test)]
+#[path = "trace_test.rs"]
+mod tests;

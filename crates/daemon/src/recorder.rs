@@ -1,0 +1,244 @@
+//! Traces of what guests' drivers do to their devices (`nicety serve --record DIR`, docs/traces.md).
+//!
+//! Whoever serves a port puts events in its list, under a lock that is held for a push; a thread of the recording takes
+//! the lists away ten times a second, makes text of them, and writes. Without a recording there is no [`Recorder`], and
+//! each place where something would be recorded is a branch on that.
+//!
+//! A port's files are bounded: `vm1.trace` has its beginning, and when that is full, `vm1.trace.1` and `vm1.trace.2` take
+//! turns, so that the beginning and the end of a long night are there.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nicety_adapter::trace::{Access, Event, Record, Region, Trace};
+use nicety_adapters::Entry;
+use tracing::warn;
+
+use crate::clock::Clock;
+
+/// How often what waits is written.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Events that wait at most; more are counted as lost. 2.5 MB.
+const WAITING_MOST: usize = 1 << 16;
+/// Bytes of one file at most.
+const FILE_MOST: u64 = 32 << 20;
+
+/// Why traces cannot be recorded.
+#[derive(Debug, thiserror::Error)]
+#[error("recording to {path}: {source}")]
+pub struct RecordError {
+    /// The folder or file.
+    pub path: PathBuf,
+    /// Why not.
+    pub source: std::io::Error,
+}
+
+/// One port's.
+#[derive(Debug)]
+pub struct Recorder {
+    clock: Clock,
+    waiting: Mutex<Waiting>,
+    bell: Arc<Bell>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    records: Vec<Record>,
+    lost: u64,
+}
+
+/// Wakes the thread early.
+#[derive(Debug, Default)]
+struct Bell {
+    stop: Mutex<bool>,
+    rung: Condvar,
+}
+
+/// All ports' of a daemon, and the thread that writes them.
+#[derive(Debug)]
+pub struct Recording {
+    folder: PathBuf,
+    clock: Clock,
+    bell: Arc<Bell>,
+    outputs: Arc<Mutex<Vec<Output>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Recorder {
+    /// Notes what happens now.
+    pub fn note(&self, event: Event) {
+        let record = Record { at: Some(self.clock.now()), event };
+        let mut waiting = lock(&self.waiting);
+        if waiting.records.len() >= WAITING_MOST {
+            waiting.lost += 1;
+            return;
+        }
+        waiting.records.push(record);
+        if waiting.records.len() == WAITING_MOST / 2 {
+            self.bell.rung.notify_one();
+        }
+    }
+
+    /// Notes an access to a region by vfio's number.
+    pub fn access(&self, write: bool, region: u32, offset: u64, data: &[u8]) {
+        let region = match region {
+            6 => Region::Rom,
+            7 => Region::Config,
+            bar => Region::Bar(bar as u8),
+        };
+        self.note(Event::Access(Access::of(write, region, offset, data)));
+    }
+}
+
+impl Recording {
+    /// Begins one. The folder is made if it is not there.
+    pub fn start(folder: &Path, clock: Clock) -> Result<Self, RecordError> {
+        let failed = |source| RecordError { path: folder.to_owned(), source };
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        let bell = Arc::new(Bell::default());
+        let outputs: Arc<Mutex<Vec<Output>>> = Arc::default();
+        let (watch, all) = (Arc::clone(&bell), Arc::clone(&outputs));
+        let thread = std::thread::Builder::new().name("traces".to_owned());
+        let thread = thread.spawn(move || write_all(&watch, &all)).map_err(failed)?;
+        Ok(Self { folder: folder.to_owned(), clock, bell, outputs, thread: Some(thread) })
+    }
+
+    /// The recorder of a port. Its first file is there when this returns; an older one of that name is not.
+    pub fn port(&self, name: &str, entry: &'static Entry) -> Result<Arc<Recorder>, RecordError> {
+        let (clock, bell) = (self.clock, Arc::clone(&self.bell));
+        let recorder = Arc::new(Recorder { clock, waiting: Mutex::default(), bell });
+        let output = Output::create(self.folder.join(format!("{name}.trace")), name, entry, &recorder)?;
+        lock(&self.outputs).push(output);
+        Ok(recorder)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        *lock(&self.bell.stop) = true;
+        self.bell.rung.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            warn!("the recording's thread had panicked");
+        }
+    }
+}
+
+fn write_all(bell: &Bell, outputs: &Mutex<Vec<Output>>) {
+    let mut stop = false;
+    while !stop {
+        let asked = bell.rung.wait_timeout(lock(&bell.stop), INTERVAL);
+        stop = *asked.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        lock(outputs).iter_mut().for_each(Output::drain);
+    }
+}
+
+/// A port's files.
+#[derive(Debug)]
+struct Output {
+    recorder: Arc<Recorder>,
+    name: String,
+    entry: &'static Entry,
+    path: PathBuf,
+    /// `None` after an error: what comes then is gone.
+    file: Option<File>,
+    /// Bytes of one file at most.
+    most: u64,
+    part: u64,
+    written: u64,
+    records: Vec<Record>,
+    text: String,
+}
+
+impl Output {
+    fn create(path: PathBuf, name: &str, entry: &'static Entry, recorder: &Arc<Recorder>) -> Result<Self, RecordError> {
+        let (recorder, name) = (Arc::clone(recorder), name.to_owned());
+        let (records, text) = (Vec::new(), String::new());
+        let mut output =
+            Self { recorder, name, entry, path, file: None, most: FILE_MOST, part: 0, written: 0, records, text };
+        let begun = output.begin().and_then(|()| output.flush());
+        begun.map_err(|source| RecordError { path: output.path.clone(), source })?;
+        Ok(output)
+    }
+
+    /// Begins the next part, in the file whose turn it is.
+    fn begin(&mut self) -> std::io::Result<()> {
+        let mut path = self.path.clone().into_os_string();
+        if self.part > 0 {
+            path.push(format!(".{}", (self.part - 1) % 2 + 1));
+        }
+        self.part += 1;
+        let mut options = OpenOptions::new();
+        self.file = Some(options.write(true).create(true).truncate(true).mode(0o600).open(path)?);
+        self.text = Trace::header(&self.name, self.entry.about.name, (self.part > 1).then_some(self.part));
+        self.written = self.text.len() as u64;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        if let Some(file) = &mut self.file {
+            file.write_all(self.text.as_bytes())?;
+        }
+        self.text.clear();
+        Ok(())
+    }
+
+    /// Writes what waits.
+    fn drain(&mut self) {
+        let mut records = std::mem::take(&mut self.records);
+        let lost = {
+            let mut waiting = lock(&self.recorder.waiting);
+            std::mem::swap(&mut records, &mut waiting.records);
+            std::mem::take(&mut waiting.lost)
+        };
+        if lost > 0 {
+            records.push(Record { at: None, event: Event::Lost(lost) });
+        }
+        let mut done = Ok(());
+        if self.file.is_some() {
+            done = records.iter().try_for_each(|record| self.line(record)).and_then(|()| self.flush());
+        }
+        if let Err(error) = done {
+            warn!(port = self.name, "its trace {} ends here: {error}", self.path.display());
+            self.file = None;
+        }
+        records.clear();
+        self.records = records;
+    }
+
+    fn line(&mut self, record: &Record) -> std::io::Result<()> {
+        let begin = self.text.len();
+        // Writing to a string does not fail.
+        let _ = write!(self.text, "{record}");
+        if let Event::Access(access) = &record.event
+            && let Some(register) = (self.entry.register)(access.region, access.offset)
+        {
+            let _ = write!(self.text, "  # {register}");
+        }
+        self.text.push('\n');
+        let bytes = (self.text.len() - begin) as u64;
+        if self.written + bytes > self.most {
+            let line = self.text.split_off(begin);
+            self.flush()?;
+            self.begin()?;
+            self.text.push_str(&line);
+        }
+        self.written += bytes;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "recorder_test.rs"]
+mod tests;
