@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * PCI devices of a user-mode kernel behind vfio-user sockets.
+ *
+ *	linux vfio_user.device=vm1.sock vfio_user.device=vm2.sock ...
+ *
+ * Each socket is a server with one PCI function, in the order given. The
+ * function's driver is whatever this kernel has for its identity; to the server
+ * this kernel is what QEMU is: it maps its memory by file, reads and writes
+ * regions, and connects interrupts.
+ *
+ * - Register writes are posted (no reply) to memory BARs, unless some part of
+ *   the device can be mapped. That is QEMU's rule too, and servers rely on it:
+ *   one whose guest must not run ahead of a write offers a page to be mapped.
+ * - Parts that can be mapped are plain loads and stores.
+ * - The MSI-X table belongs to the device and is written there; it is looked at
+ *   on the way (vfio_user_irq.c).
+ */
+#include <linux/init.h>
+#include <linux/kernel.h>
+#include <linux/moduleparam.h>
+#include <linux/pci.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <linux/unaligned.h>
+
+#include <as-layout.h>
+#include <init.h>
+#include <mem_user.h>
+
+#include "pci_socket.h"
+#include "vfio_user_dev.h"
+
+#undef MODULE_PARAM_PREFIX
+#define MODULE_PARAM_PREFIX "vfio_user."
+
+/* What is above belongs to PCI: ports, configuration space, BARs. */
+#define VFU_MEMORY_END	(0xf0000000UL - SZ_2M)
+
+#define VFU_DEVICE_RESET	1
+#define VFU_DEVICE_PCI		2
+
+/* QEMU's time-out, too. */
+unsigned int vfu_timeout_ms = 5000;
+module_param_named(timeout_ms, vfu_timeout_ms, uint, 0444);
+__uml_help(vfu_timeout_ms,
+"vfio_user.timeout_ms=<milliseconds>\n"
+"    How long a vfio-user server may take to answer before its device is\n"
+"    given up. The default is 5000.\n\n"
+);
+
+static LIST_HEAD(vfu_devices);
+
+static struct vfu_device *to_vfu(struct um_pci_device *pdev)
+{
+	return container_of(pdev, struct vfu_device, pdev);
+}
+
+static bool vfu_within(struct vfu_device *dev, int region, u64 offset, u64 size)
+{
+	struct vfu_region *r = &dev->regions[region];
+
+	return size <= r->size && offset <= r->size - size;
+}
+
+/* Where the bytes are mapped, or NULL. */
+static void *vfu_mapped(struct vfu_device *dev, int bar, u64 offset, u64 size)
+{
+	struct vfu_region *region = &dev->regions[bar];
+	int i;
+
+	if (dev->dead)
+		return NULL;
+	for (i = 0; i < region->nr_areas; i++) {
+		struct vfu_area *area = &region->areas[i];
+
+		if (offset >= area->offset && size <= area->size &&
+		    offset - area->offset <= area->size - size)
+			return area->at + (offset - area->offset);
+	}
+	return NULL;
+}
+
+/* Registers are little-endian, as this machine is. */
+static unsigned long vfu_load(const void *at, int size)
+{
+	switch (size) {
+	case 1:
+		return READ_ONCE(*(const u8 *)at);
+	case 2:
+		return READ_ONCE(*(const u16 *)at);
+	case 4:
+		return READ_ONCE(*(const u32 *)at);
+	default:
+		return READ_ONCE(*(const u64 *)at);
+	}
+}
+
+static void vfu_store(void *at, int size, unsigned long val)
+{
+	switch (size) {
+	case 1:
+		WRITE_ONCE(*(u8 *)at, val);
+		break;
+	case 2:
+		WRITE_ONCE(*(u16 *)at, val);
+		break;
+	case 4:
+		WRITE_ONCE(*(u32 *)at, val);
+		break;
+	default:
+		WRITE_ONCE(*(u64 *)at, val);
+		break;
+	}
+}
+
+/* All ones if it cannot be read. */
+static unsigned long vfu_read(struct vfu_device *dev, int region, u64 offset,
+			      int size)
+{
+	u64 val = ~0ULL;
+	unsigned long flags;
+
+	if (!vfu_within(dev, region, offset, size))
+		return ~0UL;
+	raw_spin_lock_irqsave(&dev->lock, flags);
+	if (vfu_region_read(dev, region, offset, &val, size))
+		val = ~0ULL;
+	raw_spin_unlock_irqrestore(&dev->lock, flags);
+	return val;
+}
+
+static unsigned long vfu_cfgspace_read(struct um_pci_device *pdev,
+				       unsigned int offset, int size)
+{
+	return vfu_read(to_vfu(pdev), VFU_REGION_CONFIG, offset, size);
+}
+
+static void vfu_cfgspace_write(struct um_pci_device *pdev, unsigned int offset,
+			       int size, unsigned long val)
+{
+	struct vfu_device *dev = to_vfu(pdev);
+	__le64 data = cpu_to_le64(val);
+	unsigned long flags;
+
+	if (!vfu_within(dev, VFU_REGION_CONFIG, offset, size))
+		return;
+	raw_spin_lock_irqsave(&dev->lock, flags);
+	vfu_region_write(dev, VFU_REGION_CONFIG, offset, &data, size, false);
+	vfu_irq_config_written(dev, offset, size, val);
+	raw_spin_unlock_irqrestore(&dev->lock, flags);
+}
+
+static unsigned long vfu_bar_read(struct um_pci_device *pdev, int bar,
+				  unsigned int offset, int size)
+{
+	struct vfu_device *dev = to_vfu(pdev);
+	void *at = vfu_mapped(dev, bar, offset, size);
+
+	return at ? vfu_load(at, size) : vfu_read(dev, bar, offset, size);
+}
+
+static void vfu_bar_write(struct um_pci_device *pdev, int bar,
+			  unsigned int offset, int size, unsigned long val)
+{
+	struct vfu_device *dev = to_vfu(pdev);
+	void *at = vfu_mapped(dev, bar, offset, size);
+	__le64 data = cpu_to_le64(val);
+	unsigned long flags;
+
+	if (at) {
+		vfu_store(at, size, val);
+		return;
+	}
+	if (!vfu_within(dev, bar, offset, size))
+		return;
+	raw_spin_lock_irqsave(&dev->lock, flags);
+	vfu_region_write(dev, bar, offset, &data, size,
+			 dev->regions[bar].posted);
+	if (bar == dev->table_bar && offset >= dev->table_offset &&
+	    offset - dev->table_offset < dev->table_size)
+		vfu_irq_table_written(dev, offset - dev->table_offset, size,
+				      val);
+	raw_spin_unlock_irqrestore(&dev->lock, flags);
+}
+
+static void vfu_bar_copy_from(struct um_pci_device *pdev, int bar, void *buffer,
+			      unsigned int offset, int size)
+{
+	struct vfu_device *dev = to_vfu(pdev);
+	void *at = vfu_mapped(dev, bar, offset, size);
+	unsigned long flags;
+
+	if (at) {
+		memcpy(buffer, at, size);
+		return;
+	}
+	memset(buffer, 0xff, size);
+	if (!vfu_within(dev, bar, offset, size))
+		return;
+	while (size > 0) {
+		int part = min(size, VFU_MAX_DATA), err;
+
+		raw_spin_lock_irqsave(&dev->lock, flags);
+		err = vfu_region_read(dev, bar, offset, buffer, part);
+		raw_spin_unlock_irqrestore(&dev->lock, flags);
+		if (err)
+			return;
+		buffer += part;
+		offset += part;
+		size -= part;
+	}
+}
+
+static void vfu_bar_copy_to(struct um_pci_device *pdev, int bar,
+			    unsigned int offset, const void *buffer, int size)
+{
+	struct vfu_device *dev = to_vfu(pdev);
+	void *at = vfu_mapped(dev, bar, offset, size);
+	unsigned long flags;
+
+	if (at) {
+		memcpy(at, buffer, size);
+		return;
+	}
+	if (!vfu_within(dev, bar, offset, size))
+		return;
+	while (size > 0) {
+		int part = min(size, VFU_MAX_DATA), err;
+
+		raw_spin_lock_irqsave(&dev->lock, flags);
+		err = vfu_region_write(dev, bar, offset, buffer, part,
+				       dev->regions[bar].posted);
+		raw_spin_unlock_irqrestore(&dev->lock, flags);
+		if (err)
+			return;
+		buffer += part;
+		offset += part;
+		size -= part;
+	}
+}
+
+static void vfu_bar_set(struct um_pci_device *pdev, int bar,
+			unsigned int offset, u8 value, int size)
+{
+	u8 bytes[256];
+
+	memset(bytes, value, sizeof(bytes));
+	while (size > 0) {
+		int part = min_t(int, size, sizeof(bytes));
+
+		vfu_bar_copy_to(pdev, bar, offset, bytes, part);
+		offset += part;
+		size -= part;
+	}
+}
+
+static const struct um_pci_ops vfu_ops = {
+	.cfgspace_read	= vfu_cfgspace_read,
+	.cfgspace_write	= vfu_cfgspace_write,
+	.bar_read	= vfu_bar_read,
+	.bar_write	= vfu_bar_write,
+	.bar_copy_from	= vfu_bar_copy_from,
+	.bar_copy_to	= vfu_bar_copy_to,
+	.bar_set	= vfu_bar_set,
+};
+
+static u32 vfu_config(struct vfu_device *dev, unsigned int offset, int size)
+{
+	return vfu_read(dev, VFU_REGION_CONFIG, offset, size);
+}
+
+static u8 vfu_find_capability(struct vfu_device *dev, u8 wanted)
+{
+	int limit = 48;
+	u8 at;
+
+	if (!(vfu_config(dev, PCI_STATUS, 2) & PCI_STATUS_CAP_LIST))
+		return 0;
+	at = vfu_config(dev, PCI_CAPABILITY_LIST, 1) & ~3;
+	/* The longest of the two that are looked for has 24 bytes. */
+	while (at >= 0x40 && at <= PCI_CFG_SPACE_SIZE - 24 && limit--) {
+		if (vfu_config(dev, at, 1) == wanted)
+			return at;
+		at = vfu_config(dev, at + 1, 1) & ~3;
+	}
+	return 0;
+}
+
+static void vfu_read_config(struct vfu_device *dev)
+{
+	u32 table, i;
+
+	for (i = 0; i < sizeof(dev->config); i += 4)
+		put_unaligned_le32(vfu_config(dev, i, 4), dev->config + i);
+	if (dev->irq_count[VFU_IRQ_MSI])
+		dev->msi_cap = vfu_find_capability(dev, PCI_CAP_ID_MSI);
+	if (dev->irq_count[VFU_IRQ_MSIX])
+		dev->msix_cap = vfu_find_capability(dev, PCI_CAP_ID_MSIX);
+	dev->table_bar = -1;
+	if (!dev->msix_cap)
+		return;
+	table = vfu_config(dev, dev->msix_cap + PCI_MSIX_TABLE, 4);
+	dev->table_bar = table & PCI_MSIX_TABLE_BIR;
+	dev->table_offset = table & PCI_MSIX_TABLE_OFFSET;
+	dev->table_size = dev->irq_count[VFU_IRQ_MSIX] * PCI_MSIX_ENTRY_SIZE;
+}
+
+static int vfu_ask(struct vfu_device *dev)
+{
+	u32 flags, regions, irqs, i, bar;
+	bool mappable = false;
+	int err;
+
+	err = vfu_device_info(dev, &flags, &regions, &irqs);
+	if (err)
+		return err;
+	if (!(flags & VFU_DEVICE_PCI) || regions < VFU_NUM_REGIONS)
+		return -ENODEV;
+	for (i = 0; i < VFU_NUM_REGIONS; i++) {
+		err = vfu_region_info(dev, i, &dev->regions[i]);
+		if (err)
+			return err;
+		mappable |= dev->regions[i].nr_areas;
+	}
+	if (dev->regions[VFU_REGION_CONFIG].size < PCI_CFG_SPACE_SIZE)
+		return -ENODEV;
+	for (i = 0; i < min_t(u32, irqs, VFU_NUM_IRQS); i++) {
+		err = vfu_irq_info(dev, i, &dev->irq_count[i]);
+		if (err)
+			return err;
+		if (dev->irq_count[i] > VFU_MAX_VECTORS)
+			return -EPROTO;
+	}
+	if (flags & VFU_DEVICE_RESET) {
+		err = vfu_device_reset(dev);
+		if (err)
+			return err;
+	}
+	for (i = 0; i < PCI_STD_NUM_BARS; i++) {
+		bar = vfu_config(dev, PCI_BASE_ADDRESS_0 + 4 * i, 4);
+		dev->regions[i].posted = !mappable &&
+			!(bar & PCI_BASE_ADDRESS_SPACE_IO);
+		if ((bar & (PCI_BASE_ADDRESS_SPACE_IO |
+			    PCI_BASE_ADDRESS_MEM_TYPE_64)) ==
+		    PCI_BASE_ADDRESS_MEM_TYPE_64)
+			i++;
+	}
+	return 0;
+}
+
+/*
+ * The kernel's own image is not in the memory file (setup_physmem()), nor meant
+ * for DMA: what comes after it is.
+ */
+static int vfu_share_memory(struct vfu_device *dev)
+{
+	unsigned long image = uml_reserved - uml_physmem;
+	unsigned long long offset;
+	int fd;
+
+	if (physmem_size > VFU_MEMORY_END) {
+		pr_err("vfio_user: %s: mem= must be at most %luM, below the window of PCI\n",
+		       dev->path, VFU_MEMORY_END >> 20);
+		return -E2BIG;
+	}
+	fd = phys_mapping(image, &offset);
+	if (fd < 0)
+		return -ENODEV;
+	return vfu_dma_map(dev, image, physmem_size - image, fd, offset);
+}
+
+static void vfu_describe(struct vfu_device *dev)
+{
+	u32 id = vfu_config(dev, PCI_VENDOR_ID, 4);
+	const char *writes = "acknowledged";
+	int i, areas = 0;
+
+	for (i = 0; i < VFU_NUM_REGIONS; i++) {
+		areas += dev->regions[i].nr_areas;
+		if (dev->regions[i].posted && dev->regions[i].size)
+			writes = "posted";
+	}
+	pr_info("vfio_user: %s: %04x:%04x, %u INTx, %u MSI, %u MSI-X, writes %s, %d areas mapped\n",
+		dev->path, id & 0xffff, id >> 16, dev->irq_count[VFU_IRQ_INTX],
+		dev->irq_count[VFU_IRQ_MSI], dev->irq_count[VFU_IRQ_MSIX],
+		writes, areas);
+}
+
+static int vfu_attach(struct vfu_device *dev)
+{
+	int err;
+
+	err = vfu_wire_open(dev);
+	if (err) {
+		pr_err("vfio_user: %s: no vfio-user server answers there: error %d\n",
+		       dev->path, err);
+		return err;
+	}
+	err = vfu_ask(dev);
+	if (err)
+		goto close;
+	err = vfu_share_memory(dev);
+	if (err)
+		goto close;
+	vfu_read_config(dev);
+	err = vfu_irq_init(dev);
+	if (err)
+		goto close;
+	vfu_describe(dev);
+	vfu_irq_start(dev);
+
+	dev->pdev.ops = &vfu_ops;
+	dev->pdev.irq_chip = &vfu_intx_chip;
+	err = um_pci_device_register(&dev->pdev);
+	if (!err)
+		return 0;
+	vfu_irq_exit(dev);
+close:
+	pr_err("vfio_user: %s: not attached: error %d\n", dev->path, err);
+	vfu_wire_close(dev);
+	return err;
+}
+
+static int vfu_cmdline_set(const char *path, const struct kernel_param *kp)
+{
+	struct vfu_device *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+
+	if (!dev)
+		return -ENOMEM;
+	dev->path = kstrdup(path, GFP_KERNEL);
+	if (!dev->path) {
+		kfree(dev);
+		return -ENOMEM;
+	}
+	raw_spin_lock_init(&dev->lock);
+	dev->fd = -1;
+	list_add_tail(&dev->list, &vfu_devices);
+	return 0;
+}
+
+static const struct kernel_param_ops vfu_cmdline_ops = {
+	.set = vfu_cmdline_set,
+};
+
+device_param_cb(device, &vfu_cmdline_ops, NULL, 0);
+__uml_help(vfu_cmdline_ops,
+"vfio_user.device=<path>\n"
+"    A PCI device behind the UNIX socket of a vfio-user server. May be given\n"
+"    several times, for up to eight devices.\n\n"
+);
+
+static int __init vfu_init(void)
+{
+	struct vfu_device *dev, *next;
+
+	list_for_each_entry_safe(dev, next, &vfu_devices, list) {
+		if (!vfu_attach(dev))
+			continue;
+		list_del(&dev->list);
+		kfree(dev->path);
+		kfree(dev);
+	}
+	return 0;
+}
+late_initcall(vfu_init);
