@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -147,7 +147,7 @@ pub struct Daemon {
     threads: Mutex<Vec<JoinHandle<()>>>,
     ports: Mutex<BTreeMap<PortId, Running>>,
     uplink: Mutex<Option<(String, Arc<Port>)>>,
-    recording: OnceLock<Recording>,
+    recording: Mutex<Option<Recording>>,
 }
 
 impl Daemon {
@@ -173,20 +173,23 @@ impl Daemon {
             threads: Mutex::new(threads),
             ports: Mutex::default(),
             uplink: Mutex::default(),
-            recording: OnceLock::new(),
+            recording: Mutex::default(),
         })
     }
 
-    /// Records what guests do to the ports that are opened from now on, a trace for each, in this folder. Once.
+    /// Records what guests do to the ports that are opened from now on, a trace for each, in this folder.
     pub fn record(&self, folder: &Path) -> Result<(), StartError> {
         let recording = Recording::start(folder, self.clock)?;
-        // A second one ends at once, empty.
-        let _ = self.recording.set(recording);
+        *self.recording() = Some(recording);
         Ok(())
     }
 
+    fn recording(&self) -> MutexGuard<'_, Option<Recording>> {
+        self.recording.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn recorder(&self, spec: &PortSpec) -> Result<Option<Arc<Recorder>>, StartError> {
-        Ok(self.recording.get().map(|recording| recording.port(&spec.name, spec.entry)).transpose()?)
+        Ok(self.recording().as_ref().map(|recording| recording.port(&spec.name, spec.entry)).transpose()?)
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, Running>> {
@@ -365,6 +368,8 @@ impl Daemon {
                 warn!("a worker had panicked");
             }
         }
+        // What was recorded is in its files when this returns.
+        drop(self.recording().take());
     }
 }
 

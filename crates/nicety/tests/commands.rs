@@ -311,6 +311,16 @@ fn a_second_daemon_of_the_same_file_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
+fn a_folder_for_traces_that_cannot_be_made_ends_with_1_and_is_named() {
+    let scratch = Scratch::with(HOST);
+    std::fs::write(scratch.0.join("file"), "").unwrap();
+    let ended = scratch.run(&["serve", "--record", "file/traces"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("recording to file/traces: Not a directory"), "{}", ended.err);
+    assert_eq!(scratch.sockets(), [""; 0]);
+}
+
+#[test]
 fn a_socket_that_cannot_be_made_ends_with_1_and_leaves_nothing() {
     let scratch = Scratch::with(HOST);
     std::fs::write(scratch.0.join("vm2.sock"), "a file of the person's").unwrap();
