@@ -49,6 +49,7 @@ impl Port {
 pub struct Served {
     folder: Folder,
     program: PathBuf,
+    options: Vec<String>,
     ports: Vec<Port>,
     process: Process,
 }
@@ -106,13 +107,28 @@ impl Served {
         ports: Vec<Port>,
         uplink: Option<&str>,
     ) -> Result<Served, Error> {
+        Served::start_with(program, namespace, ports, uplink, &[])
+    }
+
+    /// Like [`Served::start`], with more words after `serve FILE`.
+    ///
+    /// # Errors
+    /// Those of [`Served::start`].
+    pub fn start_with(
+        program: &Path,
+        namespace: &mut Namespace,
+        ports: Vec<Port>,
+        uplink: Option<&str>,
+        options: &[&str],
+    ) -> Result<Served, Error> {
         // The namespace's working directory is another one.
         let program = absolute(program).map_err(file("find", program))?;
         let folder = Folder::new()?;
         let path = folder.path().join("host.toml");
         fs::write(&path, host_file(&ports, uplink)).map_err(file("write", &path))?;
-        let process = launch(&program, namespace, &folder)?;
-        let served = Served { folder, program, ports, process };
+        let options: Vec<String> = options.iter().map(|&word| word.to_owned()).collect();
+        let process = launch(&program, namespace, &folder, &options)?;
+        let served = Served { folder, program, options, ports, process };
         served.wait_ready()?;
         Ok(served)
     }
@@ -188,7 +204,7 @@ impl Served {
     /// Those of [`Served::start`].
     pub fn kill_and_restart(&mut self, namespace: &mut Namespace) -> Result<(), Error> {
         self.kill(namespace)?;
-        self.process = launch(&self.program, namespace, &self.folder)?;
+        self.process = launch(&self.program, namespace, &self.folder, &self.options)?;
         self.wait_ready()
     }
 
@@ -201,9 +217,9 @@ impl Served {
     }
 }
 
-fn launch(program: &Path, namespace: &mut Namespace, folder: &Folder) -> Result<Process, Error> {
+fn launch(program: &Path, namespace: &mut Namespace, folder: &Folder, options: &[String]) -> Result<Process, Error> {
     let mut command = Command::new(program);
-    command.arg("serve").arg(folder.path().join("host.toml")).env("NO_COLOR", "1");
+    command.arg("serve").arg(folder.path().join("host.toml")).args(options).env("NO_COLOR", "1");
     namespace.start(&command, &folder.path().join("log"))
 }
 

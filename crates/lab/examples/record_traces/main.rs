@@ -1,0 +1,78 @@
+//! Records what unmodified Linux drivers do to our adapters, and keeps it as the simulation's test data.
+//!
+//! ```console
+//! $ cargo run -p nicety-lab --example record_traces [-- FOLDER]
+//! ```
+//! Every adapter under every kernel, in QEMU, at a daemon that records: the driver is probed, brought up, asked, loaded
+//! both ways, taken down and removed. What is kept of it, and why, is `keep.rs`. Takes some five minutes where guests are
+//! translated. FOLDER is crates/trials/tests/traces unless another is named.
+
+mod keep;
+mod life;
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use nicety_adapters::{Entry, REGISTRY};
+use nicety_lab::real::{Kernel, Root};
+
+/// Where the simulation finds them.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trials/tests/traces");
+
+fn main() -> ExitCode {
+    let folder = env::args_os().nth(1).map_or_else(|| PathBuf::from(FOLDER), PathBuf::from);
+    match record(&folder) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn record(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let program = build()?;
+    let root = Root::lay(&mut |line| eprintln!("{line}"))?;
+    for entry in REGISTRY {
+        for kernel in Kernel::ALL {
+            eprintln!("{} under kernel {kernel}", entry.about.name);
+            let life = life::live(&root, &program, entry, kernel)?;
+            let text = keep::kept(entry, &origin(&root, entry, kernel), &life)?;
+            let path = folder.join(format!("{}-linux-{kernel}.trace", entry.about.name));
+            std::fs::write(&path, text).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds the program as this one was built, beside it.
+fn build() -> Result<PathBuf, Box<dyn std::error::Error>> {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--package", "nicety"]);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    if !command.status()?.success() {
+        return Err("nicety does not build".into());
+    }
+    let here = env::current_exe()?;
+    let folder = here.ancestors().nth(2).ok_or("this program lies nowhere")?;
+    Ok(folder.join("nicety"))
+}
+
+/// Who did this, for the file's first lines.
+fn origin(root: &Root, entry: &Entry, kernel: Kernel) -> String {
+    let package = |start: &str| {
+        let found = root.packages().iter().find(|package| package.name.starts_with(start));
+        found.map_or_else(|| "?".to_owned(), |package| format!("{} {}", package.name, package.version))
+    };
+    format!(
+        "# {}'s driver in {}, in {}.\n",
+        entry.about.name,
+        package(&format!("linux-image-{kernel}.")),
+        package("qemu-system-x86")
+    )
+}
