@@ -37,9 +37,10 @@ enum Task {
         /// Only these targets (see fuzz/README.md)
         targets: Vec<String>,
     },
-    /// Lays QEMU, kernels and measuring programs from the machine's own Debian mirror into the cache (1 minute, 220 MB)
+    /// Lays QEMU, kernels and measuring programs from the machine's own Debian mirror into the cache (1 minute, 220 MB), and builds
+    /// the user-mode kernel (some minutes, 166 MB)
     Guests {
-        /// Remove them first, so that today's packages are brought
+        /// Remove all of it first, so that today's packages are brought
         #[arg(long)]
         again: bool,
         /// Boot a guest with each kernel

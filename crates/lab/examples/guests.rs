@@ -4,7 +4,10 @@
 
 use std::{env, process::ExitCode, time::Instant};
 
-use nicety_lab::real::{Accel, Error, Guest, GuestConfig, Image, Kernel, Root};
+use nicety_lab::real::{
+    Accel, Error, Guest, GuestConfig, Image, Kernel, Root,
+    uml::{UmlConfig, UmlKernel},
+};
 
 fn main() -> ExitCode {
     let mut again = false;
@@ -33,8 +36,10 @@ fn lay(again: bool, boot: bool) -> Result<(), Error> {
     let mut progress = |line: &str| eprintln!("{:6.1} s  {line}", begin.elapsed().as_secs_f64());
     if again {
         Root::remove(&mut progress)?;
+        UmlKernel::remove(&mut progress)?;
     }
     let root = Root::lay(&mut progress)?;
+    let user_mode = UmlKernel::lay(&mut progress)?;
     println!("{} MB in {}, laid in {:.0} s", root.size() / 1_000_000, root.folder().display(), root.seconds());
     for package in ["qemu-system-x86", "seabios", "ipxe-qemu", "busybox-static", "netperf", "iperf3", "ethtool"] {
         println!("  {package} {}", root.version(package).unwrap_or("is missing"));
@@ -50,9 +55,18 @@ fn lay(again: bool, boot: bool) -> Result<(), Error> {
             megabytes(image.initramfs())
         );
     }
+    println!(
+        "  kernel {} in user mode, from {}, built in {:.0} s: {}",
+        user_mode.release(),
+        user_mode.source(),
+        user_mode.seconds(),
+        user_mode.program().display()
+    );
     if !boot {
         return Ok(());
     }
+    let guest = Guest::boot(&root, UmlConfig::new(&user_mode))?;
+    println!("  kernel {} in user mode answered after {:.2} s", user_mode.release(), guest.boot_time().as_secs_f64());
     let accel = Accel::Auto.resolve(&root)?;
     println!(
         "  guests run by {}",

@@ -227,6 +227,9 @@ pub fn judged_under(results: &Results) -> String {
         Guests::Qemu => {
             "These figures judge the adapters under unmodified Linux drivers, in guests of QEMU.".to_owned()
         }
+        Guests::Uml => {
+            "These figures judge the adapters under unmodified Linux drivers, in user-mode kernels.".to_owned()
+        }
     }
 }
 

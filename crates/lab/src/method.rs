@@ -22,6 +22,8 @@ pub enum Guests {
     Embedded,
     /// Unmodified Linux drivers with netperf, in QEMU.
     Qemu,
+    /// Unmodified Linux drivers with netperf, in user-mode kernels.
+    Uml,
 }
 
 impl fmt::Display for Guests {
@@ -29,6 +31,7 @@ impl fmt::Display for Guests {
         f.write_str(match self {
             Guests::Embedded => "embedded",
             Guests::Qemu => "qemu",
+            Guests::Uml => "uml",
         })
     }
 }
@@ -230,7 +233,7 @@ impl Plan {
             Some(seconds) if (0.1..=3600.0).contains(&seconds) => Duration::from_secs_f64(seconds),
             Some(_) => return Err(PlanError::Seconds),
             // netperf counts whole seconds.
-            None if options.quick && bench.guests() == Guests::Qemu => Duration::from_secs(1),
+            None if options.quick && bench.guests() != Guests::Embedded => Duration::from_secs(1),
             None if options.quick => Duration::from_millis(500),
             None => fitting_duration(bench.guests(), runs, bench.overhead()),
         };
@@ -282,11 +285,13 @@ fn chosen(adapters: &[String], all: Vec<Contestant>) -> Result<Vec<Contestant>, 
     Ok(all.into_iter().filter(|contestant| adapters.contains(&contestant.adapter)).collect())
 }
 
-/// The length of a run that fits all of them into the time that `compare` promises: 3 minutes with embedded guests, 20
-/// with real ones, less a reserve for preparing guests; within what a run needs to say anything and profits from.
+/// The length of a run that fits all of them into the time that `compare` promises: 3 minutes with embedded guests, 5 with
+/// user-mode ones, 20 with those in QEMU, less a reserve for preparing guests; within what a run needs to say anything and profits from.
 fn fitting_duration(guests: Guests, runs: usize, overhead: Duration) -> Duration {
     let (total_s, least_s, most_s) = match guests {
         Guests::Embedded => (150.0, 0.5, 1.5),
+        // netperf counts whole seconds.
+        Guests::Uml => (270.0, 1.0, 3.0),
         Guests::Qemu => (1_020.0, 2.0, 5.0),
     };
     let each_s: f64 = total_s / runs.max(1) as f64 - overhead.as_secs_f64();

@@ -118,6 +118,8 @@ pub enum Guests {
     Embedded,
     /// Unmodified Linux in QEMU, each adapter served by Nicety and by QEMU itself
     Qemu,
+    /// Unmodified Linux as a user-mode kernel: at this machine's own speed, without KVM; the first time it is built
+    Uml,
 }
 
 /// `compare`.
@@ -129,7 +131,8 @@ pub struct Compare {
     /// Which adapters, such as e1000,virtio-net
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     pub adapters: Vec<String>,
-    /// How long each run lasts, in seconds [default: what fits the whole into 3 minutes, or 20 with --guests qemu]
+    /// How long each run lasts, in seconds [default: what fits the whole into 3 minutes; 5 with --guests uml, 20 with
+    /// qemu]
     #[arg(long, value_name = "N")]
     pub seconds: Option<f64>,
     /// How many times each is run; fewer than 7 give no intervals [default: 7]

@@ -31,8 +31,12 @@ fn bench(guests: Guests) -> Result<Box<dyn Bench>, Missing> {
             Box::new(Embedded::new(Program { path, hidden: words(HIDDEN), serve: words("serve") }))
         }
         Guests::Qemu => {
-            let bench = RealBench::open(&path, &mut |line| eprintln!("{line}"));
+            let bench = RealBench::qemu(&path, &mut |line| eprintln!("{line}"));
             Box::new(bench.map_err(|error| Missing(format!("--guests qemu: {error}")))?)
+        }
+        Guests::Uml => {
+            let bench = RealBench::user_mode(&path, &mut |line| eprintln!("{line}"));
+            Box::new(bench.map_err(|error| Missing(format!("--guests uml: {error}")))?)
         }
     })
 }

@@ -2,12 +2,7 @@
 
 use std::{fs, fs::File, time::Duration};
 
-use super::{
-    error::Error,
-    guest::{Guest, GuestConfig},
-    kernel::Kernel,
-    root::Root,
-};
+use super::{error::Error, guest::Guest, kernel::Kernel, qemu::GuestConfig, root::Root};
 
 /// A stock kernel is up within two seconds under a KVM that works.
 const PROBE_LIMIT: Duration = Duration::from_secs(8);

@@ -1,16 +1,16 @@
-//! The bench of real guests: unmodified Linux in QEMU, each adapter served by Nicety and by QEMU itself, measured by netperf.
+//! The benches of real guests: unmodified Linux, measured by netperf. What a guest runs in is the [`Kind`]'s matter: QEMU
+//! ([`qemu`]) or a user-mode kernel ([`user_mode`]).
 //!
 //! Two guests at a time, booted afresh for each contestant of each round, in a [`Namespace`]:
 //!
 //! ```text
-//! Nicety:  left ─ vfio-user or vhost-user ─┐                        QEMU:  left ── its own adapter ── tap ─┐
-//!                                        daemon ── tap ── netserver                                     bridge ── netserver
-//!         right ─ vfio-user or vhost-user ─┘                              right ── its own adapter ── tap ─┘
+//! Nicety:  left ─ vfio-user or vhost-user ─┐
+//!                                        daemon ── tap ── netserver
+//!         right ─ vfio-user or vhost-user ─┘
 //! ```
-//!
-//! The bridge is how people connect QEMU's adapters (libvirt's default), and faster than QEMU's own `-netdev stream`.
 
 use std::{
+    fmt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -19,11 +19,8 @@ use std::{
 use nicety_adapters::{Entry, REGISTRY};
 
 use super::{
-    accel::Accel,
     error::Error,
-    guest::GuestConfig,
-    image::Image,
-    kernel::Kernel,
+    guest::Machine,
     namespace::Namespace,
     netperf::{self, Test},
     pair::{self, Pair},
@@ -36,16 +33,50 @@ use crate::{
     progress::Progress,
 };
 
-/// Booting two guests and warming them, over the four loads of a contestant, and a run's own beginning and end.
-const OVERHEAD: Duration = Duration::from_millis(3_900);
+mod qemu;
+mod user_mode;
+
 /// How long a command beside the measurements may take in a guest.
 const SLACK: Duration = Duration::from_secs(30);
-/// Names and addresses of the two networks: the same but for a number.
-const BRIDGE: &str = "b0";
-const BRIDGED: [&str; 2] = ["q1", "q2"];
+/// The daemon's way out.
 const UPLINK: &str = "n0";
 const LEFT_MAC: &str = "52:54:00:4e:00:01";
 const RIGHT_MAC: &str = "52:54:00:4e:00:02";
+
+/// What guests run in, and who serves them.
+trait Kind: fmt::Debug {
+    fn guests(&self) -> Guests;
+
+    /// Booting two guests and warming them, over the four loads of a contestant, and a run's own beginning and end.
+    fn overhead(&self) -> Duration;
+
+    /// Whether somebody else than Nicety serves this adapter too.
+    fn peer(&self, adapter: &str) -> Option<Server>;
+
+    /// What has to be done once before the first run.
+    fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error>;
+
+    /// Boots both guests of a contestant, with all that serves them.
+    fn boot(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error>;
+
+    /// Facts for the report.
+    fn notes(&self, root: &Root) -> Vec<String>;
+}
+
+/// What every contestant stands on.
+#[derive(Debug)]
+struct Ground {
+    namespace: Namespace,
+    root: Root,
+    program: PathBuf,
+}
+
+/// Two guests and the daemon that serves them, if one does.
+#[derive(Debug)]
+struct Up {
+    pair: Pair,
+    served: Option<Served>,
+}
 
 /// The address of the `last` station in a server's network.
 fn address(server: Server, last: u8) -> String {
@@ -56,28 +87,35 @@ fn address(server: Server, last: u8) -> String {
     format!("10.9.{network}.{last}")
 }
 
-/// QEMU's own model of an adapter, if it has one.
-fn qemu_model(adapter: &str) -> Option<&'static str> {
-    let models = [
-        ("e1000", "e1000"),
-        ("vmxnet3", "vmxnet3"),
-        ("virtio-net", "virtio-net-pci"),
-        ("lance", "pcnet"),
-        ("ne2000", "ne2k_pci"),
-        ("rtl8139", "rtl8139"),
-    ];
-    models.iter().find(|(ours, _)| *ours == adapter).map(|(_, model)| *model)
+/// Both machines with their addresses in a server's network.
+fn addressed<M: Machine>(machine: M, server: Server) -> (M, M) {
+    let with = |machine: M, last| machine.address("eth0", &format!("{}/24", address(server, last)));
+    (with(machine.clone(), 1), with(machine, 2))
+}
+
+impl Ground {
+    /// Boots two guests on a daemon of ours, which has the tap as its uplink.
+    fn boot_served<M: Machine>(&mut self, machine: M, adapter: &str, stop: &AtomicBool) -> Result<Up, Error> {
+        let entry = entry(adapter)?;
+        let ports = vec![Port::new("left", entry, LEFT_MAC), Port::new("right", entry, RIGHT_MAC)];
+        let served = Served::start(&self.program, &mut self.namespace, ports, Some(UPLINK))?;
+        let (left, right) = addressed(machine, Server::Nicety);
+        let pair = pair::boot_unless(&self.root, served.attach(left, "left"), served.attach(right, "right"), stop)?;
+        Ok(Up { pair, served: Some(served) })
+    }
+}
+
+fn entry(adapter: &str) -> Result<&'static Entry, Error> {
+    nicety_adapters::find(adapter)
+        .ok_or_else(|| Error::Daemon { why: format!("there is no adapter {adapter}"), said: String::new() })
 }
 
 /// See the module's page.
 #[derive(Debug)]
 pub struct RealBench {
     running: Option<Running>,
-    namespace: Namespace,
-    root: Root,
-    program: PathBuf,
-    accel: Accel,
-    kernel: Kernel,
+    kind: Box<dyn Kind>,
+    ground: Ground,
 }
 
 /// A contestant's guests, up.
@@ -109,81 +147,55 @@ impl From<Error> for BenchError {
 }
 
 impl RealBench {
-    /// Lays what guests are made of, if it is not there yet, and makes the network; `program` is the one whose
-    /// `serve FILE` is measured. `say` gets a line for each step of the laying.
+    /// Guests in QEMU, each adapter served by Nicety and by QEMU itself. Lays what they are made of, if it is not there yet, and
+    /// makes the network; `program` is the one whose `serve FILE` is measured. `say` gets a line for each step of the laying.
     ///
     /// # Errors
     /// Those of [`Root::lay`] and [`Namespace::open`]; each says what to do.
-    pub fn open(program: &Path, say: &mut dyn FnMut(&str)) -> Result<RealBench, Error> {
+    pub fn qemu(program: &Path, say: &mut dyn FnMut(&str)) -> Result<RealBench, Error> {
         let root = Root::lay(say)?;
+        RealBench::open(Box::new(qemu::Qemu::new()), root, program)
+    }
+
+    /// Guests in user mode, each adapter served by Nicety. Builds their kernel, if it is not there yet.
+    ///
+    /// # Errors
+    /// Those of [`Root::lay`], [`UmlKernel::lay`](super::uml::UmlKernel::lay) and [`Namespace::open`]; each says what to do.
+    pub fn user_mode(program: &Path, say: &mut dyn FnMut(&str)) -> Result<RealBench, Error> {
+        let root = Root::lay(say)?;
+        let kind = user_mode::UserMode::lay(say)?;
+        RealBench::open(Box::new(kind), root, program)
+    }
+
+    fn open(kind: Box<dyn Kind>, root: Root, program: &Path) -> Result<RealBench, Error> {
         let mut namespace = Namespace::open(&root)?;
-        let host = |server| format!("{}/24", address(server, 254));
-        namespace.bridge(BRIDGE, &host(Server::Qemu), &BRIDGED)?;
-        namespace.tap(UPLINK, Some(&host(Server::Nicety)))?;
+        namespace.tap(UPLINK, Some(&format!("{}/24", address(Server::Nicety, 254))))?;
         let mut netserver = root.program("usr/bin/netserver");
         netserver.args(["-4", "-D", "-N"]);
         namespace.start(&netserver, Path::new("/dev/null"))?;
-        let (program, kernel) = (program.to_owned(), Kernel::V6_12);
-        Ok(RealBench { running: None, namespace, root, program, accel: Accel::Auto, kernel })
-    }
-
-    fn base(&self, server: Server, last: u8) -> GuestConfig {
-        GuestConfig {
-            accel: self.accel,
-            addresses: vec![format!("eth0:{}/24", address(server, last))],
-            entrance: self.namespace.entrance(),
-            ..GuestConfig::new(self.kernel)
-        }
+        Ok(RealBench { running: None, kind, ground: Ground { namespace, root, program: program.to_owned() } })
     }
 
     /// Ends the guests that run, then the daemon.
     fn end(&mut self) -> Result<(), Error> {
         let Some(Running { pair, served, .. }) = self.running.take() else { return Ok(()) };
         drop(pair);
-        served.map_or(Ok(()), |served| served.stop(&mut self.namespace))
-    }
-
-    fn boot(&mut self, item: &Item, cancel: &AtomicBool) -> Result<Running, Error> {
-        let Contestant { adapter, server } = &item.contestant;
-        let (left, right) = (self.base(*server, 1), self.base(*server, 2));
-        let (served, left, right) = match server {
-            Server::Nicety => {
-                let entry = entry(adapter)?;
-                let ports = vec![Port::new("left", entry, LEFT_MAC), Port::new("right", entry, RIGHT_MAC)];
-                let served = Served::start(&self.program, &mut self.namespace, ports, Some(UPLINK))?;
-                let (left, right) = (served.attach(left, "left"), served.attach(right, "right"));
-                (Some(served), left, right)
-            }
-            Server::Qemu => {
-                let model = qemu_model(adapter).unwrap_or(adapter);
-                let adapter = |config: GuestConfig, mac: &str, tap: &str| {
-                    let tap = format!("tap,ifname={tap},script=no,downscript=no");
-                    config.adapter(&format!("{model},mac={mac}"), &tap)
-                };
-                (None, adapter(left, LEFT_MAC, BRIDGED[0]), adapter(right, RIGHT_MAC, BRIDGED[1]))
-            }
-        };
-        let pair = pair::boot_unless(&self.root, left, right, cancel)?;
-        let mut running = Running { contestant: item.contestant.clone(), round: item.round, pair, served };
-        running.pair.serve()?;
-        running.warm(cancel)?;
-        Ok(running)
+        served.map_or(Ok(()), |served| served.stop(&mut self.ground.namespace))
     }
 
     /// The guests of this run, booted if they are not up.
-    fn guests(&mut self, item: &Item, cancel: &AtomicBool) -> Result<&mut Running, Error> {
+    fn running(&mut self, item: &Item, stop: &AtomicBool) -> Result<&mut Running, Error> {
         let fits = |running: &Running| running.contestant == item.contestant && running.round == item.round;
         if !self.running.as_ref().is_some_and(fits) {
             self.end()?;
-            self.running = Some(self.boot(item, cancel)?);
+            let Up { pair, served } = self.kind.boot(&mut self.ground, &item.contestant, stop)?;
+            let contestant = item.contestant.clone();
+            let running = self.running.insert(Running { contestant, round: item.round, pair, served });
+            running.pair.serve()?;
+            running.warm(stop)?;
         }
         self.running.as_mut().ok_or(Error::Stopped)
     }
-}
-
-fn entry(adapter: &str) -> Result<&'static Entry, Error> {
-    nicety_adapters::find(adapter)
-        .ok_or_else(|| Error::Daemon { why: format!("there is no adapter {adapter}"), said: String::new() })
 }
 
 impl Running {
@@ -231,13 +243,13 @@ impl Running {
 
 impl Bench for RealBench {
     fn guests(&self) -> Guests {
-        Guests::Qemu
+        self.kind.guests()
     }
 
     fn contestants(&self) -> Vec<Contestant> {
         let servers = |name: &'static str| {
-            let qemu = qemu_model(name).map(|_| Contestant::new(name, Server::Qemu));
-            [Some(Contestant::new(name, Server::Nicety)), qemu].into_iter().flatten()
+            let peer = self.kind.peer(name).map(|server| Contestant::new(name, server));
+            [Some(Contestant::new(name, Server::Nicety)), peer].into_iter().flatten()
         };
         REGISTRY.iter().flat_map(|entry| servers(entry.about.name)).collect()
     }
@@ -247,21 +259,19 @@ impl Bench for RealBench {
     }
 
     fn overhead(&self) -> Duration {
-        OVERHEAD
+        self.kind.overhead()
     }
 
     fn prepare(&mut self, _plan: &Plan, progress: &mut Progress, cancel: &AtomicBool) -> Result<(), BenchError> {
         progress.step("preparing the guests");
-        let fatal = |error: Error| BenchError::Fatal(error.to_string());
-        Image::of(&self.root, self.kernel).map_err(fatal)?;
-        self.accel = Accel::Auto.resolve(&self.root).map_err(fatal)?;
+        self.kind.prepare(&mut self.ground).map_err(|error| BenchError::Fatal(error.to_string()))?;
         if cancel.load(Ordering::Relaxed) { Err(BenchError::Cancelled) } else { Ok(()) }
     }
 
     fn run(&mut self, item: &Item, duration: Duration, cancel: &AtomicBool) -> Result<Measured, BenchError> {
         // netperf counts in whole seconds.
         let seconds = (duration.as_secs_f64().round() as u32).max(1);
-        let measured = self.guests(item, cancel).and_then(|running| running.measure(item.load, seconds, cancel));
+        let measured = self.running(item, cancel).and_then(|running| running.measure(item.load, seconds, cancel));
         if measured.is_err() {
             // Guests that did not answer once are not asked again. What the end complains of is the same trouble.
             let _ = self.end();
@@ -270,47 +280,25 @@ impl Bench for RealBench {
     }
 
     fn notes(&self) -> Vec<String> {
-        let version = |package| self.root.version(package).unwrap_or("of unknown version").to_owned();
-        let kernel = self.root.packages().iter().find(|p| p.name.starts_with(&format!("linux-image-{}.", self.kernel)));
-        let runs = match self.accel {
-            Accel::Kvm => "KVM",
-            Accel::Auto | Accel::Tcg => "QEMU's translator (TCG), for there is no KVM that boots a stock kernel",
-        };
-        vec![
-            format!(
-                "Guests: Debian's kernel {}, unmodified drivers, one processor, 256 MiB, in QEMU {} (machine q35), run by {runs}; \
-                 two guests, booted afresh for each contestant of each round.",
-                kernel.map_or("of unknown version", |package| package.version.as_str()),
-                version("qemu-system-x86"),
-            ),
-            format!(
-                "Measured by netperf {}: TCP_STREAM, TCP_MAERTS, and TCP_RR from guest to guest, whose percentiles are those \
-                 of its histogram; runs last whole seconds.",
-                version("netperf"),
-            ),
-            "Nicety: both guests and a tap on one daemon with one worker, doorbells trapped, options as they come. QEMU: its own \
-             adapters, each with a tap on the kernel's bridge, options as they come, vhost off. The peer outside is netserver \
-             on the host, behind the tap or the bridge."
-                .to_owned(),
-            "CPU time is that of both QEMU processes and the daemon together, guests' own work included; netserver's is not."
-                .to_owned(),
-            "Counts per frame are the daemon's, of both ports; QEMU does not count its own.".to_owned(),
-        ]
+        let mut notes = self.kind.notes(&self.ground.root);
+        notes.push(format!(
+            "Measured by netperf {}: TCP_STREAM, TCP_MAERTS, and TCP_RR from guest to guest, whose percentiles are those of its \
+             histogram; runs last whole seconds. The peer outside is netserver on the host, behind a tap.",
+            version(&self.ground.root, "netperf")
+        ));
+        notes.push("Counts per frame are the daemon's, of both ports; QEMU does not count its own.".to_owned());
+        notes
     }
+}
+
+/// A package's version, for a sentence.
+fn version(root: &Root, package: &str) -> String {
+    root.version(package).unwrap_or("of unknown version").to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_registered_adapter_is_compared_and_those_that_qemu_has_twice() {
-        for (ours, model) in [("e1000", "e1000"), ("vmxnet3", "vmxnet3"), ("virtio-net", "virtio-net-pci")] {
-            assert!(nicety_adapters::find(ours).is_some(), "{ours}");
-            assert_eq!(qemu_model(ours), Some(model));
-        }
-        assert_eq!(qemu_model("igbvf"), None);
-    }
 
     #[test]
     fn a_stop_is_no_failure() {

@@ -10,6 +10,16 @@ pub enum Error {
         "no folder for real guests: neither XDG_CACHE_HOME nor HOME is set; set XDG_CACHE_HOME to a folder with 1 GB of room"
     )]
     NoCache,
+    /// No folder can hold a user-mode guest's memory.
+    #[error(
+        "no folder for a guest's memory of {mib} MiB: {tried}; set TMPDIR to a folder with room, best on a tmpfs, that is not mounted noexec"
+    )]
+    NoMemoryFolder {
+        /// What was needed.
+        mib: u64,
+        /// Each folder that was tried, and why it will not do.
+        tried: String,
+    },
     /// A program of the host is missing.
     #[error(
         "the program `{program}` is missing: install the package `{package}` (real guests are laid on Debian 12 or 13)"
@@ -90,21 +100,21 @@ pub enum Error {
         path: PathBuf,
     },
     /// The guest did not come up.
-    #[error("the guest with kernel {kernel} did not come up: {why}; its console ended with\n{console}")]
+    #[error("the guest ({guest}) did not come up: {why}; its console ended with\n{console}")]
     Boot {
-        /// Its kernel's version.
-        kernel: &'static str,
+        /// What it is.
+        guest: String,
         /// Why.
         why: String,
-        /// The last lines of its console and of QEMU's complaints.
+        /// The last lines of its console and of its own complaints.
         console: String,
     },
-    /// QEMU ended while a command ran.
-    #[error("QEMU ended while the guest ran `{command}`; its console ended with\n{console}")]
+    /// The guest ended while a command ran.
+    #[error("the guest ended while it ran `{command}`; its console ended with\n{console}")]
     Gone {
         /// The command.
         command: String,
-        /// The last lines of its console and of QEMU's complaints.
+        /// The last lines of its console and of its own complaints.
         console: String,
     },
     /// A command did not end in time.
@@ -114,7 +124,7 @@ pub enum Error {
         command: String,
         /// The time that it had.
         limit: Duration,
-        /// The last lines of its console and of QEMU's complaints.
+        /// The last lines of its console and of its own complaints.
         console: String,
     },
     /// A command ended with a code other than 0 where its result was needed.

@@ -54,22 +54,9 @@ impl Image {
     /// # Errors
     /// [`Error::File`] and [`Error::Unexpected`] if the root is damaged or the disk is full.
     pub fn of(root: &Root, kernel: Kernel) -> Result<Image, Error> {
-        let name = format!("{kernel}-{LAYOUT}-{:016x}.cpio", fingerprint(INIT.as_bytes()));
-        let folder = root.folder().join("images");
         let laid = root.kernel(kernel);
-        let image =
-            Image { kernel: laid.join("vmlinux"), compressed: laid.join("vmlinuz"), initramfs: folder.join(&name) };
-        if image.initramfs.exists() {
-            return Ok(image);
-        }
-        let _lock = root.lock()?;
-        if !image.initramfs.exists() {
-            fs::create_dir_all(&folder).map_err(file("make the folder", &folder))?;
-            let fresh = folder.join(format!("{name}.new"));
-            fs::write(&fresh, build(root, kernel)?).map_err(file("write", &fresh))?;
-            fs::rename(&fresh, &image.initramfs).map_err(file("rename to its final name", &image.initramfs))?;
-        }
-        Ok(image)
+        let initramfs = initramfs(root, kernel.version(), Some(&laid))?;
+        Ok(Image { kernel: laid.join("vmlinux"), compressed: laid.join("vmlinuz"), initramfs })
     }
 
     /// The uncompressed kernel.
@@ -88,7 +75,25 @@ impl Image {
     }
 }
 
-fn build(root: &Root, kernel: Kernel) -> Result<Vec<u8>, Error> {
+/// An initramfs with the drivers of a laid kernel, or with none for a kernel that has its drivers built in.
+pub(super) fn initramfs(root: &Root, name: &str, kernel: Option<&Path>) -> Result<PathBuf, Error> {
+    let name = format!("{name}-{LAYOUT}-{:016x}.cpio", fingerprint(INIT.as_bytes()));
+    let folder = root.folder().join("images");
+    let initramfs = folder.join(&name);
+    if initramfs.exists() {
+        return Ok(initramfs);
+    }
+    let _lock = root.lock()?;
+    if !initramfs.exists() {
+        fs::create_dir_all(&folder).map_err(file("make the folder", &folder))?;
+        let fresh = folder.join(format!("{name}.new"));
+        fs::write(&fresh, build(root, kernel)?).map_err(file("write", &fresh))?;
+        fs::rename(&fresh, &initramfs).map_err(file("rename to its final name", &initramfs))?;
+    }
+    Ok(initramfs)
+}
+
+fn build(root: &Root, kernel: Option<&Path>) -> Result<Vec<u8>, Error> {
     let tree = root.tree();
     let mut archive = Archive::new();
     FOLDERS.iter().for_each(|folder| archive.folder(folder));
@@ -110,8 +115,11 @@ fn build(root: &Root, kernel: Kernel) -> Result<Vec<u8>, Error> {
     archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n");
     archive.file("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n");
     archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n");
+    kernel.map_or(Ok(()), |laid| add_drivers(&mut archive, laid))?;
+    Ok(archive.finish())
+}
 
-    let laid = root.kernel(kernel);
+fn add_drivers(archive: &mut Archive, laid: &Path) -> Result<(), Error> {
     let release = fs::read_to_string(laid.join("release")).map_err(file("read", laid.join("release")))?;
     let modules = format!("lib/modules/{}", release.trim());
     archive.folder(&modules);
@@ -123,9 +131,9 @@ fn build(root: &Root, kernel: Kernel) -> Result<Vec<u8>, Error> {
         .collect();
     names.sort();
     for name in names {
-        add(&mut archive, &from.join(&name), &format!("{modules}/{name}"))?;
+        add(archive, &from.join(&name), &format!("{modules}/{name}"))?;
     }
-    Ok(archive.finish())
+    Ok(())
 }
 
 /// Adds a file, executable, with what its links lead to as its content.

@@ -8,8 +8,9 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 use super::{
     error::Error,
     folder::Folder,
-    guest::{Guest, GuestConfig},
+    guest::{Guest, Machine},
     netperf::{self, Test},
+    qemu::GuestConfig,
     root::Root,
 };
 
@@ -48,7 +49,7 @@ pub struct Rate {
     pub rate: f64,
     /// How long it was measured, by the guest's clock.
     pub seconds: f64,
-    /// The processor time of both QEMUs meanwhile.
+    /// The processor time of both guests meanwhile.
     pub cpu: Duration,
 }
 
@@ -81,7 +82,7 @@ pub fn qemu_peers(root: &Root, base: &GuestConfig, model: &str) -> Result<Pair, 
 ///
 /// # Errors
 /// Those of [`Guest::boot`].
-pub fn boot(root: &Root, left: GuestConfig, right: GuestConfig) -> Result<Pair, Error> {
+pub fn boot<M: Machine>(root: &Root, left: M, right: M) -> Result<Pair, Error> {
     boot_unless(root, left, right, &AtomicBool::new(false))
 }
 
@@ -89,7 +90,7 @@ pub fn boot(root: &Root, left: GuestConfig, right: GuestConfig) -> Result<Pair, 
 ///
 /// # Errors
 /// Those of [`boot`], and [`Error::Stopped`].
-pub fn boot_unless(root: &Root, left: GuestConfig, right: GuestConfig, stop: &AtomicBool) -> Result<Pair, Error> {
+pub fn boot_unless<M: Machine>(root: &Root, left: M, right: M, stop: &AtomicBool) -> Result<Pair, Error> {
     let mut left = Guest::start(root, left)?;
     let mut right = Guest::start(root, right)?;
     left.wait_ready_unless(stop)?;
@@ -142,7 +143,7 @@ impl Pair {
         Ok(Rate { rate: measured.rate, seconds: measured.seconds, cpu })
     }
 
-    /// The processor time of both QEMUs.
+    /// The processor time of both guests.
     pub fn cpu_time(&self) -> Duration {
         self.left.cpu_time() + self.right.cpu_time()
     }

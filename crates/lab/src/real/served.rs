@@ -15,8 +15,9 @@ use serde::Deserialize;
 use super::{
     error::{Error, file, tail},
     folder::Folder,
-    guest::{GuestConfig, cpu_time},
+    guest::Machine,
     namespace::{Namespace, Process},
+    processor::process_time,
 };
 
 /// How long it may take until its sockets are there, and until it ends.
@@ -154,14 +155,14 @@ impl Served {
     ///
     /// # Panics
     /// If there is no such port.
-    pub fn attach(&self, config: GuestConfig, name: &str) -> GuestConfig {
+    pub fn attach<M: Machine>(&self, machine: M, name: &str) -> M {
         let port = self.ports.iter().find(|port| port.name == name);
         let port = port.unwrap_or_else(|| panic!("the lab asks for a port {name} that it has not opened"));
         let socket = self.folder.join(&format!("{name}.sock"));
         if port.entry.about.transports.contains(&"vfio-user") {
-            config.vfio_user(&socket)
+            machine.vfio_user(&socket)
         } else {
-            config.vhost_user(&socket, &port.mac)
+            machine.vhost_user(&socket, &port.mac)
         }
     }
 
@@ -187,7 +188,7 @@ impl Served {
 
     /// The processor time that it has used.
     pub fn cpu_time(&self) -> Duration {
-        cpu_time(self.process.host)
+        process_time(self.process.host)
     }
 
     /// Ends it as a person does, with SIGTERM.

@@ -244,6 +244,7 @@ fn method(out: &mut String, results: &Results) {
             "Guests: Nicety's own guest drivers with smoltcp, each guest a process of its own that reaches its adapter only over the socket."
         }
         Guests::Qemu => "Guests: Linux with its own drivers and netperf, in QEMU.",
+        Guests::Uml => "Guests: Linux with its own drivers and netperf, as a user-mode kernel.",
     };
     let order = match method.order {
         Order::EveryRun => "each run is followed by another adapter's",

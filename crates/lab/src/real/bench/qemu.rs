@@ -1,0 +1,121 @@
+//! Guests in QEMU, each adapter served by Nicety and by QEMU itself.
+//!
+//! ```text
+//!  left ── QEMU's adapter ── tap ─┐
+//!                               bridge ── netserver
+//! right ── QEMU's adapter ── tap ─┘
+//! ```
+//!
+//! The bridge is how people connect QEMU's adapters (libvirt's default), and faster than QEMU's own `-netdev stream`.
+
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use super::{
+    super::{accel::Accel, error::Error, image::Image, kernel::Kernel, pair, qemu::GuestConfig, root::Root},
+    Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, address, addressed, version,
+};
+use crate::method::{Contestant, Guests, Server};
+
+const BRIDGE: &str = "b0";
+const BRIDGED: [&str; 2] = ["q1", "q2"];
+
+/// QEMU's own model of an adapter, if it has one.
+fn model(adapter: &str) -> Option<&'static str> {
+    let models = [
+        ("e1000", "e1000"),
+        ("vmxnet3", "vmxnet3"),
+        ("virtio-net", "virtio-net-pci"),
+        ("lance", "pcnet"),
+        ("ne2000", "ne2k_pci"),
+        ("rtl8139", "rtl8139"),
+    ];
+    models.iter().find(|(ours, _)| *ours == adapter).map(|(_, model)| *model)
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub(super) struct Qemu {
+    accel: Accel,
+    kernel: Kernel,
+}
+
+impl Qemu {
+    pub fn new() -> Qemu {
+        Qemu { accel: Accel::Auto, kernel: Kernel::V6_12 }
+    }
+}
+
+impl Kind for Qemu {
+    fn guests(&self) -> Guests {
+        Guests::Qemu
+    }
+
+    fn overhead(&self) -> Duration {
+        Duration::from_millis(3_900)
+    }
+
+    fn peer(&self, adapter: &str) -> Option<Server> {
+        model(adapter).map(|_| Server::Qemu)
+    }
+
+    fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error> {
+        ground.namespace.bridge(BRIDGE, &format!("{}/24", address(Server::Qemu, 254)), &BRIDGED)?;
+        Image::of(&ground.root, self.kernel)?;
+        self.accel = Accel::Auto.resolve(&ground.root)?;
+        Ok(())
+    }
+
+    fn boot(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error> {
+        let Contestant { adapter, server } = contestant;
+        let entrance = ground.namespace.entrance();
+        let machine = GuestConfig { accel: self.accel, entrance, ..GuestConfig::new(self.kernel) };
+        match server {
+            Server::Nicety => ground.boot_served(machine, adapter, stop),
+            Server::Qemu => {
+                let model = model(adapter).unwrap_or(adapter);
+                let with = |machine: GuestConfig, mac: &str, tap: &str| {
+                    let tap = format!("tap,ifname={tap},script=no,downscript=no");
+                    machine.adapter(&format!("{model},mac={mac}"), &tap)
+                };
+                let (left, right) = addressed(machine, Server::Qemu);
+                let (left, right) = (with(left, LEFT_MAC, BRIDGED[0]), with(right, RIGHT_MAC, BRIDGED[1]));
+                Ok(Up { pair: pair::boot_unless(&ground.root, left, right, stop)?, served: None })
+            }
+        }
+    }
+
+    fn notes(&self, root: &Root) -> Vec<String> {
+        let kernel = root.packages().iter().find(|p| p.name.starts_with(&format!("linux-image-{}.", self.kernel)));
+        let runs = match self.accel {
+            Accel::Kvm => "KVM",
+            Accel::Auto | Accel::Tcg => "QEMU's translator (TCG), for there is no KVM that boots a stock kernel",
+        };
+        vec![
+            format!(
+                "Guests: Debian's kernel {}, unmodified drivers, one processor, 256 MiB, in QEMU {} (machine q35), run by {runs}; \
+                 two guests, booted afresh for each contestant of each round.",
+                kernel.map_or("of unknown version", |package| package.version.as_str()),
+                version(root, "qemu-system-x86"),
+            ),
+            "Nicety: both guests and a tap on one daemon with one worker, doorbells trapped, options as they come. QEMU: its own \
+             adapters, each with a tap on the kernel's bridge, options as they come, vhost off."
+                .to_owned(),
+            "CPU time is that of both QEMU processes and the daemon together, guests' own work included; netserver's is not."
+                .to_owned(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_registered_adapter_is_compared_and_those_that_qemu_has_twice() {
+        for (ours, theirs) in [("e1000", "e1000"), ("vmxnet3", "vmxnet3"), ("virtio-net", "virtio-net-pci")] {
+            assert!(nicety_adapters::find(ours).is_some(), "{ours}");
+            assert_eq!(model(ours), Some(theirs));
+        }
+        assert_eq!(model("igbvf"), None);
+    }
+}

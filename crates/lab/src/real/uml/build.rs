@@ -1,0 +1,154 @@
+//! A user-mode kernel out of a source tree: `guests/uml/` is laid into it, and make does the rest.
+
+use std::{
+    fs,
+    fs::File,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::Stdio,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    super::{
+        error::{Error, file, tail},
+        kernel::run,
+        root::fingerprint,
+    },
+    tools::Tools,
+};
+
+/// `guests/uml/`: what is added to the kernel, its configuration, and `apply`, which adds it.
+pub(super) const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/uml_files.rs"));
+/// How often a build says how far it is.
+const REPORT_EVERY: Duration = Duration::from_secs(20);
+
+/// Changes with every byte of `guests/uml/`.
+pub(super) fn files_fingerprint() -> u64 {
+    let mut bytes = Vec::new();
+    for (name, content) in FILES {
+        bytes.extend_from_slice(format!("{name} {} ", content.len()).as_bytes());
+        bytes.extend_from_slice(content);
+    }
+    fingerprint(&bytes)
+}
+
+/// Changes with what `apply` does to the kernel's own files, so that a tree is unpacked again; not with the text of the files that
+/// it only adds, of which make sees by itself what to build again.
+pub(super) fn changes_fingerprint() -> u64 {
+    let names = FILES.iter().map(|(name, _)| name.as_bytes());
+    let script = FILES.iter().filter(|(name, _)| *name == "apply").map(|(_, content)| *content);
+    fingerprint(&names.chain(script).collect::<Vec<_>>().concat())
+}
+
+/// Adds `guests/uml/` to the source in `tree`; `files` is a folder of its own for it, which may be there from an earlier build.
+pub(super) fn apply(tree: &Path, files: &Path, tools: &Tools) -> Result<(), Error> {
+    lay_files(files)?;
+    let mut apply = tools.command("sh");
+    apply.arg(files.join("apply")).arg(tree).stdout(Stdio::null());
+    run(&mut apply, || format!("adding guests/uml to the kernel in {}", tree.display()))
+}
+
+/// Builds `out/linux` from the source in `tree`, configured by `files`. Of an earlier build in `out`, only what has changed since
+/// is built again.
+pub(super) fn build(
+    tree: &Path,
+    files: &Path,
+    out: &Path,
+    tools: &Tools,
+    progress: &mut dyn FnMut(&str),
+) -> Result<PathBuf, Error> {
+    fs::create_dir_all(out).map_err(file("make the folder", out))?;
+    make(
+        tree,
+        out,
+        &[&format!("KCONFIG_ALLCONFIG={}", files.join("config").display()), "allnoconfig"],
+        tools,
+        progress,
+    )?;
+    check_config(&out.join(".config"))?;
+    let cpus = thread::available_parallelism().map_or(2, usize::from);
+    progress(&format!("building the user-mode kernel on {cpus} processors (the first time takes some minutes)"));
+    make(tree, out, &[&format!("-j{cpus}"), "linux"], tools, progress)?;
+    Ok(out.join("linux"))
+}
+
+/// Writes only what differs, so that the rest is not built again.
+fn lay_files(folder: &Path) -> Result<(), Error> {
+    fs::create_dir_all(folder).map_err(file("make the folder", folder))?;
+    for (name, content) in FILES {
+        let path = folder.join(name);
+        if fs::read(&path).is_ok_and(|have| have == *content) {
+            continue;
+        }
+        fs::write(&path, content).map_err(file("write", path))?;
+    }
+    Ok(())
+}
+
+/// Everything that the fragment asks for has come into the kernel's configuration: make drops silently what depends on
+/// something that is not there.
+fn check_config(config: &Path) -> Result<(), Error> {
+    let made = fs::read_to_string(config).map_err(file("read", config))?;
+    let asked = FILES.iter().find(|(name, _)| *name == "config").map_or(&b""[..], |(_, content)| content);
+    let missing = missing(&String::from_utf8_lossy(asked), &made);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let said = format!("this kernel does not take {}; see guests/uml/config", missing.join(", "));
+    Err(Error::Run { doing: "configuring the user-mode kernel".into(), said })
+}
+
+/// The settings of a fragment that a configuration does not have.
+fn missing(asked: &str, made: &str) -> Vec<String> {
+    let set = |line: &&str| line.starts_with("CONFIG_") && line.contains('=');
+    let have: Vec<&str> = made.lines().filter(set).collect();
+    asked.lines().map(str::trim).filter(set).filter(|line| !have.contains(line)).map(str::to_owned).collect()
+}
+
+fn make(tree: &Path, out: &Path, words: &[&str], tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<(), Error> {
+    let log = out.with_extension("log");
+    let complaints = File::create(&log).map_err(file("write", &log))?;
+    let mut command = tools.command("make");
+    command.arg("-C").arg(tree).args(["ARCH=um", &format!("O={}", out.display())]).args(words);
+    // Neither who nor where is of interest, and the same files give the same kernel.
+    command.env("KBUILD_BUILD_USER", "nicety").env("KBUILD_BUILD_HOST", "lab");
+    command.stdout(Stdio::piped()).stderr(complaints);
+    let failed = |said: String| Error::Run { doing: format!("make {}", words.join(" ")), said };
+    let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+    let (mut compiled, mut reported) = (0u32, Instant::now());
+    let output = child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).split(b'\n'));
+    for line in output.map_while(Result::ok) {
+        compiled += u32::from(line.starts_with(b"  CC "));
+        if compiled > 0 && reported.elapsed() >= REPORT_EVERY {
+            reported = Instant::now();
+            progress(&format!("{compiled} files compiled"));
+        }
+    }
+    let status = child.wait().map_err(|error| failed(error.to_string()))?;
+    if status.success() {
+        return Ok(());
+    }
+    let said = tail(&fs::read_to_string(&log).unwrap_or_default(), 12);
+    Err(failed(format!("{status}\n{said}\n(all of it: {})", log.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_has_what_the_builder_runs() {
+        for name in ["apply", "config"] {
+            assert!(FILES.iter().any(|(have, content)| *have == name && !content.is_empty()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_setting_that_the_kernel_drops_is_named() {
+        let asked = "# text\nCONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=\"null\"\n\nCONFIG_D=y\n";
+        assert_eq!(missing(asked, "CONFIG_A=y\n# CONFIG_D is not set\nCONFIG_C=\"null\"\n"), ["CONFIG_D=y"]);
+        assert!(missing(asked, "CONFIG_D=y\nCONFIG_A=y\nCONFIG_C=\"null\"\n").is_empty());
+    }
+}

@@ -1,0 +1,105 @@
+//! A guest in user mode: its configuration, and the command line that follows from it (Documentation/virt/uml).
+
+use std::{process::Command, time::Duration};
+
+use super::{
+    super::{
+        error::Error,
+        folder::Folder,
+        guest::{Launch, Machine},
+        image::initramfs,
+        root::Root,
+    },
+    kernel::UmlKernel,
+    memory::folder_for_memory,
+};
+
+/// For every kernel: messages where we read them, the control line on the second serial port as in QEMU, and an end instead of a
+/// hang after a panic. `seccomp=on`: its processes make their system calls by a signal rather than under ptrace(2), which is
+/// faster. It keeps no guest program from the guest's own memory, which is all the same to a guest whose programs run as its root.
+const KERNEL_WORDS: &[&str] = &[
+    "seccomp=on",
+    "con=null",
+    "ssl=null",
+    "ssl0=null,fd:2",
+    "ssl1=fd:0,fd:1",
+    "console=ttyS0",
+    "quiet",
+    "panic=-1",
+    "noreboot",
+    "nicety.modules=none",
+];
+
+/// What a user-mode guest is made of.
+#[derive(Debug, Clone)]
+pub struct UmlConfig {
+    /// Its kernel.
+    pub kernel: UmlKernel,
+    /// Its memory in MiB.
+    pub memory_mib: u32,
+    /// Interfaces to bring up, `eth0:10.0.0.2/24`; booting ends when each of them has carrier.
+    pub addresses: Vec<String>,
+    /// Its adapters, as words of the kernel's command line.
+    pub devices: Vec<String>,
+    /// More words for the kernel's command line.
+    pub append: Vec<String>,
+    /// How long it may take until it answers.
+    pub boot_limit: Duration,
+}
+
+impl UmlConfig {
+    /// A guest with one processor, 256 MiB and no adapter.
+    pub fn new(kernel: &UmlKernel) -> UmlConfig {
+        UmlConfig {
+            kernel: kernel.clone(),
+            memory_mib: 256,
+            addresses: Vec::new(),
+            devices: Vec::new(),
+            append: Vec::new(),
+            boot_limit: Duration::from_secs(30),
+        }
+    }
+
+    /// The words of its command line that do not depend on the host.
+    fn words(&self) -> Vec<String> {
+        let mut words: Vec<String> = KERNEL_WORDS.iter().map(|word| (*word).to_owned()).collect();
+        words.push(format!("mem={}M", self.memory_mib));
+        if !self.addresses.is_empty() {
+            words.push(format!("nicety.ip={}", self.addresses.join(",")));
+        }
+        words.extend(self.devices.iter().chain(&self.append).cloned());
+        words
+    }
+}
+
+impl Machine for UmlConfig {
+    fn vfio_user(mut self, socket: &str) -> UmlConfig {
+        self.devices.push(format!("vfio_user.device={socket}"));
+        self
+    }
+
+    // 1 is virtio's number for a network adapter. It has its address from the server.
+    fn vhost_user(mut self, socket: &str, _mac: &str) -> UmlConfig {
+        self.devices.push(format!("virtio_uml.device={socket}:1"));
+        self
+    }
+
+    fn address(mut self, interface: &str, address: &str) -> UmlConfig {
+        self.addresses.push(format!("{interface}:{address}"));
+        self
+    }
+
+    /// The kernel becomes a session of its own; its programs are processes that end with it, by their own PR_SET_PDEATHSIG.
+    fn launch(&self, root: &Root) -> Result<Launch, Error> {
+        let folder = Folder::new()?;
+        // It has no option that ends it with its parent, as QEMU has.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]).arg(self.kernel.program()).args(self.words());
+        command.arg(format!("initrd={}", initramfs(root, "user-mode", None)?.display()));
+        // Where it notes its process number.
+        command.arg(format!("uml_dir={}/", folder.path().display()));
+        command.env("TMPDIR", folder_for_memory(self.memory_mib)?);
+        let title = format!("kernel {} in user mode", self.kernel.release());
+        Ok(Launch { command, title, boot_limit: self.boot_limit, folder: Some(folder) })
+    }
+}

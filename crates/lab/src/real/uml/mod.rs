@@ -1,0 +1,16 @@
+//! Guests in user mode: a Linux kernel built as a program (`ARCH=um`, Documentation/virt/uml), whose unmodified drivers run at the
+//! host's own speed, without KVM, without translation and without root rights, and answer within a second.
+//!
+//! [`UmlKernel::lay`] builds the kernel once from Debian's source package and the PCI host driver in `guests/uml/`, which speaks
+//! vfio-user; [`UmlConfig`] is a [`Machine`](super::Machine) that [`Guest`](super::Guest) boots like any other.
+
+mod build;
+mod kernel;
+mod machine;
+mod memory;
+mod source;
+mod tools;
+
+pub use kernel::UmlKernel;
+pub use machine::UmlConfig;
+pub use tools::Tools;

@@ -1,0 +1,101 @@
+//! The kernel's source: Debian's package, kept packed in the cache, and the tree that is built.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    super::{
+        apt::Deb,
+        error::{Error, file},
+        kernel::run,
+        root::{open_mirror, remove_folder, unpack},
+    },
+    tools::Tools,
+};
+
+/// The kernel that `guests/uml/` is written for.
+pub(super) const PACKAGE: &str = "linux-source-7.3";
+/// Names the newest one, for when the mirror has that one no more.
+const NEWEST: &str = "linux-source/trixie-backports";
+/// What a user-mode kernel is not made of, half of the tree. Everything that Kconfig or make read stays.
+const NOT_NEEDED: &[&str] = &[
+    "*/Documentation/*/*",
+    "*/sound/*.[ch]",
+    "*/drivers/gpu/*.[ch]",
+    "*/drivers/media/*.[ch]",
+    "*/drivers/staging/*.[ch]",
+    "*/drivers/infiniband/*.[ch]",
+    "*/drivers/net/wireless/*.[ch]",
+    "*/drivers/scsi/*.[ch]",
+    "*/boot/dts/*",
+    "*/tools/testing/*",
+    "*/tools/perf/*",
+];
+
+/// The packed source.
+pub(super) struct Source {
+    /// Debian's name of it, `linux-source-7.3 7.3.4-1~bpo13+1`.
+    pub version: String,
+    archive: PathBuf,
+}
+
+impl Source {
+    /// Brings it into `folder`, if it is not there.
+    pub fn bring(folder: &Path, progress: &mut dyn FnMut(&str)) -> Result<Source, Error> {
+        if let Some(source) = Source::find(folder) {
+            return Ok(source);
+        }
+        remove_folder(folder)?;
+        let downloads = folder.join("apt");
+        let apt = open_mirror(&downloads, progress)?;
+        let wanted = |debs: Vec<Deb>| debs.into_iter().find(|deb| deb.name().starts_with("linux-source-"));
+        let deb = match apt.closure(&[PACKAGE]).map(wanted) {
+            Ok(Some(deb)) => deb,
+            Ok(None) | Err(_) => apt.closure(&[NEWEST]).map(wanted)?.ok_or_else(|| Error::Unexpected {
+                what: format!("the mirror has neither {PACKAGE} nor {NEWEST}"),
+                path: folder.to_owned(),
+            })?,
+        };
+        progress(&format!(
+            "bringing the kernel's source ({} {}, {} MB)",
+            deb.name(),
+            deb.version(),
+            deb.bytes / 1_000_000
+        ));
+        apt.bring_alone(&[deb.name()])?;
+        let unpacked = folder.join("unpacked");
+        unpack(&apt.archives().join(&deb.file), &unpacked)?;
+        let name = format!("{}.tar.xz", deb.name());
+        let (from, to) = (unpacked.join("usr/src").join(&name), folder.join(&name));
+        fs::rename(&from, &to).map_err(file("find the source's archive", from))?;
+        remove_folder(&unpacked)?;
+        remove_folder(&downloads)?;
+        let version = folder.join("version");
+        fs::write(&version, format!("{} {}", deb.name(), deb.version())).map_err(file("write", version))?;
+        Source::find(folder)
+            .ok_or_else(|| Error::Unexpected { what: format!("there is no {name}"), path: folder.to_owned() })
+    }
+
+    fn find(folder: &Path) -> Option<Source> {
+        let version = fs::read_to_string(folder.join("version")).ok()?;
+        let archive = folder.join(format!("{}.tar.xz", version.split(' ').next()?));
+        archive.is_file().then_some(Source { version, archive })
+    }
+
+    /// Unpacks it beside `tree` and renames.
+    pub fn unpack(&self, tree: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<(), Error> {
+        progress(&format!("unpacking {}", self.version));
+        let fresh = tree.with_extension("unpacking");
+        remove_folder(&fresh)?;
+        fs::create_dir_all(&fresh).map_err(file("make the folder", &fresh))?;
+        let mut tar = tools.command("tar");
+        tar.args(["--wildcards", "--strip-components=1"]);
+        tar.args(NOT_NEEDED.iter().map(|pattern| format!("--exclude={pattern}")));
+        tar.arg("-C").arg(&fresh).args([OsStr::new("-xJf"), self.archive.as_os_str()]);
+        run(&mut tar, || format!("unpacking {}", self.archive.display()))?;
+        fs::rename(&fresh, tree).map_err(file("rename to its final name", tree))
+    }
+}

@@ -1,0 +1,212 @@
+//! Unmodified drivers in user-mode kernels. Not among `cargo test`'s targets, for they need the network once and build a kernel:
+//! `cargo xtask test` and `cargo test -p nicety-lab --test uml_guests -- --test-threads 1` run them.
+//! Every wait in here is bounded by the guests' own limits.
+
+use std::{
+    env,
+    ffi::OsString,
+    fmt::Display,
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use nicety_lab::real::{
+    Error, Folder, Guest, Machine, Root,
+    uml::{Tools, UmlConfig, UmlKernel},
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// The value, or the error as the test's failure.
+#[track_caller]
+fn well<T, E: Display>(result: Result<T, E>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What guests are made of. `NICETY_UML_KERNEL` names a kernel that somebody built already.
+fn guests() -> (Root, UmlConfig) {
+    let mut say = |line: &str| eprintln!("{line}");
+    let root = well(Root::lay(&mut say));
+    let kernel = match env::var_os("NICETY_UML_KERNEL") {
+        Some(program) => well(UmlKernel::at(&PathBuf::from(program))),
+        None => well(UmlKernel::lay(&mut say)),
+    };
+    (root, UmlConfig::new(&kernel))
+}
+
+/// The processes of a guest that still run, by their group.
+fn group(leader: u32) -> Vec<String> {
+    let stats =
+        well(fs::read_dir("/proc")).flatten().filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    let of_group = |stat: &String| {
+        let fields: Vec<&str> = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
+        fields.get(2) == Some(&leader.to_string().as_str()) && !matches!(fields.first(), Some(&("Z" | "X")))
+    };
+    stats.filter(of_group).collect()
+}
+
+/// Waits until nothing of a guest runs: the kernel ends a guest's programs after it, one by one.
+#[track_caller]
+fn wait_gone(leader: u32) {
+    let end = Instant::now() + SOON;
+    while !group(leader).is_empty() {
+        assert!(Instant::now() < end, "{:?} outlive their guest", group(leader));
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_guest_boots_and_runs_commands_with_code_output_and_limit() {
+    let (root, config) = guests();
+    let release = config.kernel.release().to_owned();
+    let mut guest = well(Guest::boot(&root, config));
+    println!("kernel {release} answered after {:.2} s", guest.boot_time().as_secs_f64());
+    assert_eq!(well(guest.succeed("uname -r", SOON)).trim(), release);
+    let output = well(guest.run("echo one; echo \"two\\nlines\" >&2; printf three; exit 7", SOON));
+    assert_eq!((output.text.as_str(), output.code), ("one\ntwo\\nlines\nthree", 7));
+    let late = guest.run("sleep 60", Duration::from_secs(1));
+    assert!(matches!(late, Err(Error::Late { .. })), "{late:?}");
+    assert_eq!(well(guest.succeed("echo still here", SOON)), "still here\n");
+    let long = well(guest.succeed("seq 20000", SOON));
+    assert_eq!((long.lines().count(), long.lines().last()), (20_000, Some("20000")));
+    assert!(guest.cpu_time() > Duration::ZERO);
+}
+
+#[test]
+fn a_guest_without_its_adapter_says_so_instead_of_hanging() {
+    let (root, config) = guests();
+    match Guest::boot(&root, config.address("eth0", "10.0.0.2/24")) {
+        Err(Error::Boot { why, .. }) => assert!(why.contains("eth0"), "{why}"),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it came up without an adapter"),
+    }
+}
+
+#[test]
+fn a_dropped_guest_leaves_no_process_and_no_file() {
+    let (root, config) = guests();
+    let before = files();
+    let mut guest = well(Guest::boot(&root, config));
+    // Programs of its own, one of them busy.
+    well(guest.succeed("(while :; do :; done) & sleep 600 &", SOON));
+    let leader = guest.process();
+    assert!(group(leader).len() > 2, "its programs are in its group: {:?}", group(leader));
+    drop(guest);
+    wait_gone(leader);
+    assert_eq!(files(), before);
+}
+
+/// What guests might leave where their memory and their notes are.
+fn files() -> Vec<PathBuf> {
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".uml"));
+    let folders = [Some("/dev/shm".into()), runtime, Some(env::temp_dir()), home];
+    let entries =
+        folders.into_iter().flatten().filter_map(|folder: PathBuf| fs::read_dir(folder).ok()).flatten().flatten();
+    let own = format!("nicety-{}-", std::process::id());
+    let ours = |path: &PathBuf| {
+        let text = path.display().to_string();
+        text.contains(&own) || text.contains("vm_file-") || text.contains("/.uml/")
+    };
+    entries.map(|entry| entry.path()).filter(ours).collect()
+}
+
+#[test]
+fn many_guests_boot_one_after_another() {
+    let (root, config) = guests();
+    let times: Vec<f64> = (0..10).map(|_| well(Guest::boot(&root, config.clone())).boot_time().as_secs_f64()).collect();
+    println!("answered after {times:.2?} s");
+}
+
+#[test]
+fn a_guest_whose_kernel_panics_ends_at_once_and_says_why() {
+    let (root, mut config) = guests();
+    // A first process that ends is a panic.
+    config.append.push("rdinit=/bin/false".into());
+    match Guest::boot(&root, config) {
+        Err(Error::Boot { why, console, .. }) => {
+            assert_eq!(why, "its process ended", "{console}");
+            assert!(console.contains("Kernel panic"), "{console}");
+        }
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it came up without a first process"),
+    }
+}
+
+/// The way of a Ctrl-C: the process that owns a guest is killed without a chance to clean up. This program is that process too.
+#[test]
+fn a_guest_ends_when_its_owner_is_killed() {
+    let name = "a_guest_ends_when_its_owner_is_killed";
+    if env::var_os("NICETY_OWN_A_GUEST").is_some() {
+        let (root, config) = guests();
+        let mut guest = well(Guest::boot(&root, config));
+        println!("\nguest {}", guest.process());
+        let _ = guest.run("while :; do :; done", Duration::from_secs(60));
+        return;
+    }
+    guests();
+    let mut owner = Command::new(well(env::current_exe()));
+    owner.args([name, "--exact", "--nocapture"]).env("NICETY_OWN_A_GUEST", "1").stdout(Stdio::piped());
+    // What it cannot remove itself goes with this folder.
+    let folder = well(Folder::new());
+    let mut owner = well(owner.env("XDG_RUNTIME_DIR", folder.path()).spawn());
+    let output = owner.stdout.take().unwrap_or_else(|| panic!("it has no output"));
+    let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+    let guest = lines.find_map(|line| line.strip_prefix("guest ").map(str::to_owned));
+    let leader: u32 = well(guest.unwrap_or_else(|| panic!("the owner has no guest")).parse());
+    assert!(!group(leader).is_empty());
+    well(owner.kill().and_then(|()| owner.wait()));
+    wait_gone(leader);
+}
+
+/// On a machine that has only a compiler, the private root's programs build: with a PATH that has all of this machine's but them.
+#[test]
+fn a_build_finds_flex_bison_and_the_like_in_the_private_root() {
+    let folder = well(Folder::new());
+    let bare = folder.path().join("bare");
+    well(fs::create_dir(&bare));
+    let laid = ["flex", "lex", "bison", "yacc", "bc", "cpio", "m4", "xz", "unxz", "xzcat"];
+    for place in ["/usr/sbin", "/usr/bin", "/sbin", "/bin"] {
+        for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if !laid.iter().any(|program| name == *program) {
+                // The first place that has it counts.
+                let _ = std::os::unix::fs::symlink(entry.path(), bare.join(name));
+            }
+        }
+    }
+    let path = OsString::from(&bare);
+    let tools = well(Tools::lay(&path, &folder.path().join("wrappers"), &mut |line| eprintln!("{line}")));
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        well(fs::write(&path, text));
+        path
+    };
+    let run = |program: &str, arguments: &[&str], input: &str| {
+        let mut command = tools.command(program);
+        command.args(arguments).current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = well(command.spawn());
+        well(child.stdin.take().map_or(Ok(()), |mut end| end.write_all(input.as_bytes())));
+        let output = well(child.wait_with_output());
+        assert!(output.status.success(), "{program}: {output:?}");
+        output.stdout
+    };
+    file("words.l", "%%\n[a-z]+ { return 1; }\n%%\nint yywrap(void) { return 1; }\n");
+    file("words.y", "%{\nint yylex(void); void yyerror(const char *s);\n%}\n%token A\n%%\nall: A;\n%%\n");
+    run("flex", &["-o", "words.lex.c", "words.l"], "");
+    run("bison", &["-o", "words.tab.c", "--defines=words.tab.h", "-t", "-l", "words.y"], "");
+    for made in ["words.lex.c", "words.tab.c", "words.tab.h"] {
+        assert!(well(fs::metadata(folder.path().join(made))).len() > 100, "{made}");
+    }
+    assert_eq!(run("bc", &["-q"], "6 * 7\n"), b"42\n");
+    assert_eq!(run("m4", &[], "define(`a', `b')a\n"), b"b\n");
+    let packed = run("xz", &["-c"], "nicety");
+    assert!(packed.starts_with(b"\xfd7zXZ"), "{packed:?}");
+    assert!(run("cpio", &["-o", "-H", "newc", "--quiet"], "words.l\n").starts_with(b"070701"));
+}
