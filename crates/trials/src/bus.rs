@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nicety_adapter::trace::{Access, Event, Region};
 use nicety_adapter::{Bus, BusError, InterruptKind, RingPlace, Time};
 use nicety_drivers::RingBus;
 use nicety_memory::{Map, Rights};
@@ -48,6 +49,8 @@ pub struct PortBus {
     line_masked: bool,
     /// What else happens in the world just before and just after an access.
     pub hook: Option<Hook>,
+    /// What the driver does and which interrupts it takes, if that is wanted.
+    pub log: Option<Vec<Event>>,
     /// Virtual time, for the owner to move on.
     pub now: Time,
     /// What was done so far.
@@ -62,7 +65,7 @@ impl PortBus {
     /// The bus of a port whose wishes go to `memo` and whose guest has this memory.
     pub fn new(port: Arc<Port>, memo: Memo, memory: Arc<Map>) -> Self {
         let accesses = Accesses::default();
-        Self { port, memo, memory, page: None, line_masked: false, hook: None, now: Time::ZERO, accesses }
+        Self { port, memo, memory, page: None, line_masked: false, hook: None, log: None, now: Time::ZERO, accesses }
     }
 
     /// That of a rig's adapter.
@@ -100,16 +103,25 @@ impl PortBus {
     /// The next interrupt that is pending, or none: a vector, a ring's number, 0 for the line.
     pub fn take(&mut self) -> Option<u16> {
         let mut asked = self.memo.asked();
-        let vector = match asked.messages.pop() {
-            Some(vector) => vector,
+        let (vector, line) = match asked.messages.pop() {
+            Some(vector) => (vector, false),
             None if asked.line && !self.line_masked => {
                 self.line_masked = true;
-                0
+                (0, true)
             }
             None => return None,
         };
         self.accesses.interrupts += 1;
+        let event = if line { Event::Line(true) } else { Event::Interrupt(vector) };
+        drop(asked);
+        self.note(event);
         Some(vector)
+    }
+
+    fn note(&mut self, event: Event) {
+        if let Some(log) = &mut self.log {
+            log.push(event);
+        }
     }
 
     fn around(&mut self, over: bool) {
@@ -160,6 +172,7 @@ impl Bus for PortBus {
         self.around(false);
         self.accesses.reads += 1;
         self.port.read(bar, offset, data, self.now);
+        self.note(Event::Access(Access::of(false, Region::Bar(bar), offset, data)));
         self.around(true);
         Ok(())
     }
@@ -175,6 +188,7 @@ impl Bus for PortBus {
         self.scan();
         self.around(false);
         self.accesses.writes += 1;
+        self.note(Event::Access(Access::of(true, Region::Bar(bar), offset, data)));
         self.port.write(bar, offset, data, self.now);
         self.around(true);
         Ok(())
@@ -237,6 +251,7 @@ impl RingBus for PortBus {
     fn kick(&mut self, ring: u16) -> Result<(), BusError> {
         self.around(false);
         self.accesses.writes += 1;
+        self.note(Event::Kick(ring));
         let kicked = self.port.with_rings(self.now, |face, cx| face.kick(ring, cx));
         self.around(true);
         kicked.ok_or_else(|| refused("it has no rings"))

@@ -7,8 +7,10 @@
 pub mod bus;
 pub mod conformance;
 pub mod guest;
+pub mod habits;
 pub mod hostile;
 pub mod random;
+pub mod replay;
 pub mod rig;
 pub mod wire;
 pub mod working;

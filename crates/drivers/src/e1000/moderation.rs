@@ -1,37 +1,64 @@
-//! How often the device may interrupt: the "dynamic conservative" of Linux's driver, in its two classes.
+//! How often the device may interrupt: the "dynamic conservative" of Linux's driver (`e1000_update_itr` and
+//! `e1000_set_itr` of drivers/net/ethernet/intel/e1000/e1000_main.c), in its two classes.
 //!
-//! Traffic of large packets waits up to 250 µs for company; everything else at most 50 µs.
+//! Traffic of large packets waits up to 250 µs for company; everything else at most 50 µs. Each way has a class of its
+//! own, and the slower one rules. A stream that fills an interval of the slow class with more than 35 packets leaves it,
+//! and comes back with the next interrupt: in bulk, Linux writes the interval almost every time.
 
 /// Interrupts a second.
 const LATENCY: u32 = 20_000;
 const BULK: u32 = 4_000;
-/// Bytes between two rests beyond which traffic is worth a look, and below which it surely is no bulk.
-const BULK_BYTES: u64 = 10_000;
-const LATENCY_BYTES: u64 = 6_000;
-/// Mean bytes of a packet in bulk traffic at least.
-const BULK_MEAN: u64 = 1_200;
+
+/// What passed one way since the last interrupt.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    packets: u64,
+    bytes: u64,
+    bulk: bool,
+}
+
+impl Way {
+    fn count(&mut self, packets: u64, bytes: u64) {
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+
+    fn classify(&mut self) {
+        let Way { packets, bytes, .. } = std::mem::replace(self, Way { bulk: self.bulk, ..Way::default() });
+        if packets == 0 {
+            return;
+        }
+        let mean = bytes / packets;
+        self.bulk = match self.bulk {
+            false if bytes > 10_000 => packets < 10 || mean > 1_200,
+            false => mean > 2_000,
+            true if bytes > 25_000 => packets <= 35,
+            true => bytes >= 6_000,
+        };
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Moderation {
-    packets: u64,
-    bytes: u64,
+    transmit: Way,
+    receive: Way,
     rate: u32,
 }
 
 impl Default for Moderation {
     fn default() -> Moderation {
-        Moderation { packets: 0, bytes: 0, rate: LATENCY }
+        Moderation { transmit: Way::default(), receive: Way::default(), rate: LATENCY }
     }
 }
 
 impl Moderation {
     pub(super) fn received(&mut self, bytes: usize) {
-        self.packets += 1;
-        self.bytes += bytes as u64;
+        self.receive.count(1, bytes as u64);
     }
 
-    pub(super) fn sent(&mut self, bytes: usize) {
-        self.received(bytes);
+    /// So many frames on the wire, with so many bytes together.
+    pub(super) fn sent(&mut self, frames: u32, bytes: u32) {
+        self.transmit.count(frames.into(), bytes.into());
     }
 
     /// The interval register: units of 256 ns (section 13.4.18).
@@ -41,18 +68,15 @@ impl Moderation {
 
     /// Looks at what passed since the last time. The register's new value, if it changes.
     pub(super) fn changed(&mut self) -> Option<u32> {
-        let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
-        if packets == 0 {
+        self.transmit.classify();
+        self.receive.classify();
+        let wanted = if self.transmit.bulk || self.receive.bulk { BULK } else { LATENCY };
+        if wanted == self.rate {
             return None;
         }
-        let wanted = match bytes {
-            BULK_BYTES.. if bytes / packets > BULK_MEAN => BULK,
-            LATENCY_BYTES.. => self.rate,
-            _ => LATENCY,
-        };
-        let changes = wanted != self.rate;
-        self.rate = wanted;
-        changes.then(|| self.register())
+        // Upwards in steps.
+        self.rate = if wanted > self.rate { wanted.min(self.rate + wanted / 4) } else { wanted };
+        Some(self.register())
     }
 }
 
@@ -60,15 +84,43 @@ impl Moderation {
 mod tests {
     use super::*;
 
+    /// 50 µs and 250 µs in units of 256 ns, rounded down.
+    const LATENCY_UNITS: u32 = 195;
+    const BULK_UNITS: u32 = 976;
+
     #[test]
-    fn large_packets_in_number_slow_interrupts_down_and_small_ones_speed_them_up_again() {
+    fn large_packets_in_number_slow_interrupts_down_and_small_ones_speed_them_up_step_by_step() {
         let mut moderation = Moderation::default();
-        // 50 µs in units of 256 ns, rounded down.
-        assert_eq!(moderation.register(), 195);
+        assert_eq!(moderation.register(), LATENCY_UNITS);
         (0..10).for_each(|_| moderation.received(1_514));
-        assert_eq!(moderation.changed(), Some(976));
+        assert_eq!(moderation.changed(), Some(BULK_UNITS));
         assert_eq!(moderation.changed(), None, "nothing passed, nothing changes");
+        // 9,000, 14,000, 19,000 and 20,000 a second.
+        for units in [434, 279, 205, LATENCY_UNITS] {
+            moderation.received(60);
+            assert_eq!(moderation.changed(), Some(units));
+        }
         moderation.received(60);
-        assert_eq!(moderation.changed(), Some(195));
+        assert_eq!(moderation.changed(), None);
+    }
+
+    #[test]
+    fn a_stream_of_more_than_35_packets_for_each_interrupt_goes_up_and_down_with_each() {
+        let mut moderation = Moderation::default();
+        for units in [BULK_UNITS, 434, BULK_UNITS, 434] {
+            moderation.sent(44, 44 * 1_514);
+            assert_eq!(moderation.changed(), Some(units));
+        }
+    }
+
+    #[test]
+    fn the_slower_way_rules() {
+        let mut moderation = Moderation::default();
+        moderation.sent(20, 20 * 1_514);
+        moderation.received(60);
+        assert_eq!(moderation.changed(), Some(BULK_UNITS));
+        moderation.sent(20, 20 * 1_514);
+        moderation.received(60);
+        assert_eq!(moderation.changed(), None);
     }
 }

@@ -14,6 +14,14 @@ const BUFFER: u32 = 4096;
 /// Headers of a packet to segment at most: the context's header length has 8 bits.
 const HEADERS_MOST: usize = 255;
 
+/// A packet in the ring: its last descriptor, and what it is on the wire.
+#[derive(Clone, Copy, Debug, Default)]
+struct End {
+    last: u16,
+    frames: u32,
+    bytes: u32,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Transmit {
     pub ring: u64,
@@ -24,8 +32,19 @@ pub(super) struct Transmit {
     oldest: u16,
     /// The tail that the device knows.
     told: u16,
-    /// For the first descriptor of a packet: its last one, and its bytes.
-    ends: Vec<(u16, u32)>,
+    /// For the first descriptor of a packet: what is known of it.
+    ends: Vec<End>,
+}
+
+impl End {
+    /// As Linux counts: each frame but the first repeats the headers.
+    fn of(last: u16, packet: &[u8], offload: &Offload) -> End {
+        let len = packet.len() as u32;
+        let Some(segment) = offload.segment else { return End { last, frames: 1, bytes: len } };
+        let headers = u32::from(segment.headers);
+        let frames = len.saturating_sub(headers).div_ceil(u32::from(segment.mss).max(1)).max(1);
+        End { last, frames, bytes: len + (frames - 1) * headers }
+    }
 }
 
 impl Transmit {
@@ -33,7 +52,7 @@ impl Transmit {
         let ring = arena.take(RING_BYTES.into(), 4096)?;
         let buffers = arena.take(u64::from(RING) * u64::from(BUFFER), 4096)?;
         memory.window(ring, RING_BYTES, Rights::BOTH)?.write(0, &[0; RING_BYTES as usize]);
-        Ok(Transmit { ring, buffers, ends: vec![(0, 0); usize::from(RING)], ..Transmit::default() })
+        Ok(Transmit { ring, buffers, ends: vec![End::default(); usize::from(RING)], ..Transmit::default() })
     }
 
     fn room(&self) -> u16 {
@@ -44,11 +63,11 @@ impl Transmit {
     pub(super) fn reclaim(&mut self, memory: &Map, moderation: &mut Moderation) -> Result<(), DriverError> {
         let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
         while self.oldest != self.next {
-            let Some(&(last, bytes)) = self.ends.get(usize::from(self.oldest)) else { break };
+            let Some(&End { last, frames, bytes }) = self.ends.get(usize::from(self.oldest)) else { break };
             if window.load_u32(usize::from(last) * DESCRIPTOR + 12) & TX_DD == 0 {
                 break;
             }
-            moderation.sent(bytes as usize);
+            moderation.sent(frames, bytes);
             self.oldest = (last + 1) % RING;
         }
         Ok(())
@@ -99,7 +118,7 @@ impl Transmit {
             self.next = (self.next + 1) % RING;
         }
         if let Some(end) = self.ends.get_mut(usize::from(first)) {
-            *end = (last, packet.len() as u32);
+            *end = End::of(last, packet, offload);
         }
         Ok(true)
     }

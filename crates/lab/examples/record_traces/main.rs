@@ -1,11 +1,11 @@
 //! Records what unmodified Linux drivers do to our adapters, and keeps it as the simulation's test data.
 //!
 //! ```console
-//! $ cargo run -p nicety-lab --example record_traces [-- FOLDER]
+//! $ cargo run -p nicety-lab --example record_traces [-- FOLDER [ADAPTER]]
 //! ```
 //! Every adapter under every kernel, in QEMU, at a daemon that records: the driver is probed, brought up, asked, loaded
 //! both ways, taken down and removed. What is kept of it, and why, is `keep.rs`. Takes some five minutes where guests are
-//! translated. FOLDER is crates/trials/tests/traces unless another is named.
+//! translated. FOLDER is crates/trials/tests/traces unless another is named; ADAPTER records only that one.
 
 mod keep;
 mod life;
@@ -24,7 +24,8 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trials/tests/trace
 
 fn main() -> ExitCode {
     let folder = env::args_os().nth(1).map_or_else(|| PathBuf::from(FOLDER), PathBuf::from);
-    match record(&folder) {
+    let only = env::args().nth(2);
+    match record(&folder, only.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -33,10 +34,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn record(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
+fn record(folder: &Path, only: Option<&str>) -> Result<(), Box<dyn std::error::Error>> {
     let program = build()?;
     let root = Root::lay(&mut |line| eprintln!("{line}"))?;
-    for entry in REGISTRY {
+    for entry in REGISTRY.iter().filter(|entry| only.is_none_or(|name| name == entry.about.name)) {
         for kernel in Kernel::ALL {
             eprintln!("{} under kernel {kernel}", entry.about.name);
             let life = life::live(&root, &program, entry, kernel)?;

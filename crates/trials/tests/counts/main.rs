@@ -1,6 +1,7 @@
 //! What frames cost: messages between guest and device, copies, allocations. Asserted, because an adapter is fast when
 //! it needs little of each (ARCHITECTURE.md), and a cost that nobody asserts comes back.
 
+mod linux;
 mod messages;
 mod moved;
 

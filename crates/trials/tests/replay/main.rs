@@ -1,0 +1,89 @@
+//! What an unmodified Linux driver saw of a real server in QEMU, it sees of every server since: the traces in
+//! `tests/traces`, played in the simulation.
+
+use std::path::Path;
+
+use nicety_adapter::trace::{Access, Event, Trace};
+use nicety_adapters::find;
+use nicety_trials::replay::{TRAFFIC, replay};
+
+const KERNELS: [&str; 2] = ["6.1", "6.12"];
+
+fn read(adapter: &str, kernel: &str) -> (String, Trace) {
+    let name = format!("{adapter}-linux-{kernel}.trace");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces").join(&name);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let trace = Trace::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+    (name, trace)
+}
+
+/// Plays both kernels' traces; at least so many answers are compared in each.
+fn answers_as_recorded(adapter: &str, compared: usize) {
+    for kernel in KERNELS {
+        let (name, trace) = read(adapter, kernel);
+        match replay(&trace) {
+            Ok(coverage) => {
+                println!("{name}: {coverage:?}");
+                assert!(coverage.compared >= compared, "{name}: {coverage:?}");
+                assert!(coverage.traffic * 5 <= coverage.compared, "{name}: too much is left out: {coverage:?}");
+            }
+            Err(difference) => panic!("{name}, {difference}"),
+        }
+    }
+}
+
+#[test]
+fn the_e1000_answers_linux_s_driver_from_probe_to_removal_as_the_recorded_server_did() {
+    answers_as_recorded("e1000", 900);
+}
+
+#[test]
+fn vmxnet3_answers_linux_s_driver_from_probe_to_removal_as_the_recorded_server_did() {
+    answers_as_recorded("vmxnet3", 100);
+}
+
+/// Every `stride`th read is recorded otherwise, one at a time: a replay that did not notice would prove nothing. How many
+/// were noticed.
+fn noticed(adapter: &str, stride: usize) -> usize {
+    let (name, trace) = read(adapter, "6.12");
+    let entry = find(adapter).unwrap();
+    let reads = trace.records.iter().enumerate().filter_map(|(index, (_, record))| match record.event {
+        Event::Access(access @ Access { write: false, .. }) if access.has_value() => Some((index, access)),
+        _ => None,
+    });
+    let mut noticed = 0;
+    for (index, access) in reads.step_by(stride) {
+        let register = (entry.register)(access.region, access.offset);
+        if register.is_some_and(|register| TRAFFIC.iter().any(|(_, words)| words.contains(&register.word))) {
+            continue;
+        }
+        let mut other = trace.clone();
+        let (line, record) = &mut other.records[index];
+        let line = *line;
+        record.event = Event::Access(Access { value: access.value ^ 1, ..access });
+        let difference = replay(&other).expect_err(&format!("{name}, line {line} was changed"));
+        assert_eq!((difference.line, difference.register), (line, register), "{name}");
+        noticed += 1;
+    }
+    noticed
+}
+
+#[test]
+fn any_value_of_vmxnet3_s_that_was_recorded_otherwise_is_a_difference_at_its_line_and_register() {
+    let (_, trace) = read("vmxnet3", "6.12");
+    assert_eq!(noticed("vmxnet3", 1), replay(&trace).unwrap().compared);
+}
+
+#[test]
+fn values_of_the_e1000_s_that_were_recorded_otherwise_are_differences_at_their_lines_and_registers() {
+    let found = noticed("e1000", 41);
+    assert!(found >= 20, "{found} only");
+}
+
+#[test]
+fn a_difference_names_line_phase_register_and_both_values() {
+    let text = "nicety-trace 1\nadapter e1000\nmark probe\nW bar0 0x00d0 4 0x00000004\nR bar0 0x00d0 4 0x00000005\n";
+    let difference = replay(&Trace::parse(text).unwrap()).unwrap_err();
+    let said = "line 5, in `probe`: read of bar0 0x00d0 (IMS): recorded 0x00000005, answered 0x00000004";
+    assert_eq!(difference.to_string(), said);
+}
