@@ -118,8 +118,8 @@ static void vfu_store(void *at, int size, unsigned long val)
 static unsigned long vfu_read(struct vfu_device *dev, int region, u64 offset,
 			      int size)
 {
-	u64 val = ~0ULL;
 	unsigned long flags;
+	u64 val = 0;
 
 	if (!vfu_within(dev, region, offset, size))
 		return ~0UL;
