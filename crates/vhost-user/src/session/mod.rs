@@ -176,8 +176,12 @@ impl Session {
     /// One message.
     fn turn(&mut self) -> Result<(), Ended> {
         let message = Message::receive(self.socket.as_fd()).map_err(ended)?;
-        let (code, asked) = (message.code, message.needs_reply() && self.protocol.has(ProtocolFeatures::REPLY_ACK));
-        let answer = match self.serve(message) {
+        let (code, needs_reply) = (message.code, message.needs_reply());
+        let served = self.serve(message);
+        // Asked afterwards: Linux's own front end (arch/um/drivers/virtio_uml.c) wants a reply to the very message that agrees on
+        // replies.
+        let asked = needs_reply && self.protocol.has(ProtocolFeatures::REPLY_ACK);
+        let answer = match served {
             Ok(Answer::Body(body)) => Message::reply(code, body),
             Ok(Answer::Done) if asked => Message::reply(code, 0u64.to_ne_bytes().to_vec()),
             Ok(Answer::Done) => return Ok(()),

@@ -96,6 +96,17 @@ fn half_a_message_stalls_nobody_else_and_ends_with_its_sender() {
     assert!(matches!(served.ended(), Ended::Wire(_)), "it was cut");
 }
 
+/// Linux's own front end (arch/um/drivers/virtio_uml.c, vhost_user_init) does, and waits.
+#[test]
+fn the_message_that_agrees_on_replies_is_replied_to_if_it_asks() {
+    let (served, stream) = serve(&TestPort::new(None));
+    let mut raw = Raw(stream);
+    let offered = raw.asked(15, &[]);
+    assert_eq!(raw.told(16, &offered, &[]), 0);
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
+
 #[test]
 fn a_message_in_pieces_is_a_message() {
     let (served, mut raw) = connected();
