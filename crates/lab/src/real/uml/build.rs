@@ -34,12 +34,10 @@ pub(super) fn files_fingerprint() -> u64 {
     fingerprint(&bytes)
 }
 
-/// Changes with what `apply` does to the kernel's own files, so that a tree is unpacked again; not with the text of the files that
-/// it only adds, of which make sees by itself what to build again.
+/// Changes with what `apply` does to the kernel's own files, so that it is taken back first; not with the files that it only adds,
+/// of which make sees by itself what to build again.
 pub(super) fn changes_fingerprint() -> u64 {
-    let names = FILES.iter().map(|(name, _)| name.as_bytes());
-    let script = FILES.iter().filter(|(name, _)| *name == "apply").map(|(_, content)| *content);
-    fingerprint(&names.chain(script).collect::<Vec<_>>().concat())
+    fingerprint(FILES.iter().find(|(name, _)| *name == "apply").map_or(&[], |(_, content)| *content))
 }
 
 /// Adds `guests/uml/` to the source in `tree`; `files` is a folder of its own for it, which may be there from an earlier build.

@@ -124,21 +124,33 @@ fn name() -> String {
     format!("uml-{:016x}", super::super::root::fingerprint(recipe.as_bytes()))
 }
 
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
 fn lay_into(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<UmlKernel, Error> {
     let begin = Instant::now();
     let source = Source::bring(&cache.join("uml-source"), progress)?;
     let work = cache.join("uml-build");
     let (tree, out) = (work.join("tree"), work.join("out"));
-    // A tree keeps what was done to it: other changes want a fresh one. So does one whose changes failed half-way.
-    let (made_by, mark) = (work.join("made-by"), format!("{LAYOUT} {} {:016x}", source.version, changes_fingerprint()));
-    if fs::read_to_string(&made_by).ok().as_deref() != Some(&mark) {
+    let files = work.join("files");
+    // A tree keeps what was done to it: other changes, or some that failed half-way, are taken back first.
+    let (unpacked, applied) = (work.join("unpacked"), work.join("applied"));
+    let same = |path: &Path, text: &str| fs::read_to_string(path).is_ok_and(|have| have == text);
+    let origin = format!("{LAYOUT} {}", source.version);
+    let changes = format!("{:016x}", changes_fingerprint());
+    let restored = same(&unpacked, &origin)
+        && (same(&applied, &changes) || source.restore(&tree, &names_in(&files), tools).unwrap_or(false));
+    if !restored {
         remove_folder(&work)?;
         fs::create_dir_all(&work).map_err(file("make the folder", &work))?;
         source.unpack(&tree, tools, progress)?;
+        fs::write(&unpacked, &origin).map_err(file("write", &unpacked))?;
     }
-    let (files, _) = (work.join("files"), fs::remove_file(&made_by));
+    let _ = fs::remove_file(&applied);
     apply(&tree, &files, tools)?;
-    fs::write(&made_by, &mark).map_err(file("write", &made_by))?;
+    fs::write(&applied, &changes).map_err(file("write", &applied))?;
     let linux = build(&tree, &files, &out, tools, progress)?;
     let release = out.join("include/config/kernel.release");
     let release = fs::read_to_string(&release).map_err(file("read", release))?.trim().to_owned();

@@ -96,6 +96,46 @@ impl Source {
         tar.args(NOT_NEEDED.iter().map(|pattern| format!("--exclude={pattern}")));
         tar.arg("-C").arg(&fresh).args([OsStr::new("-xJf"), self.archive.as_os_str()]);
         run(&mut tar, || format!("unpacking {}", self.archive.display()))?;
-        fs::rename(&fresh, tree).map_err(file("rename to its final name", tree))
+        fs::rename(&fresh, tree).map_err(file("rename to its final name", tree))?;
+        let mark = unpacked_mark(tree);
+        fs::write(&mark, "").map_err(file("write", mark))
     }
+
+    /// Takes back what was done to an unpacked tree since: `added` are names of files that the archive does not have. What comes
+    /// from the archive again is as new as now, so that make builds it again, and nothing else. False if this cannot be done.
+    pub fn restore(&self, tree: &Path, added: &[String], tools: &Tools) -> Result<bool, Error> {
+        let Ok(unpacked) = fs::metadata(unpacked_mark(tree)).and_then(|meta| meta.modified()) else { return Ok(false) };
+        let (mut changed, mut folders) = (Vec::new(), vec![tree.to_owned()]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).map_err(file("read the folder", &folder))?.flatten() {
+                let Ok(meta) = entry.metadata() else { continue };
+                if meta.is_dir() {
+                    folders.push(entry.path());
+                } else if meta.modified().is_ok_and(|modified| modified > unpacked) {
+                    changed.push(entry.path());
+                }
+            }
+        }
+        for path in &changed {
+            fs::remove_file(path).map_err(file("remove", path))?;
+        }
+        let ours = |path: &Path| path.file_name().is_some_and(|name| added.iter().any(|added| name == added.as_str()));
+        let theirs: Vec<&Path> =
+            changed.iter().filter(|path| !ours(path)).filter_map(|p| p.strip_prefix(tree).ok()).collect();
+        if theirs.is_empty() {
+            return Ok(true);
+        }
+        let top = self.version.split(' ').next().unwrap_or_default();
+        let mut tar = tools.command("tar");
+        tar.args(["--touch", "--strip-components=1", "-C"])
+            .arg(tree)
+            .args([OsStr::new("-xJf"), self.archive.as_os_str()]);
+        tar.args(theirs.iter().map(|path| Path::new(top).join(path)));
+        Ok(run(&mut tar, || "restoring the kernel's own files".to_owned()).is_ok())
+    }
+}
+
+/// A file beside a tree, as old as the tree is as it came.
+fn unpacked_mark(tree: &Path) -> PathBuf {
+    tree.with_extension("unpacked")
 }
