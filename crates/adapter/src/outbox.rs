@@ -37,6 +37,15 @@ impl Set {
         self.0 |= other.0;
     }
 
+    /// Takes the smallest member out that is not below `from`, or else the smallest.
+    pub fn pop_from(&mut self, from: u16) -> Option<u16> {
+        let Self(members) = *self;
+        let upper = members & u128::MAX.checked_shl(u32::from(from)).unwrap_or(0);
+        let number = if upper != 0 { upper } else { members }.trailing_zeros() as u16;
+        self.remove(number);
+        (members != 0).then_some(number)
+    }
+
     /// Takes the smallest member out.
     pub fn pop(&mut self) -> Option<u16> {
         (self.0 != 0).then(|| {

@@ -245,9 +245,15 @@ fn a_port_asks_of_its_adapter_only_what_it_has() {
 }
 
 #[test]
-fn vmxnet3_may_have_its_doorbells_mapped() {
-    let host = parse(&format!("{}doorbells = \"mapped\"\n", PORT.replace("e1000", "vmxnet3"))).unwrap();
-    assert_eq!(host.ports[0].doorbells, Doorbells::Mapped);
+fn vmxnet3_has_its_doorbells_mapped_unless_they_shall_be_trapped() {
+    let port = PORT.replace("e1000", "vmxnet3");
+    for (key, doorbells) in [
+        ("", Doorbells::Mapped),
+        ("doorbells = \"mapped\"\n", Doorbells::Mapped),
+        ("doorbells = \"trapped\"\n", Doorbells::Trapped),
+    ] {
+        assert_eq!(parse(&format!("{port}{key}")).unwrap().ports[0].doorbells, doorbells, "{key}");
+    }
 }
 
 #[test]

@@ -76,8 +76,12 @@ impl Inbox {
     /// The worker is awake again.
     pub fn awake(&self) {
         self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// The bell has rung: it is to be quiet again.
+    pub fn rung(&self) {
         let mut count = [0; 8];
-        let _nothing_rang = rustix::io::read(&self.bell, &mut count);
+        let _another_took_it = rustix::io::read(&self.bell, &mut count);
     }
 
     /// What becomes readable when a sleeping worker must wake.

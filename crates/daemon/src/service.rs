@@ -50,14 +50,12 @@ pub struct Service {
     pub(crate) turn: Option<Box<Turn>>,
     /// Bytes that it may still cost before others have their turns.
     pub(crate) credit: i64,
-    /// How long to wait before looking again, in nanoseconds, when its doorbell cannot be armed.
-    pub(crate) backoff_ns: u64,
 }
 
 impl Service {
     /// A port that nobody has connected to yet.
     pub fn new(name: &str, port: Arc<Port>, schedule: Arc<Schedule>, link: Link) -> Self {
-        Self { name: name.to_owned(), port, schedule, link, recorder: None, turn: None, credit: 0, backoff_ns: 0 }
+        Self { name: name.to_owned(), port, schedule, link, recorder: None, turn: None, credit: 0 }
     }
 
     /// The descriptors to watch from the beginning.

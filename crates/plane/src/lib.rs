@@ -15,6 +15,7 @@
 
 mod backlog;
 mod plane;
+mod poll;
 mod port;
 mod turn;
 

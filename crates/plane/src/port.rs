@@ -9,6 +9,7 @@ use nicety_adapter::{
 use nicety_memory::{Map, MapError, Rights, Window};
 
 use crate::backlog::Backlog;
+use crate::poll;
 
 /// What a port's owner does for it. Called with the port's lock held: it must not call the port back, nor block.
 pub trait Shell: Send + Sync {
@@ -71,6 +72,13 @@ pub(crate) struct Inner {
     out: Outbox,
     pub(crate) counters: Counters,
     pub(crate) pending: Set,
+    /// The queue whose turn is next, of those with work.
+    next_queue: u16,
+    /// Queues whose doorbell makes no sound, and when to look at them next.
+    polled: Set,
+    poll_at: Option<Time>,
+    /// When frames last went through, either way.
+    active: Time,
     room: bool,
     wake: Option<Time>,
     backlog: Backlog,
@@ -106,6 +114,10 @@ impl Port {
             out: Outbox::default(),
             counters: Counters::default(),
             pending: Set::default(),
+            next_queue: 0,
+            polled: Set::default(),
+            poll_at: None,
+            active: Time::ZERO,
             room: false,
             wake: None,
             backlog: Backlog::new(buffer_bytes)?,
@@ -232,6 +244,7 @@ impl Port {
         inner.memory = Map::empty();
         inner.out = Outbox::default();
         inner.pending = Set::default();
+        (inner.polled, inner.poll_at) = (Set::default(), None);
         inner.wake = None;
     }
 
@@ -278,6 +291,7 @@ impl Port {
         (!inner.pending.is_empty() && inner.attached && inner.waiting == 0)
             || (inner.room && !inner.backlog.is_empty())
             || inner.wake.is_some_and(|at| at <= now)
+            || inner.poll_at.is_some_and(|at| at <= now)
     }
 
     /// One look at all of it.
@@ -318,6 +332,11 @@ impl Port {
                 }
             }
         }
+        inner.active = now;
+        // Who receives may answer, and does not ring.
+        if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
+            inner.poll_by(poll::next(now, now), self.shell.as_ref());
+        }
         inner.settle(self.shell.as_ref());
     }
 
@@ -345,16 +364,32 @@ impl Port {
         if inner.room {
             inner.drain(now);
         }
+        if inner.poll_at.is_some_and(|at| at <= now) {
+            inner.poll_at = None;
+            let polled = std::mem::take(&mut inner.polled);
+            inner.pending.extend(polled);
+        }
         let may = inner.attached && inner.waiting == 0;
-        let queue = if may { inner.pending.pop() } else { None };
+        let from = inner.next_queue;
+        let queue = if may { inner.pending.pop_from(from) } else { None };
         let progress = queue.map(|queue| {
             let progress = inner.fetch(self.id, queue, budget, batch, now);
+            inner.next_queue = queue + 1;
             inner.in_flight = !batch.is_empty();
-            if progress.more || !progress.armed {
+            if inner.in_flight {
+                inner.active = now;
+            }
+            if progress.more {
                 inner.pending.insert(queue);
+            } else if !progress.armed {
+                inner.polled.insert(queue);
             }
             progress
         });
+        if inner.poll_at.is_none() && !inner.polled.is_empty() {
+            let at = poll::next(inner.active, now);
+            inner.poll_by(at, self.shell.as_ref());
+        }
         inner.settle(self.shell.as_ref());
         progress
     }
@@ -392,6 +427,12 @@ impl Inner {
         let window = window(page);
         let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
         Some(act(adapter.as_mut(), &mut cx))
+    }
+
+    /// Looks at the queues that do not ring, at this time.
+    fn poll_by(&mut self, at: Time, shell: &dyn Shell) {
+        self.poll_at = Some(at);
+        shell.wake_at(at);
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, now: Time) -> Delivery {

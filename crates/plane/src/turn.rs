@@ -16,8 +16,6 @@ const PACKET_COST: u64 = 256;
 pub struct Outcome {
     /// The port has more to do: give it another turn when the others have had theirs.
     pub more: bool,
-    /// It could not arm its doorbell: look again soon even if nobody rings.
-    pub poll: bool,
     /// The batch is not delivered to all its receivers yet: the same [`Turn`] must go on.
     pub unfinished: bool,
     /// What it cost, in bytes, replicas included: for fairness between ports.
@@ -52,16 +50,14 @@ impl Plane {
     pub fn turn(&self, port: &Port, turn: &mut Turn, now: Time) -> Outcome {
         let mut outcome = Outcome::default();
         if turn.port.is_none() {
-            let progress = port.gather(&mut turn.batch, Budget::TURN, now);
-            let Some(progress) = progress else {
+            if port.gather(&mut turn.batch, Budget::TURN, now).is_none() {
                 outcome.more = port.busy(now);
                 return outcome;
-            };
-            outcome.poll = !progress.more && !progress.armed;
+            }
             outcome.packets = turn.batch.len();
             if turn.batch.is_empty() {
                 turn.batch.release();
-                outcome.more = port.busy(now) && !outcome.poll;
+                outcome.more = port.busy(now);
                 return outcome;
             }
             self.switch().forward(&turn.batch, now, &mut turn.plan);
@@ -77,7 +73,7 @@ impl Plane {
         turn.port = None;
         turn.plan.clear();
         turn.batch.release();
-        outcome.more = port.busy(now) && !outcome.poll;
+        outcome.more = port.busy(now);
         outcome
     }
 

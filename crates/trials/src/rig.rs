@@ -124,7 +124,7 @@ impl Rig {
                 let outcome = self.plane.turn(port, &mut self.turn, self.now);
                 self.entered[usize::from(port.id().0)] += outcome.packets as u64;
                 if !outcome.unfinished {
-                    more |= outcome.more && (!outcome.poll || outcome.packets > 0);
+                    more |= outcome.more;
                     break;
                 }
             }

@@ -209,12 +209,15 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     if let Some(entry) = entry {
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
     }
+    let entry = entry?;
+    // What can be without messages is, unless a person wants otherwise.
+    let usual = if can_map(entry) { Doorbells::Mapped } else { Doorbells::Trapped };
     Some(PortConfig {
         name: name?.value,
-        entry: entry?,
+        entry,
         mac: mac?,
         socket: socket?,
-        doorbells: doorbells.map_or(Doorbells::Trapped, |found| found.value),
+        doorbells: doorbells.map_or(usual, |found| found.value),
         buffer: buffer.map_or(PortConfig::BUFFER, |found| found.value),
         queues: queues.and_then(|found| u16::try_from(found.value).ok()),
         mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),

@@ -100,7 +100,7 @@ impl Pair {
                 memo.asked().scheduled = false;
                 loop {
                     let outcome = self.plane.turn(port, &mut self.turn, now);
-                    more |= outcome.more && !outcome.poll;
+                    more |= outcome.more;
                     if !outcome.unfinished {
                         break;
                     }
