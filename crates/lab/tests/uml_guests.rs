@@ -14,7 +14,7 @@ use std::{
 };
 
 use nicety_lab::real::{
-    Error, Folder, Guest, Machine, Root,
+    Error, Folder, Guest, Machine, Root, processes_of_group,
     uml::{Tools, UmlConfig, UmlKernel},
 };
 
@@ -29,34 +29,20 @@ fn well<T, E: Display>(result: Result<T, E>) -> T {
     }
 }
 
-/// What guests are made of. `NICETY_UML_KERNEL` names a kernel that somebody built already.
+/// What guests are made of.
 fn guests() -> (Root, UmlConfig) {
     let mut say = |line: &str| eprintln!("{line}");
     let root = well(Root::lay(&mut say));
-    let kernel = match env::var_os("NICETY_UML_KERNEL") {
-        Some(program) => well(UmlKernel::at(&PathBuf::from(program))),
-        None => well(UmlKernel::lay(&mut say)),
-    };
+    let kernel = well(UmlKernel::lay(&mut say));
     (root, UmlConfig::new(&kernel))
-}
-
-/// The processes of a guest that still run, by their group.
-fn group(leader: u32) -> Vec<String> {
-    let stats =
-        well(fs::read_dir("/proc")).flatten().filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
-    let of_group = |stat: &String| {
-        let fields: Vec<&str> = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
-        fields.get(2) == Some(&leader.to_string().as_str()) && !matches!(fields.first(), Some(&("Z" | "X")))
-    };
-    stats.filter(of_group).collect()
 }
 
 /// Waits until nothing of a guest runs: the kernel ends a guest's programs after it, one by one.
 #[track_caller]
 fn wait_gone(leader: u32) {
     let end = Instant::now() + SOON;
-    while !group(leader).is_empty() {
-        assert!(Instant::now() < end, "{:?} outlive their guest", group(leader));
+    while !processes_of_group(leader).is_empty() {
+        assert!(Instant::now() < end, "{:?} outlive their guest", processes_of_group(leader));
         std::thread::yield_now();
     }
 }
@@ -96,7 +82,7 @@ fn a_dropped_guest_leaves_no_process_and_no_file() {
     // Programs of its own, one of them busy.
     well(guest.succeed("(while :; do :; done) & sleep 600 &", SOON));
     let leader = guest.process();
-    assert!(group(leader).len() > 2, "its programs are in its group: {:?}", group(leader));
+    assert!(processes_of_group(leader).len() > 2, "its programs are in its group: {:?}", processes_of_group(leader));
     drop(guest);
     wait_gone(leader);
     assert_eq!(files(), before);
@@ -115,6 +101,18 @@ fn files() -> Vec<PathBuf> {
         text.contains(&own) || text.contains("vm_file-") || text.contains("/.uml/")
     };
     entries.map(|entry| entry.path()).filter(ours).collect()
+}
+
+#[test]
+fn a_kernel_that_somebody_else_built_boots_and_anything_else_is_refused() {
+    let (root, config) = guests();
+    let own = well(UmlKernel::at(config.kernel.program()));
+    assert_eq!(own.release(), config.kernel.release());
+    well(Guest::boot(&root, UmlConfig::new(&own)));
+    for other in ["/bin/true", "/nowhere/linux"] {
+        let refused = UmlKernel::at(other.as_ref()).map(drop).map_err(|error| error.to_string());
+        assert!(refused.as_ref().is_err_and(|error| error.contains(other)), "{refused:?}");
+    }
 }
 
 #[test]
@@ -160,7 +158,7 @@ fn a_guest_ends_when_its_owner_is_killed() {
     let mut lines = BufReader::new(output).lines().map_while(Result::ok);
     let guest = lines.find_map(|line| line.strip_prefix("guest ").map(str::to_owned));
     let leader: u32 = well(guest.unwrap_or_else(|| panic!("the owner has no guest")).parse());
-    assert!(!group(leader).is_empty());
+    assert!(!processes_of_group(leader).is_empty());
     well(owner.kill().and_then(|()| owner.wait()));
     wait_gone(leader);
 }

@@ -100,8 +100,14 @@ impl Ground {
         let ports = vec![Port::new("left", entry, LEFT_MAC), Port::new("right", entry, RIGHT_MAC)];
         let served = Served::start(&self.program, &mut self.namespace, ports, Some(UPLINK))?;
         let (left, right) = addressed(machine, Server::Nicety);
-        let pair = pair::boot_unless(&self.root, served.attach(left, "left"), served.attach(right, "right"), stop)?;
-        Ok(Up { pair, served: Some(served) })
+        match pair::boot_unless(&self.root, served.attach(left, "left"), served.attach(right, "right"), stop) {
+            Ok(pair) => Ok(Up { pair, served: Some(served) }),
+            Err(error) => {
+                // It would keep the tap from the next one. What its end complains of is the same trouble.
+                let _ = served.stop(&mut self.namespace);
+                Err(error)
+            }
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::{
     fmt,
-    io::Write,
-    process::{Child, ChildStdin, Command, Stdio},
+    io::{self, Read, Write},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    process::{Child, Command, Stdio},
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
@@ -55,8 +56,9 @@ pub trait Machine: Clone + fmt::Debug {
     fn launch(&self, root: &Root) -> Result<Launch, Error>;
 }
 
-/// How a [`Machine`] is started: its first process speaks the control protocol on standard input and output, and writes the
-/// console and its own complaints to standard error.
+/// How a [`Machine`] is started. Its first process speaks the control protocol on standard input and output, or, if it has another
+/// use for its input, on standard output alone, which is a socket then. It writes the console and its own complaints to standard
+/// error.
 #[derive(Debug)]
 pub struct Launch {
     /// The program with its arguments. It must end by itself when the thread that started it does (prctl(2), PR_SET_PDEATHSIG).
@@ -65,9 +67,38 @@ pub struct Launch {
     pub title: String,
     /// How long it may take until it answers.
     pub boot_limit: Duration,
+    /// What it has as standard input instead of the control line.
+    pub input: Option<OwnedFd>,
+    /// A process that serves it alone, and ends after it.
+    pub companion: Option<Companion>,
     /// What goes when the guest has gone.
     pub folder: Option<Folder>,
 }
+
+/// A process that serves one guest, and is killed with it.
+#[derive(Debug)]
+pub struct Companion(Child);
+
+impl Companion {
+    /// Starts it. It must end by itself when the thread that started it does.
+    ///
+    /// # Errors
+    /// Those of [`Command::spawn`].
+    pub fn start(mut command: Command) -> io::Result<Companion> {
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        spawn(command).map(Companion)
+    }
+}
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The two ends of a control line: what is written to the guest, and what it says.
+type Ends = (Box<dyn Write + Send>, Box<dyn Read + Send>);
 
 /// What a command said.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +114,7 @@ pub struct Output {
 /// A running guest. It ends when this is dropped, and when this process ends, however it ends.
 pub struct Guest {
     child: Child,
-    control: ChildStdin,
+    control: Box<dyn Write + Send>,
     lines: Option<Receiver<String>>,
     readers: Vec<JoinHandle<()>>,
     console: Console,
@@ -92,6 +123,7 @@ pub struct Guest {
     begin: Instant,
     boot: Duration,
     commands: u64,
+    companion: Option<Companion>,
     _folder: Option<Folder>,
 }
 
@@ -117,19 +149,32 @@ impl Guest {
     /// # Errors
     /// Those of [`Machine::launch`], and [`Error::Run`] if it cannot be started.
     pub fn start<M: Machine>(root: &Root, machine: M) -> Result<Guest, Error> {
-        let Launch { mut command, title, boot_limit, folder } = machine.launch(root)?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let Launch { mut command, title, boot_limit, input, companion, folder } = machine.launch(root)?;
+        let failed = |error: io::Error| Error::Run { doing: format!("starting {title}"), said: error.to_string() };
+        let socket = match input {
+            Some(input) => {
+                let (own, its) = UnixStream::pair().map_err(failed)?;
+                command.stdin(Stdio::from(input)).stdout(Stdio::from(OwnedFd::from(its)));
+                Some(own)
+            }
+            None => {
+                command.stdin(Stdio::piped()).stdout(Stdio::piped());
+                None
+            }
+        };
+        command.stderr(Stdio::piped());
         // A group of its own: the terminal's Ctrl-C reaches it only through us, and all of it ends at once.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let failed = |said: String| Error::Run { doing: format!("starting {title}"), said };
         let begin = Instant::now();
-        let mut child = spawn(command).map_err(|e| failed(e.to_string()))?;
-        let (Some(control), Some(output), Some(complaints)) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take())
-        else {
-            let _ = child.kill();
-            return Err(failed("its pipes are missing".into()));
-        };
+        let mut child = spawn(command).map_err(failed)?;
+        let ((control, output), complaints) =
+            match ends(&mut child, socket).and_then(|e| Ok((e, piped(child.stderr.take())?))) {
+                Ok(ends) => ends,
+                Err(error) => {
+                    let _ = child.kill();
+                    return Err(failed(error));
+                }
+            };
         let console = Console::default();
         let log = console.clone();
         let (sender, lines): (SyncSender<String>, _) = sync_channel(LINES_WAITING);
@@ -148,6 +193,7 @@ impl Guest {
             begin,
             boot: Duration::ZERO,
             commands: 0,
+            companion,
             _folder: folder,
         })
     }
@@ -263,10 +309,11 @@ impl Guest {
         self.boot
     }
 
-    /// The processor time that all of its processes have used, as /proc counts it (in hundredths of a second), or zero if it has
-    /// ended.
+    /// The processor time that all of its processes and its companion have used, as /proc counts it (in hundredths of a second),
+    /// or zero if they have ended.
     pub fn cpu_time(&self) -> Duration {
-        group_time(self.child.id())
+        let companion = self.companion.as_ref().map_or(Duration::ZERO, |companion| group_time(companion.0.id()));
+        group_time(self.child.id()) + companion
     }
 
     /// Its first process's id, and that of its process group.
@@ -315,6 +362,19 @@ impl Guest {
             let _ = reader.join();
         }
     }
+}
+
+/// What a program was started with pipes for.
+fn piped<T>(end: Option<T>) -> io::Result<T> {
+    end.ok_or_else(|| io::Error::other("its pipes are missing"))
+}
+
+/// The control line of a started program.
+fn ends(child: &mut Child, socket: Option<UnixStream>) -> io::Result<Ends> {
+    Ok(match socket {
+        Some(own) => (Box::new(own.try_clone()?), Box::new(own)),
+        None => (Box::new(piped(child.stdin.take())?), Box::new(piped(child.stdout.take())?)),
+    })
 }
 
 impl Drop for Guest {

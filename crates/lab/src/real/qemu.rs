@@ -193,12 +193,12 @@ impl Machine for GuestConfig {
         let mut command = entered(&self.entrance, root.qemu_command());
         command.args(self.arguments(&image, self.accel.resolve(root)?));
         let title = format!("kernel {} in QEMU", self.kernel);
-        Ok(Launch { command, title, boot_limit: self.boot_limit, folder: None })
+        Ok(Launch { command, title, boot_limit: self.boot_limit, input: None, companion: None, folder: None })
     }
 }
 
 /// `command`, with what it is to be started by before it.
-fn entered(entrance: &[String], command: Command) -> Command {
+pub(super) fn entered(entrance: &[String], command: Command) -> Command {
     let Some((program, arguments)) = entrance.split_first() else { return command };
     let mut entering = Command::new(program);
     entering.args(arguments).arg(command.get_program()).args(command.get_args());

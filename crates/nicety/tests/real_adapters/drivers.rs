@@ -21,7 +21,11 @@ fn both(adapter: &str, kernel: Kernel) -> (Stage, Guest, Guest) {
 
 fn carries(adapter: &str, kernel: Kernel) {
     println!("{adapter} with kernel {kernel}");
-    let (stage, mut left, mut right) = both(adapter, kernel);
+    carries_between(adapter, both(adapter, kernel));
+}
+
+/// Frames of every kind, both ways.
+pub fn carries_between(adapter: &str, (stage, mut left, mut right): (Stage, Guest, Guest)) {
     let info = sh(&mut left, "ethtool -i eth0");
     assert!(info.starts_with(&format!("driver: {}\n", driver(adapter))), "{info}");
     assert_eq!(sh(&mut left, "cat /sys/class/net/eth0/address"), "52:54:00:4e:03:01\n");
@@ -92,7 +96,12 @@ fn jumbo(left: &mut Guest, right: &mut Guest) {
 
 fn leaves_and_comes_back(adapter: &str, kernel: Kernel) {
     println!("{adapter} with kernel {kernel}");
-    let (stage, mut left, mut right) = both(adapter, kernel);
+    let driver = driver(adapter);
+    goes_and_returns(both(adapter, kernel), (&format!("rmmod {driver}"), &format!("modprobe {driver}")));
+}
+
+/// A driver goes under traffic and comes back, by these two commands.
+pub fn goes_and_returns((stage, mut left, mut right): (Stage, Guest, Guest), (go, come): (&str, &str)) {
     let carrier = "until [ \"$(cat /sys/class/net/eth0/carrier 2>/dev/null)\" = 1 ]; do usleep 20000; done";
     sh(&mut left, "netserver -4 >/dev/null </dev/null 2>&1");
     for _ in 0..3 {
@@ -103,9 +112,8 @@ fn leaves_and_comes_back(adapter: &str, kernel: Kernel) {
         // Frames keep coming while the driver goes: into rings that nobody has any more.
         sh(&mut right, &format!("(netperf -4 -H {} -t UDP_STREAM -l 6 -- -m 1400 -R 1 >/dev/null 2>&1 &)", address(1)));
         sh(&mut right, &format!("(ping -f -w 6 {} >/dev/null 2>&1 &)", address(1)));
-        let driver = driver(adapter);
         let again = format!(
-            "sleep 1; rmmod {driver} && sleep 1 && modprobe {driver} && until [ -e /sys/class/net/eth0 ]; do \
+            "sleep 1; {go} && sleep 1 && {come} && until [ -e /sys/class/net/eth0 ]; do \
              usleep 20000; done; ip addr add {}/24 dev eth0 && ip link set eth0 up && {carrier}",
             address(1)
         );

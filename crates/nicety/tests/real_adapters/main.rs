@@ -1,4 +1,5 @@
-//! Every adapter of ours under unmodified Linux drivers, in an unmodified QEMU, on the daemon as a person starts it.
+//! Every adapter of ours under unmodified Linux drivers, in user-mode kernels and in an unmodified QEMU, on the daemon as a person
+//! starts it.
 //!
 //! Not among `cargo test`'s targets, for they need the network once and minutes of translation: `cargo xtask test --only
 //! guests` and `cargo test -p nicety --test real_adapters -- --test-threads 1` run them. Every wait in here is bounded.
@@ -7,4 +8,5 @@ mod boot;
 mod drivers;
 mod stage;
 mod switching;
+mod user_mode;
 mod vmm;

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nicety_lab::real::{Accel, Guest, GuestConfig, Kernel, Namespace, Port, Root, Served};
+use nicety_lab::real::{
+    Accel, Guest, GuestConfig, Kernel, Machine, Namespace, Port, Root, Served,
+    uml::{UmlConfig, UmlKernel},
+};
 
 /// A command that takes no time of its own, in a translated guest on a busy host.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -60,19 +63,30 @@ impl Stage {
         Stage { root, served, namespace }
     }
 
-    /// What the guest at a port is made of.
+    /// What the guest at a port is made of, in QEMU.
     pub fn config(&self, kernel: Kernel, number: u8) -> GuestConfig {
-        let config = GuestConfig {
-            accel: Accel::Tcg,
-            addresses: vec![format!("eth0:{}/24", address(number))],
-            ..GuestConfig::new(kernel)
-        };
-        self.served.attach(config, &format!("vm{number}"))
+        self.at_port(GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(kernel) }, number)
     }
 
-    /// Boots a guest at each of these ports, at the same time.
+    /// A machine at a port, with the port's address.
+    pub fn at_port<M: Machine>(&self, machine: M, number: u8) -> M {
+        let machine = machine.address("eth0", &format!("{}/24", address(number)));
+        self.served.attach(machine, &format!("vm{number}"))
+    }
+
+    /// Boots a guest in QEMU at each of these ports, at the same time.
     pub fn boot<const N: usize>(&self, kernel: Kernel, numbers: [u8; N]) -> [Guest; N] {
-        let mut guests = numbers.map(|number| well(Guest::start(&self.root, self.config(kernel, number))));
+        self.boot_all(numbers.map(|number| self.config(kernel, number)))
+    }
+
+    /// Boots a guest in user mode at each of these ports, at the same time.
+    pub fn boot_user_mode<const N: usize>(&self, numbers: [u8; N]) -> [Guest; N] {
+        let machine = UmlConfig::new(&well(UmlKernel::lay(&mut |line| eprintln!("{line}"))));
+        self.boot_all(numbers.map(|number| self.at_port(machine.clone(), number)))
+    }
+
+    fn boot_all<M: Machine, const N: usize>(&self, machines: [M; N]) -> [Guest; N] {
+        let mut guests = machines.map(|machine| well(Guest::start(&self.root, machine)));
         guests.iter_mut().for_each(|guest| self.ready(guest.wait_ready()));
         guests
     }

@@ -17,7 +17,7 @@ use super::{
 use crate::method::{Contestant, Guests, Server};
 
 const BRIDGE: &str = "b0";
-const BRIDGED: [&str; 2] = ["q1", "q2"];
+pub(super) const BRIDGED: [&str; 2] = ["q1", "q2"];
 
 /// QEMU's own model of an adapter, if it has one.
 fn model(adapter: &str) -> Option<&'static str> {
@@ -30,6 +30,11 @@ fn model(adapter: &str) -> Option<&'static str> {
         ("rtl8139", "rtl8139"),
     ];
     models.iter().find(|(ours, _)| *ours == adapter).map(|(_, model)| *model)
+}
+
+/// Makes the bridge and its taps.
+pub(super) fn bridge(ground: &mut Ground) -> Result<(), Error> {
+    ground.namespace.bridge(BRIDGE, &format!("{}/24", address(Server::Qemu, 254)), &BRIDGED)
 }
 
 /// See the module's page.
@@ -59,7 +64,7 @@ impl Kind for Qemu {
     }
 
     fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error> {
-        ground.namespace.bridge(BRIDGE, &format!("{}/24", address(Server::Qemu, 254)), &BRIDGED)?;
+        bridge(ground)?;
         Image::of(&ground.root, self.kernel)?;
         self.accel = Accel::Auto.resolve(&ground.root)?;
         Ok(())
@@ -97,7 +102,7 @@ impl Kind for Qemu {
                 kernel.map_or("of unknown version", |package| package.version.as_str()),
                 version(root, "qemu-system-x86"),
             ),
-            "Nicety: both guests and a tap on one daemon with one worker, doorbells trapped, options as they come. QEMU: its own \
+            "Nicety: both guests and a tap on one daemon with one worker, options as they come (doorbells mapped for vmxnet3, trapped for the others). QEMU: its own \
              adapters, each with a tap on the kernel's bridge, options as they come, vhost off."
                 .to_owned(),
             "CPU time is that of both QEMU processes and the daemon together, guests' own work included; netserver's is not."

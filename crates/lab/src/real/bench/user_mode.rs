@@ -1,16 +1,25 @@
-//! Guests in user mode, each adapter served by Nicety: unmodified drivers at the host's own speed.
+//! Guests in user mode, each adapter served by Nicety, and by QEMU where its machine `x-remote` can: unmodified drivers at the host's
+//! own speed. QEMU's adapters are connected as in [`qemu`](super::qemu): by taps on a bridge.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 use super::{
     super::{
         error::Error,
+        pair,
         root::Root,
-        uml::{UmlConfig, UmlKernel},
+        uml::{Model, UmlConfig, UmlKernel},
     },
-    Ground, Kind, Up,
+    Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, addressed,
+    qemu::{BRIDGED, bridge},
+    version,
 };
 use crate::method::{Contestant, Guests, Server};
+
+/// QEMU's own model of an adapter, if it has been tried under x-remote.
+fn model(adapter: &str) -> Option<&'static str> {
+    ["e1000", "vmxnet3"].into_iter().find(|model| *model == adapter)
+}
 
 /// See the module's page.
 #[derive(Debug)]
@@ -34,19 +43,31 @@ impl Kind for UserMode {
         Duration::from_millis(900)
     }
 
-    fn peer(&self, _adapter: &str) -> Option<Server> {
-        None
+    fn peer(&self, adapter: &str) -> Option<Server> {
+        model(adapter).map(|_| Server::Qemu)
     }
 
-    fn prepare(&mut self, _ground: &mut Ground) -> Result<(), Error> {
-        Ok(())
+    fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error> {
+        bridge(ground)
     }
 
     fn boot(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error> {
-        ground.boot_served(UmlConfig::new(&self.kernel), &contestant.adapter, stop)
+        let Contestant { adapter, server } = contestant;
+        let machine = UmlConfig::new(&self.kernel);
+        let Some(model) = model(adapter).filter(|_| *server == Server::Qemu) else {
+            return ground.boot_served(machine, adapter, stop);
+        };
+        let entrance = ground.namespace.entrance();
+        let with = |machine: UmlConfig, mac: &str, tap: &str| {
+            let (device, netdev) = (format!("{model},mac={mac}"), format!("tap,ifname={tap},script=no,downscript=no"));
+            UmlConfig { model: Some(Model { device, netdev, entrance: entrance.clone() }), ..machine }
+        };
+        let (left, right) = addressed(machine, Server::Qemu);
+        let (left, right) = (with(left, LEFT_MAC, BRIDGED[0]), with(right, RIGHT_MAC, BRIDGED[1]));
+        Ok(Up { pair: pair::boot_unless(&ground.root, left, right, stop)?, served: None })
     }
 
-    fn notes(&self, _root: &Root) -> Vec<String> {
+    fn notes(&self, root: &Root) -> Vec<String> {
         vec![
             format!(
                 "Guests: kernel {} built as a user-mode program (UML) from Debian's {}, unmodified drivers, one processor, 256 MiB; \
@@ -56,9 +77,14 @@ impl Kind for UserMode {
                 self.kernel.release(),
                 self.kernel.source(),
             ),
-            "Nicety: both guests and a tap on one daemon with one worker, doorbells trapped, options as they come."
+            format!(
+                "Nicety: both guests and a tap on one daemon with one worker, options as they come (doorbells mapped for vmxnet3, trapped for the others). QEMU {}: its \
+                 own adapters, each in a process of its own (machine x-remote) with a tap on the kernel's bridge, with INTx only; \
+                 what it cannot serve so is not there.",
+                version(root, "qemu-system-x86"),
+            ),
+            "CPU time is that of both guests' processes and of what serves them, the daemon or both QEMU processes; netserver's is not."
                 .to_owned(),
-            "CPU time is that of both guests' processes and the daemon together; netserver's is not.".to_owned(),
         ]
     }
 }

@@ -90,7 +90,9 @@ impl UmlKernel {
         let failed = |said: String| Error::Run { doing: doing(), said };
         let output = Command::new(program).arg("--version").output().map_err(|error| failed(error.to_string()))?;
         let release = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        if release.is_empty() || !output.status.success() {
+        let looks_like_one =
+            release.starts_with(|c: char| c.is_ascii_digit()) && !release.contains(char::is_whitespace);
+        if !looks_like_one || !output.status.success() {
             return Err(failed("it is no user-mode kernel".into()));
         }
         let stamp = Stamp { source: "somebody's own".into(), release, seconds: 0.0 };

@@ -1,13 +1,18 @@
 //! A guest in user mode: its configuration, and the command line that follows from it (Documentation/virt/uml).
 
-use std::{process::Command, time::Duration};
+use std::{
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use super::{
     super::{
         error::Error,
         folder::Folder,
-        guest::{Launch, Machine},
+        guest::{Companion, Launch, Machine},
         image::initramfs,
+        qemu::entered,
         root::Root,
     },
     kernel::UmlKernel,
@@ -22,13 +27,40 @@ const KERNEL_WORDS: &[&str] = &[
     "con=null",
     "ssl=null",
     "ssl0=null,fd:2",
-    "ssl1=fd:0,fd:1",
     "console=ttyS0",
     "quiet",
     "panic=-1",
     "noreboot",
     "nicety.modules=none",
 ];
+
+/// One of QEMU's own adapters, in a QEMU that serves it to another process (its machine `x-remote`).
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// The adapter with its options, `e1000,mac=52:54:00:00:00:01`.
+    pub device: String,
+    /// What it is connected to, `tap,ifname=q1,script=no,downscript=no`.
+    pub netdev: String,
+    /// Words before QEMU's own command line: how it enters a [`Namespace`](super::super::Namespace).
+    pub entrance: Vec<String>,
+}
+
+impl Model {
+    /// Starts QEMU, which ends when the other end of `socket` closes.
+    fn start(&self, root: &Root, socket: UnixStream) -> Result<Companion, Error> {
+        let (kind, options) = self.netdev.split_once(',').unwrap_or((&self.netdev, ""));
+        let comma = if options.is_empty() { "" } else { "," };
+        let mut command = entered(&self.entrance, root.qemu_command());
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none"]);
+        command.args(["-run-with", "exit-with-parent=on", "-machine", "x-remote"]);
+        command.args(["-netdev", &format!("{kind},id=h{comma}{options}")]);
+        command.args(["-device", &format!("{},id=n0,netdev=h", self.device)]);
+        command.args(["-object", "x-remote-object,id=r0,devid=n0,fd=0"]);
+        command.stdin(Stdio::from(OwnedFd::from(socket))).stdout(Stdio::null()).stderr(Stdio::null());
+        let failed = |error: std::io::Error| Error::Run { doing: "starting QEMU".into(), said: error.to_string() };
+        Companion::start(command).map_err(failed)
+    }
+}
 
 /// What a user-mode guest is made of.
 #[derive(Debug, Clone)]
@@ -41,6 +73,8 @@ pub struct UmlConfig {
     pub addresses: Vec<String>,
     /// Its adapters, as words of the kernel's command line.
     pub devices: Vec<String>,
+    /// Its first adapter, if QEMU has to serve it.
+    pub model: Option<Model>,
     /// More words for the kernel's command line.
     pub append: Vec<String>,
     /// How long it may take until it answers.
@@ -55,6 +89,7 @@ impl UmlConfig {
             memory_mib: 256,
             addresses: Vec::new(),
             devices: Vec::new(),
+            model: None,
             append: Vec::new(),
             boot_limit: Duration::from_secs(30),
         }
@@ -67,6 +102,8 @@ impl UmlConfig {
         if !self.addresses.is_empty() {
             words.push(format!("nicety.ip={}", self.addresses.join(",")));
         }
+        words.push(if self.model.is_some() { "ssl1=fd:1,fd:1" } else { "ssl1=fd:0,fd:1" }.to_owned());
+        words.extend(self.model.iter().map(|_| "x_remote.device=fd:0".to_owned()));
         words.extend(self.devices.iter().chain(&self.append).cloned());
         words
     }
@@ -100,6 +137,13 @@ impl Machine for UmlConfig {
         command.arg(format!("uml_dir={}/", folder.path().display()));
         command.env("TMPDIR", folder_for_memory(self.memory_mib)?);
         let title = format!("kernel {} in user mode", self.kernel.release());
-        Ok(Launch { command, title, boot_limit: self.boot_limit, folder: Some(folder) })
+        let served = self.model.as_ref().map(|model| {
+            let failed =
+                |error: std::io::Error| Error::Run { doing: "making a socket".into(), said: error.to_string() };
+            let (own, its) = UnixStream::pair().map_err(failed)?;
+            Ok::<_, Error>((model.start(root, its)?, OwnedFd::from(own)))
+        });
+        let (companion, input) = served.transpose()?.unzip();
+        Ok(Launch { command, title, boot_limit: self.boot_limit, input, companion, folder: Some(folder) })
     }
 }

@@ -12,5 +12,5 @@ mod source;
 mod tools;
 
 pub use kernel::UmlKernel;
-pub use machine::UmlConfig;
+pub use machine::{Model, UmlConfig};
 pub use tools::Tools;
