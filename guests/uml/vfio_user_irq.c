@@ -278,8 +278,8 @@ void vfu_irq_table_written(struct vfu_device *dev, u32 offset, int size,
 			   unsigned long val)
 {
 	u32 vector = offset / PCI_MSIX_ENTRY_SIZE;
-	struct vfu_vector *v = &dev->msix[vector];
-	bool was_masked = v->masked;
+	struct vfu_vector *v;
+	bool was_masked;
 
 	if (size == 8) {
 		vfu_irq_table_written(dev, offset, 4, (u32)val);
@@ -288,6 +288,8 @@ void vfu_irq_table_written(struct vfu_device *dev, u32 offset, int size,
 	}
 	if (size != 4 || vector >= dev->irq_count[VFU_IRQ_MSIX])
 		return;
+	v = &dev->msix[vector];
+	was_masked = v->masked;
 	switch (offset % PCI_MSIX_ENTRY_SIZE) {
 	case PCI_MSIX_ENTRY_DATA:
 		v->virq = val;
