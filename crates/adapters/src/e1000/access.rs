@@ -28,6 +28,9 @@ impl E1000 {
         match slot {
             r::ICR => {
                 self.join_completions();
+                if self.asserted {
+                    self.pause(cx.now);
+                }
                 let causes = std::mem::take(&mut self.registers[r::ICR]);
                 self.settle_line(cx);
                 return causes;
@@ -69,7 +72,13 @@ impl E1000 {
             _ => self.registers[slot] = old & !write | value & write,
         }
         match slot {
-            r::ICR | r::ICS | r::IMS | r::IMC => self.settle_line(cx),
+            r::IMS => {
+                if old == 0 {
+                    self.pause(cx.now);
+                }
+                self.settle_line(cx);
+            }
+            r::ICR | r::ICS | r::IMC => self.settle_line(cx),
             r::TDT => cx.out.work.insert(0),
             r::RDT => self.offer_room(cx),
             r::CTRL => self.write_ctrl(value, cx),

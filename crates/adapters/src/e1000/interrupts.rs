@@ -6,6 +6,10 @@
 //! A completion whose descriptor asks for a delay (IDE) waits for company, a quarter of the ring at most: see
 //! `patience.rs`. The chip's own delays (TIDV, TADV) are of tens of microseconds, less than the interrupts that they
 //! save cost a virtual machine.
+//!
+//! The throttle runs from an interrupt, as in the chip, and anew from the reading of its cause and from the end of
+//! the driver's poll (IMS). Between these a driver makes accesses that are nothing on a bus and a whole pause over a
+//! socket: without that, frames that a poll has just taken interrupt once more, for nothing.
 
 use nicety_adapter::{Context, Time};
 
@@ -16,6 +20,7 @@ use super::registers::{self as r, cause};
 const THROTTLE_NS: u64 = 256;
 /// Unit of the delay timers, in nanoseconds.
 const DELAY_NS: u64 = 1024;
+
 impl E1000 {
     /// Something happened.
     pub(super) fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
@@ -35,12 +40,17 @@ impl E1000 {
             if pending {
                 self.join_completions();
                 cx.counters.interrupts += 1;
-                let pause = u64::from(self.registers[r::ITR]) * THROTTLE_NS;
-                self.quiet_until = cx.now.after_ns(pause);
+                self.pause(cx.now);
             }
             self.announce = true;
         }
         self.show_line(cx);
+    }
+
+    /// From now on the line stays down for the driver's ITR.
+    pub(super) fn pause(&mut self, now: Time) {
+        let pause = u64::from(self.registers[r::ITR]) * THROTTLE_NS;
+        self.quiet_until = self.quiet_until.max(now.after_ns(pause));
     }
 
     /// Tells the transport the line's level if it may not know.
