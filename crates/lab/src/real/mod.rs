@@ -3,7 +3,8 @@
 //! [`Root::lay`] brings QEMU, its firmware, two kernels and the measuring programs from the machine's own Debian mirror into
 //! a private folder that every clone shares; [`Image`] makes an initramfs of them; [`Guest`] boots it and runs command lines
 //! in it; [`pair`] measures between two guests; [`Namespace`] is a network of their own, [`Served`] a daemon of ours in it, and
-//! [`RealBench`] compares. `cargo xtask guests` and `nicety compare --guests qemu` both stand on this.
+//! [`RealBench`] compares. [`uml`] has guests that need no QEMU: a kernel built as a program. `cargo xtask guests` and `nicety
+//! compare --guests qemu` or `uml` stand on this.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), nicety_lab::real::Error> {
