@@ -149,7 +149,15 @@ impl Guest {
     /// # Errors
     /// Those of [`Machine::launch`], and [`Error::Run`] if it cannot be started.
     pub fn start<M: Machine>(root: &Root, machine: M) -> Result<Guest, Error> {
-        let Launch { mut command, title, boot_limit, input, companion, folder } = machine.launch(root)?;
+        Guest::launch(machine.launch(root)?)
+    }
+
+    /// Like [`Guest::start`], for what needs no root.
+    ///
+    /// # Errors
+    /// [`Error::Run`] if it cannot be started.
+    pub fn launch(launch: Launch) -> Result<Guest, Error> {
+        let Launch { mut command, title, boot_limit, input, companion, folder } = launch;
         let failed = |error: io::Error| Error::Run { doing: format!("starting {title}"), said: error.to_string() };
         let socket = match input {
             Some(input) => {

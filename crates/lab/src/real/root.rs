@@ -90,6 +90,14 @@ impl Root {
         lay_into(&cache, progress)
     }
 
+    /// The root if it is laid.
+    ///
+    /// # Errors
+    /// [`Error::NoCache`].
+    pub fn laid() -> Result<Option<Root>, Error> {
+        cache().map(|cache| Root::find(&cache))
+    }
+
     /// Removes the root, so that the next [`Root::lay`] brings today's packages.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use super::{
 /// For every kernel: messages where we read them, the control line on the second serial port as in QEMU, and an end instead of a
 /// hang after a panic. `seccomp=on`: its processes make their system calls by a signal rather than under ptrace(2), which is
 /// faster. It keeps no guest program from the guest's own memory, which is all the same to a guest whose programs run as its root.
-const KERNEL_WORDS: &[&str] = &[
+pub(in super::super) const KERNEL_WORDS: &[&str] = &[
     "seccomp=on",
     "con=null",
     "ssl=null",

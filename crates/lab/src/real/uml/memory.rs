@@ -55,7 +55,7 @@ fn choose(folders: &[PathBuf], bytes: u64) -> Result<PathBuf, Error> {
 }
 
 /// A folder for a guest's memory.
-pub(super) fn folder_for_memory(memory_mib: u32) -> Result<PathBuf, Error> {
+pub(in super::super) fn folder_for_memory(memory_mib: u32) -> Result<PathBuf, Error> {
     let named = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folders: Vec<PathBuf> =
         [Some("/dev/shm".into()), named("XDG_RUNTIME_DIR"), named("TMPDIR"), Some("/tmp".into())]

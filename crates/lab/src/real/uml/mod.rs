@@ -12,5 +12,7 @@ mod source;
 mod tools;
 
 pub use kernel::UmlKernel;
+pub(super) use machine::KERNEL_WORDS;
 pub use machine::{Model, UmlConfig};
+pub(super) use memory::folder_for_memory;
 pub use tools::Tools;
