@@ -14,6 +14,9 @@
 #![forbid(unsafe_code)]
 
 mod backlog;
+mod lock;
+#[cfg(feature = "measure")]
+pub mod measure;
 mod plane;
 mod poll;
 mod port;

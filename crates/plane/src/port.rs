@@ -1,6 +1,6 @@
 //! One port: what is behind it, and everything that its lock guards.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use nicety_adapter::{
     Adapter, Budget, Context, Counters, Delivery, Event, Face, Frames, Outbox, PciFace, PortId, Progress, Reason,
@@ -9,6 +9,7 @@ use nicety_adapter::{
 use nicety_memory::{Map, MapError, Rights, Window};
 
 use crate::backlog::Backlog;
+use crate::lock::{Held, Lock};
 use crate::poll;
 
 /// What a port's owner does for it. Called with the port's lock held: it must not call the port back, nor block.
@@ -93,8 +94,7 @@ pub(crate) struct Inner {
 pub struct Port {
     id: PortId,
     shell: Box<dyn Shell>,
-    inner: Mutex<Inner>,
-    landed: Condvar,
+    inner: Lock<Inner>,
 }
 
 impl std::fmt::Debug for Port {
@@ -125,7 +125,7 @@ impl Port {
             in_flight: false,
             waiting: 0,
         };
-        Ok(Self { id, shell, inner: Mutex::new(inner), landed: Condvar::new() })
+        Ok(Self { id, shell, inner: Lock::new(inner) })
     }
 
     /// Its number on the switch.
@@ -133,9 +133,8 @@ impl Port {
         self.id
     }
 
-    /// A poisoned lock means that an invariant of ours broke in another thread; the port goes on with what it has.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> Held<'_, Inner> {
+        self.inner.hold()
     }
 
     /// Calls the adapter, then acts on what it wants. `None` if this is an uplink.
@@ -166,11 +165,11 @@ impl Port {
 
     /// Locks it when no batch of it is on its way. For control threads; the owner itself would wait for itself, and
     /// knows anyway.
-    fn quiet(&self) -> MutexGuard<'_, Inner> {
+    fn quiet(&self) -> Held<'_, Inner> {
         let mut inner = self.lock();
         inner.waiting += 1;
         while inner.in_flight {
-            inner = self.landed.wait(inner).unwrap_or_else(|poisoned| poisoned.into_inner());
+            inner = self.inner.wait(inner);
         }
         inner.waiting -= 1;
         inner
@@ -408,7 +407,7 @@ impl Port {
         }
         inner.in_flight = false;
         if inner.waiting > 0 {
-            self.landed.notify_all();
+            self.inner.landed();
         }
         inner.settle(self.shell.as_ref());
     }
