@@ -1,0 +1,197 @@
+//! Instructions that a frame costs between two virtio-net ports, counted and not timed: the same on a loaded machine.
+//!
+//! ```sh
+//! cargo build --release -p nicety-plane --example instructions
+//! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*counted*' --callgrind-out-file=out \
+//!     target/release/examples/instructions 64 1000 100000
+//! ```
+//! The arguments are bytes of a frame (its check sequence counted), addresses per port, frames. "Collected" over the
+//! frames is the figure: `Plane::turn` and all beneath it, without system calls, transports and the drivers' work.
+//! Each driver fills rings as DPDK's virtio-user does: a frame and its header in one descriptor, buffers of 2 KiB that
+//! come back in order, both directions at once.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use nicety_adapter::{PortId, RingPlace, Set, Time};
+use nicety_adapters::{Settings, find};
+use nicety_frame::Mac;
+use nicety_memory::{Map, Rights};
+use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_switch::Limits;
+
+type Error = Box<dyn std::error::Error>;
+
+/// Descriptors of each ring, and frames that a driver adds at once.
+const RING: u16 = 256;
+const BURST: u16 = 64;
+/// Bytes from one buffer to the next, and between the areas of guest memory.
+const BUFFER: u64 = 2048;
+const AREA: u64 = 1 << 20;
+/// virtio 1.2, section 5.1.6: the header before each frame.
+const HEADER: u64 = 12;
+/// VIRTIO_F_VERSION_1 and VIRTIO_NET_F_MRG_RXBUF.
+const FEATURES: u128 = 1 << 32 | 1 << 15;
+/// Each turn is this much later than the one before.
+const STEP_NS: u64 = 20_000;
+
+struct Silent;
+
+impl Shell for Silent {
+    fn messages(&self, _vectors: Set) {}
+    fn line(&self, _level: bool) {}
+    fn schedule(&self) {}
+    fn wake_at(&self, _time: Time) {}
+}
+
+/// A driver's ring: its areas one after the other, entry k always names descriptor k, and that always buffer k.
+struct Ring {
+    base: u64,
+    index: u16,
+}
+
+impl Ring {
+    const DRIVER: u64 = 16 * RING as u64;
+    const DEVICE: u64 = Self::DRIVER + 8 * RING as u64;
+
+    fn new(memory: &Map, base: u64, len: u32, flags: u16) -> Result<Self, Error> {
+        for entry in 0..RING {
+            let mut descriptor = Self::buffer(base, entry).to_le_bytes().to_vec();
+            descriptor.extend(len.to_le_bytes());
+            descriptor.extend(flags.to_le_bytes());
+            memory.write(base + 16 * u64::from(entry), &descriptor)?;
+            memory.write(base + Self::DRIVER + 4 + 2 * u64::from(entry), &entry.to_le_bytes())?;
+        }
+        Ok(Self { base, index: 0 })
+    }
+
+    fn buffer(base: u64, entry: u16) -> u64 {
+        base + AREA / 4 + BUFFER * u64::from(entry % RING)
+    }
+
+    fn place(&self) -> RingPlace {
+        let Self { base, .. } = *self;
+        RingPlace { size: RING, descriptors: base, driver: base + Self::DRIVER, device: base + Self::DEVICE }
+    }
+
+    /// Shows the device this many more entries.
+    fn add(&mut self, memory: &Map, entries: u16) -> Result<(), Error> {
+        self.index = self.index.wrapping_add(entries);
+        Ok(memory.window(self.base + Self::DRIVER, 4, Rights::BOTH)?.store_u16(2, self.index))
+    }
+
+    /// Entries that the device has not given back.
+    fn outstanding(&self, memory: &Map) -> Result<u16, Error> {
+        Ok(self.index.wrapping_sub(memory.window(self.base + Self::DEVICE, 4, Rights::BOTH)?.load_u16(2)))
+    }
+}
+
+/// A port, and the driver behind it.
+struct Guest {
+    port: Arc<Port>,
+    memory: Arc<Map>,
+    receive: Ring,
+    transmit: Ring,
+    /// Frames sent, for the next one's addresses.
+    sent: u32,
+}
+
+impl Guest {
+    fn new(plane: &Plane, number: u8, frame: &[u8]) -> Result<Self, Error> {
+        let adapter = find("virtio-net").ok_or("virtio-net is not registered")?;
+        let adapter = (adapter.create)(&Settings::new(Mac([2, 0, 0, 0, 1, number])))?;
+        let port = Port::new(PortId(number.into()), End::Adapter(adapter), Box::new(Silent), 1 << 20)?;
+        let memory = Arc::new(Map::private(4 * AREA as usize)?);
+        let mut receive = Ring::new(&memory, AREA, BUFFER as u32, 2)?;
+        let transmit = Ring::new(&memory, 2 * AREA, HEADER as u32 + frame.len() as u32, 0)?;
+        for entry in 0..RING {
+            memory.write(Ring::buffer(transmit.base, entry) + HEADER, frame)?;
+        }
+        receive.add(&memory, RING)?;
+        port.attach();
+        port.set_memory(Arc::clone(&memory), Time::ZERO);
+        let ready = port.with_rings(Time::ZERO, |rings, cx| {
+            rings.take_features(FEATURES)
+                && [&receive, &transmit].iter().zip(0..).all(|(ring, number)| {
+                    rings.enable(number, true, cx);
+                    rings.place(number, ring.place()) && rings.start(number, 0, cx)
+                })
+        });
+        let port = Arc::new(port);
+        plane.join(Arc::clone(&port))?;
+        let guest = Self { port, memory, receive, transmit, sent: 0 };
+        if ready == Some(true) { Ok(guest) } else { Err("the adapter does not take the rings".into()) }
+    }
+
+    /// A burst of frames, each to the next of the peer's addresses from the next of its own.
+    fn send(&mut self, addresses: u32, now: Time) -> Result<(), Error> {
+        for ahead in 0..BURST {
+            let [_, a, b, c] = (self.sent % addresses).to_be_bytes();
+            let own = self.port.id().0 as u8;
+            let pair = [2, 0, 1 - own, a, b, c, 2, 0, own, a, b, c];
+            let buffer = Ring::buffer(self.transmit.base, self.transmit.index.wrapping_add(ahead));
+            self.memory.write(buffer + HEADER, &pair)?;
+            self.sent += 1;
+        }
+        self.transmit.add(&self.memory, BURST)?;
+        self.port.with_rings(now, |rings, cx| rings.kick(1, cx));
+        Ok(())
+    }
+
+    /// Takes what came, and gives the buffers back.
+    fn receive(&mut self) -> Result<(), Error> {
+        let came = RING - self.receive.outstanding(&self.memory)?;
+        let waits = self.transmit.outstanding(&self.memory)?;
+        if (came, waits) != (BURST, 0) {
+            return Err(format!("port {}: {came} frames came, {waits} wait", self.port.id().0).into());
+        }
+        self.receive.add(&self.memory, came)
+    }
+}
+
+/// What is counted: turns of each port until it has nothing to do.
+#[inline(never)]
+fn counted(plane: &Plane, guests: &[Guest], turn: &mut Turn, now: Time) {
+    guests.iter().for_each(|guest| serve(plane, &guest.port, turn, now));
+}
+
+#[inline(never)]
+fn serve(plane: &Plane, port: &Port, turn: &mut Turn, now: Time) {
+    while plane.turn(port, turn, now).more {}
+}
+
+/// UDP over IPv4 without a checksum, in a frame of so many bytes with its check sequence; addresses come later.
+fn frame(bytes: u16) -> Result<Vec<u8>, Error> {
+    let len = bytes.checked_sub(4).filter(|len| (60..=1514).contains(len)).ok_or("a frame has 64 to 1518 bytes")?;
+    let mut frame = vec![0; usize::from(len)];
+    frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+    frame[16..18].copy_from_slice(&(len - 14).to_be_bytes());
+    frame[22..24].copy_from_slice(&[64, 17]);
+    frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    frame[34..38].copy_from_slice(&[0, 9, 0, 9]);
+    frame[38..40].copy_from_slice(&(len - 34).to_be_bytes());
+    Ok(frame)
+}
+
+fn main() -> Result<(), Error> {
+    let arguments: Vec<u32> = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<_, _>>()?;
+    let [bytes, addresses, frames] = arguments[..] else { return Err("arguments: bytes addresses frames".into()) };
+    let frame = frame(bytes.try_into()?)?;
+    let plane = Plane::new(Limits::default());
+    let mut guests = [Guest::new(&plane, 0, &frame)?, Guest::new(&plane, 1, &frame)?];
+    let (mut turn, mut now) = (Turn::new(), Time::ZERO);
+    let rounds = frames.div_ceil(2 * u32::from(BURST));
+    let warm = addresses.max(1).div_ceil(BURST.into());
+    for round in 0..warm + rounds {
+        now = now.after_ns(STEP_NS);
+        guests.iter_mut().try_for_each(|guest| guest.send(addresses.max(1), now))?;
+        // Not counted: all addresses once, so that the switch has heard of as many as it can remember.
+        match round < warm {
+            true => guests.iter().for_each(|guest| serve(&plane, &guest.port, &mut turn, now)),
+            false => counted(&plane, &guests, &mut turn, now),
+        }
+        guests.iter_mut().try_for_each(Guest::receive)?;
+    }
+    println!("{} frames of {bytes} bytes, {addresses} addresses per port", rounds * 2 * u32::from(BURST));
+    Ok(())
+}
