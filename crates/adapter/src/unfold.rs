@@ -280,10 +280,12 @@ impl Piece<'_> {
         let mut cursor = Cursor { spans: to, at: self.head.len() as u32 };
         let mut sum = CopySum::default();
         let mut left = summed;
-        cursor.put(target, self.inner);
-        let n = (self.inner.len() as u32).min(left);
-        sum.add(&self.inner[..n as usize]);
-        left -= n;
+        if !self.inner.is_empty() {
+            cursor.put(target, self.inner);
+            let n = (self.inner.len() as u32).min(left);
+            sum.add(&self.inner[..n as usize]);
+            left -= n;
+        }
         self.copy_spans(target, &mut cursor, &mut sum, left);
         let payload = Sum::of(sum.fold());
         let checked = self.conclude(payload, summed, offset);

@@ -64,9 +64,10 @@ impl VirtioNet {
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
         let (mut queues, mut touched) = ([u16::MAX; PACKETS], Set::default());
+        let active = self.receive_queues();
         for (place, pick) in queues.iter_mut().zip(frames.picks) {
             let queue = match frames.batch.packet(pick.packet) {
-                Some(packet) => self.admit(frames.batch, packet),
+                Some(packet) => self.admit(frames.batch, packet, active),
                 None => Err(Reason::BadDescriptor),
             };
             match queue {
@@ -87,13 +88,12 @@ impl VirtioNet {
         delivery
     }
 
-    /// The queue that takes a packet, or why none does.
-    fn admit(&self, batch: &Batch, packet: &Packet) -> Result<u16, Reason> {
+    /// The queue that takes a packet, of those [active](VirtioNet::receive_queues), or why none does.
+    fn admit(&self, batch: &Batch, packet: &Packet, active: u16) -> Result<u16, Reason> {
         if !self.config.link {
             return Err(Reason::LinkDown);
         }
         let head = batch.head(packet);
-        let active = self.receive_queues();
         if active == 0 {
             return Err(Reason::ReceiverOff);
         }
