@@ -58,6 +58,11 @@ impl Inbox {
         }
     }
 
+    /// Whether no note waits.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Moves all notes into `into`, which is empty.
     pub fn take(&self, into: &mut Vec<Note>) {
         std::mem::swap(&mut *self.lock(), into);

@@ -14,4 +14,5 @@ pub mod rings;
 pub mod serve;
 pub mod service;
 pub mod shell;
+mod vigil;
 pub mod worker;

@@ -1,7 +1,7 @@
 //! A worker: one thread, one epoll loop, the ports that it owns.
 //!
 //! Each round: notes, timers, a turn for each port that is ready, then whatever the kernel has. With nothing ready it
-//! sleeps until something rings. Ports are served by deficit round-robin, charged with the bytes that their frames
+//! watches for a moment if that has paid ([`Vigil`]), then sleeps until something rings. Ports are served by deficit round-robin, charged with the bytes that their frames
 //! cost, replicas included, so that a port that floods pays for it with its own turns.
 
 use std::cmp::Reverse;
@@ -23,6 +23,7 @@ use tracing::{debug, info, warn};
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::service::{Link, Service};
+use crate::vigil::Vigil;
 
 /// What one round of the ring gives a port, in bytes.
 const QUANTUM: i64 = 128 << 10;
@@ -73,6 +74,7 @@ pub struct Worker {
     spare: Vec<Box<Turn>>,
     notes: Vec<Note>,
     stop: bool,
+    vigil: Vigil,
 }
 
 impl Worker {
@@ -92,6 +94,7 @@ impl Worker {
             spare: Vec::new(),
             notes: Vec::new(),
             stop: false,
+            vigil: Vigil::new(std::thread::available_parallelism().map_or(1, usize::from)),
         })
     }
 
@@ -260,19 +263,48 @@ impl Worker {
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>) {
-        let mut timeout = Some(Duration::ZERO);
-        let mut asleep = false;
-        if self.ready.is_empty() && !self.stop && self.inbox.sleep() {
-            asleep = true;
-            timeout = self.timers.peek().map(|Reverse((at, _))| at.since(self.clock.now()));
+        let nothing_to_do = self.ready.is_empty() && !self.stop;
+        if nothing_to_do && self.watch(events) {
+            return;
         }
+        let asleep = nothing_to_do && self.inbox.sleep();
+        let begin = self.clock.now();
+        let timeout =
+            if asleep { self.timers.peek().map(|Reverse((at, _))| at.since(begin)) } else { Some(Duration::ZERO) };
+        self.look(events, timeout);
+        if asleep {
+            self.inbox.awake();
+            if !events.is_empty() {
+                self.vigil.slept(self.clock.now().since(begin));
+            }
+        }
+    }
+
+    /// Waits actively for a while. True if something has come.
+    fn watch(&mut self, events: &mut Vec<epoll::Event>) -> bool {
+        let span = self.vigil.span();
+        if span.is_zero() {
+            return false;
+        }
+        let begin = self.clock.now();
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        loop {
+            self.look(events, Some(Duration::ZERO));
+            let now = self.clock.now();
+            if !events.is_empty() || !self.inbox.is_empty() || timer.is_some_and(|at| at <= now) {
+                return true;
+            }
+            if now.since(begin) >= span {
+                return false;
+            }
+        }
+    }
+
+    fn look(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) {
         if let Err(error) = sleep(&self.epoll, events, timeout)
             && error != rustix::io::Errno::INTR
         {
             warn!("waiting for events: {error}");
-        }
-        if asleep {
-            self.inbox.awake();
         }
     }
 
