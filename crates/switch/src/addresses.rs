@@ -46,9 +46,33 @@ pub struct Addresses {
     ageing_s: u32,
 }
 
-fn key_of(address: Mac, fid: u16) -> u64 {
-    let [a, b, c, d, e, f] = address.0;
-    1 << 63 | u64::from(fid & 0xfff) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+/// An address to look up: the key word, and what it is mixed to, which takes longer than the look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    word: u64,
+    hash: u64,
+}
+
+impl Key {
+    pub(crate) fn new(address: Mac, fid: u16) -> Self {
+        let [a, b, c, d, e, f] = address.0;
+        let word = 1 << 63 | u64::from(fid & 0xfff) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        Self { word, hash: mix(word) }
+    }
+
+    pub(crate) fn address(self) -> Mac {
+        address_in(self.word)
+    }
+
+    /// Whether it names a group: the first bit on the wire.
+    pub(crate) fn is_multicast(self) -> bool {
+        self.word & 1 << 40 != 0
+    }
+}
+
+fn address_in(word: u64) -> Mac {
+    let [_, _, a, b, c, d, e, f] = word.to_be_bytes();
+    Mac([a, b, c, d, e, f])
 }
 
 /// A multiplicative mix (the finaliser of SplitMix64): the low bits choose the set, the high ones are the check.
@@ -74,34 +98,39 @@ impl Addresses {
         Self { sets, ageing_s: u32::try_from(ageing.as_secs()).unwrap_or(u32::MAX) }
     }
 
-    fn set(&self, hash: u64) -> &Set {
-        &self.sets[hash as usize & (self.sets.len() - 1)]
+    fn set(&self, key: Key) -> &Set {
+        &self.sets[key.hash as usize & (self.sets.len() - 1)]
     }
 
     /// Brings an address's set into the cache, without waiting for what is in it.
-    pub fn prefetch(&self, address: Mac, fid: u16) {
-        let set = self.set(mix(key_of(address, fid)));
-        std::hint::black_box(set.entries[0].key.load(Ordering::Relaxed));
+    pub(crate) fn prefetch(&self, key: Key) {
+        std::hint::black_box(self.set(key).entries[0].key.load(Ordering::Relaxed));
     }
 
     /// The port that an address was heard from within the ageing time.
     pub fn find(&self, address: Mac, fid: u16, now: Time) -> Option<PortId> {
-        let key = key_of(address, fid);
-        let hash = mix(key);
-        let entry = self.set(hash).entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key)?;
+        self.find_key(Key::new(address, fid), now)
+    }
+
+    #[inline]
+    pub(crate) fn find_key(&self, key: Key, now: Time) -> Option<PortId> {
+        let entry = self.set(key).entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key.word)?;
         let value = entry.value.load(Ordering::Acquire);
-        let whole = (value >> 16) & 0xffff == hash >> 48;
+        let whole = (value >> 16) & 0xffff == key.hash >> 48;
         let fresh = second(now).saturating_sub((value >> 32) as u32) <= self.ageing_s;
         (whole && fresh).then_some(PortId(value as u16))
     }
 
     /// An address was heard from a port. It writes only if that is news: another port, or another second.
     pub fn learn(&self, address: Mac, fid: u16, port: PortId, now: Time) {
-        let key = key_of(address, fid);
-        let hash = mix(key);
-        let value = value_of(port, hash, second(now));
-        let set = self.set(hash);
-        if let Some(entry) = set.entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key) {
+        self.learn_key(Key::new(address, fid), port, now);
+    }
+
+    #[inline]
+    pub(crate) fn learn_key(&self, key: Key, port: PortId, now: Time) {
+        let value = value_of(port, key.hash, second(now));
+        let set = self.set(key);
+        if let Some(entry) = set.entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key.word) {
             if entry.value.load(Ordering::Relaxed) != value {
                 entry.value.store(value, Ordering::Release);
             }
@@ -113,7 +142,7 @@ impl Addresses {
         };
         if let Some(entry) = set.entries.iter().min_by_key(idle) {
             entry.value.store(value, Ordering::Release);
-            entry.key.store(key, Ordering::Release);
+            entry.key.store(key.word, Ordering::Release);
         }
     }
 
@@ -132,10 +161,9 @@ impl Addresses {
         self.sets.iter().flat_map(|set| &set.entries).filter_map(move |entry| {
             let (key, value) = (entry.key.load(Ordering::Acquire), entry.value.load(Ordering::Acquire));
             let age = now.saturating_sub((value >> 32) as u32);
-            let [_, _, a, b, c, d, e, f] = key.to_be_bytes();
             let silent = Duration::from_secs(u64::from(age));
             (key != 0 && age <= self.ageing_s).then_some(Learned {
-                address: Mac([a, b, c, d, e, f]),
+                address: address_in(key),
                 port: PortId(value as u16),
                 silent,
             })

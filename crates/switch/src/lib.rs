@@ -14,9 +14,11 @@ mod plan;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use nicety_adapter::{Batch, Edit, Pick, PortId, Reason, Time};
+use arrayvec::ArrayVec;
+use nicety_adapter::{Batch, Edit, PACKETS, Pick, PortId, Reason, Time};
 use nicety_frame::Mac;
 
+use addresses::Key;
 pub use addresses::{Addresses, Learned};
 pub use plan::Plan;
 
@@ -107,16 +109,25 @@ impl Switch {
     pub fn forward(&self, batch: &Batch, now: Time, plan: &mut Plan) {
         let members = self.members.load();
         plan.begin(members.present.len());
+        let mut ways = ArrayVec::<Option<Way>, PACKETS>::new();
         for packet in batch.packets() {
             // One pass that only touches the table's lines: the next pass finds them in the cache.
-            if let Some((target, source)) = addresses_of(batch.head(packet)) {
-                self.addresses.prefetch(target, 0);
-                self.addresses.prefetch(source, 0);
+            let way = Way::of(batch.head(packet));
+            if let Some(way) = way {
+                self.addresses.prefetch(way.target);
+                self.addresses.prefetch(way.source);
             }
+            let _full_only_if_a_batch_were_longer_than_itself = ways.try_push(way);
         }
-        for (index, packet) in batch.packets().iter().enumerate() {
+        let mut last = (None, Verdict::Drop(Reason::TooShort));
+        for (index, way) in ways.iter().enumerate() {
             let pick = Pick { packet: index as u16, edit: Edit::Keep };
-            match self.decide(&members, batch.origin, batch.head(packet), now) {
+            // Frames come in trains: what was decided for the last one holds for the next.
+            if *way != last.0 {
+                let short = Verdict::Drop(Reason::TooShort);
+                last = (*way, way.map_or(short, |way| self.decide(&members, batch.origin, way, now)));
+            }
+            match last.1 {
                 Verdict::To(port) => plan.add(port, pick),
                 Verdict::Flood => {
                     let mut reached = false;
@@ -133,19 +144,18 @@ impl Switch {
         }
     }
 
-    fn decide(&self, members: &Members, origin: PortId, head: &[u8], now: Time) -> Verdict {
-        let Some((target, source)) = addresses_of(head) else {
-            return Verdict::Drop(Reason::TooShort);
-        };
+    fn decide(&self, members: &Members, origin: PortId, way: Way, now: Time) -> Verdict {
+        let Way { target, source } = way;
         if !source.is_multicast() {
-            self.addresses.learn(source, 0, origin, now);
+            self.addresses.learn_key(source, origin, now);
         }
         if target.is_multicast() {
             // 01:80:c2:00:00:00 to 0f are for the next bridge and no further: IEEE 802.1Q-2018, table 8-1.
-            let reserved = target.0[..5] == [0x01, 0x80, 0xc2, 0, 0] && target.0[5] < 0x10;
+            let Mac(bytes) = target.address();
+            let reserved = bytes[..5] == [0x01, 0x80, 0xc2, 0, 0] && bytes[5] < 0x10;
             return if reserved { Verdict::Drop(Reason::Policy) } else { Verdict::Flood };
         }
-        match self.addresses.find(target, 0, now) {
+        match self.addresses.find_key(target, now) {
             Some(port) if port == origin => Verdict::Drop(Reason::SamePort),
             Some(port) if members.present.get(usize::from(port.0)) == Some(&true) => Verdict::To(port),
             _ => Verdict::Flood,
@@ -153,15 +163,24 @@ impl Switch {
     }
 }
 
+#[derive(Clone, Copy)]
 enum Verdict {
     To(PortId),
     Flood,
     Drop(Reason),
 }
 
-/// Target and source address of a frame.
-fn addresses_of(head: &[u8]) -> Option<(Mac, Mac)> {
-    let bytes: &[u8; 12] = head.first_chunk()?;
-    let [a, b, c, d, e, f, g, h, i, j, k, l] = *bytes;
-    (head.len() >= 14).then_some((Mac([a, b, c, d, e, f]), Mac([g, h, i, j, k, l])))
+/// From which address a frame comes, and to which it goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Way {
+    target: Key,
+    source: Key,
+}
+
+impl Way {
+    /// `None` of what is shorter than an Ethernet header.
+    fn of(head: &[u8]) -> Option<Self> {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *head.first_chunk::<14>()?;
+        Some(Self { target: Key::new(Mac([a, b, c, d, e, f]), 0), source: Key::new(Mac([g, h, i, j, k, l]), 0) })
+    }
 }
