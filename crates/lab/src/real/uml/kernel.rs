@@ -21,7 +21,7 @@ use super::{
         root::{Lock, cache, remove_folder},
     },
     build::{apply, build, changes_fingerprint, files_fingerprint},
-    source::{PACKAGE, Source},
+    source::{PACKAGE, Source, TakenBack},
     tools::Tools,
 };
 
@@ -142,16 +142,22 @@ fn lay_into(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Resu
     let same = |path: &Path, text: &str| fs::read_to_string(path).is_ok_and(|have| have == text);
     let origin = format!("{LAYOUT} {}", source.version);
     let changes = format!("{:016x}", changes_fingerprint());
-    let restored = same(&unpacked, &origin)
-        && (same(&applied, &changes) || source.restore(&tree, &names_in(&files), tools).unwrap_or(false));
-    if !restored {
+    let (origin_fits, changes_fit) = (same(&unpacked, &origin), same(&applied, &changes));
+    let mut taken_back = None;
+    if origin_fits && !changes_fit {
+        // Whoever is stopped half-way leaves a tree that is not trusted.
+        let _ = fs::remove_file(&unpacked);
+        taken_back = source.restore(&tree, &names_in(&files), tools).unwrap_or(None);
+    }
+    if !origin_fits || (!changes_fit && taken_back.is_none()) {
         remove_folder(&work)?;
         fs::create_dir_all(&work).map_err(file("make the folder", &work))?;
         source.unpack(&tree, tools, progress)?;
-        fs::write(&unpacked, &origin).map_err(file("write", &unpacked))?;
     }
+    fs::write(&unpacked, &origin).map_err(file("write", &unpacked))?;
     let _ = fs::remove_file(&applied);
     apply(&tree, &files, tools)?;
+    taken_back.into_iter().for_each(TakenBack::keep_ages);
     fs::write(&applied, &changes).map_err(file("write", &applied))?;
     let linux = build(&tree, &files, &out, tools, progress)?;
     let release = out.join("include/config/kernel.release");

@@ -3,7 +3,10 @@
 use std::{
     ffi::OsStr,
     fs,
+    fs::File,
+    io,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use super::{
@@ -101,10 +104,10 @@ impl Source {
         fs::write(&mark, "").map_err(file("write", mark))
     }
 
-    /// Takes back what was done to an unpacked tree since: `added` are names of files that the archive does not have. What comes
-    /// from the archive again is as new as now, so that make builds it again, and nothing else. False if this cannot be done.
-    pub fn restore(&self, tree: &Path, added: &[String], tools: &Tools) -> Result<bool, Error> {
-        let Ok(unpacked) = fs::metadata(unpacked_mark(tree)).and_then(|meta| meta.modified()) else { return Ok(false) };
+    /// Takes back what was done to an unpacked tree since: `added` are names of files that the archive does not have. `None` if it
+    /// cannot be done, and the tree must be unpacked anew.
+    pub fn restore(&self, tree: &Path, added: &[String], tools: &Tools) -> Result<Option<TakenBack>, Error> {
+        let Ok(unpacked) = fs::metadata(unpacked_mark(tree)).and_then(|meta| meta.modified()) else { return Ok(None) };
         let (mut changed, mut folders) = (Vec::new(), vec![tree.to_owned()]);
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(&folder).map_err(file("read the folder", &folder))?.flatten() {
@@ -116,14 +119,16 @@ impl Source {
                 }
             }
         }
+        let mut taken_back = TakenBack(Vec::new());
         for path in &changed {
+            taken_back.0.push(Was::read(path).map_err(file("read", path))?);
             fs::remove_file(path).map_err(file("remove", path))?;
         }
         let ours = |path: &Path| path.file_name().is_some_and(|name| added.iter().any(|added| name == added.as_str()));
         let theirs: Vec<&Path> =
             changed.iter().filter(|path| !ours(path)).filter_map(|p| p.strip_prefix(tree).ok()).collect();
         if theirs.is_empty() {
-            return Ok(true);
+            return Ok(Some(taken_back));
         }
         let top = self.version.split(' ').next().unwrap_or_default();
         let mut tar = tools.command("tar");
@@ -131,7 +136,35 @@ impl Source {
             .arg(tree)
             .args([OsStr::new("-xJf"), self.archive.as_os_str()]);
         tar.args(theirs.iter().map(|path| Path::new(top).join(path)));
-        Ok(run(&mut tar, || "restoring the kernel's own files".to_owned()).is_ok())
+        Ok(run(&mut tar, || "restoring the kernel's own files".to_owned()).is_ok().then_some(taken_back))
+    }
+}
+
+/// Files as they were before they were taken back.
+pub(super) struct TakenBack(Vec<Was>);
+
+struct Was {
+    path: PathBuf,
+    content: Vec<u8>,
+    modified: SystemTime,
+}
+
+impl Was {
+    fn read(path: &Path) -> io::Result<Was> {
+        Ok(Was { path: path.to_owned(), content: fs::read(path)?, modified: fs::metadata(path)?.modified()? })
+    }
+}
+
+impl TakenBack {
+    /// After the changes were made again: a file that has become what it was is as old as it was, so that make does not build again
+    /// what includes it, which for a header is the whole kernel.
+    pub fn keep_ages(self) {
+        for Was { path, content, modified } in self.0 {
+            if fs::read(&path).is_ok_and(|now| now == content) {
+                // If it cannot be done, more is built than need be.
+                let _ = File::options().write(true).open(&path).and_then(|file| file.set_modified(modified));
+            }
+        }
     }
 }
 
