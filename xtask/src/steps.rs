@@ -74,7 +74,9 @@ fn doc() -> Tally {
 /// One test at a time, for translated guests take a core each; what they measured is shown.
 fn guests() -> Tally {
     let mut tally = Tally::default();
-    for (package, test) in [("nicety-lab", "uml_guests"), ("nicety-lab", "real_guests"), ("nicety", "real_adapters")] {
+    let tests =
+        [("nicety-lab", "uml_guests"), ("nicety", "try"), ("nicety-lab", "real_guests"), ("nicety", "real_adapters")];
+    for (package, test) in tests {
         let mut command = cargo();
         command.args(["test", "--package", package, "--test", test, "--", "--test-threads", "1", "--show-output"]);
         tally += harness(test, &mut command);

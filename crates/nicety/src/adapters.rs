@@ -1,6 +1,6 @@
 //! `nicety adapters`: what the registry knows, each fact with its source.
 
-use nicety_adapters::{About, Kind, REGISTRY, Since};
+use nicety_adapters::{About, Entry, Kind, REGISTRY, Since};
 use nicety_daemon::host::did_you_mean;
 use serde_json::{Value, json};
 
@@ -13,8 +13,7 @@ pub fn run(args: &Adapters) -> Result<(), Failure> {
     let chosen: Vec<&About> = match &args.name {
         None => REGISTRY.iter().map(|entry| entry.about).collect(),
         Some(name) => {
-            let entry = nicety_adapters::find(name).ok_or_else(|| unknown(name))?;
-            vec![entry.about]
+            vec![known(name)?.about]
         }
     };
     let text = match (args.json, &args.name) {
@@ -27,6 +26,11 @@ pub fn run(args: &Adapters) -> Result<(), Failure> {
         (false, Some(_)) => chosen.into_iter().map(page).collect(),
     };
     output::print(&text)
+}
+
+/// The adapter of this name.
+pub fn known(name: &str) -> Result<&'static Entry, Failure> {
+    nicety_adapters::find(name).ok_or_else(|| unknown(name))
 }
 
 fn unknown(name: &str) -> Failure {

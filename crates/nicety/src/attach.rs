@@ -29,7 +29,8 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
     Ok(())
 }
 
-fn unknown(host: &Host, name: &str) -> Failure {
+/// There is no port of this name.
+pub fn unknown(host: &Host, name: &str) -> Failure {
     let names = || host.ports.iter().map(|port| port.name.as_str());
     let (meant, all) = (did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "));
     let path = host.path.display();

@@ -18,6 +18,7 @@ Exit codes:
   2    the command line or the host file is wrong
   3    something that the command needs is missing on this machine
   130  interrupted by Ctrl-C before the work was done
+`try` ends with the code of its shell or command, once that has begun.
 
 Environment:
   NICETY_LOG       what `serve` logs to stderr: error, warn, info (usual), debug, or by part, as in info,nicety_daemon=debug
@@ -45,6 +46,8 @@ pub enum Command {
     Adapters(Adapters),
     /// Measure the adapters against each other, and write a report
     Compare(Compare),
+    /// Start a small Linux whose eth0 is an adapter, for a shell or for one command
+    Try(Try),
     /// What `compare` starts its own processes with
     #[command(name = HIDDEN, hide = true, disable_help_flag = true)]
     Guest {
@@ -147,6 +150,48 @@ pub struct Compare {
     /// The order of the runs follows from it
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+/// Who else is at a throw-away switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Peer {
+    /// A second guest with the same adapter, which serves iperf3 and netperf if this machine has them
+    Guest,
+    /// Nobody
+    None,
+}
+
+/// `try`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The guest's files are this machine's own; what it writes is gone when it ends. The exit code is that of the shell
+or the COMMAND; COMMAND's output goes to stdout, what it complains of to stderr, and its input is empty, except on a
+terminal, which it has for itself. docs/driver-developers.md shows more.")]
+pub struct Try {
+    /// The adapter, on a throw-away switch
+    #[arg(required_unless_present = "port", conflicts_with = "port")]
+    pub adapter: Option<String>,
+    /// A port of a running daemon instead
+    #[arg(long)]
+    pub port: Option<String>,
+    /// The host file that the daemon serves
+    #[arg(long, value_name = "FILE", default_value = HOST_FILE, requires = "port")]
+    pub host: PathBuf,
+    /// Who else is at the throw-away switch
+    #[arg(long, value_enum, default_value = "guest", conflicts_with = "port")]
+    pub peer: Peer,
+    /// Each guest's memory in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(64..=3838))]
+    pub memory: u32,
+    /// A user-mode kernel of your own (`linux`)
+    #[arg(long, value_name = "FILE", conflicts_with = "kernel_tree")]
+    pub kernel: Option<PathBuf>,
+    /// The tree, or the build folder, in which you have built one
+    #[arg(long, value_name = "DIR")]
+    pub kernel_tree: Option<PathBuf>,
+    /// Run this instead of a shell
+    #[arg(last = true)]
+    pub command: Vec<OsString>,
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use clap::Parser;
 
 mod adapters;
 mod attach;
+mod attempt;
 mod cli;
 mod compare;
 mod exit;
@@ -24,6 +25,10 @@ fn main() -> ExitCode {
         Command::Ports(args) => ports::run(&args),
         Command::Adapters(args) => adapters::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Try(args) => match attempt::run(&args) {
+            Ok(code) => return code,
+            Err(failure) => Err(failure),
+        },
         Command::Guest { words } => return compare::guest(&words),
     };
     match done {

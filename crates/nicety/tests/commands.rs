@@ -136,7 +136,7 @@ impl Drop for Served {
 fn without_a_command_it_says_what_it_can_do() {
     let ended = Scratch::new().run(&[]);
     assert_eq!(ended.code, Some(2));
-    for word in ["serve", "attach", "ports", "adapters", "compare"] {
+    for word in ["serve", "attach", "ports", "adapters", "compare", "try"] {
         assert!(ended.err.contains(word), "{}", ended.err);
     }
     let help = Scratch::new().run(&["--help"]);
@@ -150,6 +150,32 @@ fn a_wrong_command_line_ends_with_2() {
     let scratch = Scratch::with(HOST);
     for args in [&["sreve"][..], &["compare", "--guests", "docker"], &["compare", "--seconds", "x"], &["attach"]] {
         assert_eq!(scratch.run(args).code, Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn trying_what_cannot_be_tried_is_refused_before_anything_is_built() {
+    let scratch = Scratch::with(HOST);
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["e100", "--", "true"], 2, "there is no adapter \"e100\"; did you mean \"e1000\"?"),
+        (&["e1000"], 2, "a shell needs a terminal"),
+        (&[], 2, "required arguments were not provided"),
+        (&["e1000", "--port", "vm1"], 2, "cannot be used with"),
+        (&["e1000", "--memory", "16"], 2, "16 is not in 64..=3838"),
+        (&["--port", "vm3", "--", "true"], 2, "has no port \"vm3\"; did you mean \"vm1\"?"),
+        (&["--port", "vm1", "--", "true"], 3, "the daemon does not run; start it first: nicety serve host.toml"),
+        (&["--port", "vm1", "--host", "other.toml", "--", "true"], 2, "the host file other.toml cannot be read"),
+        (
+            &["e1000", "--kernel-tree", "tree", "--", "true"],
+            2,
+            "tree has no kernel `linux`; build it there: make -C tree",
+        ),
+        (&["e1000", "--kernel", "nowhere", "--", "true"], 2, "nowhere for its version failed: No such file"),
+    ];
+    for (words, code, said) in cases {
+        let ended = scratch.run(&[&["try"], *words].concat());
+        assert_eq!((ended.code, ended.out.as_str()), (Some(*code), ""), "{words:?}: {}", ended.err);
+        assert!(ended.err.contains(said), "{words:?}: {}", ended.err);
     }
 }
 

@@ -1,0 +1,222 @@
+//! `nicety try`: a small Linux whose eth0 is an adapter, for as long as a shell or one command in it lasts. The files are this
+//! machine's own, read-only; the kernel is one in user mode.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nicety_daemon::host::{PortConfig, Transport};
+use nicety_lab::real::uml::{UmlConfig, UmlKernel};
+use nicety_lab::real::{Error, Guest, Hosted, Machine, Programs};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::cli::{Peer, Try};
+use crate::exit::{Exit, Failure};
+
+mod console;
+mod switch;
+
+use console::Console;
+use switch::Switch;
+
+/// The addresses of the guest and its peer, on a switch that nobody else is at.
+const OWN: &str = "10.0.0.1";
+const PEER: &str = "10.0.0.2";
+/// As long as the person likes.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+const SOON: Duration = Duration::from_secs(10);
+
+/// Runs it; the exit code is the shell's or the command's.
+pub fn run(args: &Try) -> Result<ExitCode, Failure> {
+    // What is wrong with the words is said before anything is built or started.
+    let entry = args.adapter.as_deref().map(crate::adapters::known).transpose()?;
+    let running = args.port.as_deref().map(|port| switch::running(&args.host, port)).transpose()?;
+    let console = Console::new(args.command.is_empty()).map_err(Failure::with(Exit::Failed))?;
+    let Some((mut console, lines)) = console else {
+        return Err(Failure::new(
+            Exit::Usage,
+            "a shell needs a terminal; for one command: nicety try ADAPTER -- COMMAND",
+        ));
+    };
+    let kernel = kernel(args)?;
+    let programs = Programs::find(&mut |line| eprintln!("{line}")).map_err(failure)?;
+    // From here on a signal ends guests and switch in order; what is laid above dies of it.
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::with(Exit::Failed))?;
+    }
+    let switch = match (running, entry) {
+        (Some(port), _) => Switch::of(port),
+        (None, Some(entry)) => Switch::start(entry, args.peer == Peer::Guest)?,
+        (None, None) => return Err(Failure::new(Exit::Usage, "name an adapter or a port")),
+    };
+    let names = || vec![(OWN.to_owned(), "own".to_owned()), (PEER.to_owned(), "peer".to_owned())];
+    let guest = |port: &PortConfig, name: &str, address: Option<&str>| Hosted {
+        machine: attached(UmlConfig { memory_mib: args.memory, ..UmlConfig::new(&kernel) }, port),
+        name: name.to_owned(),
+        address: address.map(|address| format!("{address}/24")),
+        hosts: if address.is_some() { names() } else { Vec::new() },
+        files: Vec::new(),
+        lines: Vec::new(),
+    };
+    let own = guest(&switch.port, switch.port.entry.about.name, (!switch.shared).then_some(OWN));
+    let own = Hosted { files: vec![("program", program(&args.command))], lines, ..own };
+    let peer = switch.peer.as_ref().map(|port| guest(port, "peer", Some(PEER)).start(&programs));
+    let mut own = own.start(&programs).map_err(failure)?;
+    let mut peer = peer.transpose().map_err(failure)?;
+    own.wait_ready_unless(&stop).map_err(failure)?;
+    let serves = peer.as_mut().map(|peer| serve(peer, &stop)).transpose().map_err(failure)?;
+    if args.command.is_empty() {
+        eprintln!("{}", greeting(&switch, &own, serves.as_deref()));
+    }
+    console.begin(&stop).map_err(Failure::with(Exit::Failed))?;
+    let ended = own.run_unless(&console.script(), FOREVER, &stop);
+    // What it has said is read to its end, and the terminal is as it was, before anything else is said.
+    drop((own, peer));
+    console.finish();
+    drop(switch);
+    if stop.load(Ordering::Relaxed) {
+        return Err(failure(Error::Stopped));
+    }
+    // A code is the last byte of what a program ends with.
+    Ok(ExitCode::from(ended.map_err(failure)?.code.to_le_bytes()[0]))
+}
+
+/// The kernel that was named, or that of the cache, built if it is not there.
+fn kernel(args: &Try) -> Result<UmlKernel, Failure> {
+    let named = match (&args.kernel, &args.kernel_tree) {
+        (Some(file), _) => Some(file.clone()),
+        (None, Some(tree)) => Some(built(tree)?),
+        (None, None) => None,
+    };
+    if let Some(file) = named {
+        let file = std::path::absolute(&file).map_err(Failure::with(Exit::Usage))?;
+        return UmlKernel::at(&file).map_err(Failure::with(Exit::Usage));
+    }
+    let mut told = false;
+    let kernel = UmlKernel::lay(&mut |line| {
+        if !std::mem::replace(&mut told, true) {
+            eprintln!("building the user-mode kernel: about 3 minutes, this once");
+        }
+        eprintln!("{line}");
+    });
+    kernel.map_err(failure)
+}
+
+/// The kernel that a person has built in a tree.
+fn built(tree: &Path) -> Result<PathBuf, Failure> {
+    let file = tree.join("linux");
+    let shown = tree.display();
+    file.is_file().then_some(file).ok_or_else(|| {
+        let what = format!(
+            "{shown} has no kernel `linux`; build it there: make -C {shown} ARCH=um linux (docs/driver-developers.md)"
+        );
+        Failure::new(Exit::Usage, what)
+    })
+}
+
+/// A machine at a port, by the protocol of the port.
+fn attached(machine: UmlConfig, port: &PortConfig) -> UmlConfig {
+    let socket = port.socket.display().to_string();
+    match port.transport() {
+        Transport::VfioUser => machine.vfio_user(&socket),
+        Transport::VhostUser => machine.vhost_user(&socket, &port.mac.to_string()),
+    }
+}
+
+/// Waits for the peer, starts what measuring programs it has as servers, and says which.
+fn serve(peer: &mut Guest, stop: &AtomicBool) -> Result<String, Error> {
+    peer.wait_ready_unless(stop)?;
+    let servers = "command -v iperf3 >/dev/null && iperf3 -s -D >/dev/null 2>&1 && echo iperf3 -c peer\n\
+                   command -v netserver >/dev/null && netserver >/dev/null 2>&1 && echo netperf -H peer\ntrue";
+    peer.succeed_unless(servers, SOON, stop)
+}
+
+/// What there is, and what to try, in a line each.
+fn greeting(switch: &Switch, own: &Guest, serves: Option<&str>) -> String {
+    let adapter = switch.port.entry.about.name;
+    let seconds = own.boot_time().as_secs_f64();
+    let others = match (switch.shared, serves) {
+        (true, _) => format!("at the port {}, without an IPv4 address yet", switch.port.name),
+        (false, Some(_)) => format!("{OWN}; at the other end of the switch is the same again, peer, {PEER}"),
+        (false, None) => format!("{OWN}; nobody else is at the switch"),
+    };
+    let mut tries = vec!["ethtool -i eth0".to_owned()];
+    tries.extend(serves.iter().map(|_| "ping peer".to_owned()));
+    tries.extend(switch.shared.then(|| "ip address add ADDRESS/24 dev eth0".to_owned()));
+    tries.extend(serves.unwrap_or_default().lines().map(str::to_owned));
+    format!(
+        "eth0 is an {adapter}, {others} (booted in {seconds:.2} s)\n\
+         try: {}; what is written here is gone after `exit`",
+        tries.join(", ")
+    )
+}
+
+/// The script that becomes the command, or a shell, where the person is.
+fn program(command: &[std::ffi::OsString]) -> Vec<u8> {
+    let mut script = Vec::new();
+    if let Ok(folder) = std::env::current_dir() {
+        script.extend([b"cd ".as_slice(), &quoted(folder.as_os_str()), b" 2>/dev/null || cd /\n"].concat());
+    }
+    for name in ["HOME", "TERM", "LANG"] {
+        if let Some(value) = std::env::var_os(name) {
+            script.extend([format!("export {name}=").as_bytes(), &quoted(&value), b"\n"].concat());
+        }
+    }
+    if command.is_empty() {
+        script.extend_from_slice(
+            b"if command -v bash >/dev/null; then export PS1='\\h:\\w\\$ '; exec bash --norc -i; fi\n\
+              export PS1=\"$(uname -n)# \"; exec sh -i\n",
+        );
+    } else {
+        let words: Vec<Vec<u8>> = command.iter().map(|word| quoted(word)).collect();
+        script.extend([b"exec ".as_slice(), &words.join(&b' '), b"\n"].concat());
+    }
+    script
+}
+
+/// Quotes a word for the shell, whatever bytes it has.
+fn quoted(word: &OsStr) -> Vec<u8> {
+    let mut quoted = vec![b'\''];
+    for &byte in word.as_bytes() {
+        if byte == b'\'' { quoted.extend_from_slice(br"'\''") } else { quoted.push(byte) }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+/// The lab's error with its exit code.
+fn failure(error: Error) -> Failure {
+    let exit = match &error {
+        Error::Stopped => Exit::Interrupted,
+        Error::NoCache
+        | Error::NoMemoryFolder { .. }
+        | Error::Program { .. }
+        | Error::NoMirror { .. }
+        | Error::Apt { .. } => Exit::Missing,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_commands_words_come_as_they_were_given() {
+        let words = ["printf", "%s|", "a b", "it's", "$HOME", "\\", "", "two\nlines"].map(OsString::from);
+        let mut words = words.to_vec();
+        words.push(OsStr::from_bytes(b"\xff").to_owned());
+        let script = program(&words);
+        let output = Command::new("sh").arg("-c").arg(OsStr::from_bytes(&script)).output().unwrap();
+        assert_eq!(output.stdout, b"a b|it's|$HOME|\\||two\nlines|\xff|");
+    }
+}

@@ -1,0 +1,138 @@
+//! The guest's console, and where it goes: to this terminal, as a shell's, or to standard output and error, as a command's.
+//!
+//! Each line is a socket whose other end is a serial console of the guest, so that the terminal's settings (echo, Ctrl-C) are the
+//! guest's own, and nobody needs a pseudo-terminal of the host's.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use signal_hook::consts::SIGWINCH;
+use signal_hook::iterator::Signals;
+
+/// In the guest, on a terminal: resized when the second line says so, and the leader of a session, for Ctrl-C.
+const TERMINAL: &str = r#"exec 4<>/dev/tty0
+stty -F /dev/tty0 sane
+stty -F /dev/ttyS2 -echo
+while read -r rows cols; do stty -F /dev/tty0 rows "$rows" cols "$cols"; done </dev/ttyS2 4>&- &
+setsid -c sh "$FILES/program" </dev/tty0 >/dev/tty0 2>&1 4>&-
+code=$?
+stty -F /dev/tty0 sane
+exit $code"#;
+/// In the guest, elsewhere: bytes as they are. Changing a line's settings waits until what was written to it is out.
+const STREAMS: &str = r#"exec 4<>/dev/tty0 5<>/dev/ttyS2
+stty -F /dev/tty0 raw -echo
+stty -F /dev/ttyS2 raw -echo
+sh "$FILES/program" </dev/null >/dev/tty0 2>/dev/ttyS2 4>&- 5>&-
+code=$?
+stty -F /dev/tty0 raw
+stty -F /dev/ttyS2 raw
+exit $code"#;
+
+/// Our ends of the guest's lines.
+pub struct Console {
+    terminal: bool,
+    first: UnixStream,
+    second: UnixStream,
+    raw: Option<Raw>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Console {
+    /// A console, and the guest's ends of its lines. A command has the terminal if there is one; `None` if a shell has none.
+    pub fn new(shell: bool) -> io::Result<Option<(Console, Vec<OwnedFd>)>> {
+        let terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
+        if shell && !terminal {
+            return Ok(None);
+        }
+        let (first, console) = UnixStream::pair()?;
+        let (second, other) = UnixStream::pair()?;
+        let console_of = Console { terminal, first, second, raw: None, readers: Vec::new() };
+        Ok(Some((console_of, vec![console.into(), other.into()])))
+    }
+
+    /// What the guest runs: `$FILES/program` on these lines; its code is the program's.
+    pub fn script(&self) -> &'static str {
+        if self.terminal { TERMINAL } else { STREAMS }
+    }
+
+    /// Begins to carry bytes. `stop` becomes true when nobody is there any more to read or write them.
+    pub fn begin(&mut self, stop: &Arc<AtomicBool>) -> io::Result<()> {
+        self.readers.push(carry(self.first.try_clone()?, io::stdout(), stop));
+        if !self.terminal {
+            self.readers.push(carry(self.second.try_clone()?, io::stderr(), stop));
+            return Ok(());
+        }
+        self.raw = Some(Raw::begin()?);
+        // Both wait for what may never come, and end with this process.
+        let _ = carry(io::stdin(), self.first.try_clone()?, stop);
+        let mut sizes = self.second.try_clone()?;
+        let mut changes = Signals::new([SIGWINCH])?;
+        tell_size(&mut sizes);
+        thread::spawn(move || changes.forever().for_each(|_| tell_size(&mut sizes)));
+        Ok(())
+    }
+
+    /// Waits until what the guest, which has ended, has said is written, and gives the terminal back.
+    pub fn finish(self) {
+        for reader in self.readers {
+            let _ = reader.join();
+        }
+    }
+}
+
+/// Carries bytes from here to there until either ends; then, if `from` is ours or `to` is closed, there is nobody to go on for.
+fn carry(
+    mut from: impl Read + Send + 'static,
+    mut to: impl Write + Send + 'static,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
+    let stop = Arc::clone(stop);
+    thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        loop {
+            let read = match from.read(&mut bytes) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => 0,
+            };
+            let Some(read) = bytes.get(..read).filter(|read| !read.is_empty()) else { return };
+            if to.write_all(read).and_then(|()| to.flush()).is_err() {
+                stop.store(true, Ordering::Relaxed);
+                return;
+            }
+        }
+    })
+}
+
+/// Tells the guest how large the terminal is. One that does not know is none.
+fn tell_size(line: &mut UnixStream) {
+    if let Ok(size) = tcgetwinsize(io::stdout())
+        && size.ws_row > 0
+    {
+        let _ = writeln!(line, "{} {}", size.ws_row, size.ws_col);
+    }
+}
+
+/// This terminal without settings of its own: each key goes to the guest. Dropped, it is as it was.
+struct Raw(Termios);
+
+impl Raw {
+    fn begin() -> io::Result<Raw> {
+        let before = tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
+        Ok(Raw(before))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
+    }
+}

@@ -1,0 +1,362 @@
+//! `nicety try` with real guests: what a person at a terminal, a script and CI see, and what is left of it.
+//!
+//! Not among `cargo test`'s targets, for it needs the network once and builds a kernel: `cargo xtask test --only guests` and `cargo
+//! test -p nicety --test try -- --test-threads 1` run it. Every wait in here is bounded.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nicety_adapters::REGISTRY;
+use nicety_lab::real::uml::UmlKernel;
+use nicety_lab::real::{Root, processes_of_group};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+/// How long anything here may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Its own folder for sockets, in which nothing may be left.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let mut say = |line: &str| eprintln!("{line}");
+        Root::lay(&mut say).unwrap();
+        UmlKernel::lay(&mut say).unwrap();
+        let name = format!("try-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let scratch = Scratch(std::env::temp_dir().join(name));
+        fs::create_dir_all(scratch.runtime()).unwrap();
+        scratch
+    }
+
+    fn runtime(&self) -> PathBuf {
+        self.0.join("run")
+    }
+
+    /// Bounded, and killed outright if that does not help.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["--foreground", "-k", "5", &PATIENCE.as_secs().to_string(), env!("CARGO_BIN_EXE_nicety"), "try"]);
+        command.args(words).current_dir(&self.0).env("XDG_RUNTIME_DIR", self.runtime());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let output = self.command(words).output().unwrap();
+        self.empty();
+        output
+    }
+
+    /// What it writes to stdout, if it does well and says nothing else.
+    #[track_caller]
+    fn says(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "{words:?}");
+        text(&output.stdout)
+    }
+
+    #[track_caller]
+    fn empty(&self) {
+        let left: Vec<_> = fs::read_dir(self.runtime()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    /// Kernels that have their notes here.
+    fn kernels(&self) -> Vec<u32> {
+        let here = format!("uml_dir={}", self.runtime().display());
+        let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        all.filter(|process: &u32| {
+            text(&fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default()).contains(&here)
+        })
+        .collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn every_adapter_is_eth0_of_a_small_linux_that_reaches_its_peer() {
+    let scratch = Scratch::new();
+    for entry in REGISTRY {
+        let name = entry.about.name;
+        let begin = Instant::now();
+        // What is bound is what the registry says that Linux binds.
+        let driver = scratch.says(&[name, "--", "sh", "-c", "basename $(readlink /sys/class/net/eth0/device/driver)"]);
+        println!("{name}: a command after {:.2} s", begin.elapsed().as_secs_f64());
+        assert_eq!(driver.trim().replace('_', "-"), entry.about.linux.driver.replace('_', "-"), "{name}");
+        let ping = scratch.says(&[name, "--", "ping", "-c", "3", "-i", "0.2", "-W", "5", "peer"]);
+        assert!(ping.contains("3 received") || ping.contains("3 packets received"), "{name}: {ping}");
+    }
+}
+
+#[test]
+fn a_commands_words_output_and_code_are_its_own() {
+    let scratch = Scratch::new();
+    let alone = |words: &[&str]| scratch.run(&[&["e1000", "--peer", "none", "--"], words].concat());
+    let output =
+        alone(&["sh", "-c", "printf 'out\\r\\n\\001'; echo \"$1\" >&2; exit 7", "sh", "two words, it's $HOME"]);
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(
+        (output.stdout.as_slice(), text(&output.stderr).as_str()),
+        (&b"out\r\n\x01"[..], "two words, it's $HOME\n")
+    );
+    // More than any line holds, to its last byte.
+    let output = alone(&["seq", "200000"]);
+    let (all, last) = (text(&output.stdout), Some("200000"));
+    assert_eq!((all.lines().count(), all.lines().last(), output.status.code()), (200_000, last, Some(0)));
+    let output = alone(&["no-such-program"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(text(&output.stderr).contains("no-such-program"), "{output:?}");
+    assert_eq!(alone(&["cat"]).status.code(), Some(0), "its input is empty");
+}
+
+#[test]
+fn the_guest_has_the_hosts_files_and_cannot_change_them() {
+    let scratch = Scratch::new();
+    fs::write(scratch.0.join("file"), "the host's").unwrap();
+    let words = [
+        "e1000",
+        "--peer",
+        "none",
+        "--",
+        "sh",
+        "-c",
+        "cat file; echo new >file; cat file; rm file; ls file 2>/dev/null; pwd",
+    ];
+    assert_eq!(scratch.says(&words), format!("the host'snew\n{}\n", scratch.0.display()));
+    assert_eq!(fs::read_to_string(scratch.0.join("file")).unwrap(), "the host's");
+}
+
+#[test]
+fn a_kernel_of_ones_own_is_used_and_what_is_none_is_refused() {
+    let scratch = Scratch::new();
+    let kernel = UmlKernel::lay(&mut |_| {}).unwrap();
+    let file = kernel.program().display().to_string();
+    let tree = kernel.program().parent().unwrap().display().to_string();
+    for words in [["--kernel", &file], ["--kernel-tree", &tree]] {
+        let uname = scratch.says(&[&words[..], &["e1000", "--peer", "none", "--", "uname", "-r"]].concat());
+        assert_eq!(uname.trim(), kernel.release());
+    }
+    let refused = scratch.run(&["e1000", "--kernel", "/bin/true", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("no user-mode kernel"), "{refused:?}");
+}
+
+/// Starts a guest and a peer, and waits until both run.
+fn started(scratch: &Scratch) -> (Child, Vec<u32>) {
+    // Without `timeout`, which would take the signal for us.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    command.args(["try", "vmxnet3", "--", "sh", "-c", "echo up; sleep 600"]);
+    command.current_dir(&scratch.0).env("XDG_RUNTIME_DIR", scratch.runtime());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut up = [0; 3];
+    child.stdout.take().unwrap().read_exact(&mut up).unwrap();
+    assert_eq!(&up, b"up\n");
+    let kernels = scratch.kernels();
+    assert!(kernels.len() >= 2, "guest and peer: {kernels:?}");
+    (child, kernels)
+}
+
+#[track_caller]
+fn gone(groups: &[u32]) {
+    for &group in groups {
+        until("processes go on", || processes_of_group(group).is_empty());
+    }
+}
+
+#[test]
+fn a_signal_ends_all_of_it_with_130_and_nothing_is_left() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let scratch = Scratch::new();
+        let (child, kernels) = started(&scratch);
+        let folders = fs::read_dir(scratch.runtime()).unwrap().count();
+        assert!(folders >= 3, "switch, guest and peer have folders, or nothing is shown by their absence: {folders}");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(130), "stopped\n"), "{signal:?}");
+        scratch.empty();
+        gone(&kernels);
+    }
+}
+
+#[test]
+fn no_process_outlives_one_that_is_killed() {
+    let scratch = Scratch::new();
+    let (mut child, kernels) = started(&scratch);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    gone(&kernels);
+}
+
+/// A terminal with `nicety try` at its other end.
+struct Terminal {
+    child: Child,
+    keys: File,
+    seen: std::sync::mpsc::Receiver<Vec<u8>>,
+    text: String,
+}
+
+impl Terminal {
+    fn open(scratch: &Scratch, words: &[&str]) -> Terminal {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        tcsetwinsize(&ours, Winsize { ws_row: 33, ws_col: 101, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        let path = ptsname(&ours, Vec::new()).unwrap();
+        let theirs = || File::options().read(true).write(true).open(Path::new(path.to_str().unwrap())).unwrap();
+        let mut command = scratch.command(words);
+        command.stdin(theirs()).stdout(theirs()).stderr(theirs()).env("TERM", "xterm");
+        let child = command.spawn().unwrap();
+        drop(command);
+        let ours: OwnedFd = ours;
+        let keys = File::from(ours);
+        let mut screen = keys.try_clone().unwrap();
+        let (send, seen) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // A terminal that nobody has open any more is an error to read.
+            while let Ok(read @ 1..) = screen.read(&mut bytes) {
+                let _ = send.send(bytes[..read].to_vec());
+            }
+        });
+        Terminal { child, keys, seen, text: String::new() }
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until it shows this, and forgets what was before.
+    #[track_caller]
+    fn shows(&mut self, what: &str) {
+        while !self.text.contains(what) {
+            match self.seen.recv_timeout(PATIENCE) {
+                Ok(bytes) => self.text.push_str(&text(&bytes)),
+                Err(error) => panic!("{what:?} does not come ({error}): {:?}", self.text),
+            }
+        }
+        let end = self.text.find(what).unwrap() + what.len();
+        self.text.drain(..end);
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_shell_has_the_terminal_as_any_shell_and_ctrl_c_is_the_guests() {
+    let scratch = Scratch::new();
+    let mut terminal = Terminal::open(&scratch, &["e1000"]);
+    terminal.shows("eth0 is an e1000, 10.0.0.1");
+    terminal.shows("ping peer");
+    terminal.types("stty size; tty; echo $((6 * 7))\r");
+    terminal.shows("33 101\r\n/dev/tty0\r\n42\r\n");
+    terminal.types("sleep 600\r");
+    terminal.shows("sleep 600");
+    // Whether the guest has started it yet is chance: the key is pressed until the prompt obeys again.
+    until("Ctrl-C ends the command", || {
+        terminal.types("\x03");
+        thread::sleep(Duration::from_millis(200));
+        terminal.text.extend(terminal.seen.try_iter().map(|bytes| text(&bytes)));
+        terminal.text.contains("^C")
+    });
+    terminal.types("echo still $((6 * 7))\r");
+    terminal.shows("still 42\r\n");
+    tcsetwinsize(&terminal.keys, Winsize { ws_row: 44, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    // The test's terminal controls no session, and so tells nobody of its new size.
+    let nicety = Pid::from_raw(only_child(terminal.child.id())).unwrap();
+    kill_process(nicety, Signal::WINCH).unwrap();
+    terminal.types("until stty size | grep 44; do sleep 0.1; done\r");
+    terminal.shows("44 80\r\n");
+    terminal.types("exit 5\r");
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(5));
+    scratch.empty();
+}
+
+/// The process that `timeout` has started.
+fn only_child(process: u32) -> i32 {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+    children.trim().parse().unwrap()
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_all_of_it() {
+    let scratch = Scratch::new();
+    let mut terminal = Terminal::open(&scratch, &["e1000"]);
+    terminal.shows("try: ");
+    let kernels = scratch.kernels();
+    let nicety = Pid::from_raw(only_child(terminal.child.id())).unwrap();
+    // What the kernel sends the processes of a terminal that is closed.
+    kill_process(nicety, Signal::HUP).unwrap();
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(130));
+    scratch.empty();
+    gone(&kernels);
+}
+
+#[test]
+fn a_guest_joins_a_port_of_a_running_switch() {
+    let scratch = Scratch::new();
+    let host = "[switch]\nname = \"lan\"\n\n[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\n\
+                socket = \"vm1.sock\"\n";
+    fs::write(scratch.0.join("host.toml"), host).unwrap();
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    serve.arg("serve").current_dir(&scratch.0).env("XDG_RUNTIME_DIR", &scratch.0).stderr(Stdio::null());
+    let serve = Killed(serve.spawn().unwrap());
+    until("the daemon serves", || scratch.0.join("vm1.sock").exists() && scratch.0.join("nicety/lan.sock").exists());
+    let at_port = |words: &[&str]| {
+        let mut command = scratch.command(&[&["--port", "vm1", "--host", "host.toml", "--"], words].concat());
+        command.env("XDG_RUNTIME_DIR", &scratch.0).output().unwrap()
+    };
+    for _ in 0..2 {
+        let output = at_port(&["cat", "/sys/class/net/eth0/address"]);
+        assert_eq!(
+            (output.status.code(), text(&output.stdout).as_str()),
+            (Some(0), "52:54:00:12:34:01\n"),
+            "{output:?}"
+        );
+    }
+    drop(serve);
+    let output = at_port(&["true"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(text(&output.stderr).contains("nicety serve host.toml"), "{output:?}");
+}
+
+/// A process that ends with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
