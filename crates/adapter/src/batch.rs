@@ -4,6 +4,7 @@
 //! while it is sent changes only its own payload. A VLAN tag that the sender's descriptor carries is put into the
 //! private head, so that a tag is always where the wire would have it.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -69,7 +70,7 @@ pub struct Offload {
 }
 
 /// One packet of a [`Batch`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Packet {
     head_at: u32,
     head_len: u16,
@@ -78,8 +79,8 @@ pub struct Packet {
     payload: u32,
     /// What is left to do on the way.
     pub offload: Offload,
-    /// What the private head was understood as.
-    pub layout: Layout,
+    /// What the private head was understood as, once somebody asked.
+    layout: OnceCell<Layout>,
     /// The sender's own note, for [`complete`](crate::Adapter::complete): which descriptors to give back.
     pub cookie: u64,
 }
@@ -223,6 +224,13 @@ impl Batch {
     pub fn head(&self, packet: &Packet) -> &[u8] {
         let at = packet.head_at as usize;
         self.heads.get(at..at + usize::from(packet.head_len)).unwrap_or_default()
+    }
+
+    /// What its private head is understood as: parsed when it is first asked for, which is never on the way of a plain
+    /// frame to a receiver that takes it as it is.
+    #[inline]
+    pub fn layout<'a>(&self, packet: &'a Packet) -> &'a Layout {
+        packet.layout.get_or_init(|| Layout::parse(self.head(packet)))
     }
 
     /// What follows the head, in the sender's memory.
@@ -373,7 +381,6 @@ impl Draft<'_> {
 
     /// The packet is whole: it joins the batch.
     pub fn finish(mut self, offload: Offload, cookie: u64) {
-        let layout = Layout::parse(&self.batch.heads[self.head_at..self.head_at + self.head_len]);
         let packet = Packet {
             head_at: self.head_at as u32,
             head_len: self.head_len as u16,
@@ -381,7 +388,7 @@ impl Draft<'_> {
             spans: (self.batch.spans.len() - self.spans_at) as u16,
             payload: self.payload,
             offload,
-            layout,
+            layout: OnceCell::new(),
             cookie,
         };
         self.batch.bytes += u64::from(packet.len());

@@ -109,21 +109,24 @@ impl<'a> Unfolded<'a> {
         if packet.len() < 14 {
             return Err(Reason::TooShort);
         }
-        let tags = 4 * packet.layout.tag_count() as u32;
+        // Tags are not counted: looked for only where they matter.
+        let fits = |len: u32| {
+            len <= wants.frame_max || len <= wants.frame_max.saturating_add(4 * batch.layout(packet).tag_count() as u32)
+        };
         match packet.offload.segment {
             Some(segment) if !this.passes(&wants, segment) => {
                 let head = batch.head(packet);
-                let payload = packet.len().saturating_sub(u32::from(packet.layout.headers_len));
+                let payload = packet.len().saturating_sub(u32::from(batch.layout(packet).headers_len));
                 let kind = segment.kind;
-                let cut = Segmenter::new(head, &packet.layout, payload as usize, segment.mss, kind);
+                let cut = Segmenter::new(head, batch.layout(packet), payload as usize, segment.mss, kind);
                 let cut = cut.map_err(|_| Reason::BadOffload)?;
-                if cut.head_len() as u32 + u32::from(segment.mss).min(payload) > wants.frame_max.saturating_add(tags) {
+                if !fits(cut.head_len() as u32 + u32::from(segment.mss).min(payload)) {
                     return Err(Reason::TooLong);
                 }
                 this.cut = Some(cut);
             }
             Some(segment) => this.kind = Some(segment.kind),
-            None if packet.len() > wants.frame_max.saturating_add(tags) => return Err(Reason::TooLong),
+            None if !fits(packet.len()) => return Err(Reason::TooLong),
             None => {}
         }
         Ok(this)
@@ -131,7 +134,7 @@ impl<'a> Unfolded<'a> {
 
     #[inline]
     fn passes(&self, wants: &Wants, segment: Segment) -> bool {
-        let v4 = self.packet.layout.l3.is_some_and(|l3| l3.kind == nicety_frame::L3Kind::V4);
+        let v4 = self.batch.layout(self.packet).l3.is_some_and(|l3| l3.kind == nicety_frame::L3Kind::V4);
         match segment.kind {
             SegmentKind::Tcp if v4 => wants.tcp4,
             SegmentKind::Tcp => wants.tcp6,
@@ -164,10 +167,10 @@ impl<'a> Unfolded<'a> {
             None => self.packet.len(),
             Some(cut) => cut.payload(index as usize).map_or(0, |range| (cut.head_len() + range.len()) as u32),
         };
-        let tagged = self.packet.layout.tags[0].is_some();
+        let tagged = || self.batch.layout(self.packet).tags[0].is_some();
         match self.edit {
             Edit::Tag(_) if !self.wants.untag() => len + 4,
-            _ if self.untags() && tagged => len - 4,
+            _ if self.untags() && tagged() => len - 4,
             _ => len,
         }
     }
@@ -270,7 +273,7 @@ impl Piece<'_> {
 
     /// What the packet was understood as, before any edit of its tag.
     pub fn layout(&self) -> &Layout {
-        &self.packet.layout
+        self.batch.layout(self.packet)
     }
 
     /// Writes it over spans of the receiver's memory, which must hold at least [`Piece::len`] bytes together.
@@ -300,8 +303,11 @@ impl Piece<'_> {
         if self.made {
             return (all, 0);
         }
-        let layout = &self.packet.layout;
-        if !self.verify || layout.l4.is_none() || layout.l3.is_none_or(|l3| l3.fragment != Fragment::Whole) {
+        if !self.verify {
+            return (0, 0);
+        }
+        let layout = self.layout();
+        if layout.l4.is_none() || layout.l3.is_none_or(|l3| l3.fragment != Fragment::Whole) {
             return (0, 0);
         }
         // A frame's padding behind the IP packet is not covered.
@@ -355,7 +361,7 @@ impl Piece<'_> {
             Checksum::AsIs => {}
         }
         let head = self.batch.head(self.packet);
-        let layout = &self.packet.layout;
+        let layout = self.layout();
         let headers = usize::from(layout.headers_len);
         let verdict = checksum::check_with(head, layout, |len| {
             let private = head.get(headers..headers + len.min(head.len() - headers))?;

@@ -7,7 +7,7 @@
 //! ```
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Checked, Context, Delivery, Edit, Frames, Packet, Pick, Reason, Scratch, Unfolded, Wants};
+use nicety_adapter::{Batch, Checked, Context, Delivery, Edit, Frames, Packet, Pick, Reason, Scratch, Unfolded, Wants};
 use nicety_frame::{L3Kind, checksum};
 use nicety_memory::{Map, Rights, Span, Window};
 
@@ -215,11 +215,11 @@ impl E1000 {
             Miss::Never(reason)
         })?;
         let packet = unfolded.packet();
-        let head = frames.batch.head(packet);
+        let (head, tags) = (frames.batch.head(packet), &frames.batch.layout(packet).tags);
         let tag = match pick.edit {
             Edit::Tag(control) => Some(control),
-            Edit::Untag => packet.layout.tags[1].map(|tag| tag.tci.0),
-            Edit::Keep => packet.layout.tags[0].map(|tag| tag.tci.0),
+            Edit::Untag => tags[1].map(|tag| tag.tci.0),
+            Edit::Keep => tags[0].map(|tag| tag.tci.0),
         };
         let how = self.filter.wants(&self.registers[..], head, tag).ok_or(Miss::Never(Reason::Filtered))?;
         for index in resume..unfolded.count() {
@@ -240,7 +240,7 @@ impl E1000 {
             let mut piece = unfolded.piece(index, scratch).ok_or(Miss::Never(Reason::BadOffload))?;
             let checked = piece.write(ring.memory, &spans);
             pad(ring.memory, &spans, len);
-            let upper = self.verdict(packet, head, piece.tag, checked, how);
+            let upper = self.verdict(frames.batch, packet, piece.tag, checked, how);
             ring.give_frame(descriptors, len, upper);
             ring.small |= len + 4 <= self.registers[r::RSRPD];
             self.count_received(head, len.max(SHORTEST));
@@ -249,8 +249,8 @@ impl E1000 {
     }
 
     /// Status, errors and special of a frame's last descriptor (3.2.3).
-    fn verdict(&self, packet: &Packet, head: &[u8], tag: Option<u16>, checked: Checked, how: Match) -> u32 {
-        let offloads = self.registers[r::RXCSUM];
+    fn verdict(&self, batch: &Batch, packet: &Packet, tag: Option<u16>, checked: Checked, how: Match) -> u32 {
+        let (offloads, layout) = (self.registers[r::RXCSUM], batch.layout(packet));
         let mut upper = DD | EOP;
         if how == Match::Inexact {
             upper |= PIF;
@@ -260,15 +260,15 @@ impl E1000 {
         }
         let before = upper;
         if offloads & rxcsum::IPOFL != 0
-            && let Some(l3) = packet.layout.l3.filter(|l3| l3.kind == L3Kind::V4)
+            && let Some(l3) = layout.l3.filter(|l3| l3.kind == L3Kind::V4)
         {
             let start = usize::from(l3.offset);
-            let header = head.get(start..start + usize::from(l3.len)).unwrap_or_default();
+            let header = batch.head(packet).get(start..start + usize::from(l3.len)).unwrap_or_default();
             // Where a packet was cut, the header is new and right.
             let good = packet.offload.segment.is_some() || checksum::sum(header).fold() == 0xffff;
             upper |= if good { IPCS } else { IPCS | IPE };
         }
-        if offloads & rxcsum::TUOFL != 0 && packet.layout.l4.is_some() {
+        if offloads & rxcsum::TUOFL != 0 && layout.l4.is_some() {
             upper |= match checked {
                 Checked::Good => TCPCS,
                 Checked::Bad => TCPCS | TCPE,

@@ -74,13 +74,13 @@ impl Control {
     }
 
     /// Whether a frame passes the filters.
-    pub fn wants(&self, head: &[u8], layout: &Layout, features: u128) -> bool {
+    pub fn wants<'a>(&self, head: &[u8], layout: impl Fn() -> &'a Layout, features: u128) -> bool {
         let Some(address) = head.get(..6) else { return false };
         if self.modes[PROMISCUOUS] {
             return true;
         }
         if features & feature::CTRL_VLAN != 0
-            && let Some(tag) = layout.tags[0]
+            && let Some(tag) = layout().tags[0]
         {
             let vlan = usize::from(tag.tci.0 & 0xfff);
             if self.vlans.get(vlan / 64).is_none_or(|word| word & 1 << (vlan % 64) == 0) {

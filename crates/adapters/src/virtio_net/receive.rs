@@ -97,7 +97,7 @@ impl VirtioNet {
         if active == 0 {
             return Err(Reason::ReceiverOff);
         }
-        if self.taken & feature::CTRL_RX != 0 && !self.control.wants(head, &packet.layout, self.taken) {
+        if self.taken & feature::CTRL_RX != 0 && !self.control.wants(head, || batch.layout(packet), self.taken) {
             return Err(Reason::Filtered);
         }
         let usable = |queue: u16| {
@@ -106,7 +106,7 @@ impl VirtioNet {
         if active == 1 {
             return if usable(0) { Ok(0) } else { Err(Reason::ReceiverOff) };
         }
-        let flow = steering::flow(head, &packet.layout);
+        let flow = steering::flow(head, batch.layout(packet));
         let (learnt, spread) = (self.steering.queue(flow), u16::from(flow) % active);
         [learnt, spread, 0].into_iter().find(|queue| usable(*queue)).ok_or(Reason::ReceiverOff)
     }
@@ -203,7 +203,7 @@ fn unfold<'a>(frames: &Frames<'a>, pick: Pick, mut wants: Wants, features: u128)
 }
 
 fn congested(batch: &Batch, packet: &Packet) -> bool {
-    let flags = packet.layout.l4.filter(|l4| l4.kind == L4Kind::Tcp).map(|l4| usize::from(l4.offset) + 13);
+    let flags = batch.layout(packet).l4.filter(|l4| l4.kind == L4Kind::Tcp).map(|l4| usize::from(l4.offset) + 13);
     flags.and_then(|at| batch.head(packet).get(at)).is_some_and(|flags| flags & CWR != 0)
 }
 

@@ -103,7 +103,7 @@ impl VirtioNet {
                     let Some(packet) = batch.packets().last() else { break };
                     cx.counters.sent(queue, u64::from(packet.frames()), u64::from(packet.len()));
                     if steer {
-                        self.steering.learn(steering::flow(batch.head(packet), &packet.layout), queue);
+                        self.steering.learn(steering::flow(batch.head(packet), batch.layout(packet)), queue);
                     }
                 }
             }

@@ -1,8 +1,8 @@
 //! Which frames the driver wants: receive mode, own address, multicast table, VLAN table (`struct
 //! Vmxnet3_RxFilterConf`).
 
-use nicety_adapter::{Edit, Packet};
-use nicety_frame::Mac;
+use nicety_adapter::Edit;
+use nicety_frame::{Layout, Mac};
 use nicety_memory::{Fault, Map};
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +64,7 @@ impl Filter {
     }
 
     /// Whether the driver wants this packet.
-    pub fn wants(&self, own: Mac, head: &[u8], packet: &Packet, edit: Edit) -> bool {
+    pub fn wants(&self, own: Mac, head: &[u8], layout: &Layout, edit: Edit) -> bool {
         if self.mode & mode::PROMISCUOUS != 0 {
             return true;
         }
@@ -78,14 +78,14 @@ impl Filter {
         } else {
             self.mode & mode::UNICAST != 0 && target == own
         };
-        wanted && self.wants_vlan(packet, edit)
+        wanted && self.wants_vlan(layout, edit)
     }
 
-    fn wants_vlan(&self, packet: &Packet, edit: Edit) -> bool {
+    fn wants_vlan(&self, layout: &Layout, edit: Edit) -> bool {
         let control = match edit {
             Edit::Tag(control) => Some(control),
             Edit::Untag => None,
-            Edit::Keep => packet.layout.tags[0].map(|tag| tag.tci.0),
+            Edit::Keep => layout.tags[0].map(|tag| tag.tci.0),
         };
         let Some(vlan) = control.map(|control| control & 0xfff).filter(|&vlan| vlan != 0) else { return true };
         self.vlans.get(usize::from(vlan >> 5)).is_none_or(|word| word >> (vlan & 31) & 1 != 0)

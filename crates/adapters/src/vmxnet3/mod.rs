@@ -384,12 +384,12 @@ impl Adapter for Vmxnet3 {
         let mut open: Option<(u16, Windows<'_>)> = None;
         let (mut refused, mut touched) = (0u64, 0u64);
         for (place, pick, packet) in frames.iter() {
-            let head = frames.batch.head(packet);
-            if !self.filter.wants(own, head, packet, pick.edit) {
+            let (head, layout) = (frames.batch.head(packet), frames.batch.layout(packet));
+            if !self.filter.wants(own, head, layout, pick.edit) {
                 cx.counters.receive_drop(Reason::Filtered);
                 continue;
             }
-            let hash = self.rss.hash(head, &packet.layout, setup.receive);
+            let hash = self.rss.hash(head, layout, setup.receive);
             let number = hash.queue;
             if refused >> number & 1 != 0 {
                 delivery.refuse(place);

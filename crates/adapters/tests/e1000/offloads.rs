@@ -148,8 +148,8 @@ fn whoever_takes_the_packet_uncut_finds_its_lengths_and_sums() {
         b.w(CTRL, ctrl | 1 << 30);
         b.w(TDT, 2);
         b.fetch();
-        let packet = b.batch.packets()[0];
-        let head = b.batch.head(&packet);
+        let packet = &b.batch.packets()[0];
+        let head = b.batch.head(packet);
         let at = usize::from(tag);
         assert_eq!(head[14 + at..34 + at], whole[..20], "total length and header checksum");
         assert_eq!(head[50 + at..52 + at], pseudo(&whole, 6, 5020).to_be_bytes(), "the pseudo-header with the length");
