@@ -13,7 +13,7 @@ use crate::batch::{Batch, Checksum, HEAD_MOST, Offload, Packet, Segment, Segment
 use crate::counters::Reason;
 use crate::frames::{Edit, Frames, Pick};
 
-/// Where heads are edited: one on the stack of a delivery, used for all its pieces.
+/// Where heads are edited, if anything changes: one on the stack of a delivery, used for all its pieces.
 pub type Scratch = ArrayVec<u8, { HEAD_MOST + 16 }>;
 
 /// What a receiver can take, as its driver has set it up.
@@ -80,12 +80,29 @@ pub struct Unfolded<'a> {
     kind: Option<SegmentKind>,
 }
 
-/// One frame (or one uncut packet) for one receiver; its head is in the scratch.
+/// The head of a piece: the private one if nothing changes on the way, else one in the scratch.
+#[derive(Debug)]
+enum Head<'a> {
+    Private(&'a [u8]),
+    Edited(&'a mut Scratch),
+}
+
+impl Head<'_> {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Private(head) => head,
+            Self::Edited(head) => head,
+        }
+    }
+}
+
+/// One frame (or one uncut packet) for one receiver.
 #[derive(Debug)]
 pub struct Piece<'a> {
     batch: &'a Batch,
     packet: &'a Packet,
-    head: &'a mut Scratch,
+    head: Head<'a>,
     /// Private bytes behind the headers that belong to the payload of a cut piece.
     inner: &'a [u8],
     /// The piece of the spans' bytes that follows.
@@ -180,9 +197,44 @@ impl<'a> Unfolded<'a> {
         false
     }
 
-    /// Makes piece `index` in the scratch. `None` if there is no such piece.
+    /// Whether the receiver gets the packet's own head.
+    #[inline]
+    fn as_it_is(&self) -> bool {
+        let made = self.makes(&self.packet.offload);
+        self.cut.is_none() && self.edit == Edit::Keep && !self.wants.untag() && !made
+    }
+
+    /// Whether a checksum that was left open is made here.
+    #[inline]
+    fn makes(&self, offload: &Offload) -> bool {
+        matches!(offload.checksum, Checksum::Partial { .. }) && !self.wants.partial() && self.kind.is_none()
+    }
+
+    /// Piece `index`, edited in the scratch if anything changes. `None` if there is no such piece.
     #[inline(always)]
     pub fn piece<'s>(&'s self, index: u32, scratch: &'s mut Scratch) -> Option<Piece<'s>> {
+        let Self { batch, packet, .. } = *self;
+        if self.as_it_is() {
+            let (head, offload) = (Head::Private(batch.head(packet)), packet.offload);
+            let verify = self.wants.verify() && offload.checksum == Checksum::AsIs;
+            let len = packet.payload_len();
+            return Some(Piece {
+                batch,
+                packet,
+                head,
+                inner: &[],
+                from: 0,
+                len,
+                verify,
+                made: false,
+                offload,
+                tag: None,
+            });
+        }
+        self.edited(index, scratch)
+    }
+
+    fn edited<'s>(&'s self, index: u32, scratch: &'s mut Scratch) -> Option<Piece<'s>> {
         scratch.clear();
         let head = self.batch.head(self.packet);
         let (inner, from, len, mut offload);
@@ -207,12 +259,12 @@ impl<'a> Unfolded<'a> {
             }
         }
         let tag = self.edit_tag(scratch, &mut offload)?;
-        let made = matches!(offload.checksum, Checksum::Partial { .. }) && !self.wants.partial() && self.kind.is_none();
+        let made = self.makes(&offload);
         let verify = self.wants.verify() && offload.checksum == Checksum::AsIs;
         Some(Piece {
             batch: self.batch,
             packet: self.packet,
-            head: scratch,
+            head: Head::Edited(scratch),
             inner,
             from,
             len,
@@ -258,7 +310,7 @@ impl<'a> Unfolded<'a> {
 impl Piece<'_> {
     /// Bytes in all.
     pub fn len(&self) -> u32 {
-        (self.head.len() + self.inner.len()) as u32 + self.len
+        (self.head().len() + self.inner.len()) as u32 + self.len
     }
 
     /// Whether there is nothing to write; never for a piece of a real packet.
@@ -268,7 +320,7 @@ impl Piece<'_> {
 
     /// Its head as it will be written, but for a checksum that is still to be made.
     pub fn head(&self) -> &[u8] {
-        self.head
+        self.head.bytes()
     }
 
     /// What the packet was understood as, before any edit of its tag.
@@ -280,7 +332,7 @@ impl Piece<'_> {
     #[inline]
     pub fn write(&mut self, target: &Map, to: &[Span]) -> Checked {
         let (summed, offset) = self.summed();
-        let mut cursor = Cursor { spans: to, at: self.head.len() as u32 };
+        let mut cursor = Cursor { spans: to, at: self.head().len() as u32 };
         let mut sum = CopySum::default();
         let mut left = summed;
         if !self.inner.is_empty() {
@@ -292,7 +344,7 @@ impl Piece<'_> {
         self.copy_spans(target, &mut cursor, &mut sum, left);
         let payload = Sum::of(sum.fold());
         let checked = self.conclude(payload, summed, offset);
-        Cursor { spans: to, at: 0 }.put(target, self.head);
+        Cursor { spans: to, at: 0 }.put(target, self.head());
         checked
     }
 
@@ -351,7 +403,8 @@ impl Piece<'_> {
         if self.made {
             let Checksum::Partial { start, field } = self.offload.checksum else { return Checked::Unknown };
             let offset = usize::from(field).saturating_sub(usize::from(start));
-            let made = checksum::complete(self.head, usize::from(start), offset, payload);
+            let Head::Edited(head) = &mut self.head else { return Checked::Unknown };
+            let made = checksum::complete(head, usize::from(start), offset, payload);
             self.offload.checksum = Checksum::Verified;
             return if made.is_some() { Checked::Good } else { Checked::Unknown };
         }
