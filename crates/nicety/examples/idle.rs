@@ -1,4 +1,5 @@
-//! What an idle daemon costs: ports with a VMM connected and no traffic, trapped and mapped.
+//! What an idle daemon costs: ports with a VMM connected and no driver at work, trapped and mapped; then ports whose
+//! guests' drivers are up and exchange nothing, by adapter.
 //!
 //! `cargo run --release -p nicety --example idle [PORTS] [SECONDS]` prints the share of a core that the daemon uses and
 //! the memory that each port adds to it, from /proc. The daemon is the program itself, built by `cargo build --release`.
@@ -7,9 +8,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use nicety_lab::embedded::{Layout, Place, Program, Rig};
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
+
+/// How long after its drivers have begun a daemon is looked at.
+const SETTLE: Duration = Duration::from_secs(1);
 
 type Error = Box<dyn std::error::Error>;
 
@@ -72,6 +78,21 @@ fn usage(pid: u32) -> Result<(Duration, u64), Error> {
     Ok((Duration::from_millis(10 * (ticks(11) + ticks(12))), resident))
 }
 
+/// The share of a core that the daemon uses with embedded guests at all ports: their links are up, and nobody sends.
+fn at_work(adapter: &str, doorbells: Option<&'static str>, ports: usize, seconds: u64) -> Result<f64, Error> {
+    let words = |word: &str| vec![word.into()];
+    let program = Program { path: program()?, hidden: words("guest"), serve: words("serve") };
+    let place = Place { doorbells, ..Place::new(adapter) };
+    let layout = Layout { guests: vec![place; ports], ..Layout::default() };
+    let rig = Rig::start(&program, &layout, &AtomicBool::new(false))?;
+    // Polls of mapped doorbells grow rare as the silence grows.
+    std::thread::sleep(SETTLE);
+    let used = || rig.daemon_cpu().ok_or("the daemon has gone");
+    let (before, began) = (used()?, Instant::now());
+    std::thread::sleep(Duration::from_secs(seconds));
+    Ok(100.0 * (used()? - before) / began.elapsed().as_secs_f64())
+}
+
 /// Connects a VMM to each port, with memory, bus mastering on and nothing else.
 fn connect(daemon: &Daemon, ports: usize) -> Result<Vec<Client>, Error> {
     let memory = nicety_memory::shared_file("idle", 16 << 20)?;
@@ -103,6 +124,14 @@ fn main() -> Result<(), Error> {
         let each = resident.saturating_sub(empty) / (ports as u64 - 1).max(1);
         println!("  {doorbells:8} {share:5.2} % of a core, {resident} KiB resident, {each} KiB for each further port");
         drop(clients);
+    }
+    println!("{ports} ports, each with a guest whose driver is up, no traffic, {seconds} s:");
+    let trapped = Some("trapped");
+    for (adapter, doorbells) in
+        [("e1000", trapped), ("vmxnet3", trapped), ("vmxnet3", Some("mapped")), ("virtio-net", None)]
+    {
+        let share = at_work(adapter, doorbells, ports, seconds)?;
+        println!("  {:20} {share:5.2} % of a core", format!("{adapter} {}", doorbells.unwrap_or_default()));
     }
     Ok(())
 }

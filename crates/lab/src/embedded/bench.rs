@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::rig::{Party, Program, Rig};
-use super::words::{Answer, Counts, Order};
+use super::rig::{Layout, Party, Place, Program, Rig};
+use super::words::Counts;
 use crate::bench::{Bench, BenchError, Latency, Measured, Outcome, Usage};
 use crate::method::{Contestant, Guests, Item, Load, Plan, Server};
 use crate::progress::Progress;
 
 /// The adapters that have a driver, in the order of tables.
 pub(super) const ADAPTERS: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
+const A: Party = Party::Guest(0);
+const B: Party = Party::Guest(1);
 /// Connecting, telling, reporting.
 const OVERHEAD: Duration = Duration::from_millis(60);
 /// A first exchange, so that addresses are known on both sides and in the switch.
@@ -36,9 +38,10 @@ impl Embedded {
 
     fn rig(&mut self, adapter: &str, cancel: &AtomicBool) -> Result<&mut Rig, BenchError> {
         if !self.rigs.contains_key(adapter) {
-            let mut rig = Rig::start(&self.program, adapter, cancel)?;
-            for (one, other) in [(Party::A, Party::Peer), (Party::A, Party::B)] {
-                transact(&mut rig, one, other, GREETING, cancel)?;
+            let layout = Layout { guests: vec![Place::new(adapter); 2], uplink: true, ..Layout::default() };
+            let mut rig = Rig::start(&self.program, &layout, cancel)?;
+            for other in [Party::Peer, B] {
+                rig.transact(A, other, GREETING, cancel)?;
             }
             self.rigs.insert(adapter.to_owned(), rig);
         }
@@ -97,38 +100,21 @@ impl Bench for Embedded {
     }
 }
 
-fn transact(
-    rig: &mut Rig,
-    from: Party,
-    to: Party,
-    duration: Duration,
-    cancel: &AtomicBool,
-) -> Result<(u64, Vec<u64>), BenchError> {
-    let order = Order::Transact { to: to.address(), seconds: duration.as_secs_f64() };
-    rig.order(from, &order, duration, cancel, |answer| match answer {
-        Answer::Transacted { elapsed_ns, each_ns } => Some((elapsed_ns, each_ns)),
-        _ => None,
-    })
-}
-
 fn measure(rig: &mut Rig, load: Load, duration: Duration, cancel: &AtomicBool) -> Result<Measured, BenchError> {
     let (from, to) = match load {
-        Load::BulkTransmit | Load::RequestResponse => (Party::A, Party::Peer),
-        Load::BulkReceive => (Party::Peer, Party::A),
-        Load::GuestToGuest => (Party::A, Party::B),
+        Load::BulkTransmit | Load::RequestResponse => (A, Party::Peer),
+        Load::BulkReceive => (Party::Peer, A),
+        Load::GuestToGuest => (A, B),
     };
     let before = counts(rig, from, to, cancel)?;
     let cpu_before = rig.daemon_cpu();
     let outcome = if load == Load::RequestResponse {
-        let (elapsed_ns, each_ns) = transact(rig, from, to, duration, cancel)?;
+        let (elapsed_ns, each_ns) = rig.transact(from, to, duration, cancel)?;
         let elapsed = Duration::from_nanos(elapsed_ns);
         Outcome::Transactions { count: each_ns.len() as u64, elapsed, latency: Latency::EveryNs(each_ns) }
     } else {
-        let order = Order::Send { to: to.address(), seconds: duration.as_secs_f64() };
-        rig.order(from, &order, duration, cancel, |answer| matches!(answer, Answer::Sent { .. }).then_some(()))?;
-        let arrived = rig.counts(to, cancel)?;
-        let elapsed = Duration::from_nanos(arrived.discarded_ns);
-        Outcome::Bulk { payload_bytes: arrived.discarded_bytes, elapsed }
+        let (payload_bytes, elapsed) = rig.send(from, to, duration, cancel)?;
+        Outcome::Bulk { payload_bytes, elapsed }
     };
     let cpu_after = rig.daemon_cpu();
     let after = counts(rig, from, to, cancel)?;

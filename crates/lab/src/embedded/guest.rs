@@ -18,7 +18,9 @@ use smoltcp::time::Instant as TcpInstant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address, Ipv4Cidr};
 
 use super::cpu;
+use super::crowd::crowd;
 use super::deck::Deck;
+use super::flood::Flood;
 use super::link::{Driven, GuestError, Link};
 use super::pair::PairLink;
 use super::station::{Station, Task};
@@ -79,7 +81,8 @@ fn guest() -> i32 {
     }
 }
 
-fn say(answer: &Answer) -> Result<(), GuestError> {
+/// Tells the bench.
+pub fn say(answer: &Answer) -> Result<(), GuestError> {
     let mut line = serde_json::to_vec(answer).map_err(|error| GuestError::Peer(error.to_string()))?;
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
@@ -87,14 +90,19 @@ fn say(answer: &Answer) -> Result<(), GuestError> {
 }
 
 /// Standard input, by lines.
-struct Orders {
+pub struct Orders {
     pending: Vec<u8>,
     ended: bool,
 }
 
 impl Orders {
+    /// Whether there will be no more.
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
     /// Reads what is there.
-    fn read(&mut self) -> Result<(), GuestError> {
+    pub fn read(&mut self) -> Result<(), GuestError> {
         let mut bytes = [0; 4096];
         match rustix::io::read(std::io::stdin(), &mut bytes) {
             Ok(0) => self.ended = true,
@@ -125,7 +133,8 @@ impl Orders {
     }
 }
 
-fn attach(attach: &Attach) -> Result<Box<dyn Link>, GuestError> {
+/// Attaches, as soon as somebody is there.
+pub fn attach(attach: &Attach) -> Result<Box<dyn Link>, GuestError> {
     let begun = Instant::now();
     loop {
         let tried: Result<Box<dyn Link>, GuestError> = match attach {
@@ -149,7 +158,7 @@ fn vfio(name: &str, socket: &Path) -> Result<Box<dyn Link>, GuestError> {
     let driver: Box<dyn Driver> = match name {
         "e1000" => Box::new(E1000::new(arena)),
         "vmxnet3" => Box::new(Vmxnet3::new(arena)),
-        other => return Err(GuestError::Peer(format!("there is no driver for «{other}»"))),
+        other => return Err(GuestError::Peer(format!("there is no driver for \"{other}\""))),
     };
     let bus = VfioBus::connect(socket, MEMORY_BYTES).map_err(|error| GuestError::Peer(error.to_string()))?;
     Ok(Box::new(Driven::open(driver, bus)?))
@@ -163,6 +172,7 @@ fn vhost(socket: &Path) -> Result<Box<dyn Link>, GuestError> {
 fn serve(orders: &mut Orders) -> Result<(), GuestError> {
     let (to, address) = match orders.wait()? {
         Some(Order::Configure { attach, address }) => (attach, address),
+        Some(Order::Crowd { attach }) => return crowd(orders, &attach),
         Some(_) => return Err(GuestError::Peer("the first order must be to configure".to_owned())),
         None => return Ok(()),
     };
@@ -184,6 +194,7 @@ struct Guest {
     iface: Interface,
     station: Station,
     begun: Instant,
+    flood: Option<Flood>,
     /// Interrupts are masked, and there may be packets.
     polling: bool,
 }
@@ -199,7 +210,7 @@ impl Guest {
             // The list is empty and holds at least one.
             let _full = addresses.push(IpCidr::Ipv4(Ipv4Cidr::new(Ipv4Address::from(address), 24)));
         });
-        Guest { deck, iface, station: Station::new(), begun: Instant::now(), polling: false }
+        Guest { deck, iface, station: Station::new(), begun: Instant::now(), flood: None, polling: false }
     }
 
     fn become_ready(&mut self, orders: &mut Orders) -> Result<(), GuestError> {
@@ -222,7 +233,11 @@ impl Guest {
             Order::Send { to, seconds } => self.station.begin(&mut self.iface, Task::Send, to, seconds),
             Order::Transact { to, seconds } => self.station.begin(&mut self.iface, Task::Transact, to, seconds),
             Order::Report => return say(&Answer::Counts(self.counts())),
-            Order::Configure { .. } => Err("the guest is configured already".to_owned()),
+            Order::Flood { bytes, seconds } => {
+                self.flood = Some(Flood::new(self.deck.link().mac(), bytes, seconds));
+                Ok(())
+            }
+            Order::Configure { .. } | Order::Crowd { .. } => Err("the guest is configured already".to_owned()),
         };
         begun.map_err(GuestError::Peer)
     }
@@ -260,7 +275,14 @@ impl Guest {
                 break;
             }
         }
+        if let Some(flood) = &mut self.flood {
+            flood.go(self.deck.link(), self.polling)?;
+        }
         self.deck.flush()?;
+        if let Some(frames) = self.flood.as_ref().and_then(Flood::over) {
+            self.flood = None;
+            say(&Answer::Flooded { frames })?;
+        }
         if self.polling && !more {
             self.polling = self.deck.link().rest()?;
         }
@@ -307,6 +329,7 @@ impl Guest {
             self.iface.poll_delay(tcp_now, self.station.sockets()).map(Duration::from)
         };
         let deadlines = [self.station.deadline(), give_up].into_iter().flatten();
-        tcp.into_iter().chain(deadlines.map(|deadline| deadline.saturating_duration_since(now))).min()
+        let flood = self.flood.as_ref().map(|flood| flood.next(now));
+        tcp.into_iter().chain(flood).chain(deadlines.map(|deadline| deadline.saturating_duration_since(now))).min()
     }
 }

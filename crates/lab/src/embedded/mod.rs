@@ -5,15 +5,17 @@
 //! there is nothing to do. [`Embedded`] is the bench; [`guest_main`] is what its processes run: the same program, by a
 //! hidden command.
 //!
-//! - `bench`: runs items. `rig`: one adapter's daemon, guests and peer. `child`, `words`: a guest's process, and what is
+//! - `bench`: runs items. `rig`: a daemon, its guests and peer; [`Rig`] is public for figures that `bench` does not give. `child`, `words`: a guest's process, and what is
 //!   said to it.
-//! - `guest`: that process. `station`: its TCP. `deck`: smoltcp's device. `link`: what carries frames; `vfio`, `vhost`
+//! - `guest`: that process; `crowd`: one that sits at many ports. `station`: its TCP. `flood`: broadcasts instead. `deck`: smoltcp's device. `link`: what carries frames; `vfio`, `vhost`
 //!   and `pair`: what they go over.
 
 mod bench;
 mod child;
 mod cpu;
+mod crowd;
 mod deck;
+mod flood;
 mod guest;
 mod link;
 mod pair;
@@ -25,4 +27,5 @@ mod words;
 
 pub use bench::Embedded;
 pub use guest::guest_main;
-pub use rig::Program;
+pub use rig::{Layout, Party, Place, Program, Rig};
+pub use words::Counts;

@@ -1,10 +1,12 @@
-//! One adapter under test: a daemon with two ports of it, a guest at each, and a peer at the far end of its uplink.
+//! A daemon, a guest at each of its ports, and if it has an uplink, a peer at the far end.
 //!
 //! ```text
-//! guest a ── port a ┐
-//!                   ├ switch ── uplink (pair) ── peer
-//! guest b ── port b ┘
+//! guest 0 ── port 0 ┐
+//! guest 1 ── port 1 ├ switch ── uplink (pair) ── peer
+//! crowd ──── more ──┘
 //! ```
+//!
+//! A crowd is one process at many ports, whose drivers are up and take what comes, and do nothing else.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -25,9 +27,12 @@ use crate::bench::BenchError;
 
 /// How long a guest may take to attach, and to answer beyond what its order lasts.
 const PATIENCE: Duration = Duration::from_secs(10);
-const PEER: [u8; 4] = [10, 77, 0, 254];
-const GUESTS: [[u8; 4]; 2] = [[10, 77, 0, 1], [10, 77, 0, 2]];
-const MACS: [[u8; 6]; 3] = [[0x52, 0x54, 0, 0x77, 0, 1], [0x52, 0x54, 0, 0x77, 0, 2], [0x52, 0x54, 0, 0x77, 0, 0xfe]];
+const CONTROL: &str = "control.sock";
+const UPLINK: &str = "uplink.sock";
+/// How long a crowd may take to attach to a port.
+const PATIENCE_EACH: Duration = Duration::from_millis(200);
+/// Guests at most: their addresses are 10.77.0.1 upwards, the peer's is 10.77.0.254.
+const GUESTS: usize = 253;
 
 /// How this program starts its own hidden commands, and the daemon.
 #[derive(Clone, Debug)]
@@ -50,28 +55,77 @@ impl Program {
 
 /// Who takes part in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Party {
-    A,
-    B,
+pub enum Party {
+    /// The guest at this port.
+    Guest(u8),
+    /// The process at all of the crowd's ports.
+    Crowd,
+    /// The peer at the far end of the uplink.
     Peer,
 }
 
 impl Party {
-    pub(super) fn address(self) -> [u8; 4] {
+    fn address(self) -> [u8; 4] {
         match self {
-            Party::A => GUESTS[0],
-            Party::B => GUESTS[1],
-            Party::Peer => PEER,
+            Party::Guest(number) => [10, 77, 0, number + 1],
+            Party::Crowd => [10, 77, 1, 1],
+            Party::Peer => [10, 77, 0, 254],
         }
+    }
+
+    fn mac(self) -> [u8; 6] {
+        let [.., net, host] = self.address();
+        [0x52, 0x54, 0, 0x77, net, host]
+    }
+}
+
+/// A port to be served.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its adapter.
+    pub adapter: String,
+    /// `trapped` or `mapped`, as in a host file; else the adapter's default.
+    pub doorbells: Option<&'static str>,
+}
+
+impl Place {
+    /// A port with this adapter, as it is by default.
+    pub fn new(adapter: &str) -> Place {
+        Place { adapter: adapter.to_owned(), doorbells: None }
+    }
+}
+
+/// Who is there.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// Ports with a guest each.
+    pub guests: Vec<Place>,
+    /// Ports that share one process.
+    pub crowd: Vec<Place>,
+    /// Whether there is an uplink, and a peer at its end.
+    pub uplink: bool,
+}
+
+impl Layout {
+    /// The ports in the order of their names, `p0` upwards: guests first.
+    fn places(&self) -> impl Iterator<Item = (String, &Place)> {
+        self.guests.iter().chain(&self.crowd).enumerate().map(|(number, place)| (format!("p{number}"), place))
     }
 }
 
 /// See the module's page. Fields are dropped in their order: guests, then the daemon, then its folder.
-pub(super) struct Rig {
-    guests: [GuestProcess; 2],
-    peer: GuestProcess,
+pub struct Rig {
+    guests: Vec<GuestProcess>,
+    crowd: Option<GuestProcess>,
+    peer: Option<GuestProcess>,
     daemon: Daemon,
-    _folder: Folder,
+    folder: Folder,
+}
+
+impl std::fmt::Debug for Rig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rig").field("pids", &self.pids()).finish_non_exhaustive()
+    }
 }
 
 struct Daemon(Child);
@@ -110,20 +164,24 @@ impl Drop for Folder {
     }
 }
 
-fn host_file(folder: &Folder, adapter: &str) -> String {
+fn host_file(folder: &Folder, layout: &Layout) -> String {
     let quoted = |path: PathBuf| format!("{:?}", path.display().to_string());
-    let port = |name: &str, mac: [u8; 6]| {
-        let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+    let mut text = format!("[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = {}\n\n", quoted(folder.file(CONTROL)));
+    if layout.uplink {
+        text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n\n", quoted(folder.file(UPLINK)));
+    }
+    for (number, (name, place)) in layout.places().enumerate() {
+        // Guests' addresses are told apart by their last byte, the crowd's by the one before.
+        let [low, high] = (number as u16 + 1).to_le_bytes();
+        let high = if number < layout.guests.len() { 0 } else { high + 1 };
         let socket = quoted(folder.file(&format!("{name}.sock")));
-        format!("[[port]]\nname = \"{name}\"\nadapter = \"{adapter}\"\nmac = \"{mac}\"\nsocket = {socket}\n\n")
-    };
-    format!(
-        "[switch]\nname = \"lab\"\n\n[uplink]\nkind = \"pair\"\nsocket = {}\n\n[daemon]\ncontrol = {}\n\n{}{}",
-        quoted(folder.file("uplink.sock")),
-        quoted(folder.file("control.sock")),
-        port("a", MACS[0]),
-        port("b", MACS[1])
-    )
+        text += &format!("[[port]]\nname = \"{name}\"\nadapter = \"{}\"\nsocket = {socket}\n", place.adapter);
+        text += &format!("mac = \"52:54:00:77:{high:02x}:{low:02x}\"\n");
+        if let Some(doorbells) = place.doorbells {
+            text += &format!("doorbells = \"{doorbells}\"\n");
+        }
+    }
+    text
 }
 
 fn start_daemon(program: &Program, host_file: &Path, log: &Path) -> Result<Daemon, BenchError> {
@@ -138,30 +196,52 @@ fn start_daemon(program: &Program, host_file: &Path, log: &Path) -> Result<Daemo
 
 impl Rig {
     /// Starts daemon, peer and guests, and waits until all are attached.
-    pub(super) fn start(program: &Program, adapter: &str, cancel: &AtomicBool) -> Result<Rig, BenchError> {
+    pub fn start(program: &Program, layout: &Layout, cancel: &AtomicBool) -> Result<Rig, BenchError> {
+        if layout.guests.len() > GUESTS {
+            return Err(BenchError::Fatal(format!(
+                "there are addresses for {GUESTS} guests; let a crowd have the rest"
+            )));
+        }
         let folder = Folder::make()?;
         let (path, log) = (folder.file("host.toml"), folder.file("daemon.log"));
-        let written = fs::write(&path, host_file(&folder, adapter));
+        let written = fs::write(&path, host_file(&folder, layout));
         written.map_err(|error| BenchError::Fatal(format!("writing {}: {error}", path.display())))?;
         let daemon = start_daemon(program, &path, &log)?;
-        let start = |name: &str| GuestProcess::start(&format!("{adapter}: {name}"), program.hidden(GUEST));
-        let mut rig =
-            Rig { guests: [start("guest a")?, start("guest b")?], peer: start("peer")?, daemon, _folder: folder };
-        let attached = rig.attach(adapter, cancel);
+        let start = |name: &str| GuestProcess::start(name, program.hidden(GUEST));
+        let guests = layout.guests.iter().enumerate();
+        let guests = guests.map(|(number, place)| start(&format!("{}: guest {number}", place.adapter)));
+        let mut rig = Rig {
+            guests: guests.collect::<Result<_, _>>()?,
+            crowd: (!layout.crowd.is_empty()).then(|| start("the crowd")).transpose()?,
+            peer: layout.uplink.then(|| start("peer")).transpose()?,
+            daemon,
+            folder,
+        };
+        let attached = rig.attach(layout, cancel);
         attached.map_err(|error| rig.explained(error, &log))?;
         Ok(rig)
     }
 
-    fn attach(&mut self, adapter: &str, cancel: &AtomicBool) -> Result<(), BenchError> {
-        let socket = |name: &str| self._folder.file(name);
-        let uplink = Attach::Pair { socket: socket("uplink.sock"), mac: MACS[2] };
-        let (a, b) = (attach_to(adapter, socket("a.sock")), attach_to(adapter, socket("b.sock")));
-        self.peer.tell(&Order::Configure { attach: uplink, address: PEER })?;
-        let [guest_a, guest_b] = &mut self.guests;
-        guest_a.tell(&Order::Configure { attach: a, address: GUESTS[0] })?;
-        guest_b.tell(&Order::Configure { attach: b, address: GUESTS[1] })?;
-        for party in [Party::Peer, Party::A, Party::B] {
-            self.expect(party, PATIENCE, cancel, |answer| matches!(answer, Answer::Ready).then_some(()))?;
+    fn attach(&mut self, layout: &Layout, cancel: &AtomicBool) -> Result<(), BenchError> {
+        let uplink = Attach::Pair { socket: self.folder.file(UPLINK), mac: Party::Peer.mac() };
+        let folder = &self.folder;
+        let mut sockets =
+            layout.places().map(|(name, place)| attach_to(&place.adapter, folder.file(&format!("{name}.sock"))));
+        for (guest, number) in self.guests.iter_mut().zip(0..) {
+            let Some(attach) = sockets.next() else { break };
+            guest.tell(&Order::Configure { attach, address: Party::Guest(number).address() })?;
+        }
+        let crowd: Vec<Attach> = sockets.collect();
+        let patience = PATIENCE + PATIENCE_EACH * u32::try_from(crowd.len()).unwrap_or(u32::MAX);
+        if let Some(process) = &mut self.crowd {
+            process.tell(&Order::Crowd { attach: crowd })?;
+        }
+        if let Some(peer) = &mut self.peer {
+            peer.tell(&Order::Configure { attach: uplink, address: Party::Peer.address() })?;
+        }
+        let processes = self.guests.iter_mut().chain(&mut self.crowd).chain(&mut self.peer);
+        for process in processes {
+            expect(process, patience, cancel, |answer| matches!(answer, Answer::Ready).then_some(()))?;
         }
         Ok(())
     }
@@ -175,28 +255,17 @@ impl Rig {
         BenchError::Failed(if said.is_empty() { why } else { format!("{why}; the daemon said: {}", said.join(" / ")) })
     }
 
-    fn process(&mut self, party: Party) -> &mut GuestProcess {
-        let [a, b] = &mut self.guests;
-        match party {
-            Party::A => a,
-            Party::B => b,
-            Party::Peer => &mut self.peer,
-        }
-    }
-
-    fn expect<T>(
-        &mut self,
-        party: Party,
-        most: Duration,
-        cancel: &AtomicBool,
-        wanted: impl Fn(Answer) -> Option<T>,
-    ) -> Result<T, BenchError> {
-        let answer = self.process(party).hear(most, cancel)?;
-        wanted(answer).ok_or_else(|| BenchError::Failed("a guest gave another answer than was asked for".to_owned()))
+    fn process(&mut self, party: Party) -> Result<&mut GuestProcess, BenchError> {
+        let process = match party {
+            Party::Guest(number) => self.guests.get_mut(usize::from(number)),
+            Party::Crowd => self.crowd.as_mut(),
+            Party::Peer => self.peer.as_mut(),
+        };
+        process.ok_or_else(|| BenchError::Fatal(format!("there is no {party:?} here")))
     }
 
     /// Gives an order that takes `duration`, and waits for its answer.
-    pub(super) fn order<T>(
+    fn order<T>(
         &mut self,
         party: Party,
         order: &Order,
@@ -204,12 +273,55 @@ impl Rig {
         cancel: &AtomicBool,
         wanted: impl Fn(Answer) -> Option<T>,
     ) -> Result<T, BenchError> {
-        self.process(party).tell(order)?;
-        self.expect(party, duration + PATIENCE, cancel, wanted)
+        let process = self.process(party)?;
+        process.tell(order)?;
+        expect(process, duration + PATIENCE, cancel, wanted)
+    }
+
+    /// A bulk TCP transfer; returns the bytes that arrived, and in which time.
+    pub fn send(
+        &mut self,
+        from: Party,
+        to: Party,
+        duration: Duration,
+        cancel: &AtomicBool,
+    ) -> Result<(u64, Duration), BenchError> {
+        let order = Order::Send { to: to.address(), seconds: duration.as_secs_f64() };
+        self.order(from, &order, duration, cancel, |answer| matches!(answer, Answer::Sent { .. }).then_some(()))?;
+        let arrived = self.counts(to, cancel)?;
+        Ok((arrived.discarded_bytes, Duration::from_nanos(arrived.discarded_ns)))
+    }
+
+    /// Exchanges single bytes over TCP; returns how long it took, and each exchange, in nanoseconds.
+    pub fn transact(
+        &mut self,
+        from: Party,
+        to: Party,
+        duration: Duration,
+        cancel: &AtomicBool,
+    ) -> Result<(u64, Vec<u64>), BenchError> {
+        let order = Order::Transact { to: to.address(), seconds: duration.as_secs_f64() };
+        self.order(from, &order, duration, cancel, |answer| match answer {
+            Answer::Transacted { elapsed_ns, each_ns } => Some((elapsed_ns, each_ns)),
+            _ => None,
+        })
+    }
+
+    /// Lets a guest send broadcast frames of `bytes` for so long; returns at once.
+    pub fn flood(&mut self, from: Party, bytes: u16, duration: Duration) -> Result<(), BenchError> {
+        self.process(from)?.tell(&Order::Flood { bytes, seconds: duration.as_secs_f64() })
+    }
+
+    /// Waits for the end of a flood of `duration`; returns how many frames were sent.
+    pub fn flooded(&mut self, from: Party, duration: Duration, cancel: &AtomicBool) -> Result<u64, BenchError> {
+        expect(self.process(from)?, duration + PATIENCE, cancel, |answer| match answer {
+            Answer::Flooded { frames } => Some(frames),
+            _ => None,
+        })
     }
 
     /// The counts of a station.
-    pub(super) fn counts(&mut self, party: Party, cancel: &AtomicBool) -> Result<Counts, BenchError> {
+    pub fn counts(&mut self, party: Party, cancel: &AtomicBool) -> Result<Counts, BenchError> {
         self.order(party, &Order::Report, Duration::ZERO, cancel, |answer| match answer {
             Answer::Counts(counts) => Some(counts),
             _ => None,
@@ -217,15 +329,30 @@ impl Rig {
     }
 
     /// CPU seconds of the daemon so far.
-    pub(super) fn daemon_cpu(&self) -> Option<f64> {
+    pub fn daemon_cpu(&self) -> Option<f64> {
         cpu::seconds_of(self.daemon.0.id())
     }
 
-    /// The processes of this rig, the daemon last.
-    pub(super) fn pids(&self) -> [u32; 4] {
-        let [a, b] = &self.guests;
-        [a.pid(), b.pid(), self.peer.pid(), self.daemon.0.id()]
+    /// The daemon's control socket.
+    pub fn control(&self) -> PathBuf {
+        self.folder.file(CONTROL)
     }
+
+    /// The processes of this rig: guests in their order, crowd and peer if there are any, the daemon last.
+    pub fn pids(&self) -> Vec<u32> {
+        let stations = self.guests.iter().chain(&self.crowd).chain(&self.peer);
+        stations.map(GuestProcess::pid).chain([self.daemon.0.id()]).collect()
+    }
+}
+
+fn expect<T>(
+    process: &mut GuestProcess,
+    most: Duration,
+    cancel: &AtomicBool,
+    wanted: impl Fn(Answer) -> Option<T>,
+) -> Result<T, BenchError> {
+    let answer = process.hear(most, cancel)?;
+    wanted(answer).ok_or_else(|| BenchError::Failed("a guest gave another answer than was asked for".to_owned()))
 }
 
 fn attach_to(adapter: &str, socket: PathBuf) -> Attach {

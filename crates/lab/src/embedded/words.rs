@@ -30,6 +30,18 @@ pub enum Order {
         /// For how long.
         seconds: f64,
     },
+    /// Send broadcast frames as fast as the adapter takes them.
+    Flood {
+        /// Bytes of each, without its frame check sequence.
+        bytes: u16,
+        /// For how long.
+        seconds: f64,
+    },
+    /// Attach to all of these, take what comes and answer nothing: instead of `Configure`.
+    Crowd {
+        /// To what.
+        attach: Vec<Attach>,
+    },
     /// Tell the counts so far.
     Report,
 }
@@ -76,6 +88,11 @@ pub enum Answer {
         elapsed_ns: u64,
         /// How long each transaction took, in nanoseconds.
         each_ns: Vec<u64>,
+    },
+    /// A flood is over.
+    Flooded {
+        /// Frames that the adapter took.
+        frames: u64,
     },
     /// The counts.
     Counts(Counts),

@@ -1,0 +1,80 @@
+//! Figures of the daemon that `nicety compare` does not give: `cargo run --release -p nicety --example host_figures -- WHAT`.
+//!
+//! - `signals [SECONDS]`: eventfd writes per frame in bulk, by adapter.
+//! - `flood [ADAPTER] [ROUNDS] [SECONDS]`: request-response beside a neighbour that floods 255 ports.
+//! - `locks [SECONDS]`: how long a port's lock is held in bulk, by pair of adapters. Wants `--features measure`.
+//!
+//! Guests are the lab's embedded ones: processes of this program, at the real sockets of a real daemon, which is another
+//! process of it. The daemon runs on the first core, guests and bench on the others, if there are any.
+
+mod flood;
+mod locks;
+mod serve;
+mod signals;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use nicety_lab::embedded::{Program, guest_main};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+type Error = Box<dyn std::error::Error>;
+
+/// The adapters that have a driver here.
+const ADAPTERS: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
+/// The first words of what this program starts itself with.
+const HIDDEN: &str = "hidden";
+const SERVE: &str = "serve";
+
+/// This program as daemon and guests; the daemon is told `words` before its host file.
+fn program(words: &[&str]) -> Result<Program, Error> {
+    let serve = [SERVE].iter().chain(words).map(OsString::from).collect();
+    Ok(Program { path: std::env::current_exe()?, hidden: vec![HIDDEN.into()], serve })
+}
+
+/// Takes the first core, or leaves it, for this process and those that it starts. One core alone is shared.
+fn pin(first: bool) -> Result<(), Error> {
+    let allowed = sched_getaffinity(None)?;
+    let cores = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
+    let (mut wanted, mut number) = (CpuSet::new(), 0);
+    for core in cores {
+        if (number == 0) == first {
+            wanted.set(core);
+        }
+        number += 1;
+    }
+    if number > 1 {
+        sched_setaffinity(None, &wanted)?;
+    }
+    Ok(())
+}
+
+/// A word of the command line, or what is usual.
+fn number<T: FromStr>(word: Option<&String>, usual: T) -> Result<T, Error> {
+    word.map_or(Ok(usual), |word| word.parse().map_err(|_| format!("{word} is not a number that fits here").into()))
+}
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == HIDDEN) {
+        let words: Vec<OsString> = words.collect();
+        return ExitCode::from(u8::try_from(guest_main(&words)).unwrap_or(1));
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (what, rest) = words.split_first().map_or(("", &[][..]), |(what, rest)| (what.as_str(), rest));
+    let done = match what {
+        SERVE => serve::run(rest),
+        "signals" => pin(false).and_then(|()| signals::run(rest)),
+        "flood" => pin(false).and_then(|()| flood::run(rest)),
+        "locks" => pin(false).and_then(|()| locks::run(rest)),
+        _ => Err("what to measure? signals, flood or locks (see the first lines of this example)".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

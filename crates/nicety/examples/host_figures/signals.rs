@@ -1,0 +1,65 @@
+//! Eventfd writes per frame in bulk TCP: interrupts that the daemon writes, and for virtio the guest's kicks. A frame is
+//! one on the wire after segmentation, at a port; both ports of guest to guest count theirs.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use nicety_daemon::control::{Ask, Reply, ask};
+use nicety_lab::embedded::{Layout, Party, Place, Rig};
+
+use crate::Error;
+
+const A: Party = Party::Guest(0);
+const B: Party = Party::Guest(1);
+
+/// What both ports and guests have counted.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    frames: u64,
+    interrupts: u64,
+    kicks: u64,
+}
+
+fn counted(rig: &mut Rig, adapter: &str, cancel: &AtomicBool) -> Result<Counted, Error> {
+    let mut sum = Counted::default();
+    let Reply::Ports { ports, .. } = ask(&rig.control(), Ask::Ports)? else { return Err("an odd reply".into()) };
+    for port in ports.iter().filter(|port| port.adapter.is_some()) {
+        sum.frames += port.transmit.iter().chain(&port.receive).map(|queue| queue.frames).sum::<u64>();
+        sum.interrupts += port.signals;
+    }
+    // Doorbells of the others are messages on their socket.
+    if adapter == "virtio-net" {
+        for guest in [A, B] {
+            sum.kicks += rig.counts(guest, cancel)?.writes;
+        }
+    }
+    Ok(sum)
+}
+
+/// `[SECONDS]`, 3 for each load.
+pub fn run(words: &[String]) -> Result<(), Error> {
+    let duration = Duration::from_secs_f64(crate::number(words.first(), 3.0)?);
+    println!("bulk TCP, {duration:?} each; eventfd writes per frame:");
+    println!("{:12} {:16} {:>9} {:>11} {:>9} {:>9}", "adapter", "load", "frames", "interrupts", "kicks", "together");
+    for adapter in crate::ADAPTERS {
+        let cancel = AtomicBool::new(false);
+        let layout = Layout { guests: vec![Place::new(adapter); 2], uplink: true, ..Layout::default() };
+        let mut rig = Rig::start(&crate::program(&[])?, &layout, &cancel)?;
+        let loads = [("bulk transmit", A, Party::Peer), ("bulk receive", Party::Peer, A), ("guest to guest", A, B)];
+        for (load, from, to) in loads {
+            let before = counted(&mut rig, adapter, &cancel)?;
+            rig.send(from, to, duration, &cancel)?;
+            let after = counted(&mut rig, adapter, &cancel)?;
+            let frames = after.frames - before.frames;
+            let each = |count: u64| count as f64 / frames.max(1) as f64;
+            let (interrupts, kicks) = (after.interrupts - before.interrupts, after.kicks - before.kicks);
+            println!(
+                "{adapter:12} {load:16} {frames:9} {:11.4} {:9.4} {:9.4}",
+                each(interrupts),
+                each(kicks),
+                each(interrupts + kicks)
+            );
+        }
+    }
+    Ok(())
+}
