@@ -53,6 +53,7 @@ pub fn run(args: &Compare) -> Result<(), Failure> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&cancel)).map_err(Failure::with(Exit::Failed))?;
     }
+    report::check(&args.report).map_err(Failure::with(Exit::Failed))?;
     let mut bench = bench(args.guests).map_err(|Missing(what)| {
         // What Ctrl-C broke is not missing.
         let stopped = cancel.load(Ordering::Relaxed);

@@ -10,20 +10,20 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum ReportError {
     /// The path of the folder, or a part of it, is a file.
-    #[error("no report was written: {0} is a file, not a folder; name another folder with --report DIR")]
+    #[error("the report cannot be written: {0} is a file, not a folder; name another folder with --report DIR")]
     NotAFolder(PathBuf),
     /// No space, or no quota, left.
     #[error(
-        "no report was written: there is no disk space left for {0}; free some, or name a folder on another disk with --report DIR"
+        "the report cannot be written: there is no disk space left for {0}; free some, or name a folder on another disk with --report DIR"
     )]
     NoSpace(PathBuf),
     /// Not ours to write, or mounted read-only.
     #[error(
-        "no report was written: {0} may not be written by this user, or is read-only; name another folder with --report DIR"
+        "the report cannot be written: {0} may not be written by this user, or is read-only; name another folder with --report DIR"
     )]
     NotWritable(PathBuf),
     /// Something else.
-    #[error("no report was written: {path}: {error}; name another folder with --report DIR")]
+    #[error("the report cannot be written: {path}: {error}; name another folder with --report DIR")]
     Other {
         /// The file or folder.
         path: PathBuf,
@@ -31,7 +31,7 @@ pub enum ReportError {
         error: io::Error,
     },
     /// The results cannot be said in JSON.
-    #[error("no report was written: the results cannot be said in JSON: {0}")]
+    #[error("the report cannot be written: the results cannot be said in JSON: {0}")]
     Unsaid(String),
 }
 
@@ -47,6 +47,21 @@ impl ReportError {
             _ => ReportError::Other { path, error },
         }
     }
+}
+
+/// Finds out whether a report can be written into `dir`: makes what is missing and a file in it, and takes away what it made.
+pub(super) fn check(dir: &Path) -> Result<(), ReportError> {
+    let missing: Vec<&Path> = dir.ancestors().take_while(|path| *path != Path::new("") && !path.exists()).collect();
+    let probe = dir.join(format!(".nicety.{}.part", std::process::id()));
+    let made = fs::create_dir_all(dir)
+        .map_err(|error| ReportError::of(dir, error))
+        .and_then(|()| write_one(&probe, "probe", create).map_err(|error| ReportError::of(dir, error)));
+    // What was not made cannot be removed, and what cannot be removed harms nobody.
+    let _ = fs::remove_file(&probe);
+    for path in missing {
+        let _ = fs::remove_dir(path);
+    }
+    made
 }
 
 /// Makes the file at `path`, which must not exist.
@@ -199,6 +214,21 @@ mod tests {
         fs::create_dir(scratch.0.join("index.html")).unwrap();
         assert!(report::write(&sample::quick(), &scratch.0).is_err());
         assert!(scratch.names().iter().all(|name| !name.ends_with(".part")), "{:?}", scratch.names());
+    }
+
+    #[test]
+    fn a_check_leaves_nothing_and_says_what_writing_would_say() {
+        let scratch = Scratch::new("check");
+        report::check(&scratch.0.join("deep/report")).unwrap();
+        report::check(&scratch.0).unwrap();
+        assert!(scratch.names().is_empty(), "{:?}", scratch.names());
+        let file = scratch.0.join("file");
+        fs::write(&file, "mine").unwrap();
+        for dir in [file.as_path(), Path::new("/sys/nicety-report")] {
+            let (checked, written) =
+                (report::check(dir).unwrap_err(), report::write(&sample::quick(), dir).unwrap_err());
+            assert_eq!(checked.to_string(), written.to_string());
+        }
     }
 
     fn part(name: &str) -> String {

@@ -18,6 +18,11 @@ pub fn write(results: &Results, dir: &Path) -> Result<(), ReportError> {
     folder::write(dir, &[("results.json", &json), ("index.html", &page::page(results))], folder::create)
 }
 
+/// Whether a report can be written into the folder `dir`: to be asked before measuring for minutes. Leaves no trace.
+pub fn check(dir: &Path) -> Result<(), ReportError> {
+    folder::check(dir)
+}
+
 /// The text of `index.html`.
 pub fn page(results: &Results) -> String {
     page::page(results)
