@@ -5,7 +5,7 @@
 //! ```text
 //! → {"version":1,"request":"port","name":"vm1"}
 //! ← {"version":1,"reply":"port","port":{"name":"vm1",…}}
-//! ← {"version":1,"reply":"error","error":"there is no port \"vm9\""}
+//! ← {"version":1,"reply":"error","error":"there is no port \"vm9\"; did you mean \"vm1\"? (there are: uplink, vm1)"}
 //! ```
 //!
 //! served by a thread of its own that never touches a worker's loop. Whoever connects has a second in all and 64 KiB;
@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
+use crate::host::did_you_mean;
 use crate::report::{AddressReport, PortReport};
 
 /// The version of requests and replies.
@@ -39,6 +40,8 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 /// How long a client waits for its answer: other clients may be before it.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+/// Ports that are named to who asks for one that is not there.
+const NAMES_MOST: usize = 16;
 /// Longest reply that a client takes.
 const REPLY_MOST: u64 = 64 << 20;
 
@@ -314,10 +317,13 @@ impl Server {
         };
         match ask {
             Ask::Ports => Reply::Ports { host: self.host.clone(), ports: self.inspect.ports() },
-            Ask::Port { name } => match self.inspect.ports().into_iter().find(|port| port.name == name) {
-                Some(port) => Reply::Port { port: Box::new(port) },
-                None => error(format!("there is no port {name:?}")),
-            },
+            Ask::Port { name } => {
+                let mut ports = self.inspect.ports();
+                match ports.iter().position(|port| port.name == name) {
+                    Some(index) => Reply::Port { port: Box::new(ports.swap_remove(index)) },
+                    None => error(no_port(&name, &ports)),
+                }
+            }
             Ask::Addresses => Reply::Addresses { addresses: self.inspect.addresses() },
             Ask::Version => {
                 let (program, pid) = (env!("CARGO_PKG_VERSION").to_owned(), std::process::id());
@@ -325,6 +331,14 @@ impl Server {
             }
         }
     }
+}
+
+/// What to answer who asks for a port that is not there: the name that was probably meant, and those that there are.
+fn no_port(asked: &str, ports: &[PortReport]) -> String {
+    let names = || ports.iter().map(|port| port.name.as_str());
+    let listed: Vec<&str> = names().take(NAMES_MOST).collect();
+    let more = if ports.len() > listed.len() { ", …" } else { "" };
+    format!("there is no port {asked:?}{} (there are: {}{more})", did_you_mean(asked, names()), listed.join(", "))
 }
 
 fn timespec(duration: Duration) -> Timespec {

@@ -89,7 +89,9 @@ fn a_client_gets_what_it_asks_for() {
     let one = ask(&scratch.path(), Ask::Port { name: "vm1".into() }).unwrap();
     assert_eq!(one, Reply::Port { port: Box::new(port("vm1")) });
     let none = ask(&scratch.path(), Ask::Port { name: "vm9".into() }).unwrap_err();
-    assert_eq!(none.to_string(), "there is no port \"vm9\"");
+    assert_eq!(none.to_string(), "there is no port \"vm9\"; did you mean \"vm0\"? (there are: vm0, vm1)");
+    let none = ask(&scratch.path(), Ask::Port { name: "gateway".into() }).unwrap_err();
+    assert_eq!(none.to_string(), "there is no port \"gateway\" (there are: vm0, vm1)");
     assert!(
         matches!(ask(&scratch.path(), Ask::Addresses).unwrap(), Reply::Addresses { addresses } if addresses.len() == 1)
     );
