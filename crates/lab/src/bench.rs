@@ -104,7 +104,8 @@ pub struct Usage {
     pub register_writes: Option<u64>,
     /// Interrupts that the server raised.
     pub interrupts: Option<u64>,
-    /// CPU time of server and guests together, in seconds.
+    /// CPU time in seconds, of those whom the bench's notes name: the daemon alone for embedded guests, whose own work is
+    /// not an adapter's; server and guests together for real ones, since QEMU serves from within the guest's process.
     pub cpu_seconds: Option<f64>,
 }
 

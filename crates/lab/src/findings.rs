@@ -149,6 +149,15 @@ pub fn server_ratio(results: &Results, adapter: &str, test: Test) -> Option<Esti
     results.row(adapter, test, Server::Nicety)?.ratio_to(results.row(adapter, test, Server::Qemu)?)
 }
 
+/// What a ratio is of, in a sentence.
+pub fn how_ratios_are_made(results: &Results) -> &'static str {
+    if (results.method.repeat as usize) < RUNS_FOR_INTERVAL {
+        "Ratios are those of the medians: there are fewer than 7 rounds."
+    } else {
+        "Ratios are medians of the ratios of runs in the same round."
+    }
+}
+
 /// Which adapter to choose, a sentence each. Empty with fewer than two adapters.
 pub fn choice(results: &Results) -> Vec<String> {
     let Some(&server) = results.servers().first() else { return Vec::new() };

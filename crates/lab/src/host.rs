@@ -53,7 +53,7 @@ fn cpu_model(cpuinfo: &str) -> String {
 /// Seconds since 1970 as RFC 3339 in UTC.
 pub fn rfc3339(unix_seconds: u64) -> String {
     let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
-    // Howard Hinnant, «chrono-compatible low-level date algorithms», civil_from_days: years begin in March, eras have 400.
+    // Howard Hinnant, "chrono-compatible low-level date algorithms", civil_from_days: years begin in March, eras have 400.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

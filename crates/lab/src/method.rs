@@ -155,13 +155,13 @@ impl Default for Options {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlanError {
     /// `--adapters` names one that this bench does not have.
-    #[error("--adapters: there is no adapter «{given}» here{suggestion}; allowed are all, {allowed}")]
+    #[error("--adapters: there is no adapter \"{given}\" here{suggestion}; allowed are all, {allowed}")]
     UnknownAdapter {
         /// What was given.
         given: String,
         /// What may be given, joined by commas.
         allowed: String,
-        /// `; did you mean «e1000»?`, or nothing.
+        /// `; did you mean "e1000"?`, or nothing.
         suggestion: String,
     },
     /// `--seconds` out of range.
@@ -274,7 +274,7 @@ fn chosen(adapters: &[String], all: Vec<Contestant>) -> Result<Vec<Contestant>, 
         }
         let nearest = names.iter().map(|name| (strsim::damerau_levenshtein(given, name), name)).min();
         let suggestion = match nearest {
-            Some((distance, name)) if distance <= 3 => format!("; did you mean «{name}»?"),
+            Some((distance, name)) if distance <= 3 => format!("; did you mean \"{name}\"?"),
             _ => String::new(),
         };
         return Err(PlanError::UnknownAdapter { given: given.clone(), allowed: names.join(", "), suggestion });

@@ -9,7 +9,7 @@ fn plan(options: &Options) -> Plan {
 
 #[test]
 fn splitmix_gives_the_published_sequence() {
-    // The first outputs for seed 1234567, as listed with the algorithm at rosettacode.org, «Pseudo-random numbers/Splitmix64».
+    // The first outputs for seed 1234567, as listed with the algorithm at rosettacode.org, "Pseudo-random numbers/Splitmix64".
     let mut random = SplitMix::new(1_234_567);
     let drawn: Vec<u64> = (0..5).map(|_| random.draw()).collect();
     assert_eq!(
@@ -81,7 +81,7 @@ fn adapters_are_chosen_by_name_and_a_wrong_name_is_answered_with_the_nearest() {
     let error = Plan::new(&options(&["e100"]), &FakeBench::two_servers()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "--adapters: there is no adapter «e100» here; did you mean «e1000»?; allowed are all, e1000, virtio-net"
+        "--adapters: there is no adapter \"e100\" here; did you mean \"e1000\"?; allowed are all, e1000, virtio-net"
     );
     let error = Plan::new(&options(&["token-ring"]), &FakeBench::two_servers()).unwrap_err();
     assert!(!error.to_string().contains("did you mean"));

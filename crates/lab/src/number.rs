@@ -65,7 +65,7 @@ fn ratio_decimals(ratio: f64) -> usize {
     if ratio.abs() >= 10.0 { 1 } else { 2 }
 }
 
-/// `2.10`, for «2.10 ×».
+/// `2.10`, for "2.10 ×".
 pub fn ratio(estimate: &Estimate) -> String {
     fixed(estimate.median, ratio_decimals(estimate.median))
 }

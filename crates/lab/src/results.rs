@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::host::Host;
 use crate::method::{Guests, Load, Order, Server};
-use crate::statistics::{self, Estimate, Interval};
+use crate::statistics::{self, Estimate, Interval, RUNS_FOR_INTERVAL};
 
 /// The name of the format, the first member of the file.
 pub const FORMAT: &str = "nicety-results";
@@ -247,11 +247,16 @@ impl Row {
         }
     }
 
-    /// How many times this row's figure is `other`'s, by the rounds that both have.
+    /// How many times this row's figure is `other`'s: of fewer than [`RUNS_FOR_INTERVAL`] rounds that both have, the ratio
+    /// of the medians, as whoever reads them would divide; else the median of the rounds' own ratios, with its interval.
     pub fn ratio_to(&self, other: &Row) -> Option<Estimate> {
         let theirs = |round| other.samples.iter().find(|sample| sample.round == round).map(|sample| sample.value);
         let (ours, theirs): (Vec<f64>, Vec<f64>) =
             self.samples.iter().filter_map(|sample| Some((sample.value, theirs(sample.round)?))).unzip();
+        if (1..RUNS_FOR_INTERVAL).contains(&ours.len()) {
+            let median = Some(self.median? / other.median?).filter(|ratio| ratio.is_finite())?;
+            return Some(Estimate { median, interval: None, samples: ours.len() });
+        }
         statistics::paired_ratio(&ours, &theirs)
     }
 }
@@ -263,7 +268,7 @@ pub enum ResultsError {
     #[error("these are no results of nicety: {0}")]
     Malformed(#[from] serde_json::Error),
     /// JSON of another format.
-    #[error("these are no results of nicety: the format is «{0}», not «{FORMAT}»")]
+    #[error("these are no results of nicety: the format is \"{0}\", not \"{FORMAT}\"")]
     OtherFormat(String),
     /// A version that this program does not know.
     #[error(

@@ -79,7 +79,7 @@ fn what_is_not_ours_is_refused_with_the_reason() {
         assert!(matches!(Results::from_json(text), Err(ResultsError::Malformed(_))), "{text:?}");
     }
     let error = Results::from_json(r#"{"format": "other", "version": 1}"#).unwrap_err();
-    assert!(error.to_string().contains("the format is «other»"), "{error}");
+    assert!(error.to_string().contains("the format is \"other\""), "{error}");
 }
 
 #[test]
@@ -92,4 +92,21 @@ fn rows_that_contradict_themselves_are_refused() {
     assert!(matches!(changed(|file| file["rows"][0]["unit"] = json!("kbit/s")), ResultsError::Contradiction(_)));
     assert!(matches!(changed(|file| file["rows"][0]["samples"] = json!([])), ResultsError::Contradiction(_)));
     assert!(matches!(changed(|file| file["rows"][0]["samples"][0]["value"] = Value::Null), ResultsError::Malformed(_)));
+}
+
+#[test]
+fn a_ratio_of_few_rounds_is_that_of_the_medians_and_of_seven_that_of_the_rounds() {
+    let row = |server, values: &[f64]| {
+        let samples = values.iter().zip(0..).map(|(&value, round)| Sample { round, value }).collect();
+        Row::new("e1000", Test::BulkTransmit, server, samples, None)
+    };
+    // The rounds' own ratios are 1/3, 2/1 and 3/2: their median says the opposite of the medians.
+    let (ours, theirs) = (row(Server::Nicety, &[1.0, 2.0, 3.0]), row(Server::Qemu, &[3.0, 1.0, 2.0]));
+    let few = ours.ratio_to(&theirs).unwrap();
+    assert_eq!((few.median, few.interval, few.samples), (1.0, None, 3));
+    let seven = |start: f64| (0..7).map(|round| start + f64::from(round)).collect::<Vec<_>>();
+    let doubled: Vec<f64> = seven(1.0).iter().map(|value| value * 2.0).collect();
+    let many = row(Server::Nicety, &doubled).ratio_to(&row(Server::Qemu, &seven(1.0))).unwrap();
+    assert!(many.median == 2.0 && many.interval.is_some());
+    assert_eq!(ours.ratio_to(&row(Server::Qemu, &[])), None);
 }

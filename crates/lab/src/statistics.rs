@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::method::SplitMix;
 
-    /// «Table A.7: Confidence Intervals for the Population Median» (p. 656 of the textbook appendix kept at
+    /// "Table A.7: Confidence Intervals for the Population Median" (p. 656 of the textbook appendix kept at
     /// coursehero.com/file/5646626/A7): per n, the narrowest interval listed of at least 95 %, and its level in percent.
     const TABLE_A7: [(usize, usize, usize, f64); 15] = [
         (6, 1, 6, 96.9),
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_interval_of_seven_is_from_the_smallest_to_the_largest() {
-        // The seven observations of the worked example in «Statistical Inference: A Short Course» (Panik), appendix 8.A.
+        // The seven observations of the worked example in "Statistical Inference: A Short Course" (Panik), appendix 8.A.
         let estimate = Estimate::of(&[6.0, 2.0, 4.0, 8.0, 19.0, 3.0, 10.0]).unwrap();
         assert_eq!(estimate.median, 6.0);
         let interval = estimate.interval.unwrap();

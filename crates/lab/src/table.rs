@@ -82,6 +82,11 @@ pub fn render(results: &Results) -> String {
     if !footnotes.0.is_empty() {
         out.push('\n');
     }
+    if results.servers().len() > 1 {
+        out.push('\n');
+        out.push_str(&wrapped(findings::how_ratios_are_made(results)));
+        out.push('\n');
+    }
     out.push('\n');
     out.push_str(&wrapped(&findings::judged_under(results)));
     out.push('\n');

@@ -439,7 +439,7 @@ fn compare_says_what_it_cannot_compare() {
     let scratch = Scratch::new();
     let ended = scratch.run(&["compare", "--adapters", "e1001"]);
     assert_eq!(ended.code, Some(2));
-    assert!(ended.err.contains("there is no adapter «e1001» here; did you mean «e1000»?"), "{}", ended.err);
+    assert!(ended.err.contains("there is no adapter \"e1001\" here; did you mean \"e1000\"?"), "{}", ended.err);
     assert_eq!(scratch.run(&["compare", "--seconds", "0"]).code, Some(2));
     assert_eq!(scratch.run(&["compare", "--repeat", "0"]).code, Some(2));
     let hidden = scratch.run(&["guest"]);

@@ -260,7 +260,7 @@ fn method(out: &mut String, results: &Results) {
         guests.to_owned(),
         format!("{rounds} of {} s a run; {order}, in an order that follows from seed {}.", method.seconds, method.seed),
         interval,
-        "Ratios are medians of the ratios of runs in the same round.".to_owned(),
+        findings::how_ratios_are_made(results).to_owned(),
         "CPU time, register accesses and interrupts are taken over a round's bulk transmit and receive together; a frame is one on the wire, after segmentation.".to_owned(),
     ];
     notes.extend(method.notes.iter().cloned());
