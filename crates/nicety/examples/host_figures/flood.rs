@@ -99,7 +99,9 @@ fn one(adapter: &str, rounds: usize, duration: Duration) -> Result<(), Error> {
         let (beside, beside_p99) = exchanges(&mut rig, duration, &cancel)?;
         let sent = rig.flooded(FLOODER, whole, &cancel)? as f64 / whole.as_secs_f64();
         println!("  round {round}: alone {p99:.1} ({count}), beside {sent:.0} frames/s {beside_p99:.1} ({beside})");
-        (quiet.push(p99), flooded.push(beside_p99), frames.push(sent));
+        quiet.push(p99);
+        flooded.push(beside_p99);
+        frames.push(sent);
         drain(&rig)?;
     }
     let ratio = paired_ratio(&flooded, &quiet);
