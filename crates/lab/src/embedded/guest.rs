@@ -230,8 +230,10 @@ impl Guest {
 
     fn obey(&mut self, order: &Order) -> Result<(), GuestError> {
         let begun = match *order {
-            Order::Send { to, seconds } => self.station.begin(&mut self.iface, Task::Send, to, seconds),
-            Order::Transact { to, seconds } => self.station.begin(&mut self.iface, Task::Transact, to, seconds),
+            Order::Send { to, seconds } => self.station.begin(&mut self.iface, Task::Send, to, seconds, Instant::now()),
+            Order::Transact { to, seconds } => {
+                self.station.begin(&mut self.iface, Task::Transact, to, seconds, Instant::now())
+            }
             Order::Report => return say(&Answer::Counts(self.counts())),
             Order::Flood { bytes, seconds } => {
                 self.flood = Some(Flood::new(self.deck.link().mac(), bytes, seconds));

@@ -108,7 +108,14 @@ impl Station {
     }
 
     /// Begins a client's work.
-    pub fn begin(&mut self, iface: &mut Interface, task: Task, to: [u8; 4], seconds: f64) -> Result<(), String> {
+    pub fn begin(
+        &mut self,
+        iface: &mut Interface,
+        task: Task,
+        to: [u8; 4],
+        seconds: f64,
+        now: Instant,
+    ) -> Result<(), String> {
         if self.client.is_some() {
             return Err("the guest has an order already".to_owned());
         }
@@ -120,7 +127,7 @@ impl Station {
         let mut socket = socket();
         let remote = (IpAddress::from(Ipv4Address::from(to)), service);
         socket.connect(iface.context(), remote, self.port).map_err(|error| error.to_string())?;
-        let until = Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 3600.0));
+        let until = now + Duration::from_secs_f64(seconds.clamp(0.0, 3600.0));
         self.client = Some(Client { handle: self.sockets.add(socket), until, work });
         Ok(())
     }
