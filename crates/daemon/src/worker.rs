@@ -1,7 +1,7 @@
 //! A worker: one thread, one epoll loop, the ports that it owns.
 //!
 //! Each round: notes, timers, a turn for each port that is ready, then whatever the kernel has. With nothing ready it
-//! watches for a moment if that has paid ([`Vigil`]), then sleeps until something rings. Ports are served by deficit round-robin, charged with the bytes that their frames
+//! watches for a moment if that has paid (`vigil.rs`), then sleeps until something rings. Ports are served by deficit round-robin, charged with the bytes that their frames
 //! cost, replicas included, so that a port that floods pays for it with its own turns.
 
 use std::cmp::Reverse;
