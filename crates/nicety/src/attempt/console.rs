@@ -60,7 +60,7 @@ impl Console {
         if self.terminal { TERMINAL } else { STREAMS }
     }
 
-    /// Begins to carry bytes. `stop` becomes true when nobody is there any more to read or write them.
+    /// Begins to carry bytes. `stop` becomes true when nobody reads them any more.
     pub fn begin(&mut self, stop: &Arc<AtomicBool>) -> io::Result<()> {
         self.readers.push(carry(self.first.try_clone()?, io::stdout(), stop));
         if !self.terminal {
@@ -85,7 +85,7 @@ impl Console {
     }
 }
 
-/// Carries bytes from here to there until either ends; then, if `from` is ours or `to` is closed, there is nobody to go on for.
+/// Carries bytes from here to there until either ends. `stop` becomes true if it is the reader: then nobody is left to go on for.
 fn carry(
     mut from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
