@@ -74,7 +74,7 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
         eprintln!("{}", greeting(&switch, &own, serves.as_deref()));
     }
     console.begin(&stop).map_err(Failure::with(Exit::Failed))?;
-    let ended = own.run_unless(console.script(), FOREVER, &stop);
+    let ended = own.run_unless(&console.script(), FOREVER, &stop);
     // What it has said is read to its end, and the terminal is as it was, before anything else is said.
     drop((own, peer));
     console.finish();

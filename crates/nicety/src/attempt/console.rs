@@ -14,9 +14,10 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetat
 use signal_hook::consts::SIGWINCH;
 use signal_hook::iterator::Signals;
 
+/// Comes before [`TERMINAL`].
+const OPEN: &str = "exec 4<>/dev/tty0\n";
 /// In the guest, on a terminal: resized when the second line says so, and the leader of a session, for Ctrl-C.
-const TERMINAL: &str = r#"exec 4<>/dev/tty0
-stty -F /dev/tty0 sane
+const TERMINAL: &str = r#"stty -F /dev/tty0 sane
 stty -F /dev/ttyS2 -echo
 while read -r rows cols; do stty -F /dev/tty0 rows "$rows" cols "$cols"; done </dev/ttyS2 4>&- &
 setsid -c sh "$FILES/program" </dev/tty0 >/dev/tty0 2>&1 4>&-
@@ -56,8 +57,13 @@ impl Console {
     }
 
     /// What the guest runs: `$FILES/program` on these lines; its code is the program's.
-    pub fn script(&self) -> &'static str {
-        if self.terminal { TERMINAL } else { STREAMS }
+    pub fn script(&self) -> String {
+        match (self.terminal, size()) {
+            // Before the program looks, and on a line that stays open, for it forgets its size when it closes.
+            (true, Some((rows, columns))) => format!("{OPEN}stty -F /dev/tty0 rows {rows} cols {columns}\n{TERMINAL}"),
+            (true, None) => format!("{OPEN}{TERMINAL}"),
+            (false, _) => STREAMS.to_owned(),
+        }
     }
 
     /// Begins to carry bytes. `stop` becomes true when nobody reads them any more.
@@ -72,8 +78,13 @@ impl Console {
         let _ = carry(io::stdin(), self.first.try_clone()?, stop);
         let mut sizes = self.second.try_clone()?;
         let mut changes = Signals::new([SIGWINCH])?;
-        tell_size(&mut sizes);
-        thread::spawn(move || changes.forever().for_each(|_| tell_size(&mut sizes)));
+        thread::spawn(move || {
+            for _ in changes.forever() {
+                if let Some((rows, columns)) = size() {
+                    let _ = writeln!(sizes, "{rows} {columns}");
+                }
+            }
+        });
         Ok(())
     }
 
@@ -109,13 +120,10 @@ fn carry(
     })
 }
 
-/// Tells the guest how large the terminal is. One that does not know is none.
-fn tell_size(line: &mut UnixStream) {
-    if let Ok(size) = tcgetwinsize(io::stdout())
-        && size.ws_row > 0
-    {
-        let _ = writeln!(line, "{} {}", size.ws_row, size.ws_col);
-    }
+/// The terminal's rows and columns, if it knows them.
+fn size() -> Option<(u16, u16)> {
+    let size = tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_row > 0).then_some((size.ws_row, size.ws_col))
 }
 
 /// This terminal without settings of its own: each key goes to the guest. Dropped, it is as it was.
