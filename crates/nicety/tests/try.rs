@@ -167,7 +167,9 @@ fn a_kernel_of_ones_own_is_used_and_what_is_none_is_refused() {
 fn started(scratch: &Scratch) -> (Child, Vec<u32>) {
     // Without `timeout`, which would take the signal for us.
     let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
-    command.args(["try", "vmxnet3", "--", "sh", "-c", "echo up; sleep 600"]);
+    // It starts no program at the moment when it is ended: one whose kernel is killed before it has asked to die with it stays
+    // (arch/um/kernel/skas/stub_exe.c).
+    command.args(["try", "vmxnet3", "--", "sh", "-c", "sleep 600 & sleep 0.5; echo up; wait"]);
     command.current_dir(&scratch.0).env("XDG_RUNTIME_DIR", scratch.runtime());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut up = [0; 3];
