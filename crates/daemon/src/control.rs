@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nicety_vfio_user::{Accepted, ListenError, Listener};
+use nicety_socket::{Accepted, ListenError, Listener};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

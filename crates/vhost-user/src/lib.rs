@@ -19,7 +19,6 @@
 
 mod bell;
 pub mod frontend;
-mod listener;
 mod memory;
 mod port;
 mod protocol;
@@ -27,7 +26,7 @@ mod session;
 mod wire;
 
 pub use bell::Bell;
-pub use listener::{Accepted, ListenError, Listener, MAX_PATH, PeerCredentials};
+pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
 pub use port::{Kick, Port};
 pub use protocol::{ProtocolFeatures, Request};
 pub use session::{Closer, Ended, Refusal, Session};

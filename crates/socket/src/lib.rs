@@ -1,5 +1,7 @@
-//! The socket in the file system: made for its owner alone, guarded against a second server, removed at the end
-//! (vfio-user.rst, "Authentication": access is governed by the socket file).
+//! A UNIX socket in the file system at which one peer is served at a time: made for its owner alone, guarded against a
+//! second server, removed at the end. Access is governed by the socket file, and by nothing else (vfio-user.rst,
+//! "Authentication", says so; the other protocols that are spoken over such a socket say nothing).
+#![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with, sockopt,
 };
+use rustix::process::{Uid, geteuid};
 
 /// Longest path of a socket in bytes (`sun_path` of unix(7), less its NUL).
 pub const MAX_PATH: usize = 107;
@@ -69,7 +72,7 @@ pub struct PeerCredentials {
 pub enum Accepted {
     /// Nobody.
     Nobody,
-    /// A client: give the socket to [`crate::Session::new`].
+    /// A client, on a socket that does not block.
     Client(OwnedFd, Option<PeerCredentials>),
     /// Someone else while a client is there; the connection has been closed. Worth a line in the log.
     Refused(Option<PeerCredentials>),
@@ -91,17 +94,25 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Makes the socket. A socket of ours that nobody serves any more is replaced; nothing else is removed.
+    /// Makes the socket, of bytes. A socket of ours that nobody serves any more is replaced; nothing else is removed.
     pub fn bind(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
-        let path = path.as_ref();
+        Self::bind_kind(path.as_ref(), SocketType::STREAM, geteuid())
+    }
+
+    /// As [`Listener::bind`], a socket of whole messages.
+    pub fn bind_messages(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
+        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid())
+    }
+
+    fn bind_kind(path: &Path, kind: SocketType, us: Uid) -> Result<Listener, ListenError> {
         let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
         let length = path.as_os_str().len();
         if length > MAX_PATH {
             return Err(ListenError::PathTooLong { path: path.to_owned(), length });
         }
         let address = SocketAddrUnix::new(path).map_err(failed("name"))?;
-        make_way(path, &address)?;
-        let socket = stream_socket().map_err(failed("create"))?;
+        make_way(path, &address, kind, us)?;
+        let socket = socket(kind).map_err(failed("create"))?;
         // The file takes the socket's own mode, so that it is never open to others, not even before a chmod.
         fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("protect"))?;
         bind(&socket, &address).map_err(|errno| match errno {
@@ -146,12 +157,12 @@ impl Drop for Listener {
     }
 }
 
-fn stream_socket() -> Result<OwnedFd, Errno> {
-    socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+fn socket(kind: SocketType) -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
 /// Removes a socket of ours that nobody serves; an error if anything else is there.
-fn make_way(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
+fn make_way(path: &Path, address: &SocketAddrUnix, kind: SocketType, us: Uid) -> Result<(), ListenError> {
     let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
     let stat = match lstat(path) {
         Ok(stat) => stat,
@@ -161,19 +172,37 @@ fn make_way(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
         return Err(ListenError::NotASocket(path.to_owned()));
     }
-    let probe = stream_socket().map_err(failed("create"))?;
+    let probe = socket(kind).map_err(failed("create"))?;
     match connect(&probe, address) {
         Err(Errno::CONNREFUSED) => {}
-        // AGAIN: its queue is full, so somebody has it.
-        Ok(()) | Err(Errno::AGAIN) => return Err(ListenError::InUse(path.to_owned())),
+        // AGAIN: its queue is full, so somebody has it. PROTOTYPE: somebody has it as a socket of another kind.
+        Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => return Err(ListenError::InUse(path.to_owned())),
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(failed("try")(errno)),
     }
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
+    if stat.st_uid != us.as_raw() {
         return Err(ListenError::NotOurs { path: path.to_owned(), uid: stat.st_uid });
     }
     match unlink(path) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(failed("remove the stale")(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_another_user_left_behind_is_named_and_left_to_him() {
+        let path = std::env::temp_dir().join(format!("nicety-socket-{}", std::process::id()));
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        // Who it belongs to is told from who we are: not even root would have to be another user for this.
+        let us = geteuid().as_raw();
+        let error = Listener::bind_kind(&path, SocketType::STREAM, Uid::from_raw(us + 1)).unwrap_err();
+        assert!(matches!(error, ListenError::NotOurs { uid, .. } if uid == us), "{error}");
+        assert!(error.to_string().ends_with(&format!("is a socket of user {us} that nobody serves: remove it")));
+        assert!(path.exists());
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -1,0 +1,117 @@
+//! The socket in the file system.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nicety_socket::{Accepted, ListenError, Listener};
+
+/// A directory of the test's own, removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("nicety-listener-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Place(path)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("vm.sock")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_socket_is_its_owners_alone_and_goes_when_the_listener_goes() {
+    let place = Place::new();
+    let listener = Listener::bind(place.socket()).unwrap();
+    assert_eq!(std::fs::metadata(listener.path()).unwrap().permissions().mode() & 0o777, 0o600);
+    drop(listener);
+    assert!(!place.socket().exists());
+}
+
+#[test]
+fn a_path_that_somebody_serves_is_left_to_him() {
+    let place = Place::new();
+    let first = Listener::bind(place.socket()).unwrap();
+    let error = Listener::bind(place.socket()).unwrap_err();
+    assert!(matches!(error, ListenError::InUse(_)));
+    assert!(error.to_string().ends_with("is served by another process: stop it or choose another path"));
+    assert!(place.socket().exists());
+    drop(first);
+}
+
+#[test]
+fn a_socket_that_nobody_serves_any_more_is_replaced() {
+    let place = Place::new();
+    drop(UnixListener::bind(place.socket()).unwrap());
+    let path = place.socket();
+    assert!(UnixStream::connect(&path).is_err());
+    let listener = Listener::bind(&path).unwrap();
+    drop(UnixStream::connect(&path).unwrap());
+    drop(listener);
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_is_not_a_socket_is_never_removed() {
+    let place = Place::new();
+    std::fs::write(place.socket(), "precious").unwrap();
+    assert!(matches!(Listener::bind(place.socket()), Err(ListenError::NotASocket(_))));
+    assert_eq!(std::fs::read(place.socket()).unwrap(), b"precious");
+    std::fs::remove_file(place.socket()).unwrap();
+    std::os::unix::fs::symlink(place.0.join("nowhere"), place.socket()).unwrap();
+    assert!(matches!(Listener::bind(place.socket()), Err(ListenError::NotASocket(_))));
+}
+
+#[test]
+fn a_listener_does_not_remove_the_socket_of_its_successor() {
+    let place = Place::new();
+    let first = Listener::bind(place.socket()).unwrap();
+    std::fs::remove_file(place.socket()).unwrap();
+    let second = Listener::bind(place.socket()).unwrap();
+    drop(first);
+    assert!(place.socket().exists());
+    drop(second);
+}
+
+#[test]
+fn a_path_that_does_not_fit_is_refused_with_its_length() {
+    let path = PathBuf::from(format!("/tmp/{}", "x".repeat(103)));
+    let error = Listener::bind(&path).unwrap_err();
+    assert!(matches!(error, ListenError::PathTooLong { length: 108, .. }), "{error}");
+    assert!(error.to_string().contains("has 108 bytes; the system's limit is 107"));
+}
+
+#[test]
+fn one_client_is_taken_with_its_name_and_the_others_are_refused_while_it_is_there() {
+    let place = Place::new();
+    let listener = Listener::bind(place.socket()).unwrap();
+    assert!(matches!(listener.accept(false), Ok(Accepted::Nobody)));
+    let _first = UnixStream::connect(place.socket()).unwrap();
+    let Accepted::Client(_socket, Some(peer)) = listener.accept(false).unwrap() else { panic!("a client") };
+    assert_eq!(peer.pid, std::process::id() as i32);
+    let mut second = UnixStream::connect(place.socket()).unwrap();
+    assert!(matches!(listener.accept(true), Ok(Accepted::Refused(Some(_)))));
+    assert_eq!(std::io::Read::read(&mut second, &mut [0]).unwrap(), 0, "it is hung up on");
+}
+
+#[test]
+fn a_socket_of_messages_keeps_to_the_same_rules() {
+    let place = Place::new();
+    let listener = Listener::bind_messages(place.socket()).unwrap();
+    assert_eq!(std::fs::metadata(place.socket()).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(matches!(Listener::bind_messages(place.socket()), Err(ListenError::InUse(_))));
+    assert!(matches!(Listener::bind(place.socket()), Err(ListenError::InUse(_))), "whatever it is a socket of");
+    drop(listener);
+    assert!(!place.socket().exists());
+}
