@@ -79,6 +79,13 @@ pub enum UplinkKind {
         /// Its path.
         socket: PathBuf,
     },
+    /// A stream socket to a QEMU, or to another switch.
+    Stream {
+        /// Its path.
+        socket: PathBuf,
+        /// Which end is this.
+        role: Role,
+    },
     /// Whatever leaves is written to a capture file.
     Capture {
         /// The file.
@@ -86,6 +93,16 @@ pub enum UplinkKind {
     },
     /// Whatever leaves is gone.
     Null,
+}
+
+/// Which end of a stream an uplink is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// The peer comes to us.
+    #[default]
+    Listen,
+    /// The peer listens; if it does not, it is tried again.
+    Connect,
 }
 
 /// `[daemon]`.

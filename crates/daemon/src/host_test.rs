@@ -276,6 +276,21 @@ fn an_uplink_has_the_keys_of_its_kind() {
 }
 
 #[test]
+fn a_stream_listens_unless_it_is_to_connect() {
+    let uplink = |text: &str| parse(&format!("{PORT}[uplink]\nkind = \"stream\"\nsocket = \"up.sock\"\n{text}"));
+    let kind = |role| UplinkKind::Stream { socket: "/etc/nicety/up.sock".into(), role };
+    assert_eq!(uplink("").unwrap().uplink.unwrap().kind, kind(Role::Listen));
+    assert_eq!(uplink("role = \"listen\"").unwrap().uplink.unwrap().kind, kind(Role::Listen));
+    assert_eq!(uplink("role = \"connect\"").unwrap().uplink.unwrap().kind, kind(Role::Connect));
+    let said = error(&format!("{PORT}[uplink]\nkind = \"stream\"\nsocket = \"up.sock\"\nrole = \"conect\""));
+    assert!(said.starts_with("9: uplink.role: \"conect\" is not known; did you mean \"connect\"?"), "{said}");
+    let said = error(&format!("{PORT}[uplink]\nkind = \"stream\""));
+    assert!(said.starts_with("6: uplink.socket: it is missing"), "{said}");
+    let said = error(&format!("{PORT}[uplink]\nkind = \"pair\"\nsocket = \"up.sock\"\nrole = \"connect\""));
+    assert!(said.starts_with("9: uplink.role: it does not belong to this kind"), "{said}");
+}
+
+#[test]
 fn a_file_without_ports_is_told_to_have_one() {
     assert_eq!(error(""), "1: port: there is no port: write a [[port]] for each virtual adapter");
 }

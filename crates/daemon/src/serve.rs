@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use nicety_adapter::Uplink;
 use nicety_switch::Limits;
-use nicety_uplink::{Capture, CaptureError, CaptureOptions, Null, Paced, Pair, PairError, Rate, Tap, TapError};
+use nicety_uplink::{
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Rate, SocketError, Stream, Tap, TapError,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::info;
 
 use crate::daemon::{Daemon, PortSpec, StartError};
-use crate::host::{Doorbells, Host, PortConfig, RomFileError, UplinkConfig, UplinkKind};
+use crate::host::{Doorbells, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
 
 /// Why serving ended before it had begun.
 #[derive(Debug, thiserror::Error)]
@@ -30,9 +32,9 @@ pub enum ServeError {
     /// A tap.
     #[error("the uplink: {0}")]
     Tap(#[from] TapError),
-    /// A pair.
+    /// A pair, or a stream.
     #[error("the uplink: {0}")]
-    Pair(#[from] PairError),
+    Socket(#[from] SocketError),
     /// A capture.
     #[error("the uplink: {0}")]
     Capture(#[from] CaptureError),
@@ -68,6 +70,13 @@ fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<(String, Box<dyn Upl
     Ok(match &config.kind {
         UplinkKind::Tap { name } => (name.clone(), paced(Tap::open(name)?, config.rate)?),
         UplinkKind::Pair { socket } => ("pair".to_owned(), paced(Pair::listen(socket)?, config.rate)?),
+        UplinkKind::Stream { socket, role } => {
+            let stream = match role {
+                Role::Listen => Stream::listen(socket)?,
+                Role::Connect => Stream::connect(socket)?,
+            };
+            ("stream".to_owned(), paced(stream, config.rate)?)
+        }
         UplinkKind::Capture { file } => {
             let options = CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None };
             ("capture".to_owned(), paced(Capture::create(file, &options)?, config.rate)?)

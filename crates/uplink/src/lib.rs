@@ -2,6 +2,7 @@
 //!
 //! - [`Tap`]: the host's own network stack, through a tap interface; TSO packets pass whole both ways.
 //! - [`Pair`]: another daemon, or a program, over a socket; TSO packets pass whole both ways.
+//! - [`Stream`]: a QEMU whose network back end is `-netdev stream`, or another daemon, frame by frame.
 //! - [`Capture`]: a pcapng file of what leaves the switch, as the wire would see it.
 //! - [`Null`]: swallows everything, and counts.
 //! - [`Paced`]: any of them with a token bucket each way; [`Rate`] is how a person writes its speed.
@@ -11,7 +12,8 @@
 //! budget. An uplink is counted like a guest at its port: what comes in from the world is `sent`, what goes out to it
 //! is `received`.
 //!
-//! `unsafe` lives in `system.rs`: ioctls of the tap driver, and the two calls that move many messages at once.
+//! `unsafe` lives in `system.rs`: ioctls of the tap driver, and the three calls that move
+//! messages.
 #![deny(unsafe_code)]
 
 mod buffers;
@@ -25,6 +27,8 @@ mod paced;
 mod pair;
 mod pcapng;
 mod rate;
+mod socket;
+mod stream;
 mod system;
 mod tap;
 mod virtio_header;
@@ -34,7 +38,9 @@ pub use capture::{Capture, CaptureError, CaptureOptions};
 pub use faulty::{Faults, Faulty};
 pub use null::Null;
 pub use paced::Paced;
-pub use pair::{Pair, PairError, Parting};
+pub use pair::{Pair, Parting};
 pub use pcapng::Direction;
 pub use rate::{Rate, RateError};
+pub use socket::SocketError;
+pub use stream::{Severed, Stream};
 pub use tap::{Tap, TapError};

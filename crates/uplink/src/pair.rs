@@ -9,17 +9,17 @@ mod leaving;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Reason, Time, Uplink};
-use nicety_memory::{MapError, Span};
-use rustix::fs::{FileType, Mode};
+use nicety_memory::Span;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{SocketType, sockopt};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::message::{self, HEADER_BYTES, NotHello};
+use crate::socket::{self, Listener, SocketError, watching};
 use crate::system::{self, MESSAGES, Received};
 use crate::watch::{Watch, writable};
 
@@ -33,33 +33,6 @@ const LEAVING_BYTES: u32 = 256 << 10;
 const SOCKET_BYTES: usize = 1 << 20;
 /// How many bytes one receiving call should bring, about.
 const RECEIVE_BYTES: u32 = 64 << 10;
-
-/// Why a pair could not be made, and what to do about it; or why it lost its peer.
-#[derive(Debug, thiserror::Error)]
-pub enum PairError {
-    /// Another process listens there.
-    #[error("{} is in use: another process listens there; stop it, or choose another path", .0.display())]
-    InUse(PathBuf),
-    /// Something else than a socket is there; it is left alone.
-    #[error("{} exists and is not a socket: remove it, or choose another path", .0.display())]
-    NotASocket(PathBuf),
-    /// Nobody listens there.
-    #[error("nobody listens at {}: start the other end first", .0.display())]
-    Nobody(PathBuf),
-    /// The operating system's reasons.
-    #[error("{doing} {}: {source}", path.display())]
-    Os {
-        /// What was tried.
-        doing: &'static str,
-        /// With what.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
-    /// No memory for its buffers.
-    #[error(transparent)]
-    Memory(#[from] MapError),
-}
 
 /// Why a peer was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,18 +54,6 @@ impl fmt::Display for Parting {
             }
             Self::Foreign => f.write_str("the peer is no end of a pair: it did not begin with a hello"),
         }
-    }
-}
-
-#[derive(Debug)]
-struct Listener {
-    fd: OwnedFd,
-    path: PathBuf,
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _somebody_removed_it = rustix::fs::unlink(&self.path);
     }
 }
 
@@ -122,57 +83,24 @@ pub struct Pair {
 
 impl Pair {
     /// Both ends of a new pair.
-    pub fn connected() -> Result<(Self, Self), PairError> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(os("making a socket pair", Path::new("")))?;
+    pub fn connected() -> Result<(Self, Self), SocketError> {
+        let (one, other) = socket::pair(SocketType::SEQPACKET)?;
         Ok((Self::over(one)?, Self::over(other)?))
     }
 
     /// An end that waits at `path` for a peer, and for the next one when it has gone. A socket that nobody listens at
     /// any more is replaced.
-    pub fn listen(path: impl AsRef<Path>) -> Result<Self, PairError> {
-        let path = path.as_ref();
-        let address = SocketAddrUnix::new(path).map_err(os("listening at", path))?;
-        let fd = socket(path)?;
-        // The file takes the socket's own mode: it is the owner's alone from its first moment.
-        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(os("protecting the socket", path))?;
-        match rustix::net::bind(&fd, &address) {
-            Err(Errno::ADDRINUSE) => {
-                let found = rustix::fs::lstat(path).map_err(os("looking at", path))?;
-                if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
-                    return Err(PairError::NotASocket(path.to_owned()));
-                }
-                match rustix::net::connect(&socket(path)?, &address) {
-                    Err(Errno::CONNREFUSED) => {}
-                    _ => return Err(PairError::InUse(path.to_owned())),
-                }
-                rustix::fs::unlink(path).map_err(os("removing the old socket", path))?;
-                rustix::net::bind(&fd, &address)
-            }
-            other => other,
-        }
-        .map_err(os("listening at", path))?;
-        let listener = Listener { fd, path: path.to_owned() };
-        rustix::net::listen(&listener.fd, 1).map_err(os("listening at", path))?;
+    pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
+        let listener = Listener::bind(path.as_ref(), SocketType::SEQPACKET)?;
         let mut this = Self::alone()?;
-        this.watch.add(&listener.fd).map_err(watching)?;
+        this.watch.add(&listener).map_err(watching)?;
         this.listener = Some(listener);
         Ok(this)
     }
 
     /// An end that joins the one that listens at `path`.
-    pub fn connect(path: impl AsRef<Path>) -> Result<Self, PairError> {
-        let path = path.as_ref();
-        let address = SocketAddrUnix::new(path).map_err(os("connecting to", path))?;
-        let fd = socket(path)?;
-        rustix::net::connect(&fd, &address).map_err(|error| match error {
-            Errno::NOENT | Errno::CONNREFUSED => PairError::Nobody(path.to_owned()),
-            // Its queue is full: it has a peer already, and another one waits.
-            Errno::AGAIN => PairError::InUse(path.to_owned()),
-            error => os("connecting to", path)(error),
-        })?;
-        Self::over(fd)
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
+        Self::over(socket::connect(path.as_ref(), SocketType::SEQPACKET)?)
     }
 
     /// Whether a peer is there that has said hello.
@@ -185,13 +113,13 @@ impl Pair {
         self.parting
     }
 
-    fn over(fd: OwnedFd) -> Result<Self, PairError> {
+    fn over(fd: OwnedFd) -> Result<Self, SocketError> {
         let mut this = Self::alone()?;
         this.join(fd).map_err(watching)?;
         Ok(this)
     }
 
-    fn alone() -> Result<Self, PairError> {
+    fn alone() -> Result<Self, SocketError> {
         Ok(Self {
             peer: None,
             greeted: false,
@@ -217,7 +145,7 @@ impl Pair {
         rustix::net::send(&fd, &message::hello(), flags)?;
         self.watch.add(&fd)?;
         if let Some(listener) = &self.listener {
-            self.watch.remove(&listener.fd);
+            self.watch.remove(listener);
         }
         self.peer = Some(fd);
         self.greeted = false;
@@ -230,7 +158,7 @@ impl Pair {
         self.parting = Some(why);
         self.full = false;
         if let Some(listener) = &self.listener {
-            let _nobody_can_join_then = self.watch.add(&listener.fd);
+            let _nobody_can_join_then = self.watch.add(listener);
         }
     }
 
@@ -240,8 +168,7 @@ impl Pair {
             return;
         }
         let Some(listener) = &self.listener else { return };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        if let Ok(fd) = rustix::net::accept_with(&listener.fd, flags) {
+        if let Some(fd) = listener.accept() {
             let _it_has_gone_again = self.join(fd);
         }
     }
@@ -323,20 +250,6 @@ impl Pair {
         draft.finish(offload, u64::from(slot));
         Ok(())
     }
-}
-
-fn socket(path: &Path) -> Result<OwnedFd, PairError> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(os("making a socket for", path))
-}
-
-fn os(doing: &'static str, path: &Path) -> impl Fn(Errno) -> PairError {
-    move |error| PairError::Os { doing, path: path.to_owned(), source: error.into() }
-}
-
-fn watching(source: io::Error) -> PairError {
-    PairError::Os { doing: "watching a socket", path: PathBuf::new(), source }
 }
 
 impl Uplink for Pair {

@@ -1,5 +1,5 @@
 //! The calls that no safe wrapper offers: ioctls of Linux's tap driver (`Documentation/networking/tuntap.rst`,
-//! `include/uapi/linux/if_tun.h`), and `sendmmsg(2)` and `recvmmsg(2)` on private memory.
+//! `include/uapi/linux/if_tun.h`), and `send(2)`, `sendmmsg(2)` and `recvmmsg(2)` on private memory.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -85,6 +85,16 @@ fn headers(vectors: &mut Vectors) -> Headers {
         out.push(header);
     }
     out
+}
+
+/// Sends bytes over a stream, as many as go. Returns how many went.
+pub(crate) fn send_bytes(fd: BorrowedFd<'_>, map: &Map, span: Span) -> io::Result<u32> {
+    let bytes = map.bytes(span);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the address and length are those of bytes of `map`, which is borrowed for the call; the kernel only reads
+    // them, and no Rust reference to them exists.
+    let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.ptr_guard().as_ptr().cast(), bytes.len(), flags) };
+    u32::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 /// Sends one message per span, as many as go. Returns how many went; the error is the first one's.

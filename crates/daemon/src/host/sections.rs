@@ -14,7 +14,7 @@ use toml::de::DeTable;
 use super::errors::did_you_mean;
 use super::quantity::{Bytes, Seconds};
 use super::walk::{Found, Key, Kind, Section, Walk};
-use super::{DaemonConfig, Doorbells, Host, PortConfig, SwitchConfig, UplinkConfig, UplinkKind};
+use super::{DaemonConfig, Doorbells, Host, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
 
 /// Ports of one host file at most: the switch's, less the uplink.
 const PORTS_MOST: usize = nicety_switch::PORTS - 1;
@@ -51,12 +51,13 @@ static UPLINK: Kind = Kind {
     heading: "[uplink]",
     name: "uplink",
     keys: &[
-        Key { name: "kind", allowed: "\"tap\", \"pair\", \"capture\", \"null\" or \"none\"" },
+        Key { name: "kind", allowed: "\"tap\", \"pair\", \"stream\", \"capture\", \"null\" or \"none\"" },
         Key {
             name: "name",
             allowed: "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"",
         },
-        Key { name: "socket", allowed: "with kind = \"pair\": a path of at most 107 bytes" },
+        Key { name: "socket", allowed: "with kind = \"pair\" or \"stream\": a path of at most 107 bytes" },
+        Key { name: "role", allowed: "with kind = \"stream\": \"listen\" or \"connect\"" },
         Key { name: "file", allowed: "with kind = \"capture\": a path" },
         Key { name: "rate", allowed: "an amount per second, such as \"100Mbit/s\"; not with kind = \"none\"" },
     ],
@@ -146,14 +147,16 @@ fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
 enum UplinkWord {
     Tap,
     Pair,
+    Stream,
     Capture,
     Null,
     None,
 }
 
-const UPLINK_WORDS: [(&str, UplinkWord); 5] = [
+const UPLINK_WORDS: [(&str, UplinkWord); 6] = [
     ("tap", UplinkWord::Tap),
     ("pair", UplinkWord::Pair),
+    ("stream", UplinkWord::Stream),
     ("capture", UplinkWord::Capture),
     ("null", UplinkWord::Null),
     ("none", UplinkWord::None),
@@ -164,10 +167,17 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.missing(section, "kind");
     }
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
-    for (key, its) in [("name", UplinkWord::Tap), ("socket", UplinkWord::Pair), ("file", UplinkWord::Capture)] {
-        match walk.place(section, key) {
-            None if its == word => walk.missing(section, key),
-            Some(line) if its != word => walk.wrong(section, key, line, "it does not belong to this kind of uplink"),
+    // What each key belongs to, and whether it must be there.
+    let keys: [(&str, &[UplinkWord], bool); 4] = [
+        ("name", &[UplinkWord::Tap], true),
+        ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
+        ("role", &[UplinkWord::Stream], false),
+        ("file", &[UplinkWord::Capture], true),
+    ];
+    for (key, its, needed) in keys {
+        match (walk.place(section, key), its.contains(&word)) {
+            (None, true) if needed => walk.missing(section, key),
+            (Some(line), false) => walk.wrong(section, key, line, "it does not belong to this kind of uplink"),
             _ => {}
         }
     }
@@ -178,6 +188,11 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let kind = match word {
         UplinkWord::Tap => UplinkKind::Tap { name: interface(walk, section)? },
         UplinkWord::Pair => UplinkKind::Pair { socket: socket(walk, section, "socket", dir, seen)? },
+        UplinkWord::Stream => {
+            let role = walk.word(section, "role", &[("listen", Role::Listen), ("connect", Role::Connect)]);
+            let socket = socket(walk, section, "socket", dir, seen)?;
+            UplinkKind::Stream { socket, role: role.map_or(Role::Listen, |found| found.value) }
+        }
         UplinkWord::Capture => UplinkKind::Capture { file: file(walk, section, "file", dir)? },
         UplinkWord::Null => UplinkKind::Null,
         UplinkWord::None => return None,

@@ -5,4 +5,5 @@ mod common;
 mod faulty;
 mod paced;
 mod pair;
+mod stream;
 mod tap;

@@ -1,0 +1,132 @@
+//! The way into a stream's end: bytes are read into one buffer, and frames are the pieces of it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nicety_adapter::{Batch, Offload, PACKET_BYTES, Reason};
+use nicety_memory::{Map, MapError, Span, copy};
+use rustix::io::Errno;
+use vm_memory::{ReadVolatile, VolatileMemoryError};
+
+use super::PREFIX_BYTES;
+use crate::buffers::{Buffers, SLOT_BYTES};
+
+/// How many bytes one receiving call asks for.
+const READ_BYTES: u32 = 64 << 10;
+/// The longest frame that QEMU takes from a peer (`NET_BUFSIZE` of its `include/net/net.h`: 4096 + 65536).
+const QEMU_MOST: u32 = 4096 + 65536;
+
+/// What comes next in the stream.
+#[derive(Debug)]
+pub(super) enum Next {
+    Frame(Span),
+    /// A frame that the switch does not carry; the next one begins behind it.
+    Dropped(Reason),
+    /// No length: nothing that follows is to be trusted.
+    Foreign(u32),
+    /// Half of something: more bytes are needed.
+    More,
+}
+
+/// Bytes `[start, end)` of the buffer have arrived, and are still to be looked at.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    buffers: Buffers,
+    start: u32,
+    end: u32,
+    /// Bytes of a frame that is dropped which are still to come.
+    skip: u32,
+    /// Where a half frame rests while it moves to the buffer's beginning.
+    half: Buffers,
+}
+
+impl Arriving {
+    pub(super) fn new() -> Result<Self, MapError> {
+        let (buffers, half) = (Buffers::new(READ_BYTES + SLOT_BYTES)?, Buffers::new(SLOT_BYTES)?);
+        Ok(Self { buffers, start: 0, end: 0, skip: 0, half })
+    }
+
+    pub(super) fn map(&self) -> &Arc<Map> {
+        self.buffers.map()
+    }
+
+    /// Whether a batch still points into it.
+    pub(super) fn held(&self) -> bool {
+        self.buffers.held()
+    }
+
+    /// Drops a peer's half frame, when it has gone.
+    pub(super) fn forget(&mut self) {
+        (self.start, self.end, self.skip) = (0, 0, 0);
+    }
+
+    pub(super) fn next(&mut self) -> Next {
+        let passed = self.skip.min(self.end - self.start);
+        self.start += passed;
+        self.skip -= passed;
+        let have = self.end - self.start;
+        if self.skip > 0 || have < PREFIX_BYTES {
+            return Next::More;
+        }
+        let mut prefix = [0; PREFIX_BYTES as usize];
+        self.buffers.map().read_span(self.buffers.span(self.start, PREFIX_BYTES), &mut prefix);
+        let len = u32::from_be_bytes(prefix);
+        if len > QEMU_MOST {
+            return Next::Foreign(len);
+        }
+        if len > PACKET_BYTES {
+            self.start += PREFIX_BYTES;
+            self.skip = len;
+            return Next::Dropped(Reason::TooLong);
+        }
+        if have - PREFIX_BYTES < len {
+            return Next::More;
+        }
+        let span = self.buffers.span(self.start + PREFIX_BYTES, len);
+        self.start += PREFIX_BYTES + len;
+        if len < 14 { Next::Dropped(Reason::TooShort) } else { Next::Frame(span) }
+    }
+
+    /// Reads what is there, behind what is half there: true if nothing more is there now. `None`: first the frames that
+    /// were lent must come back (`free` is false), so that the half frame can move. An error: the peer has gone.
+    pub(super) fn read(&mut self, peer: &OwnedFd, free: bool) -> Result<Option<bool>, Errno> {
+        if free && self.buffers.len() - self.end < READ_BYTES {
+            let left = self.end - self.start;
+            copy(self.buffers.map(), self.buffers.span(self.start, left), self.half.map(), self.half.span(0, left));
+            copy(self.half.map(), self.half.span(0, left), self.buffers.map(), self.buffers.span(0, left));
+            (self.start, self.end) = (0, left);
+        }
+        let room = (self.buffers.len() - self.end).min(READ_BYTES);
+        if room < READ_BYTES / 2 {
+            return Ok(None);
+        }
+        let mut bytes = self.buffers.map().bytes(self.buffers.span(self.end, room));
+        match (&*peer).read_volatile(&mut bytes) {
+            Ok(0) => Err(Errno::PIPE),
+            Ok(read) => {
+                let read = u32::try_from(read).unwrap_or(room).min(room);
+                self.end += read;
+                Ok(Some(read < room))
+            }
+            Err(error) => match errno(&error) {
+                Errno::AGAIN | Errno::INTR => Ok(Some(true)),
+                error => Err(error),
+            },
+        }
+    }
+}
+
+fn errno(error: &VolatileMemoryError) -> Errno {
+    match error {
+        VolatileMemoryError::IOError(error) => Errno::from_io_error(error).unwrap_or(Errno::IO),
+        _ => Errno::IO,
+    }
+}
+
+/// Puts a frame into a batch.
+pub(super) fn draft(span: Span, batch: &mut Batch) -> Result<(), Reason> {
+    let mut draft = batch.draft(0).ok_or(Reason::BufferFull)?;
+    draft.push_span(span).map_err(|_| Reason::TooLong)?;
+    draft.finish(Offload::default(), 0);
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! The way out of a stream: frames are written one behind the other into one buffer, and sent by one call. What the
+//! socket does not take stays in the buffer, and nothing new is taken until it has gone: a frame that was begun is ended.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use nicety_adapter::{Counters, Delivery, Frames, PACKET_BYTES, Packet, Piece, Reason, Scratch, Unfolded, Wants};
+use nicety_memory::MapError;
+use rustix::io::Errno;
+
+use super::{PREFIX_BYTES, Severed, Stream};
+use crate::buffers::Buffers;
+use crate::egress::{self, Put, Sink};
+use crate::system;
+
+/// Bytes that are written ahead of one call that sends them.
+const LEAVING_BYTES: u32 = 256 << 10;
+/// The shortest frame of Ethernet, without its check sequence (IEEE 802.3 section 4.4.2).
+const FRAME_LEAST: u32 = 60;
+
+/// Bytes `[sent, end)` of the buffer are still to be sent.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    buffers: Buffers,
+    sent: u32,
+    end: u32,
+}
+
+impl Leaving {
+    pub(super) fn new() -> Result<Self, MapError> {
+        Ok(Self { buffers: Buffers::new(LEAVING_BYTES)?, sent: 0, end: 0 })
+    }
+
+    /// Drops what a peer that has gone did not read, as its socket did.
+    pub(super) fn forget(&mut self) {
+        (self.sent, self.end) = (0, 0);
+    }
+
+    /// Sends what is written. True if all of it went, false if the socket is full.
+    pub(super) fn send(&mut self, peer: &OwnedFd) -> Result<bool, Errno> {
+        while self.sent < self.end {
+            let span = self.buffers.span(self.sent, self.end - self.sent);
+            match system::send_bytes(peer.as_fd(), self.buffers.map(), span) {
+                Ok(sent) => self.sent += sent,
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::AGAIN | Errno::INTR) => return Ok(false),
+                    error => return Err(error.unwrap_or(Errno::IO)),
+                },
+            }
+        }
+        self.forget();
+        Ok(true)
+    }
+
+    fn room(&self) -> u32 {
+        self.buffers.len() - self.end
+    }
+
+    /// Writes a piece behind its length.
+    fn write(&mut self, piece: &mut Piece<'_>) {
+        let (at, len) = (self.end, piece.len());
+        let padded = len.max(FRAME_LEAST);
+        piece.write(self.buffers.map(), &[self.buffers.span(at + PREFIX_BYTES, len)]);
+        self.buffers.map().write_span(self.buffers.span(at, PREFIX_BYTES), &padded.to_be_bytes());
+        if padded > len {
+            let pad = self.buffers.span(at + PREFIX_BYTES + len, padded - len);
+            self.buffers.map().write_span(pad, &[0; FRAME_LEAST as usize][..(padded - len) as usize]);
+        }
+        self.end = at + PREFIX_BYTES + padded;
+    }
+}
+
+/// Offers frames to the peer.
+pub(super) fn deliver(stream: &mut Stream, frames: &Frames<'_>, counters: &mut Counters) -> Delivery {
+    let mut delivery = Delivery::default();
+    let mut scratch = Scratch::new();
+    for (index, pick, packet) in frames.iter() {
+        if stream.full {
+            delivery.refuse(index);
+            continue;
+        }
+        if stream.peer.is_none() {
+            counters.receive_drop(Reason::LinkDown);
+            continue;
+        }
+        let unfolded = match Unfolded::new(frames, pick, stream.wants(packet)) {
+            Ok(unfolded) => unfolded,
+            Err(reason) => {
+                counters.receive_drop(reason);
+                continue;
+            }
+        };
+        // The first piece is the longest.
+        let most = taken_by(unfolded.len(0)).saturating_mul(unfolded.count());
+        if most > LEAVING_BYTES {
+            // Cut so small that it goes piece by piece, and is dropped where the socket is full.
+            let _the_stream_knows = egress::offer(index, &unfolded, &mut scratch, counters, stream, &mut delivery);
+            continue;
+        }
+        if most > stream.leaving.room() {
+            stream.flush();
+        }
+        if stream.full {
+            delivery.refuse(index);
+        } else if stream.peer.is_none() {
+            counters.receive_drop(Reason::LinkDown);
+        } else if unfolded.len(0) > PACKET_BYTES {
+            counters.receive_drop(Reason::TooLong);
+        } else {
+            for piece in 0..unfolded.count() {
+                if let Some(mut piece) = unfolded.piece(piece, &mut scratch) {
+                    stream.leaving.write(&mut piece);
+                }
+            }
+            counters.received(0, u64::from(packet.frames()), u64::from(packet.len()));
+        }
+    }
+    stream.flush();
+    delivery
+}
+
+/// What a frame takes in the buffer.
+fn taken_by(len: u32) -> u32 {
+    PREFIX_BYTES + len.max(FRAME_LEAST)
+}
+
+impl Stream {
+    /// Sends what is written. If the socket does not take all of it, the watch tells when there is room.
+    fn flush(&mut self) {
+        let Some(peer) = &self.peer else { return };
+        match self.leaving.send(peer) {
+            Ok(true) => {}
+            Ok(false) if self.watch.room(peer, true).is_ok() => self.full = true,
+            _ => self.part(Severed::Gone),
+        }
+    }
+}
+
+impl Sink for Stream {
+    fn wants(&self, _: &Packet) -> Wants {
+        Wants { frame_max: PACKET_BYTES, ..Wants::default() }
+    }
+
+    fn put(&mut self, piece: &mut Piece<'_>) -> Put {
+        if piece.len() > PACKET_BYTES {
+            return Put::Dropped(Reason::TooLong);
+        }
+        if taken_by(piece.len()) > self.leaving.room() {
+            self.flush();
+        }
+        if self.full {
+            Put::Full
+        } else if self.peer.is_none() {
+            Put::Dropped(Reason::LinkDown)
+        } else {
+            self.leaving.write(piece);
+            Put::Taken
+        }
+    }
+}
