@@ -29,4 +29,4 @@ pub use bell::Bell;
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
 pub use port::{Kick, Port};
 pub use protocol::{ProtocolFeatures, Request};
-pub use session::{Closer, Ended, Refusal, Session};
+pub use session::{Closer, Ended, PATIENCE, Refusal, Session};

@@ -20,6 +20,8 @@ pub(crate) enum WireError {
     Closed,
     #[error("the peer closed the connection within a message")]
     Cut,
+    #[error("the peer stopped within a message, or does not take its answer")]
+    Stalled,
     #[error("a message of {0} bytes; the longest known has {BODY_MOST}")]
     TooLong(u32),
     #[error("header flags {0:#x}: not version {VERSION} of the protocol")]
@@ -79,6 +81,7 @@ fn fill(socket: BorrowedFd<'_>, mut buffer: &mut [u8], fds: &mut Vec<OwnedFd>, m
         let read = match read {
             Err(Errno::INTR) => continue,
             Err(Errno::CONNRESET) => return Err(WireError::Closed),
+            Err(Errno::AGAIN) => return Err(WireError::Stalled),
             read => read?,
         };
         for message in control.drain() {
@@ -120,6 +123,7 @@ pub(crate) fn send(
         match sendmsg(socket, &[IoSlice::new(&bytes[at..])], &mut control, SendFlags::NOSIGNAL) {
             Ok(sent) => at += sent,
             Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(WireError::Stalled),
             Err(Errno::PIPE | Errno::CONNRESET) => return Err(WireError::Closed),
             Err(errno) => return Err(errno.into()),
         }

@@ -3,99 +3,34 @@
 //! A message that is refused is answered with a failure if it asked for an answer; if it did not, its sender cannot
 //! know, so the connection ends, and the reason is the session's result.
 
+mod ending;
 mod rings;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use nicety_memory::{Map, MapError};
+use nicety_memory::Map;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::memory::Region;
 use crate::port::{Kick, Port};
 use crate::protocol::{F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY, Request};
-use crate::wire::{self, Message, WireError};
+use crate::wire::{self, Message};
+pub use ending::{Ended, Refusal};
 use rings::Rings;
 
 /// Where the MTU stands in configuration space (virtio 1.2, 5.1.4), and its feature bit.
 const CONFIG_MTU_AT: u32 = 10;
 const FEATURE_MTU: u128 = 1 << 3;
 
-/// Why a message was refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// Its body is not what the specification says.
-    #[error("{0:?}: the body is not as specified")]
-    Body(Request),
-    /// It carried another number of descriptors than it should.
-    #[error("{request:?}: {found} descriptors came with it, not {wanted}")]
-    Descriptors {
-        /// The message.
-        request: Request,
-        /// Those that came.
-        found: usize,
-        /// Those that should have.
-        wanted: usize,
-    },
-    /// A descriptor that cannot be rung.
-    #[error("{request:?}: the descriptor is no eventfd, pipe or socket ({errno})")]
-    NoBell {
-        /// The message.
-        request: Request,
-        /// What the system says.
-        errno: rustix::io::Errno,
-    },
-    /// Features that are not offered, or changed while rings run.
-    #[error("features {0:#x} are not offered, or cannot be changed while rings run")]
-    Features(u64),
-    /// No such ring.
-    #[error("there is no ring {ring}; there are {rings}")]
-    Ring {
-        /// The number.
-        ring: u32,
-        /// How many there are.
-        rings: u16,
-    },
-    /// A ring that lies where it cannot.
-    #[error("ring {ring} cannot be started: {why}")]
-    Place {
-        /// The number.
-        ring: u16,
-        /// Why.
-        why: &'static str,
-    },
-    /// Memory that cannot be mapped.
-    #[error("guest memory: {0}")]
-    Memory(#[from] MapError),
-    /// More than this port is for.
-    #[error("an MTU of {asked} was asked for; this port's is {own}")]
-    Mtu {
-        /// By the front end.
-        asked: u64,
-        /// By the port.
-        own: u16,
-    },
-    /// Nothing that is served, or nothing that was agreed on.
-    #[error("request {0} is not served, or was not agreed on")]
-    Unknown(u32),
-}
-
-/// How a session ended.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Ended {
-    /// The front end closed its connection, between two messages.
-    #[error("the front end has gone")]
-    Gone,
-    /// What came was no message of this protocol, or the socket failed.
-    #[error("{0}")]
-    Wire(String),
-    /// A message was refused whose sender did not ask how it went.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-}
+/// How long a front end may take to send its first message, to go on with one that it has begun, and to take an answer.
+/// Between messages it may be silent for as long as it likes.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends a session from another thread.
 #[derive(Debug)]
@@ -142,6 +77,8 @@ impl Session {
     pub fn new(socket: OwnedFd, port: Arc<dyn Port>) -> Result<Self, std::io::Error> {
         let flags = fcntl_getfl(&socket)?;
         fcntl_setfl(&socket, flags - OFlags::NONBLOCK)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
         let mut count = 0;
         port.with(&mut |face, _| count = face.rings());
         let (protocol, features, status) = (ProtocolFeatures::default(), 0, 0);
@@ -154,12 +91,20 @@ impl Session {
     }
 
     /// Serves the connection until it ends; then the rings are stopped, the memory is let go and the port is told.
-    pub fn run(mut self) -> Ended {
+    pub fn run(self) -> Ended {
+        self.run_beside(None, || false)
+    }
+
+    /// As [`Session::run`]. Whenever the `door` becomes readable, because somebody else knocks there, `knocked` is called
+    /// to see to it; if it returns false, the door is not watched before the front end's next message.
+    pub fn run_beside(mut self, door: Option<BorrowedFd<'_>>, mut knocked: impl FnMut() -> bool) -> Ended {
         self.forget();
+        let mut first = Some(Instant::now() + PATIENCE);
         let ended = loop {
-            if let Err(ended) = self.turn() {
+            if let Err(ended) = self.wait(first, door, &mut knocked).and_then(|()| self.turn()) {
                 break ended;
             }
+            first = None;
         };
         // A closer may still hold the socket: the front end shall know all the same. It may have gone already.
         let _ = shutdown(&self.socket, Shutdown::Both);
@@ -173,9 +118,38 @@ impl Session {
         ended
     }
 
+    /// Until a message begins, or until `end`.
+    fn wait(
+        &self,
+        end: Option<Instant>,
+        door: Option<BorrowedFd<'_>>,
+        knocked: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Ended> {
+        let mut door = door;
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let timeout =
+                left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+            let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN)];
+            fds.extend(door.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(0) => return Err(Ended::Silent),
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(Ended::Wire(format!("waiting for a message: {errno}"))),
+            }
+            if !fds[0].revents().is_empty() {
+                return Ok(());
+            }
+            if !knocked() {
+                door = None;
+            }
+        }
+    }
+
     /// One message.
     fn turn(&mut self) -> Result<(), Ended> {
-        let message = Message::receive(self.socket.as_fd()).map_err(ended)?;
+        let message = Message::receive(self.socket.as_fd()).map_err(Ended::from)?;
         let (code, needs_reply) = (message.code, message.needs_reply());
         let served = self.serve(message);
         // Asked afterwards: Linux's own front end (arch/um/drivers/virtio_uml.c) wants a reply to the very message that agrees on
@@ -191,7 +165,7 @@ impl Session {
             }
             Err(refusal) => return Err(refusal.into()),
         };
-        wire::send(self.socket.as_fd(), answer.code, answer.flags, &answer.body, &[]).map_err(ended)
+        wire::send(self.socket.as_fd(), answer.code, answer.flags, &answer.body, &[]).map_err(Ended::from)
     }
 
     fn serve(&mut self, message: Message) -> Result<Answer, Refusal> {
@@ -362,13 +336,6 @@ impl Session {
             self.stop(ring);
             self.port.set_kick(ring, Kick::Stopped);
         }
-    }
-}
-
-fn ended(error: WireError) -> Ended {
-    match error {
-        WireError::Closed => Ended::Gone,
-        error => Ended::Wire(error.to_string()),
     }
 }
 

@@ -63,7 +63,9 @@ impl Rings {
         };
         let guest = |user| {
             let why = "its address lies in none of the memory regions";
-            self.memory.guest_address(user).ok_or(Refusal::Place { ring, why })
+            let shared = self.memory.map().regions() > 0;
+            let refused = if shared { Refusal::Place { ring, why } } else { Refusal::Unshared { ring } };
+            self.memory.guest_address(user).ok_or(refused)
         };
         let size = self.told.get(usize::from(ring)).map_or(0, |told| told.size);
         Ok(Some(RingPlace {

@@ -1,11 +1,11 @@
 //! Peers that send half a message, garbage, wrong descriptors, impossible memory.
 
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use nicety_memory::shared_file;
-use nicety_vhost_user::{Ended, Refusal};
+use nicety_vhost_user::{Ended, PATIENCE, Refusal, Session};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
@@ -103,6 +103,78 @@ fn the_message_that_agrees_on_replies_is_replied_to_if_it_asks() {
     let mut raw = Raw(stream);
     let offered = raw.asked(15, &[]);
     assert_eq!(raw.told(16, &offered, &[]), 0);
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
+
+/// It costs its seconds of patience once for all, in threads of their own.
+#[test]
+fn who_says_nothing_or_stops_within_a_message_or_takes_no_answer_is_sent_away_and_who_rests_between_messages_is_not() {
+    let (silent, _says_nothing) = serve(&TestPort::new(None));
+    let (stalled, mut half) = connected();
+    half.0.write_all(&[1, 0, 0, 0, 1]).unwrap();
+    let (deaf, mut asking) = connected();
+    let (rested, mut resting) = connected();
+    let asked = std::thread::spawn(move || {
+        let question = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
+        // Until the session waits for its answers to be taken, and this side for its questions; then it is hung up on.
+        while asking.0.write_all(&question).is_ok() {}
+    });
+    let begun = std::time::Instant::now();
+    assert!(matches!(silent.ended(), Ended::Silent));
+    assert!(matches!(stalled.ended(), Ended::Wire(why) if why.contains("stopped within a message")));
+    assert!(matches!(deaf.ended(), Ended::Wire(why) if why.contains("does not take its answer")));
+    assert!(begun.elapsed() >= PATIENCE - std::time::Duration::from_secs(1) && begun.elapsed() < PATIENCE * 4);
+    asked.join().unwrap();
+    assert_ne!(resting.asked(1, &[]), [0; 8], "it may be silent now");
+    drop(resting);
+    assert!(matches!(rested.ended(), Ended::Gone));
+}
+
+#[test]
+fn somebody_at_the_door_is_seen_to_while_a_front_end_is_served() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (door, mut knocker) = UnixStream::pair().unwrap();
+    let session = Session::new(OwnedFd::from(ours), TestPort::new(None)).unwrap();
+    let (knocked, heard) = std::sync::mpsc::channel();
+    let served = std::thread::spawn(move || {
+        let mut see = || (&door).read(&mut [0; 1]).is_ok_and(|_| knocked.send(()).is_ok());
+        session.run_beside(Some(door.as_fd()), &mut see)
+    });
+    let mut raw = Raw(theirs);
+    for _ in 0..3 {
+        raw.negotiate();
+        knocker.write_all(b"!").unwrap();
+        heard.recv_timeout(PATIENCE).expect("a knock is heard");
+    }
+    assert_ne!(raw.asked(1, &[]), [0; 8]);
+    drop(raw);
+    assert!(matches!(served.join().unwrap(), Ended::Gone));
+}
+
+#[test]
+fn the_longest_message_is_read_whole_and_one_byte_more_ends_the_session() {
+    // The longest body is that of GET_CONFIG with 4096 bytes and its header; of others nothing is asked with that much.
+    let longest = 4096 + 64;
+    let (served, mut raw) = connected();
+    assert_eq!(raw.told(3, &vec![7; longest], &[]), 0, "SET_OWNER has no body, and is not read for one");
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+    let (served, mut raw) = connected();
+    raw.send(3, 1, &vec![7; longest + 1], &[]);
+    assert!(matches!(served.ended(), Ended::Wire(why) if why.contains(&format!("a message of {} bytes", longest + 1))));
+}
+
+/// What QEMU 11 does with `share=off`, or with memory that is no file: it leaves the regions out.
+#[test]
+fn a_ring_of_a_front_end_that_shares_no_memory_is_refused_for_that_reason() {
+    let (served, mut raw) = connected();
+    let bell = EventFd::new(0).unwrap();
+    assert_eq!(raw.told(5, &pair(0, 0), &[]), 0);
+    assert_eq!(raw.told(8, &pair(1, 64), &[]), 0);
+    assert_eq!(raw.told(9, &addresses(1, USER), &[]), 0);
+    assert_eq!(raw.told(12, &1u64.to_ne_bytes(), &[bell.as_raw_fd()]), 1);
+    served.port.look(|inside| assert_eq!(inside.refused, ["ring 1 cannot be started: the front end shares no memory"]));
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
 }
