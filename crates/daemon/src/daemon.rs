@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -114,6 +115,7 @@ struct Running {
     spec: PortSpec,
     port: Arc<Port>,
     schedule: Arc<Schedule>,
+    blank: Arc<AtomicBool>,
     /// Ends the vhost-user listener when dropped.
     rings: Option<RingsServer>,
 }
@@ -131,6 +133,8 @@ pub struct PortView {
     pub state: State,
     /// Interrupt descriptors written.
     pub signals: u64,
+    /// Whether the memory that its VM shares had nothing in it when the driver began.
+    pub blank: bool,
 }
 
 #[derive(Debug)]
@@ -252,10 +256,11 @@ impl Daemon {
         if spec.mapped && !device.map_doorbells().map_err(memory)? {
             return Err(StartError::Doorbells { port: name, adapter: spec.entry.about.name });
         }
+        let blank = device.blank();
         let link = Link::Function { listener, device: Box::new(device), session: None };
         let service = Service { recorder, ..Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link) };
         self.join(&name, &port, service, &inbox)?;
-        Ok(Running { spec, port, schedule, rings: None })
+        Ok(Running { spec, port, schedule, blank, rings: None })
     }
 
     /// A port whose VM comes by vhost-user.
@@ -275,7 +280,7 @@ impl Daemon {
         let link = Link::Rings { kicks: Vec::new() };
         let service = Service { recorder, ..Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link) };
         self.join(&name, &port, service, &inbox)?;
-        Ok(Running { spec, port, schedule, rings: Some(rings) })
+        Ok(Running { spec, port, schedule, blank: Arc::default(), rings: Some(rings) })
     }
 
     fn join(&self, name: &str, port: &Arc<Port>, service: Service, inbox: &Inbox) -> Result<(), StartError> {
@@ -330,6 +335,7 @@ impl Daemon {
             id: port.id(),
             state: port.state(),
             signals: 0,
+            blank: false,
         });
         let mut views: Vec<PortView> = uplink.collect();
         views.extend(self.ports().values().map(|running| PortView {
@@ -338,6 +344,7 @@ impl Daemon {
             id: running.port.id(),
             state: running.port.state(),
             signals: running.schedule.written(),
+            blank: running.blank.load(Ordering::Relaxed),
         }));
         views
     }

@@ -1,6 +1,7 @@
 //! A port's adapter as the device behind a vfio-user session.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nicety_adapter::trace::{Event, IrqChange};
 use nicety_adapter::{Reset, Time};
@@ -45,6 +46,10 @@ pub struct PortDevice {
     spare: Option<(u32, RegionMapping)>,
     /// Whether its memory was looked at since the VM came.
     looked: bool,
+    /// What was found then: nothing.
+    blank: Arc<AtomicBool>,
+    /// Whether the operator knows that there is memory that is not shared.
+    told: bool,
     recorder: Option<Arc<Recorder>>,
 }
 
@@ -82,8 +87,15 @@ impl PortDevice {
             page: None,
             spare: None,
             looked: false,
+            blank: Arc::default(),
+            told: false,
             recorder: None,
         }
+    }
+
+    /// Whether the memory that its VM shares had nothing in it when the driver began: see [`crate::report::condition`].
+    pub fn blank(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.blank)
     }
 
     /// Notes what is done to it there from now on.
@@ -142,7 +154,8 @@ impl PortDevice {
     /// After a VM has gone: interrupts and doorbells are as new.
     pub fn renew(&mut self) {
         self.interrupts.reset();
-        self.looked = false;
+        (self.looked, self.told) = (false, false);
+        self.blank.store(false, Ordering::Relaxed);
         self.mode_changed();
         if let Some(page) = &mut self.page {
             if let Ok(window) = page.map.window(0, (page.seen.len() * 4) as u32, Rights::BOTH) {
@@ -173,6 +186,7 @@ impl PortDevice {
         }
         let mut bytes = vec![0; LOW_MEMORY];
         if self.map.read(0, &mut bytes).is_ok() && bytes.iter().all(|&byte| byte == 0) {
+            self.blank.store(true, Ordering::Relaxed);
             warn!(port = self.name, "its low memory reads as zeros; if no frame gets through, {SHARE_MEMORY}");
         }
     }
@@ -255,7 +269,9 @@ impl Device for PortDevice {
                 .map_err(MapError::from)
                 .and_then(|mapping| self.map.with(address, Arc::new(mapping), rights)),
             None => {
-                if address < RAM_BELOW && size >= RAM_BELOW && rights.write {
+                // QEMU takes it away and offers it again whenever the firmware moves a region.
+                if address < RAM_BELOW && size >= RAM_BELOW && rights.write && !std::mem::replace(&mut self.told, true)
+                {
                     warn!(port = self.name, "{size} bytes at {address:#x}: {SHARE_MEMORY}");
                 }
                 self.map.with_absent(address, size, rights)

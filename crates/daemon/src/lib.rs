@@ -5,6 +5,7 @@ pub mod attach;
 pub mod clock;
 pub mod control;
 pub mod daemon;
+pub mod descriptors;
 pub mod device;
 pub mod host;
 pub mod inbox;

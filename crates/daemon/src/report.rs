@@ -93,7 +93,11 @@ pub struct AddressReport {
 }
 
 /// How a port is, and the sentence that says it.
-pub fn condition(name: &str, state: &State, is_uplink: bool) -> (Condition, String) {
+///
+/// `blank`: the memory that its VM shares had nothing in it when the driver began, not even what the firmware had left. Then
+/// QEMU has mapped it privately (`share=off`), and what the driver writes is in pages that nobody else sees, unless a
+/// frame has come out of it all the same.
+pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Condition, String) {
     if is_uplink {
         return (Condition::Up, "the way out of the switch".to_owned());
     }
@@ -106,11 +110,15 @@ pub fn condition(name: &str, state: &State, is_uplink: bool) -> (Condition, Stri
             "the VMM has taken away memory that it had shared: restart the VM, and leave its memory file alone";
         return (Condition::Broken, sentence.to_owned());
     }
-    // A VM's ROMs and frame buffer have no file; its memory is more than all of them.
-    if state.absent_bytes > state.shared_bytes {
+    let sent = state.counters.transmitted().packets > 0;
+    // A VM's ROMs and frame buffer have no file; its memory is more than all of them. By vhost-user QEMU does not even tell
+    // of what it does not share: then a driver is up that has no memory.
+    let absent = state.absent_bytes > state.shared_bytes;
+    let nothing = state.shared_bytes == 0 && !state.features.is_empty();
+    if absent || nothing || (blank && !sent) {
         return (Condition::Broken, SHARE_MEMORY.to_owned());
     }
-    let carried = state.counters.transmitted().packets > 0 || state.counters.taken().packets > 0;
+    let carried = sent || state.counters.taken().packets > 0;
     if state.features.is_empty() && !carried {
         return (Condition::Attached, "a VM is attached; its driver has not started the adapter".to_owned());
     }
@@ -131,8 +139,8 @@ fn drops(counters: &[u64; Reason::ALL.len()]) -> BTreeMap<String, u64> {
 impl PortReport {
     /// A port, reported.
     pub fn of(view: &PortView) -> Self {
-        let PortView { spec, name, id: _, state, signals } = view;
-        let (condition, sentence) = condition(name, state, spec.is_none());
+        let PortView { spec, name, id: _, state, signals, blank } = view;
+        let (condition, sentence) = condition(name, state, *blank, spec.is_none());
         let counters = &state.counters;
         Self {
             name: name.clone(),

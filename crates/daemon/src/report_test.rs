@@ -19,7 +19,7 @@ fn state() -> State {
 
 #[test]
 fn a_port_says_how_it_is_and_what_to_do() {
-    let said = |state: &State| condition("vm1", state, false);
+    let said = |state: &State| condition("vm1", state, false, false);
     let (word, sentence) = said(&State { attached: false, ..state() });
     assert_eq!((word, sentence.contains("nicety attach vm1")), (Condition::Waiting, true));
     assert_eq!(said(&state()).0, Condition::Attached, "a frame buffer that has no file is no mistake");
@@ -32,7 +32,26 @@ fn a_port_says_how_it_is_and_what_to_do() {
     assert!(sentence.contains("share=on"));
     let (word, sentence) = said(&State { damaged: true, ..state() });
     assert_eq!((word, sentence.contains("restart the VM")), (Condition::Broken, true));
-    assert_eq!(condition("uplink", &state(), true).0, Condition::Up);
+    assert_eq!(condition("uplink", &state(), false, true).0, Condition::Up);
+}
+
+#[test]
+fn memory_that_is_shared_in_name_only_is_told_until_a_frame_proves_otherwise() {
+    let up = State { features: vec!["tso4"], ..state() };
+    let (word, sentence) = condition("vm1", &up, true, false);
+    assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");
+    let mut received = up.clone();
+    received.counters.received(0, 1, 60);
+    assert_eq!(condition("vm1", &received, true, false).0, Condition::Broken, "we write where it does not read");
+    let mut sent = up.clone();
+    sent.counters.sent(0, 1, 60);
+    assert_eq!(condition("vm1", &sent, true, false).0, Condition::Up);
+    // QEMU's vhost-user front end leaves out what is not shared: no memory at all, neither shared nor absent.
+    let none = State { shared_bytes: 0, absent_bytes: 0, ..up };
+    let (word, sentence) = condition("vm1", &none, false, false);
+    assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");
+    let waits = State { features: Vec::new(), ..none };
+    assert_eq!(condition("vm1", &waits, false, false).0, Condition::Attached, "no driver, no memory yet");
 }
 
 #[test]
@@ -53,7 +72,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         mapped: false,
         buffer_bytes: 1 << 20,
     };
-    let view = PortView { spec: Some(spec), name: "vm1".into(), id: PortId(1), state, signals: 4 };
+    let view = PortView { spec: Some(spec), name: "vm1".into(), id: PortId(1), state, signals: 4, blank: false };
     let report = PortReport::of(&view);
     assert_eq!(report.mac.as_deref(), Some("52:54:00:12:34:01"));
     assert_eq!(report.transmit, [QueueReport { queue: 1, packets: 1, frames: 45, bytes: 65_226 }]);

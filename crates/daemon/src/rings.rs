@@ -8,19 +8,22 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{Context, RingFace};
 use nicety_memory::Map;
 use nicety_plane::Port;
 use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, ListenError, Listener, Refusal, Session};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
+use crate::device::SHARE_MEMORY;
 use crate::inbox::{Inbox, Note};
 use crate::recorder::Recorder;
 use crate::shell::Signals;
+use crate::worker::DEAF;
 
 /// Why a vhost-user port could not start.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +53,13 @@ struct Stop {
 impl Stop {
     fn session(&self) -> MutexGuard<'_, Option<Closer>> {
         self.session.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Waits so long, or until it is asked.
+    fn pause(&self, time: Duration) {
+        let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        // Woken early by a signal, it only tries again early.
+        let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&timeout));
     }
 }
 
@@ -104,15 +114,31 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
         match listener.accept(false) {
             Ok(Accepted::Client(socket, peer)) => {
                 info!(port = served.name, pid = peer.map(|p| p.pid), "a front end has connected");
-                session(socket, served, stop);
+                session(socket, listener, served, stop);
             }
             Ok(_) => {}
-            Err(error) => warn!(port = served.name, "a connection was not accepted: {error}"),
+            Err(error) => {
+                warn!(port = served.name, "a connection was not accepted, the next try is in {DEAF:?}: {error}");
+                stop.pause(DEAF);
+            }
         }
     }
 }
 
-fn session(socket: OwnedFd, served: &Arc<Served>, stop: &Stop) {
+/// Sends away whoever comes while a front end is there. False if that cannot be done now.
+fn send_away(listener: &Listener, name: &str) -> bool {
+    match listener.accept(true) {
+        Ok(Accepted::Refused(peer)) => {
+            let pid = peer.map(|p| p.pid);
+            warn!(port = name, pid, "a second front end was refused: the port has one already");
+            true
+        }
+        Ok(_) => true,
+        Err(_) => false,
+    }
+}
+
+fn session(socket: OwnedFd, listener: &Listener, served: &Arc<Served>, stop: &Stop) {
     let port: Arc<dyn nicety_vhost_user::Port> = Arc::clone(served) as Arc<_>;
     let session = match Session::new(socket, port) {
         Ok(session) => session,
@@ -128,7 +154,7 @@ fn session(socket: OwnedFd, served: &Arc<Served>, stop: &Stop) {
     // From here on the session's end detaches it.
     served.port.attach();
     served.note(Event::Connect);
-    match session.run() {
+    match session.run_beside(Some(listener.as_fd()), || send_away(listener, &served.name)) {
         Ended::Gone => info!(port = served.name, "the front end has disconnected"),
         ended => warn!(port = served.name, "the front end is disconnected: {ended}"),
     }
@@ -184,7 +210,10 @@ impl nicety_vhost_user::Port for Served {
     }
 
     fn refused(&self, refusal: &Refusal) {
-        debug!(port = self.name, "a message was refused: {refusal}");
+        match refusal {
+            Refusal::Unshared { .. } => warn!(port = self.name, "{SHARE_MEMORY}"),
+            refusal => debug!(port = self.name, "a message was refused: {refusal}"),
+        }
     }
 
     fn disconnected(&self) {

@@ -46,6 +46,8 @@ pub struct Service {
     pub link: Link,
     /// Where what its guest does is noted, if it is.
     pub recorder: Option<Arc<Recorder>>,
+    /// Until when its socket is left alone.
+    pub(crate) deaf_until: Option<Time>,
     /// A flood under way, which must go on with the same turn.
     pub(crate) turn: Option<Box<Turn>>,
     /// Bytes that it may still cost before others have their turns.
@@ -55,7 +57,7 @@ pub struct Service {
 impl Service {
     /// A port that nobody has connected to yet.
     pub fn new(name: &str, port: Arc<Port>, schedule: Arc<Schedule>, link: Link) -> Self {
-        Self { name: name.to_owned(), port, schedule, link, recorder: None, turn: None, credit: 0 }
+        Self { name: name.to_owned(), port, schedule, link, recorder: None, deaf_until: None, turn: None, credit: 0 }
     }
 
     /// The descriptors to watch from the beginning.

@@ -4,31 +4,32 @@
 //! watches for a moment if that has paid (`vigil.rs`), then sleeps until something rings. Ports are served by deficit round-robin, charged with the bytes that their frames
 //! cost, replicas included, so that a port that floods pays for it with its own turns.
 
+mod connections;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{PortId, Time};
 use nicety_plane::{Plane, Turn};
-use nicety_vfio_user::{Accepted, Session, SessionError};
 use nicety_vhost_user::Bell;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::Timespec;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::service::{Link, Service};
 use crate::vigil::Vigil;
+pub use connections::DEAF;
+use connections::Why;
 
 /// What one round of the ring gives a port, in bytes.
 const QUANTUM: i64 = 128 << 10;
-/// How long a VMM that has connected may take to say which version it speaks.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How late the kernel may be with a timer.
 const TIMER_SLACK_NS: u64 = 1_000;
 /// Events taken from the kernel at once.
@@ -49,15 +50,6 @@ fn sleep(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, timeout: Option<Durati
     let timeout =
         timeout.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) });
     epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref())
-}
-
-/// Why a VM loses its adapter.
-enum Why {
-    Closed,
-    Removed,
-    Silent,
-    Damaged,
-    Broken(SessionError),
 }
 
 /// See the module's page.
@@ -223,6 +215,12 @@ impl Worker {
             return;
         }
         let Some(service) = self.services.get_mut(&id) else { return };
+        if service.deaf_until.is_some_and(|at| at <= now) {
+            service.deaf_until = None;
+            if let Some(fd) = service.descriptor() {
+                let _it_was_watched_before = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN);
+            }
+        }
         if let Link::Function { device, .. } = &mut service.link {
             device.scan_doorbells();
         }
@@ -318,100 +316,6 @@ impl Worker {
             SOCKET => self.socket(id),
             SESSION => self.session(id),
             kick => self.kick(id, (kick - KICK) as u16, flags),
-        }
-    }
-
-    fn socket(&mut self, id: PortId) {
-        let Some(service) = self.services.get_mut(&id) else { return };
-        match &mut service.link {
-            Link::Uplink(_) => {
-                service.port.ready();
-                self.enqueue(id);
-            }
-            Link::Function { listener, session, .. } => match listener.accept(session.is_some()) {
-                Ok(Accepted::Client(socket, peer)) => {
-                    let mut fresh = Box::new(Session::new(socket));
-                    fresh.limit_dma_maps(nicety_memory::MAX_REGIONS);
-                    let deadline = self.clock.now().after(HANDSHAKE);
-                    self.timers.push(Reverse((deadline, id)));
-                    let (session, _) = session.insert((fresh, deadline));
-                    let added = epoll::add(&self.epoll, session.as_fd(), token(id, SESSION), EventFlags::IN);
-                    info!(port = service.name, pid = peer.map(|p| p.pid), "a VMM has connected");
-                    if let Err(error) = added {
-                        warn!(port = service.name, "its connection cannot be watched: {error}");
-                    }
-                    service.port.attach();
-                    if let Some(recorder) = &service.recorder {
-                        recorder.note(Event::Connect);
-                    }
-                }
-                Ok(Accepted::Refused(peer)) => {
-                    let pid = peer.map(|p| p.pid);
-                    warn!(port = service.name, pid, "a second VMM was refused: the port has one already");
-                }
-                Ok(Accepted::Nobody) => {}
-                Err(error) => warn!(port = service.name, "a connection was not accepted: {error}"),
-            },
-            Link::Rings { .. } => {}
-        }
-    }
-
-    fn session(&mut self, id: PortId) {
-        self.settle_flood(id);
-        let Some(service) = self.services.get_mut(&id) else { return };
-        let Link::Function { device, session: Some((session, _)), .. } = &mut service.link else { return };
-        let had = (session.wants_read(), session.wants_write());
-        let result = loop {
-            match session.receive(device.as_mut()) {
-                Ok(progress) if progress.more && !session.wants_write() => {}
-                Ok(_) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-        };
-        if let Err(error) = result {
-            let closed = matches!(error, SessionError::Closed);
-            self.disconnect(id, if closed { Why::Closed } else { Why::Broken(error) });
-            return;
-        }
-        let wants = (session.wants_read(), session.wants_write());
-        if wants != had {
-            let mut flags = EventFlags::empty();
-            flags.set(EventFlags::IN, wants.0);
-            flags.set(EventFlags::OUT, wants.1);
-            let _its_session_is_watched = epoll::modify(&self.epoll, session.as_fd(), token(id, SESSION), flags);
-        }
-    }
-
-    /// The VM is gone, or must go: the port waits for the next one.
-    fn disconnect(&mut self, id: PortId, why: Why) {
-        let now = self.clock.now();
-        let Some(service) = self.services.get_mut(&id) else { return };
-        if let Link::Function { device, session, .. } = &mut service.link
-            && let Some((mut session, _)) = session.take()
-        {
-            match &why {
-                Why::Closed => info!(port = service.name, "the VMM has disconnected"),
-                Why::Removed => info!(port = service.name, "the VMM is disconnected: its port is closed"),
-                Why::Silent => warn!(port = service.name, "the VMM is disconnected: it said nothing for {HANDSHAKE:?}"),
-                Why::Damaged => warn!(
-                    port = service.name,
-                    "the VMM is disconnected: it took back memory that it had shared (was its memory file truncated?)"
-                ),
-                Why::Broken(error) => warn!(port = service.name, "the VMM is disconnected: {error}"),
-            }
-            debug!(port = service.name, counters = ?session.counters(), "its session");
-            session.disconnect(device.as_mut());
-            if let Some(recorder) = &service.recorder {
-                recorder.note(Event::Disconnect);
-            }
-            let _it_closes_anyway = epoll::delete(&self.epoll, session.as_fd());
-            service.port.detach(now);
-            device.renew();
-        } else if let Link::Rings { .. } = &service.link
-            && matches!(why, Why::Damaged)
-        {
-            warn!(port = service.name, "the front end took back memory that it had shared: its port is stopped");
-            service.port.detach(now);
         }
     }
 

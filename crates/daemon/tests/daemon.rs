@@ -111,6 +111,25 @@ fn a_second_vmm_on_one_port_is_refused_and_hurts_nobody(workers: usize) {
     assert_eq!(identity(&mut first), 0x100e_8086);
 }
 
+/// The next read finds the end of the connection.
+fn hung_up(mut stream: UnixStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0, "the end of the stream");
+}
+
+fn a_second_front_end_on_one_port_is_refused_at_once_and_hurts_nobody(workers: usize) {
+    let folder = Folder::new("second-front-end", workers);
+    let daemon = daemon(&folder, &[("vm1", "virtio-net")]);
+    let path = folder.path.join("vm1.sock");
+    // It never says a word: the session's patience is longer than this test.
+    let _first = UnixStream::connect(&path).unwrap();
+    until("the first front end", || attached(&daemon, "vm1"));
+    let begun = Instant::now();
+    hung_up(UnixStream::connect(&path).unwrap());
+    assert!(begun.elapsed() < nicety_vhost_user::PATIENCE, "it is not left to wait for the first one's end");
+    assert!(attached(&daemon, "vm1"));
+}
+
 fn sockets_are_the_owners_alone_and_gone_at_the_end(workers: usize) {
     let folder = Folder::new("mode", workers);
     let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "virtio-net")]);
@@ -191,17 +210,19 @@ fn one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone(workers: usi
 
 fn a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once(workers: usize) {
     let folder = Folder::new("silent", workers);
-    let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "e1000")]);
-    let mut silent = UnixStream::connect(folder.path.join("vm1.sock")).unwrap();
-    silent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "e1000"), ("vm3", "virtio-net")]);
+    let silent = UnixStream::connect(folder.path.join("vm1.sock")).unwrap();
+    let silent_front_end = UnixStream::connect(folder.path.join("vm3.sock")).unwrap();
     let mut nonsense = UnixStream::connect(folder.path.join("vm2.sock")).unwrap();
     std::io::Write::write_all(&mut nonsense, &[0xff; 64]).unwrap();
     let mut rest = Vec::new();
     let _closed_or_reset = nonsense.read_to_end(&mut rest);
     until("the port is free", || !attached(&daemon, "vm2"));
     let began = Instant::now();
-    assert_eq!(silent.read(&mut [0; 16]).unwrap(), 0, "the end of the stream");
+    hung_up(silent);
+    hung_up(silent_front_end);
     assert!(began.elapsed() < Duration::from_secs(30));
+    until("its port is free", || !attached(&daemon, "vm3"));
     let mut next = connect(&folder.path.join("vm1.sock"));
     assert_eq!(identity(&mut next), 0x100e_8086);
 }
@@ -232,6 +253,7 @@ macro_rules! with_one_worker_and_with_two {
 with_one_worker_and_with_two!(
     a_vmm_finds_its_adapter_leaves_and_the_next_one_finds_it_as_new,
     a_second_vmm_on_one_port_is_refused_and_hurts_nobody,
+    a_second_front_end_on_one_port_is_refused_at_once_and_hurts_nobody,
     sockets_are_the_owners_alone_and_gone_at_the_end,
     a_path_that_is_taken_or_too_long_or_no_socket_is_named_and_left_alone,
     a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does,

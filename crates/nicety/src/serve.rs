@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use nicety_daemon::control::{Control, Inspect};
 use nicety_daemon::daemon::Daemon;
+use nicety_daemon::descriptors;
 use nicety_daemon::host::{Host, UplinkKind};
 use nicety_daemon::report::{AddressReport, PortReport};
 use tracing::info;
@@ -42,6 +43,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         return output::print(&summary(&host));
     }
     log()?;
+    descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
     let soon = Arc::new(Soon::default());
     let socket = host.control(runtime_dir().as_deref());
     let control = Control::start(&socket, &host.path, Arc::clone(&soon) as Arc<dyn Inspect>);

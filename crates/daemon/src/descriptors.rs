@@ -1,0 +1,74 @@
+//! How many files the process may have open. A port needs a few for itself, and its VM brings some for each region of
+//! memory and each interrupt; the usual soft limit of 1024 is there for programs that use select(2), which this is not
+//! (getrlimit(2), RLIMIT_NOFILE).
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tracing::warn;
+
+/// Beside its ports: standard streams, log, uplink, control socket and its client.
+const OWN: u64 = 16;
+/// Each worker's.
+const WORKER: u64 = 2;
+/// Each port's before a VM has connected, at most: a socket, a thread's bell, two files of a mapped page.
+const PORT: u64 = 4;
+/// What a VM brings: QEMU a dozen regions of memory and an eventfd or two for each queue.
+const VM: u64 = 32;
+
+/// There cannot be as many ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{ports} ports need {least} open files, {ample} with a VM at each, and this process may have {limit}: raise the hard limit \
+     (`ulimit -Hn`; systemd: LimitNOFILE=), or serve fewer ports"
+)]
+pub struct TooFew {
+    ports: usize,
+    least: u64,
+    ample: u64,
+    limit: u64,
+}
+
+/// Raises the limit as far as this process may, and finds out whether that is enough for these ports. Says so if it is
+/// enough for the ports, but not for their VMs.
+pub fn provide(ports: usize, workers: usize) -> Result<(), TooFew> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err() {
+        // It stays as it is: what counts is whether that is enough.
+        return judge(ports, workers, current.unwrap_or(u64::MAX));
+    }
+    judge(ports, workers, maximum.unwrap_or(u64::MAX))
+}
+
+fn judge(ports: usize, workers: usize, limit: u64) -> Result<(), TooFew> {
+    let least = OWN + workers as u64 * WORKER + ports as u64 * PORT;
+    let ample = least + ports as u64 * VM;
+    if limit < least {
+        return Err(TooFew { ports, least, ample, limit });
+    }
+    if limit < ample {
+        warn!("{ports} ports with a VM at each may need {ample} open files, and this process may have {limit}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thousand_ports_need_more_than_a_thousand_files_and_the_sentence_says_how_to_get_them() {
+        assert_eq!(judge(1023, 1, 1 << 20), Ok(()));
+        assert_eq!(judge(1023, 1, 5000), Ok(()), "enough for the ports");
+        assert_eq!(judge(3, 1, 1024), Ok(()));
+        let said = judge(1023, 1, 1024).unwrap_err().to_string();
+        let start =
+            "1023 ports need 4110 open files, 36846 with a VM at each, and this process may have 1024: raise the hard";
+        assert!(said.starts_with(start), "{said}");
+    }
+
+    #[test]
+    fn the_soft_limit_is_raised_to_the_hard_one() {
+        let hard = getrlimit(Resource::Nofile).maximum;
+        provide(1, 1).unwrap();
+        assert_eq!(getrlimit(Resource::Nofile), Rlimit { current: hard, maximum: hard });
+    }
+}

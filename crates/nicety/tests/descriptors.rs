@@ -1,0 +1,104 @@
+//! A daemon that may have no more open files: it says so, does not spin, and goes on when there are some again.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nicety_memory::shared_file;
+use nicety_vfio_user::{Client, DmaProtection, DmaRange};
+
+/// Enough for three ports and what fills the rest.
+const LIMIT: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(20);
+const BOTH: DmaProtection = DmaProtection { read: true, write: true };
+
+struct Daemon {
+    dir: PathBuf,
+    child: Child,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Daemon {
+    /// With so many open files at most, soft and hard.
+    fn start(name: &str, limit: usize) -> Daemon {
+        let dir = std::env::temp_dir().join(format!("nicety-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let ports = [("vm1", "e1000"), ("vm2", "vmxnet3"), ("vm3", "virtio-net")];
+        let ports: Vec<String> = (1..)
+            .zip(ports)
+            .map(|(n, (name, adapter))| {
+                format!("[[port]]\nname = \"{name}\"\nadapter = \"{adapter}\"\nmac = \"52:54:00:12:34:0{n}\"\nsocket = \"{name}.sock\"\n")
+            })
+            .collect();
+        std::fs::write(dir.join("host.toml"), ports.concat()).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" serve"), env!("CARGO_BIN_EXE_nicety")]);
+        command.current_dir(&dir).env_remove("XDG_RUNTIME_DIR").env_remove("NICETY_LOG");
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (stderr, lines) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&log));
+        std::thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).for_each(|line| lines.lock().unwrap().push(line))
+        });
+        Daemon { dir, child, log }
+    }
+
+    fn said(&self, words: &str) -> usize {
+        self.log.lock().unwrap().iter().filter(|line| line.contains(words)).count()
+    }
+
+    fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !done() {
+            assert!(Instant::now() < end, "{what}: {:?}", self.log.lock().unwrap());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _it_may_have_ended = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+#[test]
+fn connections_that_cannot_be_accepted_cost_a_line_a_second_and_are_served_when_they_can() {
+    let daemon = Daemon::start("descriptors", LIMIT);
+    daemon.until("its sockets", || daemon.said("all sockets are ready") == 1);
+    let mut greedy = Client::connect(daemon.dir.join("vm1.sock")).unwrap();
+    let file = shared_file("greedy", 4096).unwrap();
+    let mut regions = 0;
+    while daemon.open_files() < LIMIT {
+        let range = DmaRange { address: regions << 12, size: 4096 };
+        greedy.dma_map(range, BOTH, Some((file.as_fd(), 0))).unwrap();
+        regions += 1;
+    }
+    let waiting = ["vm2.sock", "vm3.sock"].map(|socket| UnixStream::connect(daemon.dir.join(socket)).unwrap());
+    daemon.until("both are told", || daemon.said("was not accepted") >= 2);
+    // What spins says so ten thousand times in this.
+    std::thread::sleep(Duration::from_millis(1500));
+    let said = daemon.said("was not accepted");
+    assert!(said <= 8, "{said} lines");
+    drop(greedy);
+    daemon.until("both are served", || daemon.said("a VMM has connected") == 2 && daemon.said("a front end has") == 1);
+    drop(waiting);
+}
+
+#[test]
+fn fewer_files_than_the_ports_need_are_told_with_what_to_do() {
+    let mut daemon = Daemon::start("few-descriptors", 20);
+    daemon.until("its end", || daemon.said("LimitNOFILE=") == 1);
+    assert_eq!(daemon.child.wait().unwrap().code(), Some(1));
+    assert_eq!(daemon.said("3 ports need 30 open files, 126 with a VM at each, and this process may have 20"), 1);
+}
