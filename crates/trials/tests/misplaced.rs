@@ -1,0 +1,159 @@
+//! Rings where none should be: at nothing, at each other, at the device's own registers, at the far end of memory. Each
+//! adapter's rings are told to lie there by a driver that means it; the work of every step is bounded, no frame is lost
+//! uncounted, and after a reset the same device serves a driver that keeps to the rules.
+
+use nicety_adapter::{Offload, Reset, RingPlace};
+use nicety_adapters::{Entry, REGISTRY};
+use nicety_memory::count;
+use nicety_trials::hostile::{WORK, ledger};
+use nicety_trials::random::Random;
+use nicety_trials::rig::{MAC, Rig};
+use nicety_trials::working::{self, MEMORY, Working};
+
+/// Where BAR 0 and BAR 1 are put: outside of RAM, as firmware does.
+const BARS: [u64; 2] = [0xfebc_0000, 0xfebd_0000];
+/// An odd place in RAM, where all rings are to lie at once.
+const SAME: u64 = 0x3_0000;
+/// Frames that come while they do.
+const FRAMES: u64 = 40;
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// What the rings are said to be at, and the addresses of two of them.
+fn places() -> [(&'static str, [u64; 2]); 6] {
+    [
+        ("nothing", [1 << 40, 1 << 41]),
+        ("each other", [SAME, SAME]),
+        ("each other, half way", [SAME, SAME + 64]),
+        ("the device's registers", BARS),
+        ("the last bytes of memory", [MEMORY as u64 - 16, MEMORY as u64 - 64]),
+        ("the end of the address space", [u64::MAX - 15, u64::MAX - 127]),
+    ]
+}
+
+fn write32(rig: &Rig, bar: u8, offset: u64, value: u32) {
+    rig.port.write(bar, offset, &value.to_le_bytes(), rig.now);
+}
+
+/// Tells the device that its transmit and its receive ring lie there, full of work.
+fn misplace(name: &str, rig: &Rig, [transmit, receive]: [u64; 2]) {
+    match name {
+        "e1000" => {
+            // RCTL and TCTL as Linux has them; base, length, head and tail (8254x manual, sections 13.4.22 to 13.4.38).
+            for (ring, base, control, on) in
+                [(0x2800, receive, 0x100, 0x0400_8002), (0x3800, transmit, 0x400, 0x0103_f0fa)]
+            {
+                let registers = [(0, base as u32), (4, (base >> 32) as u32), (8, 4096), (0x10, 0)];
+                registers.iter().for_each(|(offset, value)| write32(rig, 0, ring + offset, *value));
+                write32(rig, 0, control, on);
+                write32(rig, 0, ring + 0x18, 255);
+            }
+        }
+        "vmxnet3" => {
+            // The queue descriptors that the working driver has laid at 0x2000 (crates/trials/src/working/vmxnet3.rs):
+            // rings, completion rings, data ring; then quiesce, and activate anew.
+            for (queue, bases) in [(0x2000, [transmit, receive]), (0x2100, [receive, transmit])] {
+                for (offset, base) in [(16, bases[0]), (24, bases[0]), (32, bases[1]), (48, bases[0])] {
+                    // In bounds.
+                    rig.memory.write(queue + offset, &base.to_le_bytes()).unwrap();
+                }
+            }
+            for command in [0xcafe_0001u32, 0xcafe_0000] {
+                write32(rig, 1, 0x20, command);
+            }
+            [(0x600, 32), (0x800, 32), (0xa00, 32)]
+                .iter()
+                .for_each(|(doorbell, value)| write32(rig, 0, *doorbell, *value));
+        }
+        _ => {
+            rig.port.with_rings(rig.now, |face, cx| {
+                for (ring, at, other) in [(0, receive, transmit), (1, transmit, receive)] {
+                    face.stop(ring, cx);
+                    let place = RingPlace { size: 256, descriptors: at, driver: other, device: at };
+                    // Refused or not: it must be harmless.
+                    let _ = face.place(ring, place) && face.start(ring, 0, cx);
+                    face.enable(ring, true, cx);
+                    face.kick(ring, cx);
+                }
+            });
+        }
+    }
+}
+
+fn bring_up(entry: &'static Entry, rig: &mut Rig) -> Box<dyn Working> {
+    rig.port.config_write(4, &[7, 0], rig.now);
+    rig.port.set_link(true, rig.now);
+    let working = working::begin(entry.about.name, rig, &mut Random::new(seed(entry)));
+    working.unwrap_or_else(|| panic!("{} comes up", entry.about.name))
+}
+
+/// One that chooses features with which a plain frame of 300 bytes passes both ways.
+fn seed(entry: &'static Entry) -> u64 {
+    let passes = |seed: &u64| {
+        let mut rig = Rig::new(entry, MEMORY, false);
+        rig.port.config_write(4, &[7, 0], rig.now);
+        rig.port.set_link(true, rig.now);
+        working::begin(entry.about.name, &mut rig, &mut Random::new(*seed)).is_some_and(|driver| both_ways(rig, driver))
+    };
+    (0..100).find(passes).unwrap_or_else(|| panic!("{} comes up", entry.about.name))
+}
+
+/// Whether a frame passes each way.
+fn both_ways(mut rig: Rig, mut driver: Box<dyn Working>) -> bool {
+    rig.far.ends().incoming.clear();
+    let before = rig.port.state().counters.taken().packets;
+    let sent = driver.send(&mut rig, &frame(PEER, MAC.0), &Offload::default());
+    rig.far.ends().outgoing.push_back((frame(MAC.0, PEER), Offload::default()));
+    rig.pass(10_000_000);
+    sent && rig.far.ends().incoming.len() == 1 && rig.port.state().counters.taken().packets == before + 1
+}
+
+fn frame(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
+    let mut bytes = [&to[..], &from, &[0x88, 0xb5]].concat();
+    bytes.resize(300, 0x5a);
+    bytes
+}
+
+/// One step, its work bounded and its frames accounted for.
+fn step(rig: &mut Rig, what: &str, act: impl FnOnce(&mut Rig)) {
+    count::take();
+    act(rig);
+    let work = count::take();
+    assert!(work <= WORK, "{what}: {work} accesses");
+    assert_eq!(ledger::imbalance(rig), None, "{what}");
+}
+
+#[test]
+fn rings_at_nothing_at_each_other_or_at_registers_harm_nobody_and_a_reset_mends_them() {
+    for entry in REGISTRY {
+        for (what, bases) in places() {
+            let name = entry.about.name;
+            let what = format!("{name}, rings at {what}");
+            let mut rig = Rig::new(entry, MEMORY, false);
+            for (number, bar) in (0..).zip(BARS) {
+                rig.port.config_write(0x10 + 4 * number, &(bar as u32).to_le_bytes(), rig.now);
+            }
+            bring_up(entry, &mut rig);
+            // Descriptors that own themselves, and point at their ring.
+            for slot in 0..512 {
+                let descriptor = [SAME + slot * 16, 0x8300_0040_8100_0040 ^ slot << 33];
+                rig.memory.write(SAME + slot * 16, &descriptor.map(u64::to_le_bytes).concat()).unwrap();
+            }
+            step(&mut rig, &what, |rig| misplace(name, rig, bases));
+            for _ in 0..FRAMES {
+                rig.far.ends().outgoing.push_back((frame(MAC.0, PEER), Offload::default()));
+                rig.uplink.ready();
+                step(&mut rig, &what, |rig| _ = rig.step());
+                rig.now = rig.now.after_ns(1_000_000);
+            }
+            let counters = rig.port.state().counters;
+            if !what.contains("each other") {
+                // Outside of memory nothing is found and nothing is left: each of the frames is a drop.
+                assert_eq!((counters.transmitted().packets, counters.taken().packets), (0, 0), "{what}");
+                assert_eq!(counters.receive_drops.iter().sum::<u64>(), FRAMES, "{what}");
+            }
+            step(&mut rig, &what, |rig| rig.port.reset(Reset::Bus, rig.now));
+            let driver = bring_up(entry, &mut rig);
+            assert!(both_ways(rig, driver), "{what}: after a reset it works");
+        }
+    }
+}
