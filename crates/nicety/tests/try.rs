@@ -271,7 +271,6 @@ impl Drop for Terminal {
 }
 
 #[test]
-#[ignore = "hangs in one run of five: the cause is not known yet (docs/limits.md)"]
 fn a_shell_has_the_terminal_as_any_shell_and_ctrl_c_is_the_guests() {
     let scratch = Scratch::new();
     let mut terminal = Terminal::open(&scratch, &["e1000"]);
@@ -279,7 +278,9 @@ fn a_shell_has_the_terminal_as_any_shell_and_ctrl_c_is_the_guests() {
     terminal.shows("ping peer");
     terminal.types("stty size; tty; echo $((6 * 7))\r");
     terminal.shows("33 101\r\n/dev/tty0\r\n42\r\n");
-    terminal.types("echo sleeps; sleep 600\r");
+    // The program itself must have spoken before Ctrl-C: bash's child still has bash's own handler until it becomes the program, and
+    // an interrupt in between is lost, in any terminal.
+    terminal.types("sh -c 'echo sleeps; exec sleep 600'\r");
     terminal.shows("sleeps\r\n");
     terminal.types("\x03");
     terminal.shows("^C");
