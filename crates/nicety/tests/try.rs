@@ -291,7 +291,7 @@ fn a_shell_has_the_terminal_as_any_shell_and_ctrl_c_is_the_guests() {
     // The test's terminal controls no session, and so tells nobody of its new size.
     let nicety = Pid::from_raw(only_child(terminal.child.id())).unwrap();
     kill_process(nicety, Signal::WINCH).unwrap();
-    terminal.types("until stty size | grep 44; do sleep 0.1; done\r");
+    terminal.types("until stty size | grep '44 80'; do sleep 0.1; done\r");
     terminal.shows("44 80\r\n");
     terminal.types("exit 5\r");
     assert_eq!(terminal.child.wait().unwrap().code(), Some(5));
