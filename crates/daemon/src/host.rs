@@ -105,6 +105,15 @@ pub enum Role {
     Connect,
 }
 
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Listen => "listen",
+            Self::Connect => "connect",
+        })
+    }
+}
+
 /// `[daemon]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonConfig {

@@ -75,6 +75,7 @@ fn summary(host: &Host) -> String {
             let kind = match kind {
                 UplinkKind::Tap { name } => format!("tap {name}"),
                 UplinkKind::Pair { socket } => format!("pair {}", socket.display()),
+                UplinkKind::Stream { socket, role } => format!("stream {} ({role})", socket.display()),
                 UplinkKind::Capture { file } => format!("capture {}", file.display()),
                 UplinkKind::Null => "null".to_owned(),
             };
