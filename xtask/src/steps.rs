@@ -3,7 +3,7 @@
 use std::{
     env,
     io::{BufRead, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     time::Instant,
 };
@@ -18,6 +18,7 @@ struct Step {
 
 const STEPS: &[Step] = &[
     Step { name: "fmt", what: "the source is formatted", run: fmt },
+    Step { name: "locks", what: "both lock files are of these manifests", run: locks },
     Step { name: "clippy", what: "no warnings", run: clippy },
     Step { name: "tests", what: "the workspace's tests", run: tests },
     Step { name: "doc", what: "the documentation builds without warnings", run: doc },
@@ -56,6 +57,25 @@ pub fn run(only: &[String], skip: &[String]) -> ExitCode {
 
 fn fmt() -> Tally {
     one("fmt", cargo().args(["fmt", "--all", "--check"]))
+}
+
+/// Found out in a second here, in minutes by the builds with `--locked`; `fuzz` has a workspace of its own, which a change of
+/// our dependencies does not touch.
+fn locks() -> Tally {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    ["Cargo.toml", "fuzz/Cargo.toml"].into_iter().fold(Tally::default(), |mut tally, manifest| {
+        tally += one(&format!("locks: {manifest}"), cargo().args(locked(&root, manifest)).stdout(Stdio::null()));
+        if tally.failures.iter().any(|failure| failure.ends_with(manifest)) {
+            println!("bring it up to date and commit it: cargo metadata --manifest-path {manifest} --format-version 1 >/dev/null");
+        }
+        tally
+    })
+}
+
+/// The words for cargo that end well only if the manifest's lock file needs no change.
+fn locked(root: &Path, manifest: &str) -> [std::ffi::OsString; 5] {
+    let path = root.join(manifest);
+    ["metadata".into(), "--locked".into(), "--format-version=1".into(), "--manifest-path".into(), path.into()]
 }
 
 fn clippy() -> Tally {
@@ -152,4 +172,38 @@ fn harness(name: &str, command: &mut Command) -> Tally {
         tally += Tally::of_one(&format!("{name}: ended before its tests did"), false);
     }
     tally
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_lock_file_that_is_not_of_its_manifest_is_found_and_left_as_it_is() {
+        let root = env::temp_dir().join(format!("nicety-xtask-{}", std::process::id()));
+        let write = |name: &str, text: &str| {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let manifest = "[package]\nname = \"a\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n";
+        write("a/Cargo.toml", manifest);
+        write("a/src/lib.rs", "");
+        write("b/Cargo.toml", &manifest.replace("\"a\"", "\"b\""));
+        write("b/src/lib.rs", "");
+        let holds = || {
+            let mut command = cargo();
+            succeeds(command.args(locked(&root, "a/Cargo.toml")).stdout(Stdio::null()).stderr(Stdio::null()))
+        };
+        assert!(!holds(), "there is no lock file yet");
+        let lock = "version = 4\n\n[[package]]\nname = \"a\"\nversion = \"0.1.0\"\n";
+        write("a/Cargo.lock", lock);
+        assert!(holds());
+        write("a/Cargo.toml", &format!("{manifest}[dependencies]\nb = {{ path = \"../b\" }}\n"));
+        assert!(!holds(), "what it depends on has changed");
+        assert_eq!(fs::read_to_string(root.join("a/Cargo.lock")).unwrap(), lock);
+        fs::remove_dir_all(root).unwrap();
+    }
 }
