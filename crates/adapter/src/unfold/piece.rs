@@ -1,0 +1,198 @@
+//! One frame on its way into a receiver's buffers: payload first, summed while it is copied, then the head.
+
+use nicety_frame::checksum::{self, Verdict};
+use nicety_frame::{Fragment, Layout, Sum};
+use nicety_memory::{CopySum, Map, Span, copy, copy_sum};
+
+use super::{Checked, Scratch};
+use crate::batch::{Batch, Checksum, Offload, Packet};
+
+/// The head of a piece: the private one if nothing changes on the way, else one in the scratch.
+#[derive(Debug)]
+pub(super) enum Head<'a> {
+    Private(&'a [u8]),
+    Edited(&'a mut Scratch),
+}
+
+impl Head<'_> {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Private(head) => head,
+            Self::Edited(head) => head,
+        }
+    }
+}
+
+/// One frame (or one uncut packet) for one receiver.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    pub(super) batch: &'a Batch,
+    pub(super) packet: &'a Packet,
+    pub(super) head: Head<'a>,
+    /// Private bytes behind the headers that belong to the payload of a cut piece.
+    pub(super) inner: &'a [u8],
+    /// The piece of the spans' bytes that follows.
+    pub(super) from: u32,
+    pub(super) len: u32,
+    pub(super) verify: bool,
+    pub(super) made: bool,
+    /// What the receiver is told about checksum and segmentation.
+    pub offload: Offload,
+    /// The control information of a tag that was taken out.
+    pub tag: Option<u16>,
+}
+
+impl Piece<'_> {
+    /// Bytes in all.
+    pub fn len(&self) -> u32 {
+        (self.head().len() + self.inner.len()) as u32 + self.len
+    }
+
+    /// Whether there is nothing to write; never for a piece of a real packet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its head as it will be written, but for a checksum that is still to be made.
+    pub fn head(&self) -> &[u8] {
+        self.head.bytes()
+    }
+
+    /// What the packet was understood as, before any edit of its tag.
+    pub fn layout(&self) -> &Layout {
+        self.batch.layout(self.packet)
+    }
+
+    /// Writes it over spans of the receiver's memory, which must hold at least [`Piece::len`] bytes together.
+    #[inline]
+    pub fn write(&mut self, target: &Map, to: &[Span]) -> Checked {
+        let (summed, offset) = self.summed();
+        let mut cursor = Cursor { spans: to, at: self.head().len() as u32 };
+        let mut sum = CopySum::default();
+        let mut left = summed;
+        if !self.inner.is_empty() {
+            cursor.put(target, self.inner);
+            let n = (self.inner.len() as u32).min(left);
+            sum.add(&self.inner[..n as usize]);
+            left -= n;
+        }
+        self.copy_spans(target, &mut cursor, &mut sum, left);
+        let payload = Sum::of(sum.fold());
+        let checked = self.conclude(payload, summed, offset);
+        Cursor { spans: to, at: 0 }.put(target, self.head());
+        checked
+    }
+
+    /// How many bytes behind the head (and its inner part) are to be summed.
+    #[inline]
+    fn summed(&self) -> (u32, u32) {
+        let all = self.inner.len() as u32 + self.len;
+        if self.made {
+            return (all, 0);
+        }
+        if !self.verify {
+            return (0, 0);
+        }
+        let layout = self.layout();
+        if layout.l4.is_none() || layout.l3.is_none_or(|l3| l3.fragment != Fragment::Whole) {
+            return (0, 0);
+        }
+        // A frame's padding behind the IP packet is not covered.
+        let head = self.batch.head(self.packet);
+        let l4 = layout.l4_total_len(head).unwrap_or(0) as u32 + layout.l4.map_or(0, |l4| u32::from(l4.offset));
+        (l4.saturating_sub(head.len() as u32).min(all), l4)
+    }
+
+    #[inline]
+    fn copy_spans(&self, target: &Map, cursor: &mut Cursor<'_>, sum: &mut CopySum, mut summed: u32) {
+        let source = self.batch.source();
+        let (mut skip, mut left) = (self.from, self.len);
+        for span in self.batch.spans(self.packet) {
+            let mut piece = span.piece(skip, left);
+            skip = skip.saturating_sub(span.len());
+            left -= piece.len();
+            while !piece.is_empty() {
+                let Some(room) = cursor.room() else { return };
+                let copied = if summed > 0 {
+                    let n = copy_sum(source, piece.piece(0, summed), target, room, sum);
+                    summed -= n;
+                    n
+                } else {
+                    copy(source, piece, target, room)
+                };
+                if copied == 0 {
+                    return;
+                }
+                cursor.at += copied;
+                piece = piece.piece(copied, piece.len());
+            }
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Stores the checksum that was made, or judges the one that came.
+    #[inline]
+    fn conclude(&mut self, payload: Sum, summed: u32, l4_end: u32) -> Checked {
+        if self.made {
+            let Checksum::Partial { start, field } = self.offload.checksum else { return Checked::Unknown };
+            let offset = usize::from(field).saturating_sub(usize::from(start));
+            let Head::Edited(head) = &mut self.head else { return Checked::Unknown };
+            let made = checksum::complete(head, usize::from(start), offset, payload);
+            self.offload.checksum = Checksum::Verified;
+            return if made.is_some() { Checked::Good } else { Checked::Unknown };
+        }
+        match self.offload.checksum {
+            Checksum::Verified | Checksum::Partial { .. } => return Checked::Good,
+            Checksum::AsIs if !self.verify => return Checked::Unknown,
+            Checksum::AsIs => {}
+        }
+        let head = self.batch.head(self.packet);
+        let layout = self.layout();
+        let headers = usize::from(layout.headers_len);
+        let verdict = checksum::check_with(head, layout, |len| {
+            let private = head.get(headers..headers + len.min(head.len() - headers))?;
+            let whole = headers + len == l4_end as usize && len - private.len() == summed as usize;
+            whole.then(|| checksum::sum(private).then(payload, private.len() % 2 == 1))
+        });
+        match verdict {
+            Verdict::Good => Checked::Good,
+            Verdict::Bad => Checked::Bad,
+            Verdict::Absent | Verdict::Unknown => Checked::Unknown,
+        }
+    }
+}
+
+/// A place in a list of spans.
+struct Cursor<'a> {
+    spans: &'a [Span],
+    at: u32,
+}
+
+impl Cursor<'_> {
+    /// What is left of the current span; `None` at the end of the list.
+    #[inline]
+    fn room(&mut self) -> Option<Span> {
+        while let [first, rest @ ..] = self.spans {
+            if self.at < first.len() {
+                return Some(first.piece(self.at, first.len()));
+            }
+            self.at -= first.len();
+            self.spans = rest;
+        }
+        None
+    }
+
+    #[inline]
+    fn put(&mut self, target: &Map, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let Some(room) = self.room() else { return };
+            let n = bytes.len().min(room.len() as usize);
+            target.write_span(room.piece(0, n as u32), &bytes[..n]);
+            self.at += n as u32;
+            bytes = &bytes[n..];
+        }
+    }
+}
