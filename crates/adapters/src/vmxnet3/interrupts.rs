@@ -69,9 +69,13 @@ impl Interrupts {
         self.masked & bit(vector) != 0
     }
 
-    /// A write to IMR.
+    /// A write to IMR. In a page that the guest has mapped the transport also finds the masks that this side has set, and takes them
+    /// for the guest's: those change nothing, or INTx would take its cause back before the guest reads it.
     pub fn set_masked(&mut self, vector: u16, masked: bool, function: &mut Function, cx: &mut Context<'_>) {
         if masked {
+            if cx.page.is_some() && self.is_masked(vector) {
+                return;
+            }
             self.masked |= bit(vector);
             if self.asserted & bit(vector) != 0 {
                 self.asserted &= !bit(vector);

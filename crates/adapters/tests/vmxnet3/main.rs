@@ -137,6 +137,28 @@ fn intx_holds_its_line_until_the_cause_is_read() {
 }
 
 #[test]
+fn intx_keeps_its_cause_when_the_transport_finds_the_mask_that_firing_set_in_a_mapped_page() {
+    let mut guest = Guest::new();
+    let page = Arc::new(Map::private(4096).unwrap());
+    guest.page = Some(page.clone());
+    guest.open(Open::default());
+    let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
+    guest.config(at as u16 + 2, &[0x40, 0]);
+    for round in 0..3 {
+        guest.with(|adapter, cx| adapter.notice(Event::Link(round % 2 == 1), cx));
+        assert_eq!(guest.out.line, Some(true), "round {round}");
+        let mut word = [0; 4];
+        page.read(8, &mut word).unwrap();
+        // A daemon looks at the page before the message that reads ICR, and writes on what differs.
+        guest.write(0, 8, u32::from_le_bytes(word));
+        assert_eq!(guest.out.line, Some(true), "round {round}");
+        assert_eq!(guest.read(1, 0x38), 2, "round {round}");
+        assert_eq!(guest.out.line, Some(false), "round {round}");
+        page.write(8, &[0; 4]).unwrap();
+    }
+}
+
+#[test]
 fn a_reset_masks_everything_and_keeps_the_address_that_the_driver_set() {
     let mut guest = Guest::opened(Open::default());
     guest.write(1, 0x28, 0x1234_5602);
