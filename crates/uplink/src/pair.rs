@@ -19,7 +19,7 @@ use rustix::net::{SocketType, sockopt};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::message::{self, HEADER_BYTES, NotHello};
-use crate::socket::{self, Listener, SocketError, watching};
+use crate::socket::{self, Door, SocketError, watching};
 use crate::system::{self, MESSAGES, Received};
 use crate::watch::{Watch, writable};
 
@@ -63,7 +63,7 @@ pub struct Pair {
     peer: Option<OwnedFd>,
     /// The hello of the peer whose messages are read was one.
     greeted: bool,
-    listener: Option<Listener>,
+    door: Option<Door>,
     parting: Option<Parting>,
     watch: Watch,
     arrived: Buffers,
@@ -91,10 +91,10 @@ impl Pair {
     /// An end that waits at `path` for a peer, and for the next one when it has gone. A socket that nobody listens at
     /// any more is replaced.
     pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
-        let listener = Listener::bind(path.as_ref(), SocketType::SEQPACKET)?;
+        let door = Door::bind(path.as_ref(), SocketType::SEQPACKET)?;
         let mut this = Self::alone()?;
-        this.watch.add(&listener).map_err(watching)?;
-        this.listener = Some(listener);
+        door.watch(&this.watch).map_err(watching)?;
+        this.door = Some(door);
         Ok(this)
     }
 
@@ -123,7 +123,7 @@ impl Pair {
         Ok(Self {
             peer: None,
             greeted: false,
-            listener: None,
+            door: None,
             parting: None,
             watch: Watch::new().map_err(watching)?,
             arrived: Buffers::new(SLOT_STRIDE * SLOTS as u32)?,
@@ -144,8 +144,8 @@ impl Pair {
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
         rustix::net::send(&fd, &message::hello(), flags)?;
         self.watch.add(&fd)?;
-        if let Some(listener) = &self.listener {
-            self.watch.remove(listener);
+        if let Some(door) = &self.door {
+            door.leave(&self.watch);
         }
         self.peer = Some(fd);
         self.greeted = false;
@@ -157,18 +157,18 @@ impl Pair {
         self.watch.remove(&peer);
         self.parting = Some(why);
         self.full = false;
-        if let Some(listener) = &self.listener {
-            let _nobody_can_join_then = self.watch.add(listener);
+        if let Some(door) = &self.door {
+            let _nobody_can_join_then = door.watch(&self.watch);
         }
     }
 
     /// Takes a peer that waits, if this end listens and has none.
-    fn accept(&mut self) {
+    fn accept(&mut self, now: Time) {
         if self.peer.is_some() || self.taken < self.ready.len() {
             return;
         }
-        let Some(listener) = &self.listener else { return };
-        if let Some(fd) = listener.accept() {
+        let Some(door) = &mut self.door else { return };
+        if let Some(fd) = door.accept(&self.watch, now) {
             let _it_has_gone_again = self.join(fd);
         }
     }
@@ -259,7 +259,7 @@ impl Uplink for Pair {
         budget: Budget,
         batch: &mut Batch,
         counters: &mut Counters,
-        _now: Time,
+        now: Time,
     ) -> Progress {
         self.room = false;
         if let Some(peer) = self.peer.as_ref().filter(|peer| self.full && writable(peer)) {
@@ -269,7 +269,7 @@ impl Uplink for Pair {
         if self.lent != 0 && !self.arrived.held() {
             self.lent = 0;
         }
-        self.accept();
+        self.accept(now);
         batch.start(self.arrived.map(), port, 0);
         let (mut messages, mut drained) = (0, false);
         while budget.allows(batch) && messages < budget.packets.max(1) {
@@ -318,6 +318,6 @@ impl Uplink for Pair {
     }
 
     fn wake(&self) -> Option<Time> {
-        self.room.then_some(Time::ZERO)
+        if self.room { Some(Time::ZERO) } else { self.door.as_ref().and_then(Door::wake) }
     }
 }

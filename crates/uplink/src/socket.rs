@@ -1,25 +1,32 @@
 //! UNIX sockets at a path: one that listens, with one peer at a time, or one that joins it.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use nicety_adapter::Time;
 use nicety_memory::MapError;
-use rustix::fs::{FileType, Mode};
+use nicety_socket::{Accepted, ListenError, Listener};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::watch::Watch;
+
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// How long a peer waits that could not be taken.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why an uplink over a socket could not be made, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another process listens there.
-    #[error("{} is in use: another process listens there; stop it, or choose another path", .0.display())]
+    /// It cannot listen there.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Whoever listens there has a peer, and another one waits.
+    #[error("{} has a peer already: end that one, or choose another path", .0.display())]
     InUse(PathBuf),
-    /// Something else than a socket is there; it is left alone.
-    #[error("{} exists and is not a socket: remove it, or choose another path", .0.display())]
-    NotASocket(PathBuf),
     /// Nobody listens there.
     #[error("nobody listens at {}: start the other end first", .0.display())]
     Nobody(PathBuf),
@@ -38,56 +45,54 @@ pub enum SocketError {
     Memory(#[from] MapError),
 }
 
-/// A socket that listens; its file goes with it.
+/// A socket that listens, for one peer at a time; its file goes with it.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    fd: OwnedFd,
-    path: PathBuf,
+pub(crate) struct Door {
+    listener: Listener,
+    /// A peer waits that could not be taken.
+    shut_until: Option<Time>,
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _somebody_removed_it = rustix::fs::unlink(&self.path);
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl Listener {
-    /// Listens at `path`. A socket that nobody listens at any more is replaced.
+impl Door {
+    /// Listens at `path`. A socket of ours that nobody listens at any more is replaced.
     pub(crate) fn bind(path: &Path, kind: SocketType) -> Result<Self, SocketError> {
-        let address = SocketAddrUnix::new(path).map_err(os("listening at", path))?;
-        let fd = socket(path, kind)?;
-        // The file takes the socket's own mode: it is the owner's alone from its first moment.
-        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(os("protecting the socket", path))?;
-        match rustix::net::bind(&fd, &address) {
-            Err(Errno::ADDRINUSE) => {
-                let found = rustix::fs::lstat(path).map_err(os("looking at", path))?;
-                if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
-                    return Err(SocketError::NotASocket(path.to_owned()));
-                }
-                match rustix::net::connect(&socket(path, kind)?, &address) {
-                    Err(Errno::CONNREFUSED) => {}
-                    _ => return Err(SocketError::InUse(path.to_owned())),
-                }
-                rustix::fs::unlink(path).map_err(os("removing the old socket", path))?;
-                rustix::net::bind(&fd, &address)
-            }
-            other => other,
-        }
-        .map_err(os("listening at", path))?;
-        let listener = Self { fd, path: path.to_owned() };
-        rustix::net::listen(&listener.fd, 1).map_err(os("listening at", path))?;
-        Ok(listener)
+        let bind = if kind == SocketType::SEQPACKET { Listener::bind_messages } else { Listener::bind };
+        Ok(Self { listener: bind(path)?, shut_until: None })
     }
 
-    /// A peer that waits, if there is one.
-    pub(crate) fn accept(&self) -> Option<OwnedFd> {
-        rustix::net::accept_with(&self.fd, FLAGS).ok()
+    /// Has it watched.
+    pub(crate) fn watch(&self, watch: &Watch) -> io::Result<()> {
+        watch.add(&self.listener)
+    }
+
+    /// It need not be watched while a peer is there.
+    pub(crate) fn leave(&self, watch: &Watch) {
+        watch.remove(&self.listener);
+    }
+
+    /// A peer that waits, if there is one. One that cannot be taken, because no descriptors are left, keeps the socket
+    /// readable: it is not watched for a while, so that nobody is kept awake by it.
+    pub(crate) fn accept(&mut self, watch: &Watch, now: Time) -> Option<OwnedFd> {
+        if self.shut_until.is_some_and(|at| now < at) {
+            return None;
+        }
+        if self.shut_until.take().is_some() {
+            let _it_is_tried_again_in_a_while = self.watch(watch);
+        }
+        match self.listener.accept(false) {
+            Ok(Accepted::Client(peer, _)) => Some(peer),
+            Ok(_) => None,
+            Err(_) => {
+                self.leave(watch);
+                self.shut_until = Some(now.after(PAUSE));
+                None
+            }
+        }
+    }
+
+    /// When to look again, if it is not watched for a while.
+    pub(crate) fn wake(&self) -> Option<Time> {
+        self.shut_until
     }
 }
 
@@ -97,7 +102,7 @@ pub(crate) fn connect(path: &Path, kind: SocketType) -> Result<OwnedFd, SocketEr
     let fd = socket(path, kind)?;
     rustix::net::connect(&fd, &address).map_err(|error| match error {
         Errno::NOENT | Errno::CONNREFUSED => SocketError::Nobody(path.to_owned()),
-        // Its queue is full: it has a peer already, and another one waits.
+        // Its queue is full.
         Errno::AGAIN => SocketError::InUse(path.to_owned()),
         error => os("connecting to", path)(error),
     })?;

@@ -25,7 +25,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use self::arriving::{Arriving, Next};
 use self::leaving::Leaving;
-use crate::socket::{self, Listener, SocketError, watching};
+use crate::socket::{self, Door, SocketError, watching};
 use crate::watch::{Watch, writable};
 
 /// Bytes of a frame's length.
@@ -57,7 +57,7 @@ impl fmt::Display for Severed {
 #[derive(Debug)]
 enum Way {
     /// One after the other.
-    Listen(Listener),
+    Listen(Door),
     /// One that listens; when there is none, the timer says when to try again.
     Connect { path: PathBuf, timer: OwnedFd, pause_ns: i64 },
     /// One, and then none.
@@ -94,10 +94,9 @@ impl Stream {
     /// An end that waits at `path` for a peer, and for the next one when it has gone. A socket that nobody listens at
     /// any more is replaced.
     pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
-        let listener = Listener::bind(path.as_ref(), SocketType::STREAM)?;
-        let this = Self::new(Way::Listen(listener))?;
-        if let Way::Listen(listener) = &this.way {
-            this.watch.add(listener).map_err(watching)?;
+        let this = Self::new(Way::Listen(Door::bind(path.as_ref(), SocketType::STREAM)?))?;
+        if let Way::Listen(door) = &this.way {
+            door.watch(&this.watch).map_err(watching)?;
         }
         Ok(this)
     }
@@ -148,8 +147,8 @@ impl Stream {
 
     fn join(&mut self, fd: OwnedFd) -> io::Result<()> {
         self.watch.add(&fd)?;
-        if let Way::Listen(listener) = &self.way {
-            self.watch.remove(listener);
+        if let Way::Listen(door) = &self.way {
+            door.leave(&self.watch);
         }
         self.peer = Some(fd);
         Ok(())
@@ -163,8 +162,8 @@ impl Stream {
         self.arriving.forget();
         self.leaving.forget();
         match &mut self.way {
-            Way::Listen(listener) => {
-                let _nobody_can_join_then = self.watch.add(&*listener);
+            Way::Listen(door) => {
+                let _nobody_can_join_then = door.watch(&self.watch);
             }
             Way::Connect { pause_ns, timer, .. } => {
                 *pause_ns = RETRY_NS.0;
@@ -175,17 +174,17 @@ impl Stream {
     }
 
     /// Takes a peer that waits, or tries to join one if it is time to.
-    fn seek(&mut self) {
+    fn seek(&mut self, now: Time) {
         if self.peer.is_some() {
             return;
         }
-        match &self.way {
-            Way::Listen(listener) => {
-                if let Some(fd) = listener.accept() {
+        match &mut self.way {
+            Way::Listen(door) => {
+                if let Some(fd) = door.accept(&self.watch, now) {
                     let _it_has_gone_again = self.join(fd);
                 }
             }
-            Way::Connect { timer, .. } if rustix::io::read(timer, &mut [0; 8]).is_ok() => self.dial(),
+            Way::Connect { timer, .. } if rustix::io::read(&*timer, &mut [0; 8]).is_ok() => self.dial(),
             Way::Connect { .. } | Way::Given => {}
         }
     }
@@ -231,7 +230,7 @@ impl Uplink for Stream {
         budget: Budget,
         batch: &mut Batch,
         counters: &mut Counters,
-        _now: Time,
+        now: Time,
     ) -> Progress {
         self.room = false;
         self.send_waiting();
@@ -239,7 +238,7 @@ impl Uplink for Stream {
             batch.start(&Map::empty(), port, 0);
             return Progress { more: true, armed: false };
         }
-        self.seek();
+        self.seek(now);
         batch.start(self.arriving.map(), port, 0);
         let (mut frames, mut drained, mut armed) = (0, false, false);
         while budget.allows(batch) && frames < budget.packets.max(1) {
@@ -287,6 +286,10 @@ impl Uplink for Stream {
     }
 
     fn wake(&self) -> Option<Time> {
-        self.room.then_some(Time::ZERO)
+        match &self.way {
+            _ if self.room => Some(Time::ZERO),
+            Way::Listen(door) => door.wake(),
+            Way::Connect { .. } | Way::Given => None,
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use nicety_adapter::{Checksum, Counters, Offload, Reason, Time, Uplink};
+use nicety_socket::ListenError;
 use nicety_uplink::{Pair, Parting, SocketError};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -103,7 +104,7 @@ fn place(name: &str) -> std::path::PathBuf {
 fn an_end_that_listens_takes_one_peer_after_the_other() {
     let path = place("one-after-the-other");
     let mut server = Pair::listen(&path).unwrap();
-    assert!(matches!(Pair::listen(&path), Err(SocketError::InUse(_))));
+    assert!(matches!(Pair::listen(&path), Err(SocketError::Listen(ListenError::InUse(_)))));
     let mut counters = Counters::default();
     // Asking whether somebody listens made a connection that has gone again: a peer like any other.
     fetch(&mut server, &mut counters, Time::ZERO);

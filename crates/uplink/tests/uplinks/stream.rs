@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use crate::common::*;
 use nicety_adapter::{Counters, Offload, Reason, Time, Uplink};
+use nicety_socket::ListenError;
 use nicety_uplink::{Severed, SocketError, Stream};
 
 /// A frame as it stands in a stream.
@@ -302,11 +303,11 @@ fn a_batch_that_is_not_completed_keeps_its_bytes_while_more_arrive() {
 fn one_listens_at_a_path_and_the_other_is_told() {
     let path = place("taken");
     let stream = Stream::listen(&path).unwrap();
-    assert!(matches!(Stream::listen(&path), Err(SocketError::InUse(_))));
+    assert!(matches!(Stream::listen(&path), Err(SocketError::Listen(ListenError::InUse(_)))));
     drop(stream);
     assert!(!path.exists());
     std::fs::write(&path, "mine").unwrap();
-    assert!(matches!(Stream::listen(&path), Err(SocketError::NotASocket(_))));
+    assert!(matches!(Stream::listen(&path), Err(SocketError::Listen(ListenError::NotASocket(_)))));
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     assert!(matches!(Stream::connect("x".repeat(200)), Err(SocketError::Os { doing: "connecting to", .. })));
 }
