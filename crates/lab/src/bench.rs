@@ -20,6 +20,11 @@ pub trait Bench {
     /// All that can be compared here, in the order in which tables show them.
     fn contestants(&self) -> Vec<Contestant>;
 
+    /// Who is missing among them, and why: a row of the table without figures, and its footnote.
+    fn absent(&self) -> Vec<(Contestant, String)> {
+        Vec::new()
+    }
+
     /// The loads of a round.
     fn loads(&self) -> Vec<Load> {
         Load::ALL.to_vec()

@@ -2,6 +2,7 @@
 //!
 //! The tests of cost (CPU per gigabit, reads, writes and interrupts per frame) are taken over a round's bulk runs with the
 //! outside peer together, transmit and receive: sums divided by sums, so that no direction weighs more than its frames.
+//! Where there is no outside peer they are taken over the runs from guest to guest.
 
 use crate::bench::{Latency, Measured, Outcome, Usage};
 use crate::method::{Contestant, Item, Load};
@@ -88,10 +89,11 @@ pub fn rows(
                 row.counts = Some(counts(&runs));
                 row
             }
-            None if loads.contains(&Load::BulkTransmit) || loads.contains(&Load::BulkReceive) => {
-                let failed = absent(Load::BulkTransmit).or_else(|| absent(Load::BulkReceive));
+            None if !bulk(loads).is_empty() => {
+                let bulk = bulk(loads);
+                let failed = bulk.iter().find_map(|load| absent(*load));
                 let why = failed.unwrap_or_else(|| format!("{} does not count it", server.title()));
-                Row::new(adapter, test, *server, costs(test, &ours), Some(why))
+                Row::new(adapter, test, *server, costs(test, bulk, &ours), Some(why))
             }
             _ => continue,
         };
@@ -100,10 +102,26 @@ pub fn rows(
     rows
 }
 
-/// One sample per round in which all of the bulk runs with the outside peer counted it.
-fn costs(test: Test, ours: &[&Taken]) -> Vec<Sample> {
-    let outside: Vec<&Taken> =
-        ours.iter().copied().filter(|t| matches!(t.item.load, Load::BulkTransmit | Load::BulkReceive)).collect();
+/// The rows of a contestant that cannot be: of the tests that `loads` give.
+pub fn absent_rows(contestant: &Contestant, loads: &[Load], why: &str) -> Vec<Row> {
+    rows(contestant, loads, &[], |_| Some(why.to_owned()))
+}
+
+/// The loads over which costs are taken.
+fn bulk(loads: &[Load]) -> &'static [Load] {
+    const OUTSIDE: &[Load] = &[Load::BulkTransmit, Load::BulkReceive];
+    if loads.iter().any(|load| OUTSIDE.contains(load)) {
+        OUTSIDE
+    } else if loads.contains(&Load::GuestToGuest) {
+        &[Load::GuestToGuest]
+    } else {
+        &[]
+    }
+}
+
+/// One sample per round in which all of its runs of these loads counted it.
+fn costs(test: Test, bulk: &[Load], ours: &[&Taken]) -> Vec<Sample> {
+    let outside: Vec<&Taken> = ours.iter().copied().filter(|taken| bulk.contains(&taken.item.load)).collect();
     let loads = |round| outside.iter().filter(|taken| taken.item.round == round).count();
     let mut rounds: Vec<u32> = outside.iter().map(|taken| taken.item.round).collect();
     rounds.dedup();

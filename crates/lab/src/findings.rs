@@ -40,8 +40,10 @@ pub fn findings(results: &Results) -> Vec<Finding> {
     let adapters = TOLD.into_iter().filter_map(|test| {
         Some(Finding { about: test.title().to_owned(), sentence: adapters_sentence(&ranked(results, test, server))? })
     });
-    let servers = results.adapters().into_iter().filter_map(|adapter| {
-        Some(Finding { about: adapter.to_owned(), sentence: servers_sentence(results, adapter)? })
+    let servers = results.adapters().into_iter().flat_map(|adapter| {
+        let sentence = move |server| servers_sentence(results, adapter, server);
+        let finding = |sentence| Finding { about: adapter.to_owned(), sentence };
+        results.compared().into_iter().filter_map(sentence).map(finding)
     });
     adapters.chain(servers).collect()
 }
@@ -123,11 +125,11 @@ fn times(test: Test, ratio: &Estimate, other: &str) -> String {
     }
 }
 
-fn servers_sentence(results: &Results, adapter: &str) -> Option<String> {
+fn servers_sentence(results: &Results, adapter: &str, server: Server) -> Option<String> {
     let parts: Vec<String> = TOLD
         .into_iter()
         .filter_map(|test| {
-            let ratio = server_ratio(results, adapter, test)?;
+            let ratio = server_ratio(results, adapter, test, server)?;
             let range = number::ratio_range(&ratio).map_or(String::new(), |range| format!(" ({range})"));
             let alike = if ratio.interval.is_some() && !ratio.excludes(1.0) { ", no difference shown" } else { "" };
             Some(format!(
@@ -140,13 +142,14 @@ fn servers_sentence(results: &Results, adapter: &str) -> Option<String> {
     if parts.is_empty() {
         None
     } else {
-        Some(format!("Served by Nicety against QEMU's own model: {}.", parts.join("; ")))
+        let link = if server == Server::NicetyStream { ", over a stream as QEMU's," } else { "" };
+        Some(format!("Served by Nicety{link} against QEMU's own model: {}.", parts.join("; ")))
     }
 }
 
-/// How many times an adapter's figure under Nicety is that under QEMU.
-pub fn server_ratio(results: &Results, adapter: &str, test: Test) -> Option<Estimate> {
-    results.row(adapter, test, Server::Nicety)?.ratio_to(results.row(adapter, test, Server::Qemu)?)
+/// How many times an adapter's figure under this server is that under QEMU.
+pub fn server_ratio(results: &Results, adapter: &str, test: Test, server: Server) -> Option<Estimate> {
+    results.row(adapter, test, server)?.ratio_to(results.row(adapter, test, Server::Qemu)?)
 }
 
 /// What a ratio is of, in a sentence.
@@ -296,6 +299,16 @@ mod tests {
                 "99th percentile 1.00 × (1.00–1.00), no difference shown; CPU per gigabit 0.67 × (0.67–0.67)."
             )
         );
+    }
+
+    #[test]
+    fn each_way_in_which_nicety_serves_is_set_against_qemu() {
+        let all = findings(&sample::linked());
+        let of: Vec<&str> = all.iter().filter(|f| f.about == "e1000").map(|f| f.sentence.as_str()).collect();
+        assert!(of[0].starts_with("Served by Nicety against QEMU's own model: guest to guest 1.50 ×"), "{}", of[0]);
+        let stream = "Served by Nicety, over a stream as QEMU's, against QEMU's own model: guest to guest 1.20 ×";
+        assert!(of[1].starts_with(stream), "{}", of[1]);
+        assert!(all.iter().all(|finding| finding.about != "virtio-net"), "there is nothing to set it against");
     }
 
     #[test]

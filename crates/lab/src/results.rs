@@ -31,7 +31,8 @@ pub enum Test {
     RrP50,
     /// The 99th percentile of a transaction's latency.
     RrP99,
-    /// CPU time of server and guests for a gigabit of payload, over the bulk runs with the outside peer.
+    /// CPU time of server and guests for a gigabit of payload, over the bulk runs with the outside peer; where there is none, over
+    /// those between guests.
     CpuPerGigabit,
     /// Register reads for a frame on the wire, over the same runs.
     ReadsPerFrame,
@@ -329,10 +330,13 @@ impl Results {
 
     /// The servers, each once, Nicety first.
     pub fn servers(&self) -> Vec<Server> {
-        [Server::Nicety, Server::Qemu]
-            .into_iter()
-            .filter(|server| self.rows.iter().any(|row| row.server == *server))
-            .collect()
+        Server::ALL.into_iter().filter(|server| self.rows.iter().any(|row| row.server == *server)).collect()
+    }
+
+    /// Those that are compared with QEMU, if it is there.
+    pub fn compared(&self) -> Vec<Server> {
+        let (qemu, ours) = self.servers().into_iter().partition::<Vec<_>, _>(|server| *server == Server::Qemu);
+        if qemu.is_empty() { Vec::new() } else { ours }
     }
 
     /// The tests that have a row, in the order of tables.

@@ -10,7 +10,7 @@ use crate::figures::{self, Taken};
 use crate::host::{CpuTimes, Host};
 use crate::method::{Contestant, Item, Load, Plan};
 use crate::progress::Progress;
-use crate::results::{Method, Results, Run};
+use crate::results::{Method, Results, Row, Run};
 
 /// After so many failures in a row, a contestant's load is not tried again.
 const FAILURES_IN_A_ROW: u32 = 2;
@@ -76,7 +76,7 @@ pub fn run(
         order: plan.order,
         notes: bench.notes(),
     };
-    let rows = plan
+    let mut rows: Vec<Row> = plan
         .contestants
         .iter()
         .flat_map(|contestant| {
@@ -85,6 +85,11 @@ pub fn run(
             })
         })
         .collect();
+    for (contestant, why) in bench.absent() {
+        if plan.contestants.iter().any(|there| there.adapter == contestant.adapter) {
+            rows.extend(figures::absent_rows(&contestant, &plan.loads, &why));
+        }
+    }
     Ok(Results::new(host, method, walk.runs, rows))
 }
 

@@ -35,11 +35,30 @@ struct Cell {
     after: String,
 }
 
-/// A line of the table: an adapter's figures, or how many times Nicety's are QEMU's.
+/// A line of the table: an adapter's figures, or how many times a server's are QEMU's.
 #[derive(Clone, Copy)]
 enum Line<'a> {
     Figures(&'a str, Server),
-    Ratio(&'a str),
+    Ratio(&'a str, Server),
+}
+
+impl<'a> Line<'a> {
+    fn adapter(&self) -> &'a str {
+        let (Line::Figures(adapter, _) | Line::Ratio(adapter, _)) = self;
+        adapter
+    }
+
+    /// What it is called; a ratio is named after its server only where there are several.
+    fn name(&self, compared: usize) -> &'static str {
+        match self {
+            Line::Figures(_, Server::Nicety) => "nicety",
+            Line::Figures(_, Server::NicetyStream) => "nicety-stream",
+            Line::Figures(_, Server::Qemu) => "qemu",
+            Line::Ratio(..) if compared < 2 => "ratio",
+            Line::Ratio(_, Server::NicetyStream) => "stream ÷ qemu",
+            Line::Ratio(..) => "nicety ÷ qemu",
+        }
+    }
 }
 
 /// The reasons why figures do not exist, numbered in order of appearance.
@@ -73,7 +92,7 @@ pub fn render(results: &Results) -> String {
             .filter(|test| present.contains(test))
             .map(|test| column(results, &lines, *test, &mut footnotes))
             .collect();
-        out.push_str(&laid(&lines, results.servers().len() > 1, columns));
+        out.push_str(&laid(&labels(&lines, results), columns));
     }
     for (index, reason) in footnotes.0.iter().enumerate() {
         out.push('\n');
@@ -82,7 +101,7 @@ pub fn render(results: &Results) -> String {
     if !footnotes.0.is_empty() {
         out.push('\n');
     }
-    if results.servers().len() > 1 {
+    if !results.compared().is_empty() {
         out.push('\n');
         out.push_str(&wrapped(findings::how_ratios_are_made(results)));
         out.push('\n');
@@ -102,7 +121,7 @@ fn title(results: &Results) -> String {
     };
     let none =
         if interval.is_empty() { format!("; fewer than {RUNS_FOR_INTERVAL} runs: no interval") } else { String::new() };
-    let ratio = if results.servers().len() > 1 { "; ratio: nicety ÷ qemu" } else { "" };
+    let ratio = if results.compared().len() == 1 { "; ratio: nicety ÷ qemu" } else { "" };
     format!("{runs} of {} s{interval}{none}{ratio}\n", results.method.seconds)
 }
 
@@ -111,9 +130,11 @@ fn lines(results: &Results) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     for adapter in results.adapters() {
         lines.extend(servers.iter().map(|server| Line::Figures(adapter, *server)));
-        if servers.len() > 1 {
-            lines.push(Line::Ratio(adapter));
-        }
+        let known = |server: &Server| {
+            let ratio = |test| findings::server_ratio(results, adapter, test, *server);
+            results.tests().into_iter().any(|test| ratio(test).is_some())
+        };
+        lines.extend(results.compared().into_iter().filter(known).map(|server| Line::Ratio(adapter, server)));
     }
     lines
 }
@@ -135,7 +156,7 @@ fn column(results: &Results, lines: &[Line<'_>], test: Test, footnotes: &mut Foo
                     }
                 }
             }
-            Line::Ratio(adapter) => match findings::server_ratio(results, adapter, test) {
+            Line::Ratio(adapter, server) => match findings::server_ratio(results, adapter, test, *server) {
                 Some(ratio) => Cell {
                     figure: number::ratio(&ratio),
                     after: number::ratio_range(&ratio).map_or(" ×".to_owned(), |range| format!(" × [{range}]")),
@@ -160,8 +181,7 @@ impl Column {
 }
 
 /// One block, or several if its columns do not fit beside each other.
-fn laid(lines: &[Line<'_>], name_servers: bool, columns: Vec<Column>) -> String {
-    let labels: Vec<String> = labels(lines, name_servers);
+fn laid(labels: &[String], columns: Vec<Column>) -> String {
     let label_width = labels.iter().map(|label| width(label)).max().unwrap_or(0).max(width("adapter"));
     let mut out = String::new();
     let most = evenly(label_width, &columns);
@@ -207,19 +227,18 @@ fn evenly(label_width: usize, columns: &[Column]) -> usize {
 }
 
 /// `e1000  nicety`, `qemu`, `ratio`, the adapter's name only once.
-fn labels(lines: &[Line<'_>], name_servers: bool) -> Vec<String> {
-    let adapter_width = lines.iter().map(|(Line::Figures(name, _) | Line::Ratio(name))| width(name)).max().unwrap_or(0);
+fn labels(lines: &[Line<'_>], results: &Results) -> Vec<String> {
+    let adapter_width = lines.iter().map(|line| width(line.adapter())).max().unwrap_or(0);
+    let (name_servers, compared) = (results.servers().len() > 1, results.compared().len());
     let mut last = None;
     lines
         .iter()
         .map(|line| {
-            let (Line::Figures(name, _) | Line::Ratio(name)) = line;
-            let shown = if last == Some(*name) { "" } else { name };
-            last = Some(*name);
-            match line {
-                _ if !name_servers => shown.to_owned(),
-                Line::Figures(_, server) => format!("{}  {server}", padded(shown, adapter_width)),
-                Line::Ratio(_) => format!("{}  ratio", padded(shown, adapter_width)),
+            let shown = if last == Some(line.adapter()) { "" } else { line.adapter() };
+            last = Some(line.adapter());
+            match name_servers {
+                true => format!("{}  {}", padded(shown, adapter_width), line.name(compared)),
+                false => shown.to_owned(),
             }
         })
         .collect()
@@ -300,6 +319,28 @@ virtio-net  3090 [3000–3180]  3090 [3000–3180]  3090 [3000–3180]
     }
 
     #[test]
+    fn each_way_in_which_nicety_serves_has_a_line_and_its_ratio_and_who_is_absent_the_reason() {
+        let table = render(&sample::linked());
+        let expected = "\
+Medians of 7 runs of 3 s [95 % interval]
+
+                           Guest to guest
+adapter                    Mbit/s
+e1000       nicety         1545 [1500–1590]
+            nicety-stream  1236 [1200–1272]
+            qemu           1030 [1000–1060]
+            nicety ÷ qemu  1.50 × [1.50–1.50]
+            stream ÷ qemu  1.20 × [1.20–1.20]
+virtio-net  nicety         3090 [3000–3180]
+            nicety-stream  2472 [2400–2544]
+            qemu              –¹
+";
+        assert!(table.starts_with(expected), "{table}");
+        assert!(table.contains("¹ QEMU has none.\n² QEMU does not count it.\n"), "{table}");
+        assert!(table.contains("CPU per gigabit"), "costs are taken over what there is: {table}");
+    }
+
+    #[test]
     fn no_line_is_wider_than_a_hundred_columns_whatever_the_figures() {
         let fault = Fault::On("e1000 by nicety, bulk receive".to_owned(), BenchError::Impossible("word ".repeat(60)));
         let mut wide = sample::two_servers();
@@ -313,14 +354,19 @@ virtio-net  3090 [3000–3180]  3090 [3000–3180]  3090 [3000–3180]
                 row.absent.clone(),
             );
         }
-        for results in
-            [sample::embedded(), sample::quick(), sample::two_servers(), sample::with_faults(vec![fault]), wide]
-        {
+        for results in [
+            sample::embedded(),
+            sample::quick(),
+            sample::two_servers(),
+            sample::linked(),
+            sample::with_faults(vec![fault]),
+            wide,
+        ] {
             let table = render(&results);
             for line in table.lines() {
                 assert!(width(line) <= WIDTH, "{} columns: {line}", width(line));
             }
-            for test in Test::ALL {
+            for test in results.tests() {
                 assert!(table.contains(test.short_title()));
             }
         }

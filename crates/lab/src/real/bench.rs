@@ -4,9 +4,9 @@
 //! Two guests at a time, booted afresh for each contestant of each round, in a [`Namespace`]:
 //!
 //! ```text
-//! Nicety:  left ─ vfio-user or vhost-user ─┐
-//!                                        daemon ── tap ── netserver
-//!         right ─ vfio-user or vhost-user ─┘
+//!  left ── vfio-user or vhost-user ─┐
+//!                                 daemon ── in QEMU's table: tap ── netserver
+//! right ── vfio-user or vhost-user ─┘
 //! ```
 
 use std::{
@@ -25,7 +25,7 @@ use super::{
     netperf::{self, Test},
     pair::{self, Pair},
     root::Root,
-    served::{Counts, Port, Served},
+    served::{Counts, Served},
 };
 use crate::{
     bench::{Bench, BenchError, Latency, Measured, Outcome, Usage},
@@ -50,8 +50,19 @@ trait Kind: fmt::Debug {
     /// Booting two guests and warming them, over the four loads of a contestant, and a run's own beginning and end.
     fn overhead(&self) -> Duration;
 
-    /// Whether somebody else than Nicety serves this adapter too.
-    fn peer(&self, adapter: &str) -> Option<Server>;
+    /// Who serves this adapter.
+    fn servers(&self, adapter: &str) -> Vec<Server>;
+
+    /// Who might be thought to serve it, and does not: why.
+    fn absent(&self, adapter: &str) -> Option<(Server, String)> {
+        let _ = adapter;
+        None
+    }
+
+    /// The loads of a round.
+    fn loads(&self) -> Vec<Load> {
+        Load::ALL.to_vec()
+    }
 
     /// What has to be done once before the first run.
     fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error>;
@@ -71,18 +82,18 @@ struct Ground {
     program: PathBuf,
 }
 
-/// Two guests and the daemon that serves them, if one does.
+/// Two guests, and the daemons that serve them, if any do.
 #[derive(Debug)]
 struct Up {
     pair: Pair,
-    served: Option<Served>,
+    served: Vec<Served>,
 }
 
 /// The address of the `last` station in a server's network.
 fn address(server: Server, last: u8) -> String {
     let network = match server {
         Server::Qemu => 1,
-        Server::Nicety => 2,
+        Server::Nicety | Server::NicetyStream => 2,
     };
     format!("10.9.{network}.{last}")
 }
@@ -94,20 +105,42 @@ fn addressed<M: Machine>(machine: M, server: Server) -> (M, M) {
 }
 
 impl Ground {
-    /// Boots two guests on a daemon of ours, which has the tap as its uplink.
-    fn boot_served<M: Machine>(&mut self, machine: M, adapter: &str, stop: &AtomicBool) -> Result<Up, Error> {
-        let entry = entry(adapter)?;
-        let ports = vec![Port::new("left", entry, LEFT_MAC), Port::new("right", entry, RIGHT_MAC)];
-        let served = Served::start(&self.program, &mut self.namespace, ports, Some(UPLINK))?;
-        let (left, right) = addressed(machine, Server::Nicety);
-        match pair::boot_unless(&self.root, served.attach(left, "left"), served.attach(right, "right"), stop) {
-            Ok(pair) => Ok(Up { pair, served: Some(served) }),
+    /// Boots two guests, each at the port of its name of a daemon of ours.
+    fn boot_served<M: Machine>(
+        &mut self,
+        (left, right): (M, M),
+        served: Vec<Served>,
+        stop: &AtomicBool,
+    ) -> Result<Up, Error> {
+        let booted = match served.as_slice() {
+            [one] => pair::boot_unless(&self.root, one.attach(left, "left"), one.attach(right, "right"), stop),
+            [one, other, ..] => {
+                pair::boot_unless(&self.root, one.attach(left, "left"), other.attach(right, "right"), stop)
+            }
+            [] => pair::boot_unless(&self.root, left, right, stop),
+        };
+        match booted {
+            Ok(pair) => Ok(Up { pair, served }),
             Err(error) => {
-                // It would keep the tap from the next one. What its end complains of is the same trouble.
-                let _ = served.stop(&mut self.namespace);
+                // They would keep a tap from the next ones. What their end complains of is the same trouble.
+                let _ = self.stop(served);
                 Err(error)
             }
         }
+    }
+
+    /// Ends daemons; the first error, if one does not end.
+    fn stop(&mut self, served: Vec<Served>) -> Result<(), Error> {
+        let ends: Vec<Result<(), Error>> = served.into_iter().map(|one| one.stop(&mut self.namespace)).collect();
+        ends.into_iter().collect()
+    }
+
+    /// Makes the peer outside: netserver on the host, behind a tap.
+    fn outside(&mut self) -> Result<(), Error> {
+        self.namespace.tap(UPLINK, Some(&format!("{}/24", address(Server::Nicety, 254))))?;
+        let mut netserver = self.root.program("usr/bin/netserver");
+        netserver.args(["-4", "-D", "-N"]);
+        self.namespace.start(&netserver, Path::new("/dev/null")).map(drop)
     }
 }
 
@@ -130,16 +163,18 @@ struct Running {
     contestant: Contestant,
     round: u32,
     pair: Pair,
-    served: Option<Served>,
+    served: Vec<Served>,
 }
 
 impl Running {
     fn cpu_time(&self) -> Duration {
-        self.pair.cpu_time() + self.served.as_ref().map_or(Duration::ZERO, Served::cpu_time)
+        self.pair.cpu_time() + self.served.iter().map(Served::cpu_time).sum::<Duration>()
     }
 
+    /// Of all daemons together; none where QEMU serves.
     fn counts(&self) -> Option<Counts> {
-        self.served.as_ref().and_then(Served::counts)
+        let counts = self.served.iter().map(Served::counts);
+        counts.reduce(|sum, counts| Some(sum?.and(counts?))).flatten()
     }
 }
 
@@ -160,10 +195,13 @@ impl RealBench {
     /// Those of [`Root::lay`] and [`Namespace::open`]; each says what to do.
     pub fn qemu(program: &Path, say: &mut dyn FnMut(&str)) -> Result<RealBench, Error> {
         let root = Root::lay(say)?;
-        RealBench::open(Box::new(qemu::Qemu::new()), root, program)
+        let mut bench = RealBench::open(Box::new(qemu::Qemu::new()), root, program)?;
+        bench.ground.outside()?;
+        Ok(bench)
     }
 
-    /// Guests in user mode, each adapter served by Nicety. Builds their kernel, if it is not there yet.
+    /// Guests in user mode, each adapter served by Nicety, and by QEMU where it can, over the same link. Builds their kernel, if it
+    /// is not there yet.
     ///
     /// # Errors
     /// Those of [`Root::lay`], [`UmlKernel::lay`](super::uml::UmlKernel::lay) and [`Namespace::open`]; each says what to do.
@@ -174,19 +212,15 @@ impl RealBench {
     }
 
     fn open(kind: Box<dyn Kind>, root: Root, program: &Path) -> Result<RealBench, Error> {
-        let mut namespace = Namespace::open(&root)?;
-        namespace.tap(UPLINK, Some(&format!("{}/24", address(Server::Nicety, 254))))?;
-        let mut netserver = root.program("usr/bin/netserver");
-        netserver.args(["-4", "-D", "-N"]);
-        namespace.start(&netserver, Path::new("/dev/null"))?;
+        let namespace = Namespace::open(&root)?;
         Ok(RealBench { running: None, kind, ground: Ground { namespace, root, program: program.to_owned() } })
     }
 
-    /// Ends the guests that run, then the daemon.
+    /// Ends the guests that run, then the daemons.
     fn end(&mut self) -> Result<(), Error> {
         let Some(Running { pair, served, .. }) = self.running.take() else { return Ok(()) };
         drop(pair);
-        served.map_or(Ok(()), |served| served.stop(&mut self.ground.namespace))
+        self.ground.stop(served)
     }
 
     /// The guests of this run, booted if they are not up.
@@ -198,7 +232,8 @@ impl RealBench {
             let contestant = item.contestant.clone();
             let running = self.running.insert(Running { contestant, round: item.round, pair, served });
             running.pair.serve()?;
-            running.warm(stop)?;
+            let outside = self.kind.loads().contains(&Load::BulkTransmit);
+            running.warm(outside, stop)?;
         }
         self.running.as_mut().ok_or(Error::Stopped)
     }
@@ -206,9 +241,9 @@ impl RealBench {
 
 impl Running {
     /// What is slow only once: addresses are resolved, the guests' code is translated.
-    fn warm(&mut self, cancel: &AtomicBool) -> Result<(), Error> {
+    fn warm(&mut self, outside: bool, cancel: &AtomicBool) -> Result<(), Error> {
         let server = self.contestant.server;
-        for last in [2, 254] {
+        for &last in if outside { &[2, 254][..] } else { &[2] } {
             let ping = format!("/usr/bin/ping -n -q -c 1 -W 5 {}", address(server, last));
             self.pair.left.succeed_unless(&ping, SLACK, cancel)?;
         }
@@ -253,11 +288,17 @@ impl Bench for RealBench {
     }
 
     fn contestants(&self) -> Vec<Contestant> {
-        let servers = |name: &'static str| {
-            let peer = self.kind.peer(name).map(|server| Contestant::new(name, server));
-            [Some(Contestant::new(name, Server::Nicety)), peer].into_iter().flatten()
-        };
-        REGISTRY.iter().flat_map(|entry| servers(entry.about.name)).collect()
+        let of = |name: &'static str| self.kind.servers(name).into_iter().map(move |it| Contestant::new(name, it));
+        REGISTRY.iter().flat_map(|entry| of(entry.about.name)).collect()
+    }
+
+    fn absent(&self) -> Vec<(Contestant, String)> {
+        let of = |name: &str| self.kind.absent(name).map(|(server, why)| (Contestant::new(name, server), why));
+        REGISTRY.iter().filter_map(|entry| of(entry.about.name)).collect()
+    }
+
+    fn loads(&self) -> Vec<Load> {
+        self.kind.loads()
     }
 
     fn order(&self) -> Order {
@@ -287,12 +328,18 @@ impl Bench for RealBench {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.kind.notes(&self.ground.root);
+        let outside = if self.kind.loads().contains(&Load::BulkTransmit) {
+            " The peer outside is netserver on the host, behind a tap."
+        } else {
+            ""
+        };
         notes.push(format!(
             "Measured by netperf {}: TCP_STREAM, TCP_MAERTS, and TCP_RR from guest to guest, whose percentiles are those of its \
-             histogram; runs last whole seconds. The peer outside is netserver on the host, behind a tap.",
+             histogram; runs last whole seconds.{outside} TCP's checksums guard what arrives: what came damaged would have been sent \
+             again, and counts as nothing.",
             version(&self.ground.root, "netperf")
         ));
-        notes.push("Counts per frame are the daemon's, of both ports; QEMU does not count its own.".to_owned());
+        notes.push("Counts per frame are the daemons', of both guests' ports; QEMU does not count its own.".to_owned());
         notes
     }
 }

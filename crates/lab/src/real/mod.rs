@@ -58,4 +58,4 @@ pub use namespace::{Namespace, Process};
 pub use processor::processes_of_group;
 pub use qemu::{GuestConfig, Memory, Start};
 pub use root::{Package, Root};
-pub use served::{Counts, Port, Served};
+pub use served::{Counts, Link, Port, Served, Setup};

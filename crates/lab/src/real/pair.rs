@@ -143,6 +143,11 @@ impl Pair {
         Ok(Rate { rate: measured.rate, seconds: measured.seconds, cpu })
     }
 
+    /// Keeps a folder for as long as the guests run.
+    pub(super) fn keep(&mut self, folder: Folder) {
+        self._folder = Some(folder);
+    }
+
     /// The processor time of both guests.
     pub fn cpu_time(&self) -> Duration {
         self.left.cpu_time() + self.right.cpu_time()

@@ -18,6 +18,7 @@ use super::{
     guest::Machine,
     namespace::{Namespace, Process},
     processor::process_time,
+    qemu::entered,
 };
 
 /// How long it may take until its sockets are there, and until it ends.
@@ -45,12 +46,50 @@ impl Port {
     }
 }
 
+/// How the daemon's switch reaches further than its ports.
+#[derive(Debug, Clone)]
+pub enum Link {
+    /// A tap of this name.
+    Tap(String),
+    /// A stream socket to another daemon, at this path; one end listens, the other connects.
+    Stream {
+        /// Where it is.
+        socket: String,
+        /// Whether this end listens.
+        listens: bool,
+    },
+}
+
+impl Link {
+    fn section(&self) -> String {
+        let lines = match self {
+            Link::Tap(name) => format!("kind = \"tap\"\nname = \"{name}\""),
+            Link::Stream { socket, listens } => {
+                let role = if *listens { "listen" } else { "connect" };
+                format!("kind = \"stream\"\nsocket = \"{socket}\"\nrole = \"{role}\"")
+            }
+        };
+        format!("\n[uplink]\n{lines}\n")
+    }
+}
+
+/// How a daemon is started, besides its ports.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// Its uplink, if it has one.
+    pub link: Option<Link>,
+    /// More words after `serve FILE`.
+    pub options: Vec<String>,
+    /// Words before the program, such as those that bind it to a processor.
+    pub before: Vec<String>,
+}
+
 /// A running daemon, ended by [`Served::stop`] or with its namespace.
 #[derive(Debug)]
 pub struct Served {
     folder: Folder,
     program: PathBuf,
-    options: Vec<String>,
+    setup: Setup,
     ports: Vec<Port>,
     process: Process,
 }
@@ -79,14 +118,23 @@ impl Counts {
             interrupts: self.interrupts.saturating_sub(earlier.interrupts),
         }
     }
+
+    /// These and those of another daemon.
+    #[must_use]
+    pub fn and(self, other: Counts) -> Counts {
+        Counts {
+            frames: self.frames.saturating_add(other.frames),
+            reads: self.reads.saturating_add(other.reads),
+            writes: self.writes.saturating_add(other.writes),
+            interrupts: self.interrupts.saturating_add(other.interrupts),
+        }
+    }
 }
 
 /// The host file of these ports, with sockets in its own folder.
-fn host_file(ports: &[Port], uplink: Option<&str>) -> String {
+fn host_file(ports: &[Port], link: Option<&Link>) -> String {
     let mut text = "[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = \"control.sock\"\n".to_owned();
-    if let Some(tap) = uplink {
-        text.push_str(&format!("\n[uplink]\nkind = \"tap\"\nname = \"{tap}\"\n"));
-    }
+    text.extend(link.map(Link::section));
     for Port { name, entry, mac, more } in ports {
         let adapter = entry.about.name;
         text.push_str(&format!(
@@ -122,14 +170,28 @@ impl Served {
         uplink: Option<&str>,
         options: &[&str],
     ) -> Result<Served, Error> {
+        let link = uplink.map(|tap| Link::Tap(tap.to_owned()));
+        let options = options.iter().map(|&word| word.to_owned()).collect();
+        Served::start_as(program, namespace, ports, Setup { link, options, before: Vec::new() })
+    }
+
+    /// Like [`Served::start`], as `setup` says.
+    ///
+    /// # Errors
+    /// Those of [`Served::start`].
+    pub fn start_as(
+        program: &Path,
+        namespace: &mut Namespace,
+        ports: Vec<Port>,
+        setup: Setup,
+    ) -> Result<Served, Error> {
         // The namespace's working directory is another one.
         let program = absolute(program).map_err(file("find", program))?;
         let folder = Folder::new()?;
         let path = folder.path().join("host.toml");
-        fs::write(&path, host_file(&ports, uplink)).map_err(file("write", &path))?;
-        let options: Vec<String> = options.iter().map(|&word| word.to_owned()).collect();
-        let process = launch(&program, namespace, &folder, &options)?;
-        let served = Served { folder, program, options, ports, process };
+        fs::write(&path, host_file(&ports, setup.link.as_ref())).map_err(file("write", &path))?;
+        let process = launch(&program, namespace, &folder, &setup)?;
+        let served = Served { folder, program, setup, ports, process };
         served.wait_ready()?;
         Ok(served)
     }
@@ -191,6 +253,11 @@ impl Served {
         process_time(self.process.host)
     }
 
+    /// Its number as the host knows it.
+    pub fn process(&self) -> u32 {
+        self.process.host
+    }
+
     /// Ends it as a person does, with SIGTERM.
     ///
     /// # Errors
@@ -205,7 +272,15 @@ impl Served {
     /// Those of [`Served::start`].
     pub fn kill_and_restart(&mut self, namespace: &mut Namespace) -> Result<(), Error> {
         self.kill(namespace)?;
-        self.process = launch(&self.program, namespace, &self.folder, &self.options)?;
+        self.restart(namespace)
+    }
+
+    /// Starts it again, after [`Served::kill`].
+    ///
+    /// # Errors
+    /// Those of [`Served::start`].
+    pub fn restart(&mut self, namespace: &mut Namespace) -> Result<(), Error> {
+        self.process = launch(&self.program, namespace, &self.folder, &self.setup)?;
         self.wait_ready()
     }
 
@@ -218,9 +293,11 @@ impl Served {
     }
 }
 
-fn launch(program: &Path, namespace: &mut Namespace, folder: &Folder, options: &[String]) -> Result<Process, Error> {
+fn launch(program: &Path, namespace: &mut Namespace, folder: &Folder, setup: &Setup) -> Result<Process, Error> {
     let mut command = Command::new(program);
-    command.arg("serve").arg(folder.path().join("host.toml")).args(options).env("NO_COLOR", "1");
+    command.arg("serve").arg(folder.path().join("host.toml")).args(&setup.options);
+    let mut command = entered(&setup.before, command);
+    command.env("NO_COLOR", "1");
     namespace.start(&command, &folder.path().join("log"))
 }
 
@@ -284,7 +361,10 @@ mod tests {
         let entry = nicety_adapters::find("e1000").expect("it is registered");
         let mut port = Port::new("left", entry, "52:54:00:00:00:01");
         port.more = "rom = \"/rom\"\n".into();
-        let text = host_file(&[port], Some("n0"));
+        let stream = Link::Stream { socket: "/up.sock".into(), listens: false };
+        let text = host_file(std::slice::from_ref(&port), Some(&stream));
+        assert!(text.contains("[uplink]\nkind = \"stream\"\nsocket = \"/up.sock\"\nrole = \"connect\"\n"), "{text}");
+        let text = host_file(&[port], Some(&Link::Tap("n0".into())));
         assert!(text.contains("[uplink]\nkind = \"tap\"\nname = \"n0\"\n"), "{text}");
         assert!(text.ends_with(
             "[[port]]\nname = \"left\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:01\"\nsocket = \"left.sock\"\nrom = \"/rom\"\n"

@@ -92,6 +92,7 @@ fn axis(svg: &mut String, scale: &Scale, plot_height: f64) {
 pub(super) fn class(server: Server) -> &'static str {
     match server {
         Server::Nicety => "ours",
+        Server::NicetyStream => "linked",
         Server::Qemu => "theirs",
     }
 }

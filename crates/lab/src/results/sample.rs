@@ -32,6 +32,11 @@ pub(crate) fn two_servers() -> Results {
     of(FakeBench::two_servers(), false)
 }
 
+/// Two adapters, each served by Nicety in two ways and one of them by QEMU, seven rounds.
+pub(crate) fn linked() -> Results {
+    of(FakeBench::linked(), false)
+}
+
 fn embedded_bench(faults: Vec<Fault>) -> FakeBench {
     let mut bench = FakeBench { guests: Guests::Embedded, faults, ..FakeBench::two_servers() };
     bench.contestants.retain(|contestant| contestant.server == Server::Nicety);

@@ -11,13 +11,22 @@
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 use super::{
-    super::{accel::Accel, error::Error, image::Image, kernel::Kernel, pair, qemu::GuestConfig, root::Root},
-    Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, address, addressed, version,
+    super::{
+        accel::Accel,
+        error::Error,
+        image::Image,
+        kernel::Kernel,
+        pair,
+        qemu::GuestConfig,
+        root::Root,
+        served::{Port, Served},
+    },
+    Ground, Kind, LEFT_MAC, RIGHT_MAC, UPLINK, Up, address, addressed, entry, version,
 };
 use crate::method::{Contestant, Guests, Server};
 
 const BRIDGE: &str = "b0";
-pub(super) const BRIDGED: [&str; 2] = ["q1", "q2"];
+const BRIDGED: [&str; 2] = ["q1", "q2"];
 
 /// QEMU's own model of an adapter, if it has one.
 fn model(adapter: &str) -> Option<&'static str> {
@@ -30,11 +39,6 @@ fn model(adapter: &str) -> Option<&'static str> {
         ("rtl8139", "rtl8139"),
     ];
     models.iter().find(|(ours, _)| *ours == adapter).map(|(_, model)| *model)
-}
-
-/// Makes the bridge and its taps.
-pub(super) fn bridge(ground: &mut Ground) -> Result<(), Error> {
-    ground.namespace.bridge(BRIDGE, &format!("{}/24", address(Server::Qemu, 254)), &BRIDGED)
 }
 
 /// See the module's page.
@@ -59,12 +63,12 @@ impl Kind for Qemu {
         Duration::from_millis(3_900)
     }
 
-    fn peer(&self, adapter: &str) -> Option<Server> {
-        model(adapter).map(|_| Server::Qemu)
+    fn servers(&self, adapter: &str) -> Vec<Server> {
+        [Some(Server::Nicety), model(adapter).map(|_| Server::Qemu)].into_iter().flatten().collect()
     }
 
     fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error> {
-        bridge(ground)?;
+        ground.namespace.bridge(BRIDGE, &format!("{}/24", address(Server::Qemu, 254)), &BRIDGED)?;
         Image::of(&ground.root, self.kernel)?;
         self.accel = Accel::Auto.resolve(&ground.root)?;
         Ok(())
@@ -75,7 +79,12 @@ impl Kind for Qemu {
         let entrance = ground.namespace.entrance();
         let machine = GuestConfig { accel: self.accel, entrance, ..GuestConfig::new(self.kernel) };
         match server {
-            Server::Nicety => ground.boot_served(machine, adapter, stop),
+            Server::Nicety | Server::NicetyStream => {
+                let entry = entry(adapter)?;
+                let ports = vec![Port::new("left", entry, LEFT_MAC), Port::new("right", entry, RIGHT_MAC)];
+                let served = Served::start(&ground.program, &mut ground.namespace, ports, Some(UPLINK))?;
+                ground.boot_served(addressed(machine, *server), vec![served], stop)
+            }
             Server::Qemu => {
                 let model = model(adapter).unwrap_or(adapter);
                 let with = |machine: GuestConfig, mac: &str, tap: &str| {
@@ -84,7 +93,7 @@ impl Kind for Qemu {
                 };
                 let (left, right) = addressed(machine, Server::Qemu);
                 let (left, right) = (with(left, LEFT_MAC, BRIDGED[0]), with(right, RIGHT_MAC, BRIDGED[1]));
-                Ok(Up { pair: pair::boot_unless(&ground.root, left, right, stop)?, served: None })
+                Ok(Up { pair: pair::boot_unless(&ground.root, left, right, stop)?, served: Vec::new() })
             }
         }
     }

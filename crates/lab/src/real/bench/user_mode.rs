@@ -1,36 +1,125 @@
 //! Guests in user mode, each adapter served by Nicety, and by QEMU where its machine `x-remote` can: unmodified drivers at the host's
-//! own speed. QEMU's adapters are connected as in [`qemu`](super::qemu): by taps on a bridge.
+//! own speed, both servers under the same conditions.
+//!
+//! ```text
+//! QEMU, and nicety-stream:       left ── its server ── UNIX stream ── right's server ── right
+//!                               └── one processor ──┘                └──── the other one ────┘
+//!
+//! nicety:                        left ── one daemon's switch ── right
+//! ```
+//!
+//! A server is a process for each guest, bound with it to one processor, with interrupts by INTx, and the frames between the two pass
+//! one by one behind their lengths (QEMU's `-netdev stream`; Nicety's uplink of that kind). On Nicety's own switch one daemon serves
+//! both guests, runs on either processor, and raises the interrupts that the driver likes best.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
+
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{
     super::{
         error::Error,
+        folder::Folder,
         pair,
         root::Root,
+        served::{Link, Port, Served, Setup},
         uml::{Model, UmlConfig, UmlKernel},
     },
-    Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, addressed,
-    qemu::{BRIDGED, bridge},
-    version,
+    Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, addressed, entry, version,
 };
-use crate::method::{Contestant, Guests, Server};
+use crate::method::{Contestant, Guests, Load, Server};
+
+/// What holds a guest's driver to INTx, as QEMU's machine `x-remote` does.
+const INTX: &str = "pci=nomsi";
 
 /// QEMU's own model of an adapter, if it has been tried under x-remote.
 fn model(adapter: &str) -> Option<&'static str> {
     ["e1000", "vmxnet3"].into_iter().find(|model| *model == adapter)
 }
 
+/// The two processors on which all of it runs; none if we may only use one.
+fn processors() -> Option<[usize; 2]> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let mut numbers = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    Some([numbers.next()?, numbers.next()?])
+}
+
 /// See the module's page.
 #[derive(Debug)]
 pub(super) struct UserMode {
     kernel: UmlKernel,
+    processors: Option<[usize; 2]>,
 }
 
 impl UserMode {
     /// Builds the kernel if it is not there yet.
     pub fn lay(say: &mut dyn FnMut(&str)) -> Result<UserMode, Error> {
-        Ok(UserMode { kernel: UmlKernel::lay(say)? })
+        Ok(UserMode { kernel: UmlKernel::lay(say)?, processors: processors() })
+    }
+
+    /// The words that bind a program to some of the two processors.
+    fn bound(&self, root: &Root, sides: &[usize]) -> Vec<String> {
+        let Some(processors) = self.processors else { return Vec::new() };
+        let list: Vec<String> = sides.iter().filter_map(|side| processors.get(*side)).map(usize::to_string).collect();
+        vec![root.busybox().display().to_string(), "taskset".into(), "-c".into(), list.join(",")]
+    }
+
+    /// Both machines, each bound to its processor.
+    fn machines(&self, root: &Root, server: Server) -> (UmlConfig, UmlConfig) {
+        let (mut left, mut right) = addressed(UmlConfig::new(&self.kernel), server);
+        (left.before, right.before) = (self.bound(root, &[0]), self.bound(root, &[1]));
+        (left, right)
+    }
+
+    /// On Nicety's own switch.
+    fn boot_switched(&self, ground: &mut Ground, adapter: &str, stop: &AtomicBool) -> Result<Up, Error> {
+        let entry = entry(adapter)?;
+        let ports = vec![Port::new("left", entry, LEFT_MAC), Port::new("right", entry, RIGHT_MAC)];
+        let setup = Setup { before: self.bound(&ground.root, &[0, 1]), ..Setup::default() };
+        let served = Served::start_as(&ground.program, &mut ground.namespace, ports, setup)?;
+        ground.boot_served(self.machines(&ground.root, Server::Nicety), vec![served], stop)
+    }
+
+    /// A daemon for each guest, and a stream between them.
+    fn boot_joined(&self, ground: &mut Ground, adapter: &str, stop: &AtomicBool) -> Result<Up, Error> {
+        let entry = entry(adapter)?;
+        let folder = Folder::new()?;
+        let mut served = Vec::new();
+        for (side, (name, mac)) in [("left", LEFT_MAC), ("right", RIGHT_MAC)].into_iter().enumerate() {
+            let link = Link::Stream { socket: folder.join("stream"), listens: side == 0 };
+            let setup = Setup { link: Some(link), before: self.bound(&ground.root, &[side]), ..Setup::default() };
+            let ports = vec![Port::new(name, entry, mac)];
+            match Served::start_as(&ground.program, &mut ground.namespace, ports, setup) {
+                Ok(one) => served.push(one),
+                Err(error) => {
+                    // What their end complains of is the same trouble.
+                    let _ = ground.stop(served);
+                    return Err(error);
+                }
+            }
+        }
+        let (mut left, mut right) = self.machines(&ground.root, Server::NicetyStream);
+        for machine in [&mut left, &mut right] {
+            machine.append.push(INTX.to_owned());
+        }
+        let mut up = ground.boot_served((left, right), served, stop)?;
+        up.pair.keep(folder);
+        Ok(up)
+    }
+
+    /// QEMU's own model on both sides, and a stream between them.
+    fn boot_modelled(&self, ground: &Ground, model: &str, stop: &AtomicBool) -> Result<Up, Error> {
+        let folder = Folder::new()?;
+        let path = folder.join("stream");
+        let (mut left, mut right) = self.machines(&ground.root, Server::Qemu);
+        let sides = [(&mut left, LEFT_MAC, "server=on"), (&mut right, RIGHT_MAC, "server=off,reconnect-ms=100")];
+        for (machine, mac, role) in sides {
+            let netdev = format!("stream,{role},addr.type=unix,addr.path={path}");
+            machine.model = Some(Model { device: format!("{model},mac={mac}"), netdev, entrance: Vec::new() });
+        }
+        let mut pair = pair::boot_unless(&ground.root, left, right, stop)?;
+        pair.keep(folder);
+        Ok(Up { pair, served: Vec::new() })
     }
 }
 
@@ -40,34 +129,48 @@ impl Kind for UserMode {
     }
 
     fn overhead(&self) -> Duration {
-        Duration::from_millis(900)
+        Duration::from_millis(1_400)
     }
 
-    fn peer(&self, adapter: &str) -> Option<Server> {
-        model(adapter).map(|_| Server::Qemu)
+    fn servers(&self, adapter: &str) -> Vec<Server> {
+        Server::ALL.into_iter().filter(|server| *server != Server::Qemu || model(adapter).is_some()).collect()
     }
 
-    fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error> {
-        bridge(ground)
+    fn absent(&self, adapter: &str) -> Option<(Server, String)> {
+        let why = match adapter {
+            "virtio-net" => {
+                "QEMU has no vhost-user back end of its own for virtio-net, by which these guests would reach it"
+            }
+            _ => "QEMU has no such model, or it has not been tried in its machine x-remote",
+        };
+        model(adapter).is_none().then(|| (Server::Qemu, why.to_owned()))
+    }
+
+    fn loads(&self) -> Vec<Load> {
+        vec![Load::GuestToGuest, Load::RequestResponse]
+    }
+
+    fn prepare(&mut self, _ground: &mut Ground) -> Result<(), Error> {
+        Ok(())
     }
 
     fn boot(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error> {
         let Contestant { adapter, server } = contestant;
-        let machine = UmlConfig::new(&self.kernel);
-        let Some(model) = model(adapter).filter(|_| *server == Server::Qemu) else {
-            return ground.boot_served(machine, adapter, stop);
-        };
-        let entrance = ground.namespace.entrance();
-        let with = |machine: UmlConfig, mac: &str, tap: &str| {
-            let (device, netdev) = (format!("{model},mac={mac}"), format!("tap,ifname={tap},script=no,downscript=no"));
-            UmlConfig { model: Some(Model { device, netdev, entrance: entrance.clone() }), ..machine }
-        };
-        let (left, right) = addressed(machine, Server::Qemu);
-        let (left, right) = (with(left, LEFT_MAC, BRIDGED[0]), with(right, RIGHT_MAC, BRIDGED[1]));
-        Ok(Up { pair: pair::boot_unless(&ground.root, left, right, stop)?, served: None })
+        match (server, model(adapter)) {
+            (Server::Qemu, Some(model)) => self.boot_modelled(ground, model, stop),
+            (Server::NicetyStream, _) => self.boot_joined(ground, adapter, stop),
+            _ => self.boot_switched(ground, adapter, stop),
+        }
     }
 
     fn notes(&self, root: &Root) -> Vec<String> {
+        let bound = match self.processors {
+            Some([left, right]) => format!(
+                "Each guest and its server, a process each, are bound to one processor, {left} and {right}; the one daemon of \
+                 \"nicety\" may run on either"
+            ),
+            None => "There is only one processor for all processes".to_owned(),
+        };
         vec![
             format!(
                 "Guests: kernel {} built as a user-mode program (UML) from Debian's {}, unmodified drivers, one processor, 256 MiB; \
@@ -78,13 +181,31 @@ impl Kind for UserMode {
                 self.kernel.source(),
             ),
             format!(
-                "Nicety: both guests and a tap on one daemon with one worker, options as they come (doorbells mapped for vmxnet3, trapped for the others). QEMU {}: its \
-                 own adapters, each in a process of its own (machine x-remote) with a tap on the kernel's bridge, with INTx only; \
-                 what it cannot serve so is not there.",
+                "qemu: QEMU {}'s own models, two processes (machine x-remote) joined by -netdev stream over a UNIX socket, interrupts \
+                 by INTx, which is all that x-remote has. nicety-stream: two daemons joined by the same protocol over the same \
+                 kind of socket, guests with {INTX}. nicety: both guests on one daemon's switch, MSI-X where the adapter has it. \
+                 Nicety's other options as they come: one worker, doorbells mapped for vmxnet3, trapped for the others.",
                 version(root, "qemu-system-x86"),
             ),
-            "CPU time is that of both guests' processes and of what serves them, the daemon or both QEMU processes; netserver's is not."
-                .to_owned(),
+            format!("{bound}."),
+            "CPU time is that of both guests' processes and of all that serves them, daemons or QEMU.".to_owned(),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_qemu_has_is_named_and_two_processors_differ() {
+        for adapter in ["e1000", "vmxnet3"] {
+            assert!(nicety_adapters::find(adapter).is_some());
+            assert_eq!(model(adapter), Some(adapter));
+        }
+        assert_eq!(model("virtio-net"), None);
+        if let Some([left, right]) = processors() {
+            assert_ne!(left, right);
+        }
     }
 }

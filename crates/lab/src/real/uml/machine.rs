@@ -47,10 +47,10 @@ pub struct Model {
 
 impl Model {
     /// Starts QEMU, which ends when the other end of `socket` closes.
-    fn start(&self, root: &Root, socket: UnixStream) -> Result<Companion, Error> {
+    fn start(&self, root: &Root, before: &[String], socket: UnixStream) -> Result<Companion, Error> {
         let (kind, options) = self.netdev.split_once(',').unwrap_or((&self.netdev, ""));
         let comma = if options.is_empty() { "" } else { "," };
-        let mut command = entered(&self.entrance, root.qemu_command());
+        let mut command = entered(&self.entrance, entered(before, root.qemu_command()));
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none"]);
         command.args(["-run-with", "exit-with-parent=on", "-machine", "x-remote"]);
         command.args(["-netdev", &format!("{kind},id=h{comma}{options}")]);
@@ -69,6 +69,8 @@ pub struct UmlConfig {
     pub kernel: UmlKernel,
     /// Its memory in MiB.
     pub memory_mib: u32,
+    /// Its processors.
+    pub cpus: u32,
     /// Interfaces to bring up, `eth0:10.0.0.2/24`; booting ends when each of them has carrier.
     pub addresses: Vec<String>,
     /// Its adapters, as words of the kernel's command line.
@@ -77,6 +79,8 @@ pub struct UmlConfig {
     pub model: Option<Model>,
     /// More words for the kernel's command line.
     pub append: Vec<String>,
+    /// Words before its command line, and before that of a QEMU which serves it: what binds both to a processor.
+    pub before: Vec<String>,
     /// How long it may take until it answers.
     pub boot_limit: Duration,
 }
@@ -87,10 +91,12 @@ impl UmlConfig {
         UmlConfig {
             kernel: kernel.clone(),
             memory_mib: 256,
+            cpus: 1,
             addresses: Vec::new(),
             devices: Vec::new(),
             model: None,
             append: Vec::new(),
+            before: Vec::new(),
             boot_limit: Duration::from_secs(30),
         }
     }
@@ -99,6 +105,9 @@ impl UmlConfig {
     fn words(&self) -> Vec<String> {
         let mut words: Vec<String> = KERNEL_WORDS.iter().map(|word| (*word).to_owned()).collect();
         words.push(format!("mem={}M", self.memory_mib));
+        if self.cpus > 1 {
+            words.push(format!("ncpus={}", self.cpus));
+        }
         if !self.addresses.is_empty() {
             words.push(format!("nicety.ip={}", self.addresses.join(",")));
         }
@@ -107,6 +116,15 @@ impl UmlConfig {
         words.extend(self.devices.iter().chain(&self.append).cloned());
         words
     }
+}
+
+/// What a program without QEMU's option to end with its parent is started by: it asks for that (prctl(2), PR_SET_PDEATHSIG), and
+/// then looks whether its parent was still there when it asked. The program's words follow.
+pub(in super::super) fn ends_with_us() -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "sh", "-c", "[ \"$PPID\" = \"$0\" ] && exec \"$@\""]);
+    command.arg(std::process::id().to_string());
+    command
 }
 
 impl Machine for UmlConfig {
@@ -129,9 +147,8 @@ impl Machine for UmlConfig {
     /// The kernel becomes a session of its own; its programs are processes that end with it, by their own PR_SET_PDEATHSIG.
     fn launch(&self, root: &Root) -> Result<Launch, Error> {
         let folder = Folder::new()?;
-        // It has no option that ends it with its parent, as QEMU has.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(self.kernel.program()).args(self.words());
+        let mut command = ends_with_us();
+        command.args(&self.before).arg(self.kernel.program()).args(self.words());
         command.arg(format!("initrd={}", initramfs(root, "user-mode", None)?.display()));
         // Where it notes its process number.
         command.arg(format!("uml_dir={}/", folder.path().display()));
@@ -141,9 +158,25 @@ impl Machine for UmlConfig {
             let failed =
                 |error: std::io::Error| Error::Run { doing: "making a socket".into(), said: error.to_string() };
             let (own, its) = UnixStream::pair().map_err(failed)?;
-            Ok::<_, Error>((model.start(root, its)?, OwnedFd::from(own)))
+            Ok::<_, Error>((model.start(root, &self.before, its)?, OwnedFd::from(own)))
         });
         let (companion, input) = served.transpose()?.unzip();
         Ok(Launch { command, title, boot_limit: self.boot_limit, input, companion, folder: Some(folder) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_whose_parent_has_gone_before_it_asked_to_end_with_it_does_not_begin() {
+        let mut own = ends_with_us();
+        let begun = own.args(["echo", "it's begun"]).output().unwrap();
+        assert_eq!(begun.stdout, b"it's begun\n");
+        // A parent that is not we.
+        let mut other = Command::new("sh");
+        other.args(["-c", "\"$@\"; echo ended", "sh"]).arg(own.get_program()).args(own.get_args());
+        assert_eq!(other.output().unwrap().stdout, b"ended\n");
     }
 }
