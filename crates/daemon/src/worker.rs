@@ -225,6 +225,7 @@ impl Worker {
             device.scan_doorbells();
         }
         let turn = service.turn.as_mut().unwrap_or(&mut self.turn);
+        let damages = nicety_memory::damages();
         let outcome = self.plane.turn(&service.port, turn, now);
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
         if outcome.unfinished && service.turn.is_none() {
@@ -235,7 +236,8 @@ impl Worker {
         {
             self.spare.push(done);
         }
-        if outcome.more {
+        // Memory that was taken back meanwhile may be its own: the next turn finds out.
+        if outcome.more || damages != nicety_memory::damages() {
             self.enqueue(id);
         }
     }

@@ -19,6 +19,8 @@ struct Watched {
 static TABLE: [Watched; SLOTS] =
     [const { Watched { start: AtomicUsize::new(0), len: AtomicUsize::new(0), damaged: AtomicBool::new(false) } };
         SLOTS];
+/// How often zero pages were put over a mapping.
+static DAMAGES: AtomicUsize = AtomicUsize::new(0);
 static FREE: Mutex<Free> = Mutex::new(Free { used: 0, returned: Vec::new() });
 static INSTALL: Once = Once::new();
 
@@ -51,6 +53,12 @@ pub(crate) fn watch(start: usize, len: usize) -> Option<(Slot, &'static AtomicBo
     Some((slot, &watched.damaged))
 }
 
+/// How many mappings of this process were damaged so far: whoever has touched guest memory knows by two looks at this
+/// whether to ask [`Map::damaged`](crate::Map::damaged).
+pub fn damages() -> usize {
+    DAMAGES.load(Ordering::Relaxed)
+}
+
 /// Stops watching. The caller unmaps afterwards.
 pub(crate) fn forget(slot: Slot) {
     TABLE[slot].start.store(0, Ordering::Release);
@@ -76,6 +84,7 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, _con
         let len = watched.len.load(Ordering::Relaxed);
         if start != 0 && address.wrapping_sub(start) < len {
             watched.damaged.store(true, Ordering::Relaxed);
+            DAMAGES.fetch_add(1, Ordering::Relaxed);
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
             // SAFETY: the range is a live mapping of ours (it is in the table until before it is unmapped), and

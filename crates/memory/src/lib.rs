@@ -17,6 +17,7 @@ mod mapping;
 mod prefetch;
 
 pub use copy::{CopySum, copy, copy_sum};
+pub use guard::damages;
 pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError, Rights, Span, Window, full_barrier};
 pub use mapping::{Mapping, MappingError, shared_file};
 pub use prefetch::Touch;

@@ -320,7 +320,12 @@ impl Port {
             }
             return;
         }
+        let damages = nicety_memory::damages();
         let refused = if inner.backlog.is_empty() { inner.deliver(frames, now).refused } else { u64::MAX };
+        if damages != nicety_memory::damages() {
+            // Somebody's memory went away just now. If it is this port's, its owner finds out with its next turn.
+            self.shell.schedule();
+        }
         if refused != 0 {
             for (i, pick, packet) in frames.iter().filter(|(i, ..)| refused & 1 << i != 0) {
                 debug_assert!(i < nicety_adapter::PACKETS);
