@@ -8,6 +8,9 @@ use crate::cli::Adapters;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
+/// Which option ROMs are usual.
+const ROMS: &str = "QEMU roms/Makefile, pxerom_variants";
+
 /// Runs it.
 pub fn run(args: &Adapters) -> Result<(), Failure> {
     let chosen: Vec<&About> = match &args.name {
@@ -73,6 +76,14 @@ fn table(all: &[&About]) -> String {
     output::columns(&rows) + "\n" + names + "\n`nicety adapters NAME` says all, with sources.\n"
 }
 
+/// A release of the system, or the package that the driver comes with.
+fn since(since: &Since) -> String {
+    let Since { driver, version, .. } = since;
+    let release = version.starts_with(|c: char| c.is_ascii_digit() || c.is_ascii_uppercase());
+    let word = if release { "since " } else { "" };
+    format!("{driver}, {word}{version}")
+}
+
 fn page(about: &About) -> String {
     let source = format!("[{}]", about.specification);
     let why = match about.kind {
@@ -81,17 +92,16 @@ fn page(about: &About) -> String {
     };
     let offloads = if about.offloads.is_empty() { "none".to_owned() } else { about.offloads.join(", ") };
     let boot = if about.pxe { "with the usual option ROMs" } else { "no usual option ROM" };
-    let since = |since: &Since| format!("{}, since {}", since.driver, since.version);
     let (vendor, device) = about.pci;
     let facts = [
         ("chip", about.chip.to_owned(), source.clone()),
         ("kind", format!("{}: {why}", kind(about)), String::new()),
         ("PCI", format!("{vendor:04x}:{device:04x}"), source.clone()),
-        ("link", format!("{} shown to the guest; never a limit", link(about)), String::new()),
+        ("link", format!("{} shown to the guest; never a limit", link(about)), source.clone()),
         ("offloads", offloads, source.clone()),
         ("queue pairs", format!("at most {}", about.queues), source.clone()),
         ("largest MTU", format!("{} bytes", about.mtu_max), source),
-        ("network boot", boot.to_owned(), String::new()),
+        ("network boot", boot.to_owned(), format!("[{ROMS}]")),
         ("Linux", since(&about.linux), format!("[{}]", about.linux.source)),
         ("Windows", since(&about.windows), format!("[{}]", about.windows.source)),
         ("reached by", about.transports.join(", "), String::new()),

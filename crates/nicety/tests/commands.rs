@@ -191,6 +191,14 @@ fn adapters_are_listed_and_each_fact_has_its_source() {
     for fact in ["82540EM", "8086:100e", "1 Gbit/s shown to the guest; never a limit", "Linux", "Windows", "[Intel"] {
         assert!(one.out.contains(fact), "{fact}: {}", one.out);
     }
+    // What a person may doubt has its source on the next line.
+    let lines: Vec<&str> = one.out.lines().map(str::trim).collect();
+    for fact in ["chip ", "PCI ", "link ", "offloads ", "queue pairs ", "network boot ", "Linux ", "Windows "] {
+        let at = lines.iter().position(|line| line.starts_with(fact)).expect(fact);
+        assert!(lines[at + 1].starts_with('[') && lines[at + 1].ends_with(']'), "{fact}: {}", one.out);
+    }
+    let page = scratch.run(&["adapters", "vmxnet3"]).out;
+    assert!(page.contains("vmxnet3, since 2.6.32") && page.contains("vmxnet3, with VMware Tools"), "{page}");
     let json = scratch.run(&["adapters", "virtio-net", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!(json["adapters"][0]["pci"]["vendor"], 0x1af4);

@@ -57,7 +57,9 @@ pub enum TapError {
         name: String,
     },
     /// Something else has that name.
-    #[error("{name} exists, but is no single-queue tap: choose another name, or remove it (ip link delete {name})")]
+    #[error(
+        "{name} exists, but is no single-queue tap: choose another name; if it is a tap with several queues and of no use, ip link delete {name}"
+    )]
     NotTap {
         /// The interface.
         name: String,
