@@ -1,8 +1,37 @@
 //! VMs that come, go, come back, or cannot be served; and a daemon that dies under them.
 
+use std::path::Path;
+use std::process::Command;
+
 use nicety_lab::real::{Guest, GuestConfig, Kernel, Memory};
 
 use crate::stage::{HOST, LATER, SOON, Stage, address, ping, sh, well};
+
+/// What `nicety attach` prints for a port, as a shell takes it.
+fn attach_words(stage: &Stage, name: &str) -> Vec<String> {
+    let report = stage.report(name);
+    let host = Path::new(report["socket"].as_str().unwrap_or_default()).with_file_name("host.toml");
+    let mut attach = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    let said = well(attach.args(["attach", name, "--host"]).arg(host).output());
+    let words = String::from_utf8_lossy(&said.stdout).into_owned();
+    let mut shell = Command::new("sh");
+    let split = well(shell.args(["-c", &format!("printf '%s\\n' {words}")]).output());
+    String::from_utf8_lossy(&split.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_words_that_attach_prints_start_a_vm_at_the_port_of_each_adapter() {
+    let stage = Stage::new(&["e1000", "vmxnet3", "virtio-net"]);
+    for number in [1, 2, 3] {
+        let mut config = stage.config(Kernel::V6_12, number);
+        // Nothing but these words brings memory or adapter. They come last, and name the memory that counts.
+        config.devices = attach_words(&stage, &format!("vm{number}"));
+        config.memory_mib = 512;
+        let mut guest = stage.ready(Guest::boot(&stage.root, config));
+        ping(&mut guest, "", HOST);
+        assert_eq!(sh(&mut guest, "cat /sys/class/net/eth0/address"), format!("52:54:00:4e:03:0{number}\n"));
+    }
+}
 
 #[test]
 fn a_port_takes_the_next_vm_when_one_has_gone() {
