@@ -7,8 +7,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
 
-/// How many mappings can be alive at once.
-pub(crate) const SLOTS: usize = 4096;
+/// How many mappings can be alive at once: a switch full of ports whose VMs have a dozen regions each, and some that have
+/// many; fewer than the system's own limit (proc(5), vm.max_map_count).
+pub(crate) const SLOTS: usize = 1 << 15;
 
 struct Watched {
     start: AtomicUsize,

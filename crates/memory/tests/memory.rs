@@ -104,6 +104,13 @@ fn a_peer_that_truncates_its_memory_file_damages_its_own_mapping_only() {
 }
 
 #[test]
+fn a_switch_full_of_vms_finds_room_for_all_their_regions() {
+    // 1,023 ports, each with a buffer of its own and the dozen regions that QEMU has.
+    let all: Vec<Mapping> = (0..1023 * 13).map(|_| Mapping::private(4096).unwrap()).collect();
+    assert!(all.iter().all(|mapping| !mapping.damaged()));
+}
+
+#[test]
 fn a_hole_punched_in_a_memory_file_reads_as_zeros() {
     let fd = shared_file("punched", 0x4000).unwrap();
     let map = Map::default()
