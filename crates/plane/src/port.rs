@@ -1,16 +1,19 @@
 //! One port: what is behind it, and everything that its lock guards.
 
+mod inner;
+
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Budget, Context, Counters, Delivery, Event, Face, Frames, Outbox, PciFace, PortId, Progress, Reason,
-    Reset, RingFace, Set, Time, Uplink,
+    Adapter, Budget, Context, Counters, Event, Face, Frames, Outbox, PciFace, PortId, Progress, Reason, Reset,
+    RingFace, Set, Time, Uplink,
 };
-use nicety_memory::{Map, MapError, Rights, Window};
+use nicety_memory::{Map, MapError};
 
 use crate::backlog::Backlog;
 use crate::lock::{Held, Lock};
 use crate::poll;
+use inner::Inner;
 
 /// What a port's owner does for it. Called with the port's lock held: it must not call the port back, nor block.
 pub trait Shell: Send + Sync {
@@ -63,31 +66,6 @@ pub struct State {
     pub absent_bytes: u64,
     /// The VMM took memory away under us.
     pub damaged: bool,
-}
-
-/// What the lock guards.
-pub(crate) struct Inner {
-    end: End,
-    memory: Arc<Map>,
-    page: Option<Arc<Map>>,
-    out: Outbox,
-    pub(crate) counters: Counters,
-    pub(crate) pending: Set,
-    /// The queue whose turn is next, of those with work.
-    next_queue: u16,
-    /// Queues whose doorbell makes no sound, and when to look at them next.
-    polled: Set,
-    poll_at: Option<Time>,
-    /// When frames last went through, either way.
-    active: Time,
-    room: bool,
-    wake: Option<Time>,
-    backlog: Backlog,
-    attached: bool,
-    /// A batch of this port is on its way: fetched, and not completed.
-    in_flight: bool,
-    /// Control threads that wait for that to end; while there are any, nothing is fetched.
-    waiting: u32,
 }
 
 /// See the crate's page.
@@ -415,104 +393,5 @@ impl Port {
             self.inner.landed();
         }
         inner.settle(self.shell.as_ref());
-    }
-}
-
-/// The mapped page of doorbells, to look into.
-fn window(page: &Option<Arc<Map>>) -> Option<Window<'_>> {
-    let page = page.as_ref()?;
-    page.window(0, page.mapped_bytes() as u32, Rights::BOTH).ok()
-}
-
-impl Inner {
-    fn call<R>(&mut self, now: Time, act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> R) -> Option<R> {
-        let Self { end, memory, page, out, counters, .. } = self;
-        let End::Adapter(adapter) = end else { return None };
-        let window = window(page);
-        let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
-        Some(act(adapter.as_mut(), &mut cx))
-    }
-
-    /// Looks at the queues that do not ring, at this time.
-    fn poll_by(&mut self, at: Time, shell: &dyn Shell) {
-        self.poll_at = Some(at);
-        shell.wake_at(at);
-    }
-
-    fn deliver(&mut self, frames: &Frames<'_>, now: Time) -> Delivery {
-        if let End::Uplink(uplink) = &mut self.end {
-            return uplink.deliver(frames, &mut self.counters, now);
-        }
-        self.call(now, |adapter, cx| adapter.deliver(frames, cx)).unwrap_or_default()
-    }
-
-    fn fetch(
-        &mut self,
-        id: PortId,
-        queue: u16,
-        budget: Budget,
-        batch: &mut nicety_adapter::Batch,
-        now: Time,
-    ) -> Progress {
-        if let End::Uplink(uplink) = &mut self.end {
-            return uplink.fetch(id, budget, batch, &mut self.counters, now);
-        }
-        batch.start(&self.memory, id, queue);
-        self.call(now, |adapter, cx| adapter.fetch(queue, budget, batch, cx)).unwrap_or_default()
-    }
-
-    /// Offers what waits, until it is refused or gone; bounded by one batch.
-    fn drain(&mut self, now: Time) {
-        self.room = false;
-        if self.backlog.is_empty() {
-            return;
-        }
-        let Self { end, memory, page, out, counters, backlog, .. } = self;
-        let window = window(page);
-        let gone = backlog.drain(|frames| match end {
-            End::Uplink(uplink) => uplink.deliver(frames, counters, now),
-            End::Adapter(adapter) => {
-                let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
-                adapter.deliver(frames, &mut cx)
-            }
-        });
-        self.room = gone > 0 && !self.backlog.is_empty();
-    }
-
-    fn drop_backlog(&mut self) {
-        let waiting = self.backlog.clear();
-        for _ in 0..waiting {
-            self.counters.receive_drop(Reason::Removed);
-        }
-        self.room = false;
-        if waiting > 0 {
-            self.call(Time::ZERO, |adapter, cx| adapter.notice(Event::BacklogDropped, cx));
-        }
-    }
-
-    /// Acts on what the adapter wants: once, however often it was asked for.
-    fn settle(&mut self, shell: &dyn Shell) {
-        let mut out = std::mem::take(&mut self.out);
-        if let End::Uplink(uplink) = &self.end {
-            out.wake = uplink.wake();
-        }
-        if !out.messages.is_empty() {
-            shell.messages(out.messages);
-        }
-        if let Some(level) = out.line {
-            shell.line(level);
-        }
-        // Whoever was told of an earlier time comes then, and hears of this one if it is still wanted.
-        if let Some(at) = out.wake
-            && self.wake.is_none_or(|earlier| at < earlier)
-        {
-            self.wake = Some(at);
-            shell.wake_at(at);
-        }
-        self.pending.extend(out.work);
-        self.room |= !out.room.is_empty();
-        if !out.work.is_empty() || (!out.room.is_empty() && !self.backlog.is_empty()) {
-            shell.schedule();
-        }
     }
 }

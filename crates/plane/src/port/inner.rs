@@ -1,0 +1,135 @@
+//! What a port's lock guards: what is behind it, what it wants, what waits for it. Everything here happens under the lock.
+
+use std::sync::Arc;
+
+use nicety_adapter::{
+    Adapter, Budget, Context, Counters, Delivery, Event, Frames, Outbox, PortId, Progress, Reason, Set, Time,
+};
+use nicety_memory::{Map, Rights, Window};
+
+use super::{End, Shell};
+use crate::backlog::Backlog;
+
+/// What the lock guards.
+pub(super) struct Inner {
+    pub end: End,
+    pub memory: Arc<Map>,
+    pub page: Option<Arc<Map>>,
+    pub out: Outbox,
+    pub counters: Counters,
+    pub pending: Set,
+    /// The queue whose turn is next, of those with work.
+    pub next_queue: u16,
+    /// Queues whose doorbell makes no sound, and when to look at them next.
+    pub polled: Set,
+    pub poll_at: Option<Time>,
+    /// When frames last went through, either way.
+    pub active: Time,
+    pub room: bool,
+    pub wake: Option<Time>,
+    pub backlog: Backlog,
+    pub attached: bool,
+    /// A batch of this port is on its way: fetched, and not completed.
+    pub in_flight: bool,
+    /// Control threads that wait for that to end; while there are any, nothing is fetched.
+    pub waiting: u32,
+}
+
+/// The mapped page of doorbells, to look into.
+fn window(page: &Option<Arc<Map>>) -> Option<Window<'_>> {
+    let page = page.as_ref()?;
+    page.window(0, page.mapped_bytes() as u32, Rights::BOTH).ok()
+}
+
+impl Inner {
+    pub fn call<R>(&mut self, now: Time, act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> R) -> Option<R> {
+        let Self { end, memory, page, out, counters, .. } = self;
+        let End::Adapter(adapter) = end else { return None };
+        let window = window(page);
+        let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
+        Some(act(adapter.as_mut(), &mut cx))
+    }
+
+    /// Looks at the queues that do not ring, at this time.
+    pub fn poll_by(&mut self, at: Time, shell: &dyn Shell) {
+        self.poll_at = Some(at);
+        shell.wake_at(at);
+    }
+
+    pub fn deliver(&mut self, frames: &Frames<'_>, now: Time) -> Delivery {
+        if let End::Uplink(uplink) = &mut self.end {
+            return uplink.deliver(frames, &mut self.counters, now);
+        }
+        self.call(now, |adapter, cx| adapter.deliver(frames, cx)).unwrap_or_default()
+    }
+
+    pub fn fetch(
+        &mut self,
+        id: PortId,
+        queue: u16,
+        budget: Budget,
+        batch: &mut nicety_adapter::Batch,
+        now: Time,
+    ) -> Progress {
+        if let End::Uplink(uplink) = &mut self.end {
+            return uplink.fetch(id, budget, batch, &mut self.counters, now);
+        }
+        batch.start(&self.memory, id, queue);
+        self.call(now, |adapter, cx| adapter.fetch(queue, budget, batch, cx)).unwrap_or_default()
+    }
+
+    /// Offers what waits, until it is refused or gone; bounded by one batch.
+    pub fn drain(&mut self, now: Time) {
+        self.room = false;
+        if self.backlog.is_empty() {
+            return;
+        }
+        let Self { end, memory, page, out, counters, backlog, .. } = self;
+        let window = window(page);
+        let gone = backlog.drain(|frames| match end {
+            End::Uplink(uplink) => uplink.deliver(frames, counters, now),
+            End::Adapter(adapter) => {
+                let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
+                adapter.deliver(frames, &mut cx)
+            }
+        });
+        self.room = gone > 0 && !self.backlog.is_empty();
+    }
+
+    pub fn drop_backlog(&mut self) {
+        let waiting = self.backlog.clear();
+        for _ in 0..waiting {
+            self.counters.receive_drop(Reason::Removed);
+        }
+        self.room = false;
+        if waiting > 0 {
+            self.call(Time::ZERO, |adapter, cx| adapter.notice(Event::BacklogDropped, cx));
+        }
+    }
+
+    /// Acts on what the adapter wants: once, however often it was asked for.
+    pub fn settle(&mut self, shell: &dyn Shell) {
+        let mut out = std::mem::take(&mut self.out);
+        if let End::Uplink(uplink) = &self.end {
+            out.wake = uplink.wake();
+        }
+        if !out.messages.is_empty() {
+            shell.messages(out.messages);
+        }
+        if let Some(level) = out.line {
+            shell.line(level);
+        }
+        // Whoever was told of an earlier time comes then, and hears of this one if it is still wanted.
+        if let Some(at) = out.wake
+            && self.wake.is_none_or(|earlier| at < earlier)
+        {
+            self.wake = Some(at);
+            shell.wake_at(at);
+        }
+        self.pending.extend(out.work);
+        self.room |= !out.room.is_empty();
+        if !out.work.is_empty() || (!out.room.is_empty() && !self.backlog.is_empty()) {
+            shell.schedule();
+        }
+    }
+}
