@@ -127,6 +127,20 @@ fn three_adapters_fit_three_minutes_and_with_qemu_twenty() {
 }
 
 #[test]
+fn user_mode_guests_fit_five_minutes_in_whole_seconds() {
+    let servers = |server| ["e1000", "vmxnet3", "virtio-net"].map(|adapter| Contestant::new(adapter, server));
+    let mut contestants = Server::ALL.map(servers).concat();
+    contestants.retain(|it| it.adapter != "virtio-net" || it.server != Server::Qemu);
+    let uml = FakeBench { contestants, overhead: Duration::from_millis(1_400), ..FakeBench::linked() };
+    let plan = Plan::new(&Options::default(), &uml).unwrap();
+    assert_eq!(plan.items.len(), 7 * 8 * 2);
+    assert!(plan.estimate() < Duration::from_secs(5 * 60), "{:?}", plan.estimate());
+    assert_eq!(plan.duration, Duration::from_secs(1));
+    let plan = Plan::new(&Options { adapters: vec!["e1000".into()], ..Options::default() }, &uml).unwrap();
+    assert_eq!(plan.duration, Duration::from_secs(3), "netperf counts whole seconds");
+}
+
+#[test]
 fn fewer_than_seven_rounds_are_said_to_give_no_interval() {
     let options = Options { quick: true, ..Options::default() };
     let embedded = FakeBench { guests: Guests::Embedded, ..FakeBench::two_servers() };

@@ -38,6 +38,23 @@ fn every_run_becomes_a_sample_of_its_row() {
 }
 
 #[test]
+fn who_does_not_serve_an_adapter_has_rows_without_figures_if_the_adapter_was_chosen() {
+    let run_of = |adapter: &str| {
+        let mut bench = FakeBench::linked();
+        let options = Options { adapters: vec![adapter.to_owned()], ..Options::default() };
+        let plan = Plan::new(&options, &bench).unwrap();
+        run(&plan, &mut bench, "nicety compare", &mut Progress::silent(), &AtomicBool::new(false)).unwrap()
+    };
+    let virtio = run_of("virtio-net");
+    let row = virtio.row("virtio-net", Test::GuestToGuest, Server::Qemu).unwrap();
+    assert_eq!((row.median, row.absent.as_deref()), (None, Some("QEMU has none")));
+    assert!(virtio.row("virtio-net", Test::BulkTransmit, Server::Qemu).is_none(), "nobody ran that load");
+    let reads = virtio.row("virtio-net", Test::ReadsPerFrame, Server::NicetyStream).unwrap();
+    assert_eq!(reads.median, Some(0.1), "over the runs from guest to guest");
+    assert!(run_of("e1000").row("virtio-net", Test::GuestToGuest, Server::Qemu).is_none());
+}
+
+#[test]
 fn a_stop_during_a_run_ends_the_comparison_with_that_run() {
     let cancel = AtomicBool::new(false);
     let mut bench = FakeBench { faults: vec![Fault::CancelAt(5)], ..FakeBench::two_servers() };

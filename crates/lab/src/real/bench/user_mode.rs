@@ -37,6 +37,17 @@ fn model(adapter: &str) -> Option<&'static str> {
     ["e1000", "vmxnet3"].into_iter().find(|model| *model == adapter)
 }
 
+/// A port for a guest with one processor.
+fn port(name: &str, adapter: &str, mac: &str) -> Result<Port, Error> {
+    let mut port = Port::new(name, entry(adapter)?, mac);
+    if port.entry.about.transports.contains(&"vhost-user") {
+        // QEMU's own choice for a vhost-user netdev. A user-mode kernel sets up all pairs that it is offered, uses as many as it has
+        // processors, and looks at all of them after each interrupt.
+        port.more = "queues = 1\n".into();
+    }
+    Ok(port)
+}
+
 /// The two processors on which all of it runs; none if we may only use one.
 fn processors() -> Option<[usize; 2]> {
     let allowed = sched_getaffinity(None).ok()?;
@@ -73,8 +84,7 @@ impl UserMode {
 
     /// On Nicety's own switch.
     fn boot_switched(&self, ground: &mut Ground, adapter: &str, stop: &AtomicBool) -> Result<Up, Error> {
-        let entry = entry(adapter)?;
-        let ports = vec![Port::new("left", entry, LEFT_MAC), Port::new("right", entry, RIGHT_MAC)];
+        let ports = vec![port("left", adapter, LEFT_MAC)?, port("right", adapter, RIGHT_MAC)?];
         let setup = Setup { before: self.bound(&ground.root, &[0, 1]), ..Setup::default() };
         let served = Served::start_as(&ground.program, &mut ground.namespace, ports, setup)?;
         ground.boot_served(self.machines(&ground.root, Server::Nicety), vec![served], stop)
@@ -82,14 +92,13 @@ impl UserMode {
 
     /// A daemon for each guest, and a stream between them.
     fn boot_joined(&self, ground: &mut Ground, adapter: &str, stop: &AtomicBool) -> Result<Up, Error> {
-        let entry = entry(adapter)?;
         let folder = Folder::new()?;
         let mut served = Vec::new();
-        for (side, (name, mac)) in [("left", LEFT_MAC), ("right", RIGHT_MAC)].into_iter().enumerate() {
+        let ports = [port("left", adapter, LEFT_MAC)?, port("right", adapter, RIGHT_MAC)?];
+        for (side, port) in ports.into_iter().enumerate() {
             let link = Link::Stream { socket: folder.join("stream"), listens: side == 0 };
             let setup = Setup { link: Some(link), before: self.bound(&ground.root, &[side]), ..Setup::default() };
-            let ports = vec![Port::new(name, entry, mac)];
-            match Served::start_as(&ground.program, &mut ground.namespace, ports, setup) {
+            match Served::start_as(&ground.program, &mut ground.namespace, vec![port], setup) {
                 Ok(one) => served.push(one),
                 Err(error) => {
                     // What their end complains of is the same trouble.
@@ -184,7 +193,8 @@ impl Kind for UserMode {
                 "qemu: QEMU {}'s own models, two processes (machine x-remote) joined by -netdev stream over a UNIX socket, interrupts \
                  by INTx, which is all that x-remote has. nicety-stream: two daemons joined by the same protocol over the same \
                  kind of socket, guests with {INTX}. nicety: both guests on one daemon's switch, MSI-X where the adapter has it. \
-                 Nicety's other options as they come: one worker, doorbells mapped for vmxnet3, trapped for the others.",
+                 Nicety's other options as they come: one worker, doorbells mapped for vmxnet3, trapped for the others; virtio-net with \
+                 one queue pair, for the guests have one processor.",
                 version(root, "qemu-system-x86"),
             ),
             format!("{bound}."),
