@@ -78,8 +78,12 @@ struct vfu_device {
 	u32 irq_count[VFU_NUM_IRQS];
 	struct vfu_vector intx, msi, *msix;
 	bool msix_all_masked;
-	/* Where the capabilities are (0: there is none), and the table. */
+	/*
+	 * Where the capabilities are (0: there is none), those that the guest
+	 * is not to see, and the table.
+	 */
 	u8 msi_cap, msix_cap;
+	u8 hidden[2];
 	int table_bar;
 	u32 table_offset, table_size;
 	/* What the guest wrote to the first 256 bytes. */

@@ -3,8 +3,11 @@
  * PCI devices of a user-mode kernel behind vfio-user sockets.
  *
  *	linux vfio_user.device=vm1.sock vfio_user.device=vm2.sock ...
+ *	echo vm1.sock >/sys/module/vfio_user/parameters/device
  *
- * Each socket is a server with one PCI function, in the order given. The
+ * Each socket is a server with one PCI function, in the order given. What is
+ * written later attaches a device that was not there, or one whose server has
+ * gone and come back. The
  * function's driver is whatever this kernel has for its identity; to the server
  * this kernel is what QEMU is: it maps its memory by file, reads and writes
  * regions, and connects interrupts.
@@ -49,7 +52,18 @@ __uml_help(vfu_timeout_ms,
 "    given up. The default is 5000.\n\n"
 );
 
+static bool vfu_msi = true, vfu_msix = true;
+module_param_named(msi, vfu_msi, bool, 0444);
+module_param_named(msix, vfu_msix, bool, 0444);
+__uml_help(vfu_msix,
+"vfio_user.msix=0, vfio_user.msi=0\n"
+"    Hides a device's MSI-X, or MSI, capability, so that its driver takes what\n"
+"    is left.\n\n"
+);
+
 static LIST_HEAD(vfu_devices);
+/* The devices of the command line have been attached. */
+static bool vfu_running;
 
 static struct vfu_device *to_vfu(struct um_pci_device *pdev)
 {
@@ -69,7 +83,8 @@ static void *vfu_mapped(struct vfu_device *dev, int bar, u64 offset, u64 size)
 	struct vfu_region *region = &dev->regions[bar];
 	int i;
 
-	if (dev->dead)
+	/* Without the lock: areas stay as they are until the device goes. */
+	if (READ_ONCE(dev->dead))
 		return NULL;
 	for (i = 0; i < region->nr_areas; i++) {
 		struct vfu_area *area = &region->areas[i];
@@ -133,7 +148,16 @@ static unsigned long vfu_read(struct vfu_device *dev, int region, u64 offset,
 static unsigned long vfu_cfgspace_read(struct um_pci_device *pdev,
 				       unsigned int offset, int size)
 {
-	return vfu_read(to_vfu(pdev), VFU_REGION_CONFIG, offset, size);
+	struct vfu_device *dev = to_vfu(pdev);
+	unsigned long val = vfu_read(dev, VFU_REGION_CONFIG, offset, size);
+	int i;
+
+	/* A capability of type 0 is none. */
+	for (i = 0; i < ARRAY_SIZE(dev->hidden); i++)
+		if (dev->hidden[i] && dev->hidden[i] >= offset &&
+		    dev->hidden[i] - offset < size)
+			val &= ~(0xffUL << 8 * (dev->hidden[i] - offset));
+	return val;
 }
 
 static void vfu_cfgspace_write(struct um_pci_device *pdev, unsigned int offset,
@@ -297,6 +321,10 @@ static void vfu_read_config(struct vfu_device *dev)
 		dev->msi_cap = vfu_find_capability(dev, PCI_CAP_ID_MSI);
 	if (dev->irq_count[VFU_IRQ_MSIX])
 		dev->msix_cap = vfu_find_capability(dev, PCI_CAP_ID_MSIX);
+	if (!vfu_msi)
+		swap(dev->msi_cap, dev->hidden[0]);
+	if (!vfu_msix)
+		swap(dev->msix_cap, dev->hidden[1]);
 	dev->table_bar = -1;
 	if (!dev->msix_cap)
 		return;
@@ -422,29 +450,74 @@ close:
 	return err;
 }
 
-static int vfu_cmdline_set(const char *path, const struct kernel_param *kp)
+static void vfu_forget(struct vfu_device *dev)
 {
-	struct vfu_device *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+	list_del(&dev->list);
+	kfree(dev->path);
+	kfree(dev);
+}
 
-	if (!dev)
-		return -ENOMEM;
-	dev->path = kstrdup(path, GFP_KERNEL);
-	if (!dev->path) {
-		kfree(dev);
-		return -ENOMEM;
+/* Makes room for what has come back behind a path. */
+static int vfu_detach(const char *path)
+{
+	struct vfu_device *dev;
+
+	list_for_each_entry(dev, &vfu_devices, list) {
+		if (strcmp(dev->path, path))
+			continue;
+		if (!READ_ONCE(dev->dead)) {
+			pr_err("vfio_user: %s: is attached, and its server answers\n",
+			       path);
+			return -EBUSY;
+		}
+		um_pci_device_remove(&dev->pdev);
+		um_pci_device_unregister(&dev->pdev);
+		vfu_irq_exit(dev);
+		vfu_wire_close(dev);
+		vfu_forget(dev);
+		return 0;
 	}
-	raw_spin_lock_init(&dev->lock);
-	dev->fd = -1;
-	list_add_tail(&dev->list, &vfu_devices);
 	return 0;
 }
 
-static const struct kernel_param_ops vfu_cmdline_ops = {
-	.set = vfu_cmdline_set,
+/* The caller keeps others out (kernel_param_lock()). */
+static int vfu_device_set(const char *path, const struct kernel_param *kp)
+{
+	struct vfu_device *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+	char *own = kstrdup(path, GFP_KERNEL);
+	int err = -ENOMEM;
+
+	if (!dev || !own)
+		goto free;
+	strim(own);
+	if (vfu_running) {
+		err = vfu_detach(own);
+		if (err)
+			goto free;
+	}
+	dev->path = own;
+	raw_spin_lock_init(&dev->lock);
+	dev->fd = -1;
+	list_add_tail(&dev->list, &vfu_devices);
+	if (!vfu_running)
+		return 0;
+	err = vfu_attach(dev);
+	if (err)
+		vfu_forget(dev);
+	return err;
+
+free:
+	kfree(own);
+	kfree(dev);
+	return err;
+}
+
+static const struct kernel_param_ops vfu_device_ops = {
+	.set = vfu_device_set,
 };
 
-device_param_cb(device, &vfu_cmdline_ops, NULL, 0);
-__uml_help(vfu_cmdline_ops,
+device_param_cb(device, &vfu_device_ops, NULL, 0200);
+__uml_help(vfu_device_ops,
 "vfio_user.device=<path>\n"
 "    A PCI device behind the UNIX socket of a vfio-user server. May be given\n"
 "    several times, for up to eight devices.\n\n"
@@ -454,13 +527,10 @@ static int __init vfu_init(void)
 {
 	struct vfu_device *dev, *next;
 
-	list_for_each_entry_safe(dev, next, &vfu_devices, list) {
-		if (!vfu_attach(dev))
-			continue;
-		list_del(&dev->list);
-		kfree(dev->path);
-		kfree(dev);
-	}
+	list_for_each_entry_safe(dev, next, &vfu_devices, list)
+		if (vfu_attach(dev))
+			vfu_forget(dev);
+	vfu_running = true;
 	return 0;
 }
 late_initcall(vfu_init);

@@ -89,10 +89,10 @@ void vfu_wire_fail(struct vfu_device *dev, const char *why, int err)
 	if (dev->fd >= 0)
 		pci_socket_shutdown(dev->fd);
 	if (err)
-		pr_err("vfio_user: %s: %s (error %d); the device is gone, its registers read as ones\n",
+		pr_err("vfio_user: %s: %s (error %d); the device is gone, its registers read as ones until it is attached again\n",
 		       dev->path, why, err);
 	else
-		pr_err("vfio_user: %s: %s; the device is gone, its registers read as ones\n",
+		pr_err("vfio_user: %s: %s; the device is gone, its registers read as ones until it is attached again\n",
 		       dev->path, why);
 }
 

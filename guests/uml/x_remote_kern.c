@@ -235,11 +235,12 @@ static unsigned long xr_bar_read(struct um_pci_device *pdev, int bar,
 				 unsigned int offset, int size)
 {
 	struct xr_device *dev = to_xr(pdev);
-	struct xr_bar message = xr_bar_message(dev, bar, offset, size);
+	struct xr_bar message;
 	unsigned long flags;
 	u64 val;
 
 	raw_spin_lock_irqsave(&dev->lock, flags);
+	message = xr_bar_message(dev, bar, offset, size);
 	if (xr_call(dev, &message, sizeof(message), XR_BAR_READ, &val))
 		val = ~0ULL;
 	raw_spin_unlock_irqrestore(&dev->lock, flags);
@@ -250,11 +251,12 @@ static void xr_bar_write(struct um_pci_device *pdev, int bar,
 			 unsigned int offset, int size, unsigned long val)
 {
 	struct xr_device *dev = to_xr(pdev);
-	struct xr_bar message = xr_bar_message(dev, bar, offset, size);
+	struct xr_bar message;
 	unsigned long flags;
 
-	message.val = val;
 	raw_spin_lock_irqsave(&dev->lock, flags);
+	message = xr_bar_message(dev, bar, offset, size);
+	message.val = val;
 	if (!xr_send(dev, &message, sizeof(message), XR_BAR_WRITE, NULL, 0))
 		dev->owed++;
 	if (dev->wait || !message.memory || dev->owed >= XR_MAX_OWED)
