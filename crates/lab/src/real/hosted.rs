@@ -5,7 +5,6 @@ use std::{
     fs,
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -16,7 +15,7 @@ use super::{
     guest::{Guest, Launch},
     namespace::quoted,
     root::Root,
-    uml::{KERNEL_WORDS, UmlConfig, folder_for_memory},
+    uml::{KERNEL_WORDS, UmlConfig, ends_with_us, folder_for_memory},
 };
 
 /// The guest's first process, after the lines that [`Hosted::settings`] writes.
@@ -83,8 +82,8 @@ impl Hosted {
         for (name, content) in &self.files {
             fs::write(path(name), content).map_err(file("write", path(name)))?;
         }
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(self.machine.kernel.program()).args(KERNEL_WORDS);
+        let mut command = ends_with_us();
+        command.arg(self.machine.kernel.program()).args(KERNEL_WORDS);
         command.arg(format!("mem={}M", self.machine.memory_mib)).args(&self.machine.devices).args(&self.machine.append);
         command.args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"]);
         command.arg(format!("init={}", init.display())).arg(format!("uml_dir={}/", folder.path().display()));

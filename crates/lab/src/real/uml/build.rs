@@ -48,24 +48,44 @@ pub(super) fn apply(tree: &Path, files: &Path, tools: &Tools) -> Result<(), Erro
     run(&mut apply, || format!("adding guests/uml to the kernel in {}", tree.display()))
 }
 
-/// Builds `out/linux` from the source in `tree`, configured by `files`. Of an earlier build in `out`, only what has changed since
-/// is built again.
-pub(super) fn build(
-    tree: &Path,
-    files: &Path,
-    out: &Path,
-    tools: &Tools,
-    progress: &mut dyn FnMut(&str),
-) -> Result<PathBuf, Error> {
+/// What a kernel is built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Guests with one processor.
+    OneProcessor,
+    /// Guests with up to eight.
+    SeveralProcessors,
+}
+
+impl Kind {
+    /// Where it is built.
+    fn out(self) -> &'static str {
+        match self {
+            Kind::OneProcessor => "out",
+            Kind::SeveralProcessors => "out-smp",
+        }
+    }
+
+    /// Its configuration: `guests/uml/config`, and more.
+    fn config(self) -> String {
+        let config = FILES.iter().find(|(name, _)| *name == "config").map_or(&b""[..], |(_, content)| content);
+        let more = match self {
+            Kind::OneProcessor => "",
+            Kind::SeveralProcessors => "CONFIG_SMP=y\nCONFIG_NR_CPUS=8\n",
+        };
+        String::from_utf8_lossy(config).into_owned() + more
+    }
+}
+
+/// Builds a kernel in the folder `work` from the source in its `tree`, and gives its place there. Of an earlier build only what has
+/// changed since is built again.
+pub(super) fn build(work: &Path, kind: Kind, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
+    let (tree, out) = (&work.join("tree"), &work.join(kind.out()));
     fs::create_dir_all(out).map_err(file("make the folder", out))?;
-    make(
-        tree,
-        out,
-        &[&format!("KCONFIG_ALLCONFIG={}", files.join("config").display()), "allnoconfig"],
-        tools,
-        progress,
-    )?;
-    check_config(&out.join(".config"))?;
+    let config = out.with_extension("config");
+    fs::write(&config, kind.config()).map_err(file("write", &config))?;
+    make(tree, out, &[&format!("KCONFIG_ALLCONFIG={}", config.display()), "allnoconfig"], tools, progress)?;
+    check_config(&kind.config(), &out.join(".config"))?;
     let cpus = thread::available_parallelism().map_or(2, usize::from);
     progress(&format!("building the user-mode kernel on {cpus} processors (the first time takes some minutes)"));
     make(tree, out, &[&format!("-j{cpus}"), "linux"], tools, progress)?;
@@ -87,10 +107,9 @@ fn lay_files(folder: &Path) -> Result<(), Error> {
 
 /// Everything that the fragment asks for has come into the kernel's configuration: make drops silently what depends on
 /// something that is not there.
-fn check_config(config: &Path) -> Result<(), Error> {
+fn check_config(asked: &str, config: &Path) -> Result<(), Error> {
     let made = fs::read_to_string(config).map_err(file("read", config))?;
-    let asked = FILES.iter().find(|(name, _)| *name == "config").map_or(&b""[..], |(_, content)| content);
-    let missing = missing(&String::from_utf8_lossy(asked), &made);
+    let missing = missing(asked, &made);
     if missing.is_empty() {
         return Ok(());
     }
@@ -141,6 +160,14 @@ mod tests {
         for name in ["apply", "config"] {
             assert!(FILES.iter().any(|(have, content)| *have == name && !content.is_empty()), "{name}");
         }
+    }
+
+    #[test]
+    fn a_kernel_for_several_processors_is_the_same_and_more() {
+        let (one, several) = (Kind::OneProcessor.config(), Kind::SeveralProcessors.config());
+        assert!(several.starts_with(&one) && several.contains("CONFIG_SMP=y") && !one.contains("CONFIG_SMP"));
+        assert!(one.ends_with('\n'));
+        assert_ne!(Kind::OneProcessor.out(), Kind::SeveralProcessors.out());
     }
 
     #[test]

@@ -2,17 +2,21 @@
 //! host's own speed, without KVM, without translation and without root rights, and answer within a second.
 //!
 //! [`UmlKernel::lay`] builds the kernel once from Debian's source package and the PCI host driver in `guests/uml/`, which speaks
-//! vfio-user; [`UmlConfig`] is a [`Machine`](super::Machine) that [`Guest`](super::Guest) boots like any other.
+//! vfio-user; [`UmlConfig`] is a [`Machine`](super::Machine) that [`Guest`](super::Guest) boots like any other. [`Endurance`] lets
+//! many of them live and end one after another.
 
 mod build;
+mod endurance;
+mod held;
 mod kernel;
 mod machine;
 mod memory;
 mod source;
 mod tools;
 
+pub use endurance::{End, Endurance, Life};
 pub use kernel::UmlKernel;
-pub(super) use machine::KERNEL_WORDS;
+pub(super) use machine::{KERNEL_WORDS, ends_with_us};
 pub use machine::{Model, UmlConfig};
 pub(super) use memory::folder_for_memory;
 pub use tools::Tools;

@@ -1,0 +1,210 @@
+//! Many lives of a guest at one port, each ended in its own way in the middle of traffic. Nothing may hang, and nothing may be
+//! left of any of them: no process, no descriptor and no map in the daemon or here, no folder, no memory file.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{self, Command},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nicety_adapters::Entry;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{
+    super::{
+        error::Error,
+        guest::{Guest, Machine},
+        namespace::Namespace,
+        processor::processes_of_group,
+        root::Root,
+        served::{Port, Served},
+    },
+    held::Held,
+    machine::UmlConfig,
+    memory::folder_for_memory,
+};
+
+/// How long a guest may take for anything that it is asked, and for its end.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often an end is looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const TAP: &str = "n0";
+const HOST: &str = "10.9.4.254";
+const GUEST: &str = "10.9.4.1/24";
+const PORT: &str = "vm1";
+const MAC: &str = "52:54:00:4e:04:01";
+/// Echoes whatever comes (RFC 862).
+const ECHO: &str = "7";
+
+/// How a life ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The guest powers off with its interface up.
+    PowerOff,
+    /// The guest's kernel is killed.
+    GuestKilled,
+    /// The daemon is killed; the guest goes on, and then powers off. The daemon is started again.
+    DaemonKilled,
+}
+
+/// How long a life's ends took.
+#[derive(Debug, Clone, Copy)]
+pub struct Life {
+    /// From the kernel's start to its first answer.
+    pub boot: Duration,
+    /// From the command that ends it, or the signal, until nothing of it runs and nothing is left.
+    pub end: Duration,
+}
+
+/// A daemon with one port, in a network of its own, and the guest that lives there now.
+#[derive(Debug)]
+pub struct Endurance {
+    /// Gone before the daemon that it is attached to.
+    guest: Option<Guest>,
+    root: Root,
+    machine: UmlConfig,
+    served: Served,
+    namespace: Namespace,
+    /// What daemon and lab held before the first guest.
+    daemon_held: Held,
+    lab_held: Held,
+    files: Vec<PathBuf>,
+    lives: u32,
+}
+
+impl Endurance {
+    /// Starts the daemon `nicety` with a port of this adapter; `machine` is the guest without an adapter.
+    ///
+    /// # Errors
+    /// Those of [`Namespace::open`] and [`Served::start`].
+    pub fn start(root: Root, nicety: &Path, entry: &'static Entry, machine: UmlConfig) -> Result<Endurance, Error> {
+        let mut namespace = Namespace::open(&root)?;
+        namespace.tap(TAP, Some(&format!("{HOST}/24")))?;
+        let served = Served::start(nicety, &mut namespace, vec![Port::new(PORT, entry, MAC)], Some(TAP))?;
+        let busybox = root.busybox();
+        let mut echo = Command::new(&busybox);
+        echo.args(["nc", "-ll", "-p", ECHO, "-e"]).arg(&busybox).arg("cat");
+        namespace.start(&echo, Path::new("/dev/null"))?;
+        let machine = served.attach(machine.address("eth0", GUEST), PORT);
+        let daemon_held = Held::of(served.process());
+        let lab_held = Held::of(process::id());
+        let files = files(machine.memory_mib)?;
+        Ok(Endurance { guest: None, root, machine, served, namespace, daemon_held, lab_held, files, lives: 0 })
+    }
+
+    /// One life. If it fails, the guest is kept as it is until this is dropped, for a debugger.
+    ///
+    /// # Errors
+    /// What hung, with the end of the guest's console, or what is left.
+    pub fn live(&mut self, end: End) -> Result<Life, Error> {
+        self.lives += 1;
+        let mut guest = Guest::start(&self.root, self.machine.clone())?;
+        let booted = guest.wait_ready();
+        let boot = guest.boot_time();
+        let guest = self.guest.insert(guest);
+        booted?;
+        guest.succeed(&format!("ping -q -c 1 -W 10 {HOST}"), PATIENCE)?;
+        // A flood of requests, and a stream that comes back, so that both directions are full.
+        let flood = format!("(ping -f {HOST} >/dev/null 2>&1 &); (nc {HOST} {ECHO} </dev/zero >/dev/null 2>&1 &)");
+        guest.succeed(&flood, PATIENCE)?;
+        // Never at the same point of the flood.
+        thread::sleep(Duration::from_millis(u64::from(self.lives * 37 % 300)));
+        let begin = Instant::now();
+        match end {
+            End::PowerOff => power_off(guest)?,
+            End::GuestKilled => kill(guest.process())?,
+            End::DaemonKilled => {
+                self.served.kill(&mut self.namespace)?;
+                // It sees a dead adapter, and goes on without it.
+                guest.succeed(&format!("killall ping nc; ! ping -q -c 1 -W 1 {HOST} >/dev/null"), PATIENCE)?;
+                power_off(guest)?;
+            }
+        }
+        // Nothing is killed here that should have ended by itself.
+        let leader = guest.process();
+        let gone = wait(|| {
+            let left = processes_of_group(leader);
+            (!left.is_empty()).then(|| format!("its processes {left:?} go on"))
+        });
+        let console = guest.console();
+        gone.map_err(|left| self.failed(end, &format!("{left}; its console ended with\n{console}")))?;
+        self.guest = None;
+        if end == End::DaemonKilled {
+            self.served.restart(&mut self.namespace)?;
+        }
+        self.look_for_traces(end)?;
+        Ok(Life { boot, end: begin.elapsed() })
+    }
+
+    /// The guest that did not end as it should have.
+    pub fn guest(&self) -> Option<&Guest> {
+        self.guest.as_ref()
+    }
+
+    /// The daemon's process.
+    pub fn daemon(&self) -> u32 {
+        self.served.process()
+    }
+
+    fn look_for_traces(&self, end: End) -> Result<(), Error> {
+        let daemon = self.served.process();
+        let more = |process, before: &Held| Held::of(process).beyond(before);
+        wait(|| more(daemon, &self.daemon_held).map(|more| format!("the daemon still holds {more}")))
+            .and_then(|()| {
+                wait(|| more(process::id(), &self.lab_held).map(|more| format!("the lab still holds {more}")))
+            })
+            .and_then(|()| {
+                wait(|| {
+                    let now = files(self.machine.memory_mib).unwrap_or_default();
+                    let left: Vec<PathBuf> = now.into_iter().filter(|path| !self.files.contains(path)).collect();
+                    (!left.is_empty()).then(|| format!("{left:?} are left"))
+                })
+            })
+            .map_err(|left| self.failed(end, &left))
+    }
+
+    fn failed(&self, end: End, said: &str) -> Error {
+        Error::Run { doing: format!("life {} ({end:?})", self.lives), said: said.to_owned() }
+    }
+}
+
+/// Without waiting for its end; the guest says nothing more.
+fn power_off(guest: &mut Guest) -> Result<(), Error> {
+    guest.succeed("(sleep 0.1; poweroff -f) >/dev/null 2>&1 &", PATIENCE).map(drop)
+}
+
+/// The kernel alone: its programs must end by themselves.
+fn kill(leader: u32) -> Result<(), Error> {
+    let killed = i32::try_from(leader).ok().and_then(Pid::from_raw).map(|pid| kill_process(pid, Signal::KILL));
+    match killed {
+        Some(Ok(())) => Ok(()),
+        other => Err(Error::Run { doing: format!("killing the guest, process {leader}"), said: format!("{other:?}") }),
+    }
+}
+
+/// Waits until there is nothing to be said; what was said last, if that does not come.
+fn wait(mut left: impl FnMut() -> Option<String>) -> Result<(), String> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match left() {
+            None => return Ok(()),
+            Some(said) if Instant::now() > end => return Err(format!("after {PATIENCE:?} {said}")),
+            Some(_) => thread::sleep(LOOK_AGAIN),
+        }
+    }
+}
+
+/// What a guest could leave by name: the file of its memory, before that has lost its name, and our folders.
+fn files(memory_mib: u32) -> Result<Vec<PathBuf>, Error> {
+    let own = format!("nicety-{}-", process::id());
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let folders = [Some(folder_for_memory(memory_mib)?), runtime, Some(env::temp_dir())];
+    let entries = folders.into_iter().flatten().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.starts_with("vm_file-") || name.starts_with(&own)
+    };
+    Ok(entries.map(|entry| entry.path()).filter(ours).collect())
+}
