@@ -1,13 +1,16 @@
 //! The same drivers in user-mode kernels, at the host's own speed; and what ends badly there.
 
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use nicety_adapters::REGISTRY;
-use nicety_lab::real::{Error, Guest, processes_of_group};
+use nicety_lab::real::{
+    Guest, Root,
+    uml::{End, Endurance, UmlConfig, UmlKernel},
+};
 
 use crate::{
     drivers::{carries_between, goes_and_returns},
-    stage::{HOST, LATER, SOON, Stage, address, ping, send, sh, well},
+    stage::{HOST, SOON, Stage, address, ping, quiet, send, sh, well},
 };
 
 /// The driver's functions are built in: it is taken from its device, and given to it again.
@@ -16,9 +19,20 @@ const GO: &str = "device=$(readlink -f /sys/class/net/eth0/device); driver=$(rea
 const COME: &str = "echo ${device##*/} >$driver/bind";
 
 fn both(adapter: &str) -> (Stage, Guest, Guest) {
-    println!("{adapter}");
+    both_on(adapter, 1)
+}
+
+/// Two guests with so many processors each.
+fn both_on(adapter: &str, cpus: u32) -> (Stage, Guest, Guest) {
+    println!("{adapter}, {cpus} processors");
     let stage = Stage::new(&[adapter, adapter]);
-    let [left, right] = stage.boot_user_mode([1, 2]);
+    let machine = machine(cpus);
+    let start = |number| well(Guest::start(&stage.root, stage.at_port(machine.clone(), number)));
+    let (mut left, mut right) = (start(1), start(2));
+    for guest in [&mut left, &mut right] {
+        stage.ready(guest.wait_ready());
+        assert_eq!(sh(guest, "nproc"), format!("{cpus}\n"));
+    }
     println!("answered after {:.2} and {:.2} s", left.boot_time().as_secs_f64(), right.boot_time().as_secs_f64());
     (stage, left, right)
 }
@@ -26,16 +40,6 @@ fn both(adapter: &str) -> (Stage, Guest, Guest) {
 /// Floods the host from the guest, which goes on meanwhile.
 fn flood(guest: &mut Guest) {
     sh(guest, &format!("(ping -f {HOST} >/dev/null 2>&1 &); (nc {HOST} 9 </dev/zero >/dev/null 2>&1 &)"));
-}
-
-/// Waits until nothing of a guest runs.
-#[track_caller]
-fn wait_gone(leader: u32) {
-    let end = Instant::now() + SOON;
-    while !processes_of_group(leader).is_empty() {
-        assert!(Instant::now() < end, "processes of the guest go on");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]
@@ -64,18 +68,29 @@ fn a_driver_in_a_user_mode_kernel_leaves_its_device_under_traffic_and_comes_back
     }
 }
 
+/// The kernel for so many processors, and a guest of it.
+fn machine(cpus: u32) -> UmlConfig {
+    let mut say = |line: &str| eprintln!("{line}");
+    let kernel = if cpus > 1 { UmlKernel::lay_smp(&mut say) } else { UmlKernel::lay(&mut say) };
+    UmlConfig { cpus, ..UmlConfig::new(&well(kernel)) }
+}
+
+/// So many guests at a port of this adapter, each of which ends in this way in the middle of traffic, and of none of which anything
+/// may be left. `cargo run --release -p nicety-lab --example endurance` is the same with more of them.
+fn lives(adapter: &str, cpus: u32, end: End, count: u32) {
+    let entry = nicety_adapters::find(adapter).unwrap_or_else(|| panic!("{adapter} is registered"));
+    let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
+    let root = well(Root::lay(&mut |line| eprintln!("{line}")));
+    let mut endurance = well(Endurance::start(root, program, entry, machine(cpus)));
+    for _ in 0..count {
+        well(endurance.live(end));
+    }
+}
+
 #[test]
-fn a_user_mode_guest_is_off_when_it_powers_off_under_traffic() {
+fn user_mode_guests_that_power_off_under_traffic_are_gone_and_leave_nothing() {
     for entry in REGISTRY {
-        let stage = Stage::new(&[entry.about.name]);
-        for _ in 0..3 {
-            let [mut guest] = stage.boot_user_mode([1]);
-            let leader = guest.process();
-            flood(&mut guest);
-            let off = guest.run("sleep 0.3; poweroff -f; sleep 20", SOON);
-            assert!(matches!(off, Err(Error::Gone { .. })), "{}: {off:?}", entry.about.name);
-            wait_gone(leader);
-        }
+        lives(entry.about.name, 1, End::PowerOff, 20);
     }
 }
 
@@ -83,32 +98,65 @@ fn a_user_mode_guest_is_off_when_it_powers_off_under_traffic() {
 fn the_next_user_mode_guest_gets_the_port_of_one_that_was_killed_under_traffic() {
     // Not virtio-net yet: of some hundred such guests one stops answering on its console (docs/limits.md).
     for entry in REGISTRY.iter().filter(|entry| entry.about.name != "virtio-net") {
-        let stage = Stage::new(&[entry.about.name]);
-        for _ in 0..5 {
-            let [mut guest] = stage.boot_user_mode([1]);
-            ping(&mut guest, "", HOST);
-            let leader = guest.process();
-            flood(&mut guest);
-            drop(guest);
-            wait_gone(leader);
-        }
+        lives(entry.about.name, 1, End::GuestKilled, 5);
     }
 }
 
 #[test]
 fn a_user_mode_guest_outlives_a_daemon_that_is_killed_under_traffic() {
     for entry in REGISTRY {
-        let mut stage = Stage::new(&[entry.about.name]);
+        lives(entry.about.name, 1, End::DaemonKilled, 2);
+    }
+}
+
+#[test]
+fn user_mode_guests_with_two_processors_live_and_end_as_those_with_one() {
+    for entry in REGISTRY {
+        for (end, count) in [(End::PowerOff, 3), (End::GuestKilled, 1), (End::DaemonKilled, 1)] {
+            lives(entry.about.name, 2, end, count);
+        }
+    }
+}
+
+/// vmxnet3's driver takes the best that it finds.
+#[test]
+fn a_driver_has_the_interrupts_that_it_finds() {
+    let hidden: [(&[&str], &str); 3] =
+        [(&[], "MSIX"), (&["vfio_user.msix=0"], "MSI"), (&["vfio_user.msix=0", "vfio_user.msi=0"], "INTx")];
+    for (words, kind) in hidden {
+        let stage = Stage::new(&["vmxnet3"]);
+        let mut machine = machine(1);
+        machine.append.extend(words.iter().map(|&word| word.to_owned()));
+        let mut guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine, 1)));
+        ping(&mut guest, "", HOST);
+        sh(&mut guest, &format!("/usr/bin/ping -n -q -f -c 500 {HOST} >/dev/null"));
+        let lines = sh(&mut guest, "grep eth0 /proc/interrupts");
+        let chip = match kind {
+            "INTx" => "vfio-user INTx".to_owned(),
+            other => format!("UM-virtual-PCI-{other}-"),
+        };
+        assert!(lines.lines().all(|line| line.contains(&chip)), "{kind}: {lines}");
+        quiet(&mut guest);
+    }
+}
+
+#[test]
+fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
+    let attach = "path=$(sed 's/.*vfio_user.device=\\([^ ]*\\).*/\\1/' /proc/cmdline); \
+                  echo $path >/sys/module/vfio_user/parameters/device";
+    for name in ["e1000", "vmxnet3"] {
+        let mut stage = Stage::new(&[name]);
         let [mut guest] = stage.boot_user_mode([1]);
         ping(&mut guest, "", HOST);
-        flood(&mut guest);
-        well(stage.served.kill(&mut stage.namespace));
-        // It sees a dead adapter, and goes on without it.
-        let text = sh(&mut guest, &format!("killall ping nc; ping -c 2 -W 1 -w 3 {HOST}; echo alive"));
-        assert!(text.ends_with("alive\n") && text.contains("100% packet loss"), "{}: {text}", entry.about.name);
-        let leader = guest.process();
-        let off = guest.run("poweroff -f; sleep 20", LATER);
-        assert!(matches!(off, Err(Error::Gone { .. })), "{}: {off:?}", entry.about.name);
-        wait_gone(leader);
+        let busy = well(guest.run(attach, SOON));
+        assert!(busy.code != 0 && busy.text.contains("busy"), "{name}: one that answers stays: {busy:?}");
+        for _ in 0..3 {
+            flood(&mut guest);
+            well(stage.served.kill_and_restart(&mut stage.namespace));
+            sh(&mut guest, &format!("killall ping nc; {attach}"));
+            sh(&mut guest, &format!("ip addr add {}/24 dev eth0; ip link set eth0 up", address(1)));
+            ping(&mut guest, "", HOST);
+        }
+        quiet(&mut guest);
     }
 }
