@@ -42,6 +42,19 @@ fn both_kernels_boot_and_run_commands_with_code_output_and_limit() {
 }
 
 #[test]
+fn a_command_arrives_whole_while_what_the_last_one_left_behind_ends() {
+    let mut guest = Guest::boot(&root(), translated(Kernel::V6_12)).unwrap_or_else(|error| panic!("{error}"));
+    // A serial port brings a line in pieces: the longer it is, the more ends come in its midst.
+    let long = "x".repeat(3000);
+    for _ in 0..3 {
+        let leave = "for n in $(seq 10 49); do (sleep 0.$n &); done";
+        guest.succeed(leave, SOON).unwrap_or_else(|error| panic!("{error}"));
+        let echo = guest.succeed(&format!("echo {long}"), SOON).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(echo.trim(), long);
+    }
+}
+
+#[test]
 fn a_guest_without_its_adapter_says_so_instead_of_hanging() {
     let root = root();
     let config = GuestConfig { addresses: vec!["eth0:10.0.0.2/24".into()], ..translated(Kernel::V6_12) };

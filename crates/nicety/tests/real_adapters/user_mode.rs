@@ -96,8 +96,7 @@ fn user_mode_guests_that_power_off_under_traffic_are_gone_and_leave_nothing() {
 
 #[test]
 fn the_next_user_mode_guest_gets_the_port_of_one_that_was_killed_under_traffic() {
-    // Not virtio-net yet: of some hundred such guests one stops answering on its console (docs/limits.md).
-    for entry in REGISTRY.iter().filter(|entry| entry.about.name != "virtio-net") {
+    for entry in REGISTRY {
         lives(entry.about.name, 1, End::GuestKilled, 5);
     }
 }
