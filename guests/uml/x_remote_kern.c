@@ -13,7 +13,8 @@
  *   capabilities are hidden from the guest.
  * - Writes to BARs are answered, and are sent without waiting for that; answers
  *   are taken before the next read, or when many are owed. vmxnet3 is the
- *   exception: its driver frees what a command names right after the write.
+ *   exception: its driver frees what a command names right after the write of
+ *   the command, which is in BAR 1; doorbells and masks are in BAR 0.
  * - A BAR is accessed by its address in QEMU's memory, where the guest's writes
  *   to configuration space have put it.
  */
@@ -259,7 +260,7 @@ static void xr_bar_write(struct um_pci_device *pdev, int bar,
 	message.val = val;
 	if (!xr_send(dev, &message, sizeof(message), XR_BAR_WRITE, NULL, 0))
 		dev->owed++;
-	if (dev->wait || !message.memory || dev->owed >= XR_MAX_OWED)
+	if ((dev->wait && bar) || !message.memory || dev->owed >= XR_MAX_OWED)
 		xr_settle(dev);
 	raw_spin_unlock_irqrestore(&dev->lock, flags);
 }
