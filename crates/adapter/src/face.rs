@@ -51,6 +51,12 @@ pub trait PciFace {
         None
     }
 
+    /// Where in that part registers of 32 bits lie: offsets from its first byte, in the order in which writes to several of
+    /// them are to be found.
+    fn doorbells(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// A part of a BAR that holds nothing, of a device whose driver takes register writes for done when the next
     /// instruction runs: a VMM that posts writes, as QEMU does, posts none to a device that has a part to be mapped.
     fn spare(&self) -> Option<Mappable> {

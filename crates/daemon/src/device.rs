@@ -8,7 +8,7 @@ use nicety_adapter::{Reset, Time};
 use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
 use nicety_pci::ROM_BAR;
 use nicety_pci::registers::{ID_MSI, MSI_CONTROL};
-use nicety_plane::Port;
+use nicety_plane::{Doorbells, Port};
 use nicety_vfio_user::{
     Area, Device, DmaMap, DmaRange, Errno, Interrupts, IrqAction, IrqInfo, IrqLayout, IrqSet, Mapping as RegionMapping,
     RegionInfo,
@@ -57,12 +57,8 @@ pub struct PortDevice {
 /// A page of doorbells that the VM maps.
 #[derive(Debug)]
 struct Page {
-    bar: u32,
-    offset: u64,
+    doorbells: Doorbells,
     mapping: RegionMapping,
-    map: Arc<Map>,
-    /// What the page held when it was last looked at, by 32-bit word.
-    seen: Vec<u32>,
 }
 
 /// What a function has of interrupts.
@@ -121,16 +117,14 @@ impl PortDevice {
 
     /// Lets the VM map the adapter's doorbells. False if it has none that can be.
     pub fn map_doorbells(&mut self) -> Result<bool, MapError> {
-        let Some(place) = self.port.with_pci(self.now(), |pci, _| pci.mappable()).flatten() else { return Ok(false) };
+        let Some(place) = Doorbells::place(&self.port, self.now()) else { return Ok(false) };
         let fd = shared_file("nicety-doorbells", place.len)?;
         let copy = fd.try_clone().map_err(nicety_memory::MappingError::Os)?;
         let map = Map::default().with(0, Arc::new(Mapping::of_file(copy, 0, place.len, true)?), Rights::BOTH)?;
-        let map = Arc::new(map);
         let areas = vec![Area { offset: place.offset, size: place.len }];
         let mapping = RegionMapping { fd: Arc::new(fd), offset: 0, areas };
-        self.port.set_page(Some(Arc::clone(&map)));
-        let seen = vec![0; (place.len / 4) as usize];
-        self.page = Some(Page { bar: u32::from(place.bar), offset: place.offset, mapping, map, seen });
+        let doorbells = Doorbells::new(&self.port, place, Arc::new(map), self.now());
+        self.page = Some(Page { doorbells, mapping });
         Ok(true)
     }
 
@@ -142,19 +136,7 @@ impl PortDevice {
     /// Turns words of the mapped page that changed into the writes that they are. True if any did.
     pub fn scan_doorbells(&mut self) -> bool {
         let now = self.now();
-        let Some(page) = &mut self.page else { return false };
-        let Ok(window) = page.map.window(0, (page.seen.len() * 4) as u32, Rights::READ) else { return false };
-        let mut any = false;
-        for (index, seen) in page.seen.iter_mut().enumerate() {
-            let value = window.load_u32(index * 4);
-            if value != *seen {
-                *seen = value;
-                any = true;
-                let offset = page.offset + index as u64 * 4;
-                self.port.with_pci(now, |pci, cx| pci.write(page.bar as u8, offset, &value.to_le_bytes(), cx));
-            }
-        }
-        any
+        self.page.as_mut().is_some_and(|page| page.doorbells.scan(&self.port, now))
     }
 
     /// After a VM has gone: interrupts and doorbells are as new.
@@ -164,10 +146,7 @@ impl PortDevice {
         self.blank.store(false, Ordering::Relaxed);
         self.mode_changed();
         if let Some(page) = &mut self.page {
-            if let Ok(window) = page.map.window(0, (page.seen.len() * 4) as u32, Rights::BOTH) {
-                window.write(0, &vec![0; page.seen.len() * 4]);
-            }
-            page.seen.fill(0);
+            page.doorbells.clear();
         }
     }
 
@@ -215,7 +194,7 @@ impl Device for PortDevice {
         let mut info = RegionInfo::trapped(size);
         info.writable = size > 0 && index != ROM_REGION;
         info.readable = size > 0;
-        let page = self.page.as_ref().map(|page| (page.bar, &page.mapping));
+        let page = self.page.as_ref().map(|page| (u32::from(page.doorbells.part().bar), &page.mapping));
         let spare = self.spare.as_ref().map(|(bar, mapping)| (*bar, mapping));
         let mapped = page.into_iter().chain(spare).find(|(bar, _)| *bar == index);
         info.mapping = mapped.map(|(_, mapping)| mapping.clone());

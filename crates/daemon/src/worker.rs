@@ -297,6 +297,8 @@ impl Worker {
             if now.since(begin) >= span {
                 return false;
             }
+            // Whoever is awaited may be waiting for this very processor.
+            std::thread::yield_now();
         }
     }
 

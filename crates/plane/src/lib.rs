@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod backlog;
+mod doorbells;
 mod lock;
 #[cfg(feature = "measure")]
 pub mod measure;
@@ -23,6 +24,7 @@ mod port;
 mod turn;
 
 pub use backlog::Backlog;
+pub use doorbells::Doorbells;
 pub use plane::{Plane, PlaneError};
 pub use port::{End, Port, Shell, State};
 pub use turn::{Outcome, Turn};

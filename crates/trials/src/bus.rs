@@ -5,8 +5,8 @@ use std::sync::Arc;
 use nicety_adapter::trace::{Access, Event, Region};
 use nicety_adapter::{Bus, BusError, InterruptKind, RingPlace, Time};
 use nicety_drivers::RingBus;
-use nicety_memory::{Map, Rights};
-use nicety_plane::Port;
+use nicety_memory::Map;
+use nicety_plane::{Doorbells, Port};
 
 use crate::rig::{Memo, Rig};
 
@@ -28,15 +28,6 @@ pub struct Accesses {
     pub interrupts: u64,
 }
 
-/// Doorbells that the guest has mapped: writes that nobody is told of.
-#[derive(Debug)]
-struct Page {
-    bar: u8,
-    offset: u64,
-    map: Arc<Map>,
-    seen: Vec<u32>,
-}
-
 /// Called around each access to a register: with its number, and whether it is over.
 pub type Hook = Box<dyn FnMut(u64, bool)>;
 
@@ -45,7 +36,7 @@ pub struct PortBus {
     port: Arc<Port>,
     memo: Memo,
     memory: Arc<Map>,
-    page: Option<Page>,
+    page: Option<Doorbells>,
     line_masked: bool,
     /// What else happens in the world just before and just after an access.
     pub hook: Option<Hook>,
@@ -75,28 +66,16 @@ impl PortBus {
 
     /// Maps the adapter's doorbells. False if it has none that can be.
     pub fn map_doorbells(&mut self) -> bool {
-        let Some(place) = self.port.with_pci(self.now, |pci, _| pci.mappable()).flatten() else { return false };
+        let Some(place) = Doorbells::place(&self.port, self.now) else { return false };
         let Ok(map) = Map::private(place.len as usize) else { return false };
-        let map = Arc::new(map);
-        self.port.set_page(Some(Arc::clone(&map)));
-        let seen = vec![0; place.len as usize / 4];
-        self.page = Some(Page { bar: place.bar, offset: place.offset, map, seen });
+        self.page = Some(Doorbells::new(&self.port, place, Arc::new(map), self.now));
         true
     }
 
     /// Turns changed words of the mapped page into the writes that they are, as a transport does before each message.
     pub fn scan(&mut self) {
-        let Some(page) = &mut self.page else { return };
-        let len = page.seen.len() as u32 * 4;
-        let Ok(window) = page.map.window(0, len, Rights::READ) else { return };
-        for (index, seen) in page.seen.iter_mut().enumerate() {
-            let value = window.load_u32(index * 4);
-            if value != *seen {
-                *seen = value;
-                let offset = page.offset + index as u64 * 4;
-                let data = value.to_le_bytes();
-                self.port.with_pci(self.now, |pci, cx| pci.write(page.bar, offset, &data, cx));
-            }
+        if let Some(page) = &mut self.page {
+            page.scan(&self.port, self.now);
         }
     }
 
@@ -178,12 +157,10 @@ impl Bus for PortBus {
     }
 
     fn write(&mut self, bar: u8, offset: u64, data: &[u8]) -> Result<(), BusError> {
-        if let Some(page) = self.page.as_ref().filter(|page| page.bar == bar && offset >= page.offset) {
-            let len = page.seen.len() as u32 * 4;
-            if let (Ok(window), [a, b, c, d]) = (page.map.window(0, len, Rights::BOTH), data) {
-                window.store_u32((offset - page.offset) as usize, u32::from_le_bytes([*a, *b, *c, *d]));
-                return Ok(());
-            }
+        if let (Some(page), [a, b, c, d]) = (&self.page, data)
+            && page.store(bar, offset, u32::from_le_bytes([*a, *b, *c, *d]))
+        {
+            return Ok(());
         }
         self.scan();
         self.around(false);

@@ -103,6 +103,22 @@ pub fn every_register_answers(entry: &Entry) {
     assert!(counters.bad_accesses > 0, "{}: accesses of three bytes are counted as bad", entry.about.name);
 }
 
+/// In a part that can be mapped, where nobody is told of a write, each register is one that is looked at.
+pub fn no_mapped_doorbell_is_overlooked(entry: &Entry) {
+    let mut adapter = adapter(entry);
+    let (mut out, memory) = (Outbox::default(), Map::empty());
+    let Face::Pci(pci) = adapter.face() else { return };
+    let Some(place) = pci.mappable() else { return };
+    let looked_at = pci.doorbells();
+    for offset in (0..place.len as u32).step_by(4) {
+        let mut counters = Counters::default();
+        let mut cx = Context { memory: &memory, page: None, out: &mut out, counters: &mut counters, now: Time::ZERO };
+        pci.write(place.bar, place.offset + u64::from(offset), &[1, 0, 0, 0], &mut cx);
+        let register = counters.bad_accesses == 0;
+        assert_eq!(register, looked_at.contains(&offset), "{}: offset {offset:#x}", entry.about.name);
+    }
+}
+
 /// Random accesses, so that the state is not as new.
 fn disturb(rig: &mut Rig, seed: u64) {
     let mut random = Random::new(seed);

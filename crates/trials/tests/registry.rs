@@ -29,6 +29,11 @@ fn every_register_answers_at_every_width_and_offset() {
 }
 
 #[test]
+fn every_register_in_a_mapped_page_is_looked_at() {
+    REGISTRY.iter().for_each(conformance::no_mapped_doorbell_is_overlooked);
+}
+
+#[test]
 fn a_hostile_guest_gets_bounded_work_no_panic_and_no_frame_lost_uncounted() {
     for entry in REGISTRY {
         let mut frames = [0; 2];

@@ -127,6 +127,11 @@ impl PciFace for Vmxnet3 {
         Some(Mappable { bar: 0, offset: 0, len: registers::PT_LEN })
     }
 
+    fn doorbells(&self) -> Vec<u32> {
+        let offsets = (0..registers::PT_LEN).filter(|offset| registers::doorbell(*offset).is_some());
+        offsets.map(|offset| offset as u32).collect()
+    }
+
     fn spare(&self) -> Option<Mappable> {
         let at = registers::SPARE_AT;
         Some(Mappable { bar: 2, offset: at, len: registers::MSIX_LEN - at })

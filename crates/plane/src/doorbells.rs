@@ -1,0 +1,72 @@
+//! A page of doorbells that a guest has mapped: nobody is told of its writes, so they are looked for.
+
+use std::sync::Arc;
+
+use nicety_adapter::{Mappable, Time};
+use nicety_memory::{Map, Rights};
+
+use crate::Port;
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Doorbells {
+    place: Mappable,
+    map: Arc<Map>,
+    /// Each register's offset in the page, and what it held when it was last looked at.
+    seen: Vec<(u32, u32)>,
+}
+
+impl Doorbells {
+    /// Where a port's adapter has doorbells that can be mapped, if it has any.
+    pub fn place(port: &Port, now: Time) -> Option<Mappable> {
+        port.with_pci(now, |pci, _| pci.mappable()).flatten()
+    }
+
+    /// Gives the port a page for them: zeros, from address 0, as long as the place.
+    pub fn new(port: &Port, place: Mappable, map: Arc<Map>, now: Time) -> Self {
+        let registers = port.with_pci(now, |pci, _| pci.doorbells()).unwrap_or_default();
+        let seen = registers.into_iter().map(|offset| (offset, 0)).collect();
+        port.set_page(Some(Arc::clone(&map)));
+        Self { place, map, seen }
+    }
+
+    /// The part of the BAR.
+    pub fn part(&self) -> Mappable {
+        self.place
+    }
+
+    /// Turns registers that have changed into the writes that they are. True if any has.
+    pub fn scan(&mut self, port: &Port, now: Time) -> bool {
+        let Ok(window) = self.map.window(0, self.place.len as u32, Rights::READ) else { return false };
+        let mut any = false;
+        for (offset, seen) in &mut self.seen {
+            let value = window.load_u32(*offset as usize);
+            if value != *seen {
+                *seen = value;
+                any = true;
+                let at = self.place.offset + u64::from(*offset);
+                port.with_pci(now, |pci, cx| pci.write(self.place.bar, at, &value.to_le_bytes(), cx));
+            }
+        }
+        any
+    }
+
+    /// What the guest's own store does. False if it is elsewhere.
+    pub fn store(&self, bar: u8, offset: u64, value: u32) -> bool {
+        let Some(at) = offset.checked_sub(self.place.offset).filter(|at| bar == self.place.bar && *at < self.place.len)
+        else {
+            return false;
+        };
+        let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) else { return false };
+        window.store_u32(at as usize, value);
+        true
+    }
+
+    /// All is zero again, and nothing of it is news.
+    pub fn clear(&mut self) {
+        if let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) {
+            window.write(0, &vec![0; self.place.len as usize]);
+        }
+        self.seen.iter_mut().for_each(|(_, seen)| *seen = 0);
+    }
+}
