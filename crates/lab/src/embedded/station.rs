@@ -16,6 +16,8 @@ const BUFFER: usize = 512 << 10;
 const CHUNK: usize = 64 << 10;
 /// How long the other side may take to acknowledge the rest of a stream.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it may take to reach the other side: who has its address is asked once a second.
+const REACH: Duration = Duration::from_secs(4);
 /// Sockets of each service: one listens while the other still says goodbye.
 const LISTENERS: usize = 2;
 const PORTS: std::ops::Range<u16> = 49_152..65_000;
@@ -41,6 +43,10 @@ struct Discarded {
 
 struct Client {
     handle: SocketHandle,
+    /// How long it works, once it is connected.
+    span: Duration,
+    connected: bool,
+    /// When it ends: until it is connected, when it gives up.
     until: Instant,
     work: Work,
 }
@@ -127,8 +133,9 @@ impl Station {
         let mut socket = socket();
         let remote = (IpAddress::from(Ipv4Address::from(to)), service);
         socket.connect(iface.context(), remote, self.port).map_err(|error| error.to_string())?;
-        let until = now + Duration::from_secs_f64(seconds.clamp(0.0, 3600.0));
-        self.client = Some(Client { handle: self.sockets.add(socket), until, work });
+        let span = Duration::from_secs_f64(seconds.clamp(0.0, 3600.0));
+        self.client =
+            Some(Client { handle: self.sockets.add(socket), span, connected: false, until: now + REACH, work });
         Ok(())
     }
 
@@ -183,6 +190,9 @@ impl Station {
     fn work(&mut self, now: Instant) -> (bool, Option<Answer>) {
         let Some(client) = &mut self.client else { return (false, None) };
         let socket = self.sockets.get_mut::<Socket<'_>>(client.handle);
+        if !client.connected && socket.may_send() {
+            (client.connected, client.until) = (true, now + client.span);
+        }
         let over = now >= client.until || !socket.is_open();
         let moved = match &mut client.work {
             Work::Send { bytes } => {

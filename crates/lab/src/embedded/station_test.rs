@@ -19,6 +19,8 @@ struct Sides {
     sides: [Side; 2],
     begun: Instant,
     now: Instant,
+    /// How long the second one does nothing at first.
+    absent: Duration,
 }
 
 struct Side {
@@ -41,7 +43,7 @@ impl Sides {
             Side { deck, iface, station: Station::new() }
         });
         let begun = Instant::now();
-        Sides { sides, begun, now: begun }
+        Sides { sides, begun, now: begun, absent: Duration::ZERO }
     }
 
     fn begin(&mut self, task: Task, seconds: f64) -> Result<(), String> {
@@ -55,7 +57,8 @@ impl Sides {
         while self.now < late {
             self.now += TURN;
             let since = self.now.duration_since(self.begun);
-            for (number, side) in self.sides.iter_mut().enumerate() {
+            let there = if since < self.absent { 1 } else { 2 };
+            for (number, side) in self.sides.iter_mut().take(there).enumerate() {
                 side.deck.fill(64).unwrap();
                 side.deck.retry().unwrap();
                 let now = smoltcp::time::Instant::from_micros(since.as_micros() as i64);
@@ -91,6 +94,29 @@ fn every_transaction_is_measured() {
     let Answer::Transacted { elapsed_ns, each_ns } = sides.until_answer() else { panic!("another answer") };
     assert!(!each_ns.is_empty());
     assert!(each_ns.iter().sum::<u64>() <= elapsed_ns, "transactions do not overlap");
+}
+
+#[test]
+fn a_run_begins_when_the_other_side_is_reached_however_short_it_is() {
+    for task in [Task::Transact, Task::Send] {
+        let mut sides = Sides::new();
+        sides.absent = Duration::from_millis(1200);
+        sides.begin(task, 0.05).unwrap();
+        match sides.until_answer() {
+            Answer::Transacted { each_ns, .. } => assert!(!each_ns.is_empty()),
+            Answer::Sent { bytes } => assert!(bytes > 0),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn nobody_is_waited_for_long() {
+    let mut sides = Sides::new();
+    sides.absent = PATIENCE;
+    sides.begin(Task::Transact, 0.05).unwrap();
+    let Answer::Transacted { each_ns, .. } = sides.until_answer() else { panic!("another answer") };
+    assert!(each_ns.is_empty());
 }
 
 #[test]
