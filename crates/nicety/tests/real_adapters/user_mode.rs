@@ -140,6 +140,34 @@ fn a_driver_has_the_interrupts_that_it_finds() {
 }
 
 #[test]
+fn a_user_mode_guest_has_several_adapters_that_carry_at_the_same_time() {
+    let adapters = ["e1000", "vmxnet3", "e1000", "virtio-net"];
+    let stage = Stage::new(&adapters);
+    let names = (1..=adapters.len()).map(|number| format!("vm{number}"));
+    let machine = names.fold(machine(1), |machine, name| stage.served.attach(machine, &name));
+    let mut guest = stage.ready(Guest::boot(&stage.root, machine));
+    let drivers = sh(&mut guest, "for eth in /sys/class/net/eth*; do basename $(readlink $eth/device/driver); done");
+    let mut drivers: Vec<&str> = drivers.lines().collect();
+    drivers.sort_unstable();
+    assert_eq!(drivers, ["e1000", "e1000", "virtio_net", "vmxnet3"]);
+    // Each interface speaks for its own address alone, as they are all on one switch.
+    sh(
+        &mut guest,
+        "for word in arp_ignore=1 arp_announce=2; do echo ${word#*=} >/proc/sys/net/ipv4/conf/all/${word%=*}; done",
+    );
+    for number in 0..4u8 {
+        let up = format!("ip address add {}/24 dev eth{number}; ip link set eth{number} up", address(number + 1));
+        sh(&mut guest, &up);
+        sh(&mut guest, &format!("until [ $(cat /sys/class/net/eth{number}/carrier) = 1 ]; do usleep 20000; done"));
+        ping(&mut guest, &format!("-I eth{number}"), HOST);
+    }
+    let flood = format!("/usr/bin/ping -q -n -f -c 2000 -w 30 -I eth$n {HOST} >/tmp/$n");
+    let text = sh(&mut guest, &format!("for n in 0 1 2 3; do {flood} & done; wait; cat /tmp/[0-3]"));
+    assert_eq!(text.matches("2000 received").count(), 4, "{text}");
+    quiet(&mut guest);
+}
+
+#[test]
 fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
     let attach = "path=$(sed 's/.*vfio_user.device=\\([^ ]*\\).*/\\1/' /proc/cmdline); \
                   echo $path >/sys/module/vfio_user/parameters/device";
