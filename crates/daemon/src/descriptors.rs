@@ -31,11 +31,10 @@ pub struct TooFew {
 /// enough for the ports, but not for their VMs.
 pub fn provide(ports: usize, workers: usize) -> Result<(), TooFew> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err() {
-        // It stays as it is: what counts is whether that is enough.
-        return judge(ports, workers, current.unwrap_or(u64::MAX));
-    }
-    judge(ports, workers, maximum.unwrap_or(u64::MAX))
+    let raised = current == maximum || setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
+    // If it stays as it is, what counts is whether that is enough.
+    let limit = if raised { maximum } else { current };
+    judge(ports, workers, limit.unwrap_or(u64::MAX))
 }
 
 fn judge(ports: usize, workers: usize, limit: u64) -> Result<(), TooFew> {

@@ -7,7 +7,6 @@ use nicety_adapter::trace::{Event, IrqChange};
 use nicety_adapter::{Reset, Time};
 use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
 use nicety_pci::ROM_BAR;
-use nicety_pci::registers::{ID_MSI, MSI_CONTROL};
 use nicety_plane::{Doorbells, Port};
 use nicety_vfio_user::{
     Area, Device, DmaMap, DmaRange, Errno, Interrupts, IrqAction, IrqInfo, IrqLayout, IrqSet, Mapping as RegionMapping,
@@ -64,12 +63,7 @@ struct Page {
 /// What a function has of interrupts.
 pub fn irq_layout(port: &dyn nicety_adapter::PciFace) -> IrqLayout {
     let function = port.function();
-    // By the capability, which tells it before the guest has enabled anything: bits 3:1 of its control are the power of two.
-    let msi = function.capability(ID_MSI).map_or(0, |at| {
-        let mut control = [0];
-        function.config_read((at + MSI_CONTROL) as u64, &mut control);
-        1 << (control[0] >> 1 & 7).min(5)
-    });
+    let msi = u16::from(function.msi_vectors());
     let msix = function.msix().map_or(0, |msix| msix.vectors());
     let mut pin = [0];
     function.config_read(0x3d, &mut pin);

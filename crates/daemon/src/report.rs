@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use nicety_adapter::{PortId, QUEUES, QueueCounters, Reason};
 use nicety_plane::State;
@@ -185,6 +186,28 @@ impl Inspect for Daemon {
                 silent_seconds: learned.silent.as_secs(),
             })
             .collect()
+    }
+}
+
+/// The daemon, once it runs: the control socket is taken before any port is opened, so that a second daemon of the same
+/// host file disturbs nothing.
+#[derive(Default)]
+pub struct Soon(OnceLock<Arc<Daemon>>);
+
+impl Soon {
+    /// It runs. Said once; what is said again is not heard.
+    pub fn runs(&self, daemon: &Arc<Daemon>) {
+        let _it_is_known = self.0.set(Arc::clone(daemon));
+    }
+}
+
+impl Inspect for Soon {
+    fn ports(&self) -> Vec<PortReport> {
+        self.0.get().map(|daemon| Inspect::ports(daemon.as_ref())).unwrap_or_default()
+    }
+
+    fn addresses(&self) -> Vec<AddressReport> {
+        self.0.get().map(|daemon| Inspect::addresses(daemon.as_ref())).unwrap_or_default()
     }
 }
 

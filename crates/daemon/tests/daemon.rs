@@ -1,5 +1,8 @@
 //! A daemon with real sockets, and VMMs that behave, leave, cheat or stay silent: each with one worker and with two.
 
+#[macro_use]
+mod workers;
+
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -236,18 +239,6 @@ fn a_port_is_closed_while_a_vmm_is_on_it_and_its_name_is_free_again(workers: usi
     assert!(client.region_read(CONFIG, 0, &mut [0; 4]).is_err());
     daemon.open(folder.spec("vm1", "vmxnet3", 1)).unwrap();
     assert_eq!(identity(&mut connect(&folder.path.join("vm1.sock"))), 0x07b0_15ad);
-}
-
-/// Each of these sentences is proved with one worker, and with two.
-macro_rules! with_one_worker_and_with_two {
-    ($($name:ident),+ $(,)?) => {
-        mod with_one_worker {
-            $(#[test] fn $name() { super::$name(1) })+
-        }
-        mod with_two_workers {
-            $(#[test] fn $name() { super::$name(2) })+
-        }
-    };
 }
 
 with_one_worker_and_with_two!(

@@ -1,6 +1,9 @@
 //! Memory that changes while frames fly: a VMM unmaps it, punches holes into it, or truncates it. The guests are bare: an
 //! 82540EM by hand, with its rings in one memory file and its buffers in another; each with one worker and with two.
 
+#[macro_use]
+mod workers;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -298,18 +301,6 @@ fn a_front_end_that_truncates_its_memory_stops_its_own_port(workers: usize) {
     stage.until("the next front end", || {
         Frontend::connect(stage.socket(1)).and_then(|mut next| next.negotiate(1 << 32)).is_ok()
     });
-}
-
-/// Each of these sentences is proved with one worker, and with two.
-macro_rules! with_one_worker_and_with_two {
-    ($($name:ident),+ $(,)?) => {
-        mod with_one_worker {
-            $(#[test] fn $name() { super::$name(1) })+
-        }
-        mod with_two_workers {
-            $(#[test] fn $name() { super::$name(2) })+
-        }
-    };
 }
 
 with_one_worker_and_with_two!(

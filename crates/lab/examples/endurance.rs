@@ -5,10 +5,12 @@
 //! `--adapters e1000,vmxnet3` (else all), `--cpus N`, `--kernel FILE`, `--nicety PROGRAM` (else it is built first). `--hold`: when
 //! something is wrong, waits with the guest as it is, for a debugger, until its own input ends.
 
+mod daemon;
+
 use std::{
     env, io,
-    path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    path::PathBuf,
+    process::ExitCode,
     time::{Duration, Instant},
 };
 
@@ -46,12 +48,9 @@ fn main() -> ExitCode {
 }
 
 fn plan(mut words: impl Iterator<Item = String>) -> Result<Plan, String> {
-    // Cargo puts examples beside the programs.
-    let own = env::current_exe().map_err(|error| error.to_string())?;
-    let nicety = own.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join("nicety");
     let adapters = REGISTRY.iter().collect();
-    let mut plan = Plan { boots: 100, kills: 20, adapters, cpus: 1, kernel: None, nicety, hold: false };
-    let mut named = false;
+    let mut plan = Plan { boots: 100, kills: 20, adapters, cpus: 1, kernel: None, nicety: PathBuf::new(), hold: false };
+    let mut named = None;
     while let Some(word) = words.next() {
         if word == "--hold" {
             plan.hold = true;
@@ -64,7 +63,7 @@ fn plan(mut words: impl Iterator<Item = String>) -> Result<Plan, String> {
             "--kills" => plan.kills = number()? as usize,
             "--cpus" => plan.cpus = number()?,
             "--kernel" => plan.kernel = Some(value.into()),
-            "--nicety" => (plan.nicety, named) = (value.into(), true),
+            "--nicety" => named = Some(value.into()),
             "--adapters" => {
                 let find = |name| nicety_adapters::find(name).ok_or_else(|| format!("there is no adapter `{name}`"));
                 plan.adapters = value.split(',').map(find).collect::<Result<_, _>>()?;
@@ -76,17 +75,7 @@ fn plan(mut words: impl Iterator<Item = String>) -> Result<Plan, String> {
             }
         }
     }
-    if !named && let Some(cargo) = env::var_os("CARGO") {
-        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-        let built =
-            Command::new(cargo).args(["build", "--quiet", "--package", "nicety", "--profile", profile]).status();
-        if !built.is_ok_and(|status| status.success()) {
-            return Err("the daemon does not build: see above".to_owned());
-        }
-    }
-    if !plan.nicety.exists() {
-        return Err(format!("{} is missing: cargo build --release -p nicety", plan.nicety.display()));
-    }
+    plan.nicety = daemon::program(named)?;
     Ok(plan)
 }
 

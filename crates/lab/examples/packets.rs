@@ -3,8 +3,10 @@
 //! `--rounds N`, `--bytes 64,1518`, `--addresses 1,1000,100000`, `--cores 0,1` (generator, server), `--nicety PROGRAM`
 //! (else it is built first). Both cores are taken whole: on a machine that does anything else the figures say little.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+mod daemon;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use nicety_lab::packets::{Cell, Error, PACKAGES, Plan};
@@ -35,18 +37,15 @@ fn main() -> ExitCode {
 }
 
 fn plan(mut words: impl Iterator<Item = String>, folder: PathBuf) -> Result<Plan, String> {
-    // Cargo puts examples beside the programs.
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let nicety = own.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join("nicety");
     let mut plan = Plan {
-        nicety,
+        nicety: PathBuf::new(),
         folder,
         cores: [0, 1],
         rounds: 7,
         wire_bytes: vec![64, 1518],
         addresses: vec![1, 1_000, 100_000],
     };
-    let mut named = false;
+    let mut named = None;
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
         match word.as_str() {
@@ -57,21 +56,11 @@ fn plan(mut words: impl Iterator<Item = String>, folder: PathBuf) -> Result<Plan
                 let cores: Vec<u16> = list(&word, &value)?;
                 plan.cores = cores.try_into().map_err(|_| "--cores: two are needed, as in 0,1".to_owned())?;
             }
-            "--nicety" => (plan.nicety, named) = (value.into(), true),
+            "--nicety" => named = Some(value.into()),
             _ => return Err(format!("`{word}` is not known: --rounds, --bytes, --addresses, --cores, --nicety")),
         }
     }
-    if !named && let Some(cargo) = std::env::var_os("CARGO") {
-        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-        let built =
-            Command::new(cargo).args(["build", "--quiet", "--package", "nicety", "--profile", profile]).status();
-        if !built.is_ok_and(|status| status.success()) {
-            return Err("the daemon does not build: see above".to_owned());
-        }
-    }
-    if !plan.nicety.exists() {
-        return Err(format!("{} is missing: cargo build --release -p nicety", plan.nicety.display()));
-    }
+    plan.nicety = daemon::program(named)?;
     Ok(plan)
 }
 

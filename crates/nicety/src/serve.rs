@@ -2,34 +2,19 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use nicety_daemon::control::{Control, Inspect};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
 use nicety_daemon::host::{Host, UplinkKind};
-use nicety_daemon::report::{AddressReport, PortReport};
+use nicety_daemon::report::Soon;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
 use crate::output;
-
-/// The daemon, once it runs: the control socket is taken before any port is opened, so that a second daemon of the same
-/// host file disturbs nothing.
-#[derive(Default)]
-struct Soon(OnceLock<Arc<Daemon>>);
-
-impl Inspect for Soon {
-    fn ports(&self) -> Vec<PortReport> {
-        self.0.get().map(|daemon| Inspect::ports(daemon.as_ref())).unwrap_or_default()
-    }
-
-    fn addresses(&self) -> Vec<AddressReport> {
-        self.0.get().map(|daemon| Inspect::addresses(daemon.as_ref())).unwrap_or_default()
-    }
-}
 
 /// The person's folder for sockets, if the system has one.
 pub fn runtime_dir() -> Option<PathBuf> {
@@ -49,8 +34,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let control = Control::start(&socket, &host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
     let control = control.map_err(Failure::with(Exit::Failed))?;
     let ready = |daemon: &Arc<Daemon>| {
-        // It is set here alone.
-        let _ = soon.0.set(Arc::clone(daemon));
+        soon.runs(daemon);
         info!(switch = host.switch.name, ports = host.ports.len(), control = %socket.display(), "all sockets are ready");
     };
     let served = nicety_daemon::serve::serve(&host, args.record.as_deref(), ready).map_err(Failure::with(Exit::Failed));

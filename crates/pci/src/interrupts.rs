@@ -166,6 +166,11 @@ impl Function {
         }
     }
 
+    /// How many MSI vectors it can have, whatever the guest has enabled; 0 without the capability.
+    pub fn msi_vectors(&self) -> u8 {
+        self.layout.msi.map_or(0, |place| place.vectors)
+    }
+
     /// What MSI is programmed to; `None` while it is disabled, or if there is none.
     #[must_use]
     pub fn msi(&self) -> Option<MsiState> {

@@ -112,14 +112,13 @@ impl Ground {
         served: Vec<Served>,
         stop: &AtomicBool,
     ) -> Result<Up, Error> {
-        let booted = match served.as_slice() {
-            [one] => pair::boot_unless(&self.root, one.attach(left, "left"), one.attach(right, "right"), stop),
-            [one, other, ..] => {
-                pair::boot_unless(&self.root, one.attach(left, "left"), other.attach(right, "right"), stop)
-            }
-            [] => pair::boot_unless(&self.root, left, right, stop),
+        // One daemon has both ports, of two the first has the left one.
+        let at = |machine, served: Option<&Served>, name| match served {
+            Some(served) => served.attach(machine, name),
+            None => machine,
         };
-        match booted {
+        let (left, right) = (at(left, served.first(), "left"), at(right, served.last(), "right"));
+        match pair::boot_unless(&self.root, left, right, stop) {
             Ok(pair) => Ok(Up { pair, served }),
             Err(error) => {
                 // They would keep a tap from the next ones. What their end complains of is the same trouble.

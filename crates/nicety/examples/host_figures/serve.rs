@@ -1,27 +1,13 @@
 //! The daemon: as `nicety serve`, on the first core, with its control socket; at its end it says how long locks were held.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use nicety_daemon::control::{Control, Inspect};
-use nicety_daemon::daemon::Daemon;
 use nicety_daemon::host::Host;
-use nicety_daemon::report::{AddressReport, PortReport};
+use nicety_daemon::report::Soon;
 
 use crate::Error;
-
-#[derive(Default)]
-struct Soon(OnceLock<Arc<Daemon>>);
-
-impl Inspect for Soon {
-    fn ports(&self) -> Vec<PortReport> {
-        self.0.get().map(|daemon| Inspect::ports(daemon.as_ref())).unwrap_or_default()
-    }
-
-    fn addresses(&self) -> Vec<AddressReport> {
-        Vec::new()
-    }
-}
 
 /// `[HOLDS] HOST`: HOLDS is the file that takes the holds of locks at the end.
 pub fn run(words: &[String]) -> Result<(), Error> {
@@ -31,10 +17,7 @@ pub fn run(words: &[String]) -> Result<(), Error> {
     let soon = Arc::new(Soon::default());
     let inspect = Arc::clone(&soon) as Arc<dyn Inspect>;
     let control = Control::start(&host.control(None), &host.path, inspect)?;
-    nicety_daemon::serve::serve(&host, None, |daemon| {
-        // It is set here alone.
-        let _ = soon.0.set(Arc::clone(daemon));
-    })?;
+    nicety_daemon::serve::serve(&host, None, |daemon| soon.runs(daemon))?;
     drop(control);
     holds.first().map_or(Ok(()), |file| crate::locks::write(Path::new(file)))
 }

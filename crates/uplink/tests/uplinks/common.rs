@@ -140,6 +140,29 @@ impl Sender {
 }
 
 /// One fetch.
+/// Offers frames until some are refused, before there were so many; what offers them.
+pub fn filled(uplink: &mut impl Uplink, counters: &mut Counters, most: u64) -> Sender {
+    let sender = Sender::new(&vec![(tcp(&payload(1400)), Offload::default()); 64]);
+    let mut offered = 0;
+    let refused = loop {
+        offered += 64;
+        let delivery = sender.deliver(uplink, counters, Time::ZERO);
+        if delivery.refused != 0 {
+            break delivery.refused.count_ones();
+        }
+        assert!(offered < most);
+    };
+    assert_eq!(counters.taken().packets + u64::from(refused), offered);
+    sender
+}
+
+/// The uplink wants what it has refused, and takes it.
+pub fn has_room(uplink: &mut impl Uplink, sender: &Sender, counters: &mut Counters) {
+    assert_eq!(uplink.wake(), Some(Time::ZERO), "the refused ones are wanted");
+    assert_eq!(sender.deliver(uplink, counters, Time::ZERO).refused, 0);
+    assert_eq!(uplink.wake(), None);
+}
+
 pub fn fetch(uplink: &mut impl Uplink, counters: &mut Counters, now: Time) -> (Batch, Progress) {
     let mut batch = Batch::new();
     let progress = uplink.fetch(PortId(1), Budget::TURN, &mut batch, counters, now);

@@ -228,17 +228,7 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
 fn a_full_socket_keeps_what_it_took_refuses_the_rest_and_says_when_there_is_room() {
     let (mut one, mut other) = Stream::connected().unwrap();
     let mut counters = Counters::default();
-    let sender = Sender::new(&vec![(tcp(&payload(1400)), Offload::default()); 64]);
-    let mut offered = 0;
-    let refused = loop {
-        offered += 64;
-        let delivery = sender.deliver(&mut one, &mut counters, Time::ZERO);
-        if delivery.refused != 0 {
-            break delivery.refused.count_ones();
-        }
-        assert!(offered < 1 << 16);
-    };
-    assert_eq!(counters.taken().packets + u64::from(refused), offered);
+    let sender = filled(&mut one, &mut counters, 1 << 16);
     let mut arrived = 0;
     let mut take = |other: &mut Stream| {
         for frame in all(other, &mut Counters::default()) {
@@ -254,9 +244,7 @@ fn a_full_socket_keeps_what_it_took_refuses_the_rest_and_says_when_there_is_room
         take(&mut other);
     }
     assert_eq!(take(&mut other), counters.taken().packets);
-    assert_eq!(one.wake(), Some(Time::ZERO), "the refused ones are wanted");
-    assert_eq!(sender.deliver(&mut one, &mut counters, Time::ZERO).refused, 0);
-    assert_eq!(one.wake(), None);
+    has_room(&mut one, &sender, &mut counters);
 }
 
 #[test]

@@ -1,0 +1,13 @@
+//! Tests of one worker and of two.
+
+/// Each of these sentences is proved with one worker, and with two.
+macro_rules! with_one_worker_and_with_two {
+    ($($name:ident),+ $(,)?) => {
+        mod with_one_worker {
+            $(#[test] fn $name() { super::$name(1) })+
+        }
+        mod with_two_workers {
+            $(#[test] fn $name() { super::$name(2) })+
+        }
+    };
+}
