@@ -9,6 +9,7 @@ pub mod bench;
 pub mod embedded;
 pub mod figures;
 pub mod findings;
+pub mod folder;
 pub mod host;
 pub mod method;
 pub mod number;

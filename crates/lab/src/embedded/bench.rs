@@ -36,6 +36,11 @@ impl Embedded {
         self.rigs.values().flat_map(Rig::pids).collect()
     }
 
+    /// What the daemons that run now have logged.
+    pub fn logs(&self) -> String {
+        self.rigs.values().map(Rig::log).collect()
+    }
+
     fn rig(&mut self, adapter: &str, cancel: &AtomicBool) -> Result<&mut Rig, BenchError> {
         if !self.rigs.contains_key(adapter) {
             let layout = Layout { guests: vec![Place::new(adapter); 2], uplink: true, ..Layout::default() };

@@ -9,12 +9,11 @@
 //! A crowd is one process at many ports, whose drivers are up and take what comes, and do nothing else.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -24,11 +23,13 @@ use super::cpu;
 use super::guest::{EXEC, GUEST};
 use super::words::{Answer, Attach, Counts, Order};
 use crate::bench::BenchError;
+use crate::folder::Folder;
 
 /// How long a guest may take to attach, and to answer beyond what its order lasts.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CONTROL: &str = "control.sock";
 const UPLINK: &str = "uplink.sock";
+const LOG: &str = "daemon.log";
 /// How long a crowd may take to attach to a port.
 const PATIENCE_EACH: Duration = Duration::from_millis(200);
 /// Guests at most: their addresses are 10.77.0.1 upwards, the peer's is 10.77.0.254.
@@ -140,41 +141,17 @@ impl Drop for Daemon {
     }
 }
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn make() -> Result<Folder, BenchError> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("nicety-lab-{}-{number}", std::process::id()));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| BenchError::Fatal(format!("making {}: {error}", path.display())))?;
-        Ok(Folder(path))
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Nothing can be done about a folder that stays.
-        let _stays = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn host_file(folder: &Folder, layout: &Layout) -> String {
-    let quoted = |path: PathBuf| format!("{:?}", path.display().to_string());
-    let mut text = format!("[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = {}\n\n", quoted(folder.file(CONTROL)));
+    let quoted = |name: &str| format!("{:?}", folder.join(name));
+    let mut text = format!("[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = {}\n\n", quoted(CONTROL));
     if layout.uplink {
-        text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n\n", quoted(folder.file(UPLINK)));
+        text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n\n", quoted(UPLINK));
     }
     for (number, (name, place)) in layout.places().enumerate() {
         // Guests' addresses are told apart by their last byte, the crowd's by the one before.
         let [low, high] = (number as u16 + 1).to_le_bytes();
         let high = if number < layout.guests.len() { 0 } else { high + 1 };
-        let socket = quoted(folder.file(&format!("{name}.sock")));
+        let socket = quoted(&format!("{name}.sock"));
         text += &format!("[[port]]\nname = \"{name}\"\nadapter = \"{}\"\nsocket = {socket}\n", place.adapter);
         text += &format!("mac = \"52:54:00:77:{high:02x}:{low:02x}\"\n");
         if let Some(doorbells) = place.doorbells {
@@ -202,8 +179,8 @@ impl Rig {
                 "there are addresses for {GUESTS} guests; let a crowd have the rest"
             )));
         }
-        let folder = Folder::make()?;
-        let (path, log) = (folder.file("host.toml"), folder.file("daemon.log"));
+        let folder = Folder::new().map_err(|error| BenchError::Fatal(error.to_string()))?;
+        let (path, log) = (folder.path().join("host.toml"), folder.path().join(LOG));
         let written = fs::write(&path, host_file(&folder, layout));
         written.map_err(|error| BenchError::Fatal(format!("writing {}: {error}", path.display())))?;
         let daemon = start_daemon(program, &path, &log)?;
@@ -218,15 +195,15 @@ impl Rig {
             folder,
         };
         let attached = rig.attach(layout, cancel);
-        attached.map_err(|error| rig.explained(error, &log))?;
+        attached.map_err(|error| rig.explained(error))?;
         Ok(rig)
     }
 
     fn attach(&mut self, layout: &Layout, cancel: &AtomicBool) -> Result<(), BenchError> {
-        let uplink = Attach::Pair { socket: self.folder.file(UPLINK), mac: Party::Peer.mac() };
+        let uplink = Attach::Pair { socket: self.folder.path().join(UPLINK), mac: Party::Peer.mac() };
         let folder = &self.folder;
         let mut sockets =
-            layout.places().map(|(name, place)| attach_to(&place.adapter, folder.file(&format!("{name}.sock"))));
+            layout.places().map(|(name, place)| attach_to(&place.adapter, folder.path().join(format!("{name}.sock"))));
         for (guest, number) in self.guests.iter_mut().zip(0..) {
             let Some(attach) = sockets.next() else { break };
             guest.tell(&Order::Configure { attach, address: Party::Guest(number).address() })?;
@@ -247,9 +224,9 @@ impl Rig {
     }
 
     /// What the daemon said of a failure, if it said anything.
-    fn explained(&self, error: BenchError, log: &Path) -> BenchError {
+    fn explained(&self, error: BenchError) -> BenchError {
         let BenchError::Failed(why) = error else { return error };
-        let said = fs::read_to_string(log).unwrap_or_default();
+        let said = self.log();
         let last: Vec<&str> = said.lines().rev().take(3).collect();
         let said: Vec<&str> = last.into_iter().rev().collect();
         BenchError::Failed(if said.is_empty() { why } else { format!("{why}; the daemon said: {}", said.join(" / ")) })
@@ -335,7 +312,12 @@ impl Rig {
 
     /// The daemon's control socket.
     pub fn control(&self) -> PathBuf {
-        self.folder.file(CONTROL)
+        self.folder.path().join(CONTROL)
+    }
+
+    /// What the daemon has logged so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join(LOG)).unwrap_or_default()
     }
 
     /// The processes of this rig: guests in their order, crowd and peer if there are any, the daemon last.

@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
+use crate::folder::FolderError;
+
 /// Why a real guest could not be laid, booted or asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -20,6 +22,9 @@ pub enum Error {
         /// Each folder that was tried, and why it will not do.
         tried: String,
     },
+    /// No folder can be made for sockets.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// A program of the host is missing.
     #[error(
         "the program `{program}` is missing: install the package `{package}` (real guests are laid on Debian 12 or 13)"

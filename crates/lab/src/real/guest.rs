@@ -19,11 +19,11 @@ use super::{
     console::{self, Console},
     control::{self, Line},
     error::Error,
-    folder::Folder,
     processor::group_time,
     root::Root,
     spawn::spawn,
 };
+use crate::folder::Folder;
 
 /// What the guest may take beyond a command's own limit to say that it ended.
 const GRACE: Duration = Duration::from_secs(5);

@@ -11,12 +11,12 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::{
     error::{Error, file},
-    folder::Folder,
     guest::{Guest, Launch},
     namespace::quoted,
     root::Root,
     uml::{KERNEL_WORDS, UmlConfig, ends_with_us, folder_for_memory},
 };
+use crate::folder::Folder;
 
 /// The guest's first process, after the lines that [`Hosted::settings`] writes.
 const INIT: &str = include_str!("../../../../guests/host-root");

@@ -7,12 +7,12 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 
 use super::{
     error::Error,
-    folder::Folder,
     guest::{Guest, Machine},
     netperf::{self, Test},
     qemu::GuestConfig,
     root::Root,
 };
+use crate::folder::Folder;
 
 /// The address of [`qemu_peers`]'s left guest, which sends.
 pub const LEFT: &str = "10.0.0.1";

@@ -14,12 +14,12 @@ use serde::Deserialize;
 
 use super::{
     error::{Error, file, tail},
-    folder::Folder,
     guest::Machine,
     namespace::{Namespace, Process},
     processor::process_time,
     qemu::entered,
 };
+use crate::folder::Folder;
 
 /// How long it may take until its sockets are there, and until it ends.
 const PATIENCE: Duration = Duration::from_secs(10);

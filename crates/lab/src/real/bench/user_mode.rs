@@ -19,7 +19,6 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::{
     super::{
         error::Error,
-        folder::Folder,
         pair,
         root::Root,
         served::{Link, Port, Served, Setup},
@@ -27,6 +26,7 @@ use super::{
     },
     Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, addressed, entry, version,
 };
+use crate::folder::Folder;
 use crate::method::{Contestant, Guests, Load, Server};
 
 /// What holds a guest's driver to INTx, as QEMU's machine `x-remote` does.

@@ -9,7 +9,6 @@ use std::{
 use super::{
     super::{
         error::Error,
-        folder::Folder,
         guest::{Companion, Launch, Machine},
         image::initramfs,
         qemu::entered,
@@ -18,6 +17,7 @@ use super::{
     kernel::UmlKernel,
     memory::folder_for_memory,
 };
+use crate::folder::Folder;
 
 /// For every kernel: messages where we read them, the control line on the second serial port as in QEMU, and an end instead of a
 /// hang after a panic. `seccomp=on`: its processes make their system calls by a signal rather than under ptrace(2), which is

@@ -1,0 +1,191 @@
+//! A folder for sockets and logs that goes when it is dropped; if its process is killed, the next one that makes a folder
+//! removes it.
+//!
+//! Who has a folder holds its lock, and the kernel takes that from whoever dies, however it dies (flock(2)): a folder whose
+//! lock is free is an orphan.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, process};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, lstat, open};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::geteuid;
+use thiserror::Error;
+
+/// How many names are tried that somebody else has.
+const TRIES: u32 = 100;
+
+/// A folder that cannot be made.
+#[derive(Debug, Error)]
+#[error("making the folder {path} for sockets: {source}; XDG_RUNTIME_DIR or TMPDIR can name another place")]
+pub struct FolderError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// None where the file system has no locks: then nobody else can take it for an orphan.
+    _lock: Option<OwnedFd>,
+}
+
+impl Folder {
+    /// Makes one in `XDG_RUNTIME_DIR`, or else among temporary files, for this user alone; its path is short enough for a
+    /// socket's. The first one that a process makes removes what killed ones have left there.
+    ///
+    /// # Errors
+    /// The place cannot be written to.
+    pub fn new() -> Result<Folder, FolderError> {
+        static SWEEP: Once = Once::new();
+        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
+        let place = runtime.unwrap_or_else(env::temp_dir);
+        SWEEP.call_once(|| sweep(&place));
+        Folder::new_in(&place)
+    }
+
+    fn new_in(place: &Path) -> Result<Folder, FolderError> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (mut path, mut taken) = (PathBuf::new(), Errno::EXIST);
+        for _ in 0..TRIES {
+            path = place.join(name(process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(source) => return Err(FolderError { path, source }),
+                Ok(()) => {}
+            }
+            // Before it is locked, another process may take it for an orphan, and remove it.
+            match own(&path, FlockOperation::LockExclusive) {
+                Ok(lock) => return Ok(Folder { path, _lock: Some(lock) }),
+                Err(Errno::NOENT) => taken = Errno::NOENT,
+                Err(_) => return Ok(Folder { path, _lock: None }),
+            }
+        }
+        Err(FolderError { path, source: taken.into() })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path in it, as text.
+    pub fn join(&self, name: &str) -> String {
+        self.path.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Nothing can be done about a folder that stays; the next process tries again.
+        let _stays = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn name(process: u32, number: u32) -> String {
+    format!("nicety-{process}-{number}.run")
+}
+
+fn is_name(name: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = name.strip_prefix("nicety-").and_then(|rest| rest.strip_suffix(".run")?.split_once('-'));
+    numbers.is_some_and(|(process, number)| digits(process) && digits(number))
+}
+
+/// Locks a folder. NOENT if it is not there any more.
+fn own(path: &Path, how: FlockOperation) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = open(path, flags, Mode::empty())?;
+    retry_on_intr(|| flock(&folder, how))?;
+    let (found, named) = (fstat(&folder)?, lstat(path)?);
+    let same = (found.st_dev, found.st_ino) == (named.st_dev, named.st_ino);
+    if same { Ok(folder) } else { Err(Errno::NOENT) }
+}
+
+/// Removes the folders of processes that have been killed. What cannot be removed stays: it harms nobody.
+fn sweep(place: &Path) {
+    let us = geteuid().as_raw();
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let ours = entry.file_name().to_str().is_some_and(is_name) && lstat(&path).is_ok_and(|stat| stat.st_uid == us);
+        if ours && let Ok(_orphan) = own(&path, FlockOperation::NonBlockingLockExclusive) {
+            let _stays = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is in a place, by name.
+    fn names(place: &Path) -> Vec<String> {
+        let entries = fs::read_dir(place).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_folder_is_its_owners_alone_and_gone_at_the_end() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = Folder::new().unwrap();
+        let path = folder.path().to_owned();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::write(folder.join("daemon.log"), "said").unwrap();
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_orphan_is_removed_and_whatever_somebody_has_or_nobody_of_us_made_stays() {
+        let place = Folder::new().unwrap();
+        let held = Folder::new_in(place.path()).unwrap();
+        let others = ["nicety-1-0", "nicety-lab-1.run", "nicety-1-.run", "nicety-x-0.run", "other-1-0.run"];
+        for name in others {
+            fs::create_dir(place.join(name)).unwrap();
+        }
+        fs::write(place.join("nicety-1-1.run"), "a file").unwrap();
+        std::os::unix::fs::symlink(held.path(), place.join("nicety-1-2.run")).unwrap();
+        fs::create_dir(place.join("nicety-1-3.run")).unwrap();
+        fs::write(place.join("nicety-1-3.run/host.toml"), "orphan").unwrap();
+        sweep(place.path());
+        let mut left: Vec<String> =
+            others.into_iter().chain(["nicety-1-1.run", "nicety-1-2.run"]).map(Into::into).collect();
+        left.extend(held.path().file_name().and_then(|name| name.to_str()).map(str::to_owned));
+        left.sort();
+        assert_eq!(names(place.path()), left);
+        drop(held);
+        assert_eq!(names(place.path()).len(), left.len() - 1);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_passed_over() {
+        let place = Folder::new().unwrap();
+        let first = Folder::new_in(place.path()).unwrap();
+        let number = |folder: &Folder| {
+            let name = folder.path().file_stem().unwrap().to_str().unwrap().to_owned();
+            name.rsplit('-').next().unwrap().parse::<u32>().unwrap()
+        };
+        let after = number(&first) + 1;
+        for next in after..after + 20 {
+            fs::create_dir(place.path().join(name(process::id(), next))).unwrap();
+        }
+        assert!(number(&Folder::new_in(place.path()).unwrap()) >= after + 20);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_to_is_named() {
+        let place = Folder::new().unwrap();
+        let missing = place.path().join("missing");
+        let error = Folder::new_in(&missing).unwrap_err().to_string();
+        assert!(error.contains(&missing.display().to_string()) && error.contains("XDG_RUNTIME_DIR"), "{error}");
+    }
+}
