@@ -133,7 +133,7 @@ pub struct PortView {
     pub state: State,
     /// Interrupt descriptors written.
     pub signals: u64,
-    /// Whether the memory that its VM shares had nothing in it when the driver began.
+    /// Whether the memory that its VM shares had nothing in it when the driver was up.
     pub blank: bool,
 }
 

@@ -25,9 +25,6 @@ const CONFIG_REGION: u32 = 7;
 /// mistake in its configuration; elsewhere it is a ROM or a frame buffer, which QEMU never shares.
 const RAM_BELOW: u64 = 16 << 20;
 
-/// Bytes that every PC has below its video memory.
-const LOW_MEMORY: usize = 640 << 10;
-
 /// The sentence that mends a VM whose memory is not shared.
 pub const SHARE_MEMORY: &str = "the VM does not share its memory: start QEMU with \
      -object memory-backend-memfd,id=m,size=SIZE,share=on -machine …,memory-backend=m";
@@ -46,7 +43,9 @@ pub struct PortDevice {
     spare: Option<(u32, RegionMapping)>,
     /// Whether its memory was looked at since the VM came.
     looked: bool,
-    /// What was found then: nothing.
+    /// Breaches of the adapter's protocol by the drivers of VMs before this one.
+    breaches_before: u64,
+    /// What was found in its memory: nothing.
     blank: Arc<AtomicBool>,
     /// Whether the operator knows that there is memory that is not shared.
     told: bool,
@@ -83,13 +82,14 @@ impl PortDevice {
             page: None,
             spare: None,
             looked: false,
+            breaches_before: 0,
             blank: Arc::default(),
             told: false,
             recorder: None,
         }
     }
 
-    /// Whether the memory that its VM shares had nothing in it when the driver began: see [`crate::report::condition`].
+    /// Whether the memory that its VM shares had nothing in it when the driver was up: see [`crate::report::condition`].
     pub fn blank(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.blank)
     }
@@ -130,13 +130,18 @@ impl PortDevice {
     /// Turns words of the mapped page that changed into the writes that they are. True if any did.
     pub fn scan_doorbells(&mut self) -> bool {
         let now = self.now();
-        self.page.as_mut().is_some_and(|page| page.doorbells.scan(&self.port, now))
+        let rung = self.page.as_mut().is_some_and(|page| page.doorbells.scan(&self.port, now));
+        if rung {
+            self.look_at_memory();
+        }
+        rung
     }
 
     /// After a VM has gone: interrupts and doorbells are as new.
     pub fn renew(&mut self) {
         self.interrupts.reset();
         (self.looked, self.told) = (false, false);
+        self.breaches_before = self.breaches();
         self.blank.store(false, Ordering::Relaxed);
         self.mode_changed();
         if let Some(page) = &mut self.page {
@@ -156,18 +161,29 @@ impl PortDevice {
     }
 
     /// A VM whose memory file is mapped privately (QEMU: `share=off`) passes the file all the same, and writes to pages
-    /// that nobody else sees. Firmware and kernel always leave something in the first 640 KiB: if all of it reads as
-    /// zero when the driver turns DMA on, that is what has happened.
+    /// that nobody else sees. A driver that is up has buffers in its rings, or a command's words in memory: if even then the
+    /// file has nothing but zeros, that is what has happened.
     fn look_at_memory(&mut self) {
-        let master = self.port.with_pci(self.now(), |pci, _| pci.function().bus_master()) == Some(true);
-        if !master || std::mem::replace(&mut self.looked, true) {
+        if self.looked || !self.is_driven() {
             return;
         }
-        let mut bytes = vec![0; LOW_MEMORY];
-        if self.map.read(0, &mut bytes).is_ok() && bytes.iter().all(|&byte| byte == 0) {
+        self.looked = true;
+        if self.map.is_blank() {
             self.blank.store(true, Ordering::Relaxed);
-            warn!(port = self.name, "its low memory reads as zeros; if no frame gets through, {SHARE_MEMORY}");
+            warn!(port = self.name, "its memory reads as zeros; if no frame gets through, {SHARE_MEMORY}");
         }
+    }
+
+    /// Whether a driver has begun with what lies in memory.
+    fn is_driven(&self) -> bool {
+        let master = self.port.with_pci(self.now(), |pci, _| pci.function().bus_master()) == Some(true);
+        let is_up = || self.port.with(self.now(), |adapter, _| !adapter.features().is_empty()) == Some(true);
+        master && (self.breaches() > self.breaches_before || is_up())
+    }
+
+    /// How often drivers have broken the adapter's protocol.
+    fn breaches(&self) -> u64 {
+        self.port.with(self.now(), |_, cx| cx.counters.guest_errors).unwrap_or(0)
     }
 
     fn mode_changed(&self) {
@@ -231,9 +247,11 @@ impl Device for PortDevice {
             CONFIG_REGION => {
                 self.port.config_write(u16::try_from(offset).map_err(|_| Errno::INVAL)?, data, now);
                 self.mode_changed();
+            }
+            0..ROM_REGION => {
+                self.port.write(region as u8, offset, data, now);
                 self.look_at_memory();
             }
-            0..ROM_REGION => self.port.write(region as u8, offset, data, now),
             ROM_REGION => {}
             _ => return Err(Errno::INVAL),
         }

@@ -95,7 +95,7 @@ pub struct AddressReport {
 
 /// How a port is, and the sentence that says it.
 ///
-/// `blank`: the memory that its VM shares had nothing in it when the driver began, not even what the firmware had left. Then
+/// `blank`: the memory that its VM shares had nothing in it when the driver was up, not even a ring. Then
 /// QEMU has mapped it privately (`share=off`), and what the driver writes is in pages that nobody else sees, unless a
 /// frame has come out of it all the same.
 pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Condition, String) {

@@ -196,6 +196,44 @@ fn memory_that_is_not_shared_is_told_and_not_touched(workers: usize) {
     assert_eq!((view.state.absent_bytes, view.state.shared_bytes), (64 << 20, 0));
 }
 
+/// Brings an adapter up as its driver does: the 82540EM's receive checksums are turned on (datasheet, RXCSUM.TUOFLD), or
+/// vmxnet3's page at address 0 is activated (its header's VMXNET3_REG_DSAL, VMXNET3_REG_DSAH, VMXNET3_REG_CMD).
+fn bring_up(client: &mut Client, adapter: &str) {
+    let (bar, writes): (u32, &[(u64, u32)]) = match adapter {
+        "e1000" => (0, &[(0x5000, 1 << 9)]),
+        _ => (1, &[(0x10, 0), (0x18, 0), (0x20, 0xcafe_0000)]),
+    };
+    for &(register, value) in writes {
+        client.region_write(bar, register, &value.to_le_bytes()).unwrap();
+    }
+}
+
+fn memory_in_which_nothing_ever_appears_is_told_once_the_driver_is_up_and_not_before(workers: usize) {
+    let adapters = [("vm1", "e1000"), ("vm2", "vmxnet3")];
+    let folder = Folder::new("blank", workers);
+    let daemon = daemon(&folder, &adapters);
+    let blank = |name: &str| daemon.views().iter().any(|view| view.name == name && view.blank);
+    for (name, adapter) in adapters {
+        for written in [false, true] {
+            until("a free port", || !attached(&daemon, name));
+            let mut client = connect(&folder.path.join(format!("{name}.sock")));
+            let file = shared_file("memory", 1 << 20).unwrap();
+            client.dma_map(DmaRange { address: 0, size: 1 << 20 }, BOTH, Some((file.as_fd(), 0))).unwrap();
+            client.region_write(CONFIG, 4, &[7, 0]).unwrap();
+            // A driver looks around, and has nothing in memory yet: no mistake.
+            client.region_read(0, 0, &mut [0; 4]).unwrap();
+            client.region_write(0, 0, &[0; 4]).unwrap();
+            assert!(!blank(name), "{adapter}: nothing had to be there yet");
+            if written {
+                rustix::io::pwrite(&file, &[1], (1 << 20) - 1).unwrap();
+            }
+            bring_up(&mut client, adapter);
+            identity(&mut client);
+            assert_eq!(blank(name), !written, "{adapter}");
+        }
+    }
+}
+
 fn one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone(workers: usize) {
     let folder = Folder::new("twice", workers);
     let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "vmxnet3")]);
@@ -249,6 +287,7 @@ with_one_worker_and_with_two!(
     a_path_that_is_taken_or_too_long_or_no_socket_is_named_and_left_alone,
     a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does,
     memory_that_is_not_shared_is_told_and_not_touched,
+    memory_in_which_nothing_ever_appears_is_told_once_the_driver_is_up_and_not_before,
     one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone,
     a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once,
     a_port_is_closed_while_a_vmm_is_on_it_and_its_name_is_free_again,

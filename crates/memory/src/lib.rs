@@ -10,6 +10,7 @@
 //! `unsafe` lives in this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), copying and hints; elsewhere the house
 //! forbids it.
 
+mod blank;
 mod copy;
 mod guard;
 mod map;

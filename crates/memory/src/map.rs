@@ -217,6 +217,12 @@ impl Map {
         self.regions.iter().filter(|r| r.mapping.is_some()).map(|r| r.len).sum()
     }
 
+    /// Whether there is shared memory, and nothing but zeros in any of it: see [`Mapping::is_blank`].
+    pub fn is_blank(&self) -> bool {
+        let mut shared = self.regions.iter().filter_map(|r| r.mapping.as_ref()).peekable();
+        shared.peek().is_some() && shared.all(|m| m.is_blank())
+    }
+
     /// True once a peer has taken pages of any region away (see [`Mapping::damaged`]).
     pub fn damaged(&self) -> bool {
         self.regions.iter().filter_map(|r| r.mapping.as_ref()).any(|m| m.damaged())

@@ -8,6 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use vm_memory::volatile_memory::VolatileSlice;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
+use crate::blank::is_blank;
 use crate::guard;
 
 /// Why memory could not be mapped.
@@ -84,6 +85,13 @@ impl Mapping {
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
         self.region.size() as u64
+    }
+
+    /// Whether the file has nothing but zeros here: nobody has written to it yet, or he who did has a private copy of it. Holes are
+    /// not touched, and no more than the first 4 MiB of data are read.
+    pub fn is_blank(&self) -> bool {
+        let file = self.region.file_offset();
+        file.is_some_and(|file| is_blank(file.file(), file.start(), file.start().saturating_add(self.len())))
     }
 
     /// True once the peer took pages away under us (truncated its file, or the host ran out of them).

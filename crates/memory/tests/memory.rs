@@ -126,6 +126,35 @@ fn a_hole_punched_in_a_memory_file_reads_as_zeros() {
 }
 
 #[test]
+fn memory_is_blank_until_anybody_writes_what_is_not_zero_and_looking_takes_no_pages() {
+    let fd = shared_file("blank", 64 << 20).unwrap();
+    let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks;
+    let mapped = |offset, len| {
+        let mapping = Mapping::of_file(fd.try_clone().unwrap(), offset, len, true).unwrap();
+        Map::default().with(0x1000, Arc::new(mapping), Rights::BOTH).unwrap()
+    };
+    let (whole, low) = (mapped(0, 64 << 20), mapped(0, 32 << 20));
+    assert!(whole.is_blank() && low.is_blank());
+    assert_eq!(blocks(), 0);
+    whole.write(0x1000, &[0; 8192]).unwrap();
+    assert!(whole.is_blank(), "zeros are nothing");
+    whole.write(0x1000 + (48 << 20), &[1]).unwrap();
+    assert!(!whole.is_blank() && low.is_blank(), "what counts lies within the region");
+    low.write(0x1000 + (1 << 20), &[1]).unwrap();
+    assert!(!low.is_blank());
+    assert!(!mapped(32 << 20, 32 << 20).is_blank());
+    let position = rustix::fs::seek(&fd, rustix::fs::SeekFrom::Current(0)).unwrap();
+    assert_eq!(position, 0, "the peer's own position in its file stays");
+}
+
+#[test]
+fn memory_that_is_not_there_or_not_shared_is_not_blank() {
+    assert!(!Map::default().is_blank());
+    assert!(!Map::default().with_absent(0, 0x1000, Rights::BOTH).unwrap().is_blank());
+    assert!(!Map::private(0x1000).unwrap().is_blank(), "nobody else ever writes to it");
+}
+
+#[test]
 fn the_sum_of_copied_bytes_is_that_of_rfc_1071_at_every_length_and_split() {
     // RFC 1071, section 3: the words 0001 f203 f4f5 f6f7 sum to ddf2 (with the carries folded).
     let mut sum = CopySum::default();

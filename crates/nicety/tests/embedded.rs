@@ -27,8 +27,16 @@ fn all_gone(pids: &[u32]) {
     }
 }
 
+/// Daemons have logged, and nothing that a person would have to look into.
+fn nothing_to_warn_of(bench: &Embedded) {
+    let log = bench.logs();
+    assert!(log.contains(" INFO "), "{log}");
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains(" WARN ") || line.contains(" ERROR ")).collect();
+    assert_eq!(warnings, Vec::<&str>::new());
+}
+
 #[test]
-fn every_adapter_carries_every_load_over_real_sockets_and_leaves_no_process() {
+fn every_adapter_carries_every_load_over_real_sockets_without_a_warning_and_leaves_no_process() {
     let mut bench = bench();
     let cancel = AtomicBool::new(false);
     let mut pids = Vec::new();
@@ -46,6 +54,7 @@ fn every_adapter_carries_every_load_over_real_sockets_and_leaves_no_process() {
         }
     }
     assert!(!pids.is_empty());
+    nothing_to_warn_of(&bench);
     drop(bench);
     all_gone(&pids);
 }
