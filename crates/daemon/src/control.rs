@@ -12,10 +12,9 @@
 //! then the next one has its turn.
 
 use std::fs::DirBuilder;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -30,6 +29,10 @@ use tracing::{debug, warn};
 use crate::host::did_you_mean;
 use crate::report::{AddressReport, PortReport};
 
+mod client;
+
+pub use client::{AskError, ask};
+
 /// The version of requests and replies.
 pub const VERSION: u32 = 1;
 /// Longest request in bytes, its newline included.
@@ -38,13 +41,8 @@ pub const REQUEST_MOST: usize = 64 << 10;
 pub const PATIENCE: Duration = Duration::from_secs(1);
 /// How long to wait after the system refused a connection (no descriptors left, say).
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
-/// How long a client waits for its answer: other clients may be before it.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 /// Ports that are named to who asks for one that is not there.
 const NAMES_MOST: usize = 16;
-/// Longest reply that a client takes.
-const REPLY_MOST: u64 = 64 << 20;
-
 /// What a daemon tells of itself. Called from the control thread.
 pub trait Inspect: Send + Sync {
     /// All ports, the uplink first.
@@ -345,61 +343,6 @@ fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(duration.subsec_nanos()),
-    }
-}
-
-/// Why a daemon did not answer.
-#[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// Nobody serves the socket.
-    #[error("no daemon answers at {0}: start one with `nicety serve`")]
-    Nobody(PathBuf),
-    /// The socket is another user's.
-    #[error("{0} is another user's: only who started the daemon may ask it")]
-    NotAllowed(PathBuf),
-    /// It does not speak our language.
-    #[error("what answers at {path} is no nicety daemon of this version: {why}")]
-    Foreign {
-        /// The socket.
-        path: PathBuf,
-        /// What was odd.
-        why: String,
-    },
-    /// The daemon says no.
-    #[error("{0}")]
-    Refused(String),
-    /// The system.
-    #[error("asking the daemon at {path}: {error}")]
-    System {
-        /// The socket.
-        path: PathBuf,
-        /// Why not.
-        error: io::Error,
-    },
-}
-
-/// Asks the daemon whose control socket this is. [`Reply::Error`] becomes an error.
-pub fn ask(path: &Path, ask: Ask) -> Result<Reply, AskError> {
-    let path_buf = || path.to_owned();
-    let system = |error: io::Error| AskError::System { path: path_buf(), error };
-    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::Nobody(path_buf()),
-        io::ErrorKind::PermissionDenied => AskError::NotAllowed(path_buf()),
-        _ => system(error),
-    })?;
-    stream.set_read_timeout(Some(CLIENT_PATIENCE)).map_err(system)?;
-    stream.set_write_timeout(Some(CLIENT_PATIENCE)).map_err(system)?;
-    let foreign = |why: String| AskError::Foreign { path: path_buf(), why };
-    let mut line =
-        serde_json::to_vec(&Request { version: VERSION, ask }).map_err(|error| foreign(error.to_string()))?;
-    line.push(b'\n');
-    stream.write_all(&line).map_err(system)?;
-    let mut answer = Vec::new();
-    BufReader::new(stream.take(REPLY_MOST)).read_until(b'\n', &mut answer).map_err(system)?;
-    let answer: Answer = serde_json::from_slice(&answer).map_err(|error| foreign(error.to_string()))?;
-    match answer.reply {
-        Reply::Error { error } => Err(AskError::Refused(error)),
-        reply => Ok(reply),
     }
 }
 

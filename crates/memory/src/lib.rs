@@ -16,12 +16,14 @@ mod guard;
 mod map;
 mod mapping;
 mod prefetch;
+mod window;
 
 pub use copy::{CopySum, copy, copy_sum};
 pub use guard::damages;
-pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError, Rights, Span, Window, full_barrier};
+pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError, Rights, Span};
 pub use mapping::{Mapping, MappingError, shared_file};
 pub use prefetch::Touch;
+pub use window::{Window, full_barrier};
 
 /// Counts accesses to guest memory by this thread, for tests that bound the work that one call does.
 #[cfg(feature = "count")]

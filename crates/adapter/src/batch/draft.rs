@@ -1,0 +1,173 @@
+//! A packet in the making: pieces of the sender's memory become a private head and spans.
+
+use std::cell::OnceCell;
+
+use nicety_memory::{Fault, Rights, Span};
+
+use super::{Batch, HEAD_BYTES, HEAD_MOST, HEAD_SLACK, Offload, PACKET_BYTES, Packet, SPANS, SPANS_PER_PACKET};
+
+/// Why a packet could not be drafted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftError {
+    /// Its memory is not there.
+    Fault(Fault),
+    /// More pieces than [`SPANS_PER_PACKET`].
+    TooManyPieces,
+    /// Longer than [`PACKET_BYTES`].
+    TooLong,
+    /// The batch's span table is full; the packet may go in the next one.
+    BatchFull,
+}
+
+/// A packet in the making. Dropped without [`Draft::finish`] it leaves the batch as it was.
+#[derive(Debug)]
+pub struct Draft<'b> {
+    batch: &'b mut Batch,
+    head_want: usize,
+    head_at: usize,
+    head_len: usize,
+    spans_at: usize,
+    payload: u32,
+}
+
+impl<'b> Draft<'b> {
+    /// A packet whose private head shall hold `head` bytes.
+    pub(super) fn begin(batch: &'b mut Batch, head: usize) -> Self {
+        let (head_at, spans_at) = (batch.heads_used, batch.spans.len());
+        Self { head_want: head.clamp(HEAD_BYTES, HEAD_MOST), head_at, head_len: 0, spans_at, payload: 0, batch }
+    }
+
+    /// Bytes so far.
+    pub fn len(&self) -> u32 {
+        self.head_len as u32 + self.payload
+    }
+
+    /// Whether nothing was appended yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends `len` bytes of the sender's memory: the first go into the private head, the rest is translated.
+    pub fn push(&mut self, address: u64, len: u32) -> Result<(), DraftError> {
+        if self.len().checked_add(len).is_none_or(|total| total > PACKET_BYTES) {
+            return Err(DraftError::TooLong);
+        }
+        let for_head =
+            if self.payload > 0 { 0 } else { (self.head_want - self.head_len.min(self.head_want)).min(len as usize) };
+        if for_head > 0 {
+            let at = self.head_at + self.head_len;
+            self.batch.source.read(address, &mut self.batch.heads[at..at + for_head]).map_err(DraftError::Fault)?;
+            self.head_len += for_head;
+        }
+        let rest = len - for_head as u32;
+        if rest > 0 {
+            let address = address.checked_add(for_head as u64);
+            let address = address.ok_or(DraftError::Fault(Fault::Refused { address: u64::MAX, len: rest }))?;
+            self.push_spans(address, rest)?;
+        }
+        Ok(())
+    }
+
+    fn push_spans(&mut self, address: u64, len: u32) -> Result<(), DraftError> {
+        let Batch { source, spans, .. } = &mut *self.batch;
+        let first = self.spans_at;
+        let mut full = None;
+        let translated = source.translate(address, len, Rights::READ, |span| {
+            if spans.len() > first && spans.last_mut().is_some_and(|last| last.joins(span)) {
+                return true;
+            }
+            if spans.len() - first >= SPANS_PER_PACKET {
+                full = Some(DraftError::TooManyPieces);
+            } else if spans.len() >= SPANS {
+                full = Some(DraftError::BatchFull);
+            } else {
+                spans.push(span);
+            }
+            full.is_none()
+        });
+        match (full, translated) {
+            (Some(error), _) => return Err(error),
+            (None, Err(fault)) => return Err(DraftError::Fault(fault)),
+            (None, Ok(())) => self.payload += len,
+        }
+        Ok(())
+    }
+
+    /// Appends a span of the batch's source map, already translated: what an uplink's own buffers are.
+    pub fn push_span(&mut self, span: Span) -> Result<(), DraftError> {
+        if self.len().checked_add(span.len()).is_none_or(|total| total > PACKET_BYTES) {
+            return Err(DraftError::TooLong);
+        }
+        let mut span = span;
+        if self.payload == 0 && self.head_len < self.head_want {
+            let for_head = (self.head_want - self.head_len).min(span.len() as usize);
+            let at = self.head_at + self.head_len;
+            self.batch.source.read_span(span.piece(0, for_head as u32), &mut self.batch.heads[at..at + for_head]);
+            self.head_len += for_head;
+            span = span.piece(for_head as u32, span.len());
+        }
+        if !span.is_empty() {
+            if self.batch.spans.len() - self.spans_at >= SPANS_PER_PACKET {
+                return Err(DraftError::TooManyPieces);
+            }
+            if self.batch.spans.len() >= SPANS {
+                return Err(DraftError::BatchFull);
+            }
+            self.batch.spans.push(span);
+            self.payload += span.len();
+        }
+        Ok(())
+    }
+
+    /// The private head, to read and to edit in place (a header checksum that the sender left to its adapter).
+    pub fn head_mut(&mut self) -> &mut [u8] {
+        &mut self.batch.heads[self.head_at..self.head_at + self.head_len]
+    }
+
+    /// Pads with zeros to `len` bytes (60: the shortest frame without its check sequence), if all is in the head.
+    pub fn pad_to(&mut self, len: usize) {
+        let len = len.min(HEAD_BYTES);
+        if self.payload == 0 && self.head_len < len {
+            self.batch.heads[self.head_at + self.head_len..self.head_at + len].fill(0);
+            self.head_len = len;
+        }
+    }
+
+    /// Puts an 802.1Q tag with this control information behind the addresses. Offsets that an [`Offload`] names must
+    /// count it. False if the frame has no addresses, or tags enough.
+    pub fn tag(&mut self, control: u16) -> bool {
+        if self.head_len < 14 || self.head_len + 4 > HEAD_MOST + HEAD_SLACK {
+            return false;
+        }
+        let head = &mut self.batch.heads[self.head_at..self.head_at + self.head_len + 4];
+        head.copy_within(12..self.head_len, 16);
+        head[12..14].copy_from_slice(&0x8100u16.to_be_bytes());
+        head[14..16].copy_from_slice(&control.to_be_bytes());
+        self.head_len += 4;
+        true
+    }
+
+    /// The packet is whole: it joins the batch.
+    pub fn finish(mut self, offload: Offload, cookie: u64) {
+        let packet = Packet {
+            head_at: self.head_at as u32,
+            head_len: self.head_len as u16,
+            spans_at: self.spans_at as u16,
+            spans: (self.batch.spans.len() - self.spans_at) as u16,
+            payload: self.payload,
+            offload,
+            layout: OnceCell::new(),
+            cookie,
+        };
+        self.batch.bytes += u64::from(packet.len());
+        self.batch.heads_used = self.head_at + self.head_len;
+        self.batch.packets.push(packet);
+        self.spans_at = self.batch.spans.len();
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        self.batch.spans.truncate(self.spans_at);
+    }
+}
