@@ -1,6 +1,9 @@
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::unix::net::UnixStream;
+
+use tempfile::TempDir;
 
 use super::*;
 use crate::report::Condition;
@@ -42,23 +45,26 @@ fn port(name: &str) -> PortReport {
     }
 }
 
+/// A control socket in a folder that is made for it.
+fn below(dir: &TempDir) -> PathBuf {
+    dir.path().join("made/c.sock")
+}
+
 /// A control socket in a folder of this test alone, gone at its end.
 struct Scratch {
-    dir: PathBuf,
-    control: Option<Control>,
+    dir: TempDir,
+    control: Control,
 }
 
 impl Scratch {
     fn new(ports: usize) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("nicety-control-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let dir = std::env::temp_dir().join(name);
-        let control = Control::start(&dir.join("c.sock"), Path::new("/etc/host.toml"), Arc::new(Fake(ports)));
-        Self { dir, control: Some(control.unwrap()) }
+        let dir = TempDir::new().unwrap();
+        let control = Control::start(&below(&dir), Path::new("/etc/host.toml"), Arc::new(Fake(ports))).unwrap();
+        Self { dir, control }
     }
 
     fn path(&self) -> PathBuf {
-        self.dir.join("c.sock")
+        below(&self.dir)
     }
 
     /// What comes back for these bytes, if the client then writes no more.
@@ -70,13 +76,6 @@ impl Scratch {
         let mut reply = String::new();
         let _ = stream.read_to_string(&mut reply);
         reply
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        drop(self.control.take());
-        std::fs::remove_dir_all(&self.dir).unwrap();
     }
 }
 
@@ -157,22 +156,22 @@ fn who_says_nothing_loses_its_turn_after_a_second() {
 fn it_is_its_owners_only_and_gone_at_the_end() {
     let scratch = Scratch::new(0);
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(&scratch.dir), mode(&scratch.path())), (0o700, 0o600));
+    assert_eq!((mode(scratch.path().parent().unwrap()), mode(&scratch.path())), (0o700, 0o600));
     let second = Control::start(&scratch.path(), Path::new("h"), Arc::new(Fake(0))).unwrap_err();
     assert!(second.to_string().contains("is served by another process"), "{second}");
-    let mut scratch = scratch;
-    let waiting = UnixStream::connect(scratch.path()).unwrap();
-    drop(scratch.control.take());
+    let path = scratch.path();
+    let waiting = UnixStream::connect(&path).unwrap();
+    let Scratch { dir: _dir, control } = scratch;
+    drop(control);
     drop(waiting);
-    assert!(!scratch.path().exists());
-    assert!(matches!(ask(&scratch.path(), Ask::Version), Err(AskError::Nobody(_))));
+    assert!(!path.exists());
+    assert!(matches!(ask(&path, Ask::Version), Err(AskError::Nobody(_))));
 }
 
 #[test]
 fn what_is_no_daemon_is_said_to_be_none() {
-    let dir = std::env::temp_dir().join(format!("nicety-foreign-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let path = dir.join("f.sock");
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("f.sock");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let other = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -182,5 +181,4 @@ fn what_is_no_daemon_is_said_to_be_none() {
     });
     assert!(matches!(ask(&path, Ask::Ports), Err(AskError::Foreign { .. })));
     other.join().unwrap();
-    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -327,8 +327,8 @@ fn all_mistakes_come_at_once_sorted_by_line_and_print_a_line_each() {
 
 #[test]
 fn a_file_is_read_with_its_own_name_in_errors_and_absolute_paths_in_the_host() {
-    let dir = std::env::temp_dir().join(format!("nicety-host-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path();
     let path = dir.join("host.toml");
     std::fs::write(&path, PORT).unwrap();
     assert_eq!(Host::read(&path).unwrap().ports[0].socket, dir.join("vm1.sock"));
@@ -338,6 +338,5 @@ fn a_file_is_read_with_its_own_name_in_errors_and_absolute_paths_in_the_host() {
     std::fs::write(&path, vec![b'#'; (4 << 20) + 1]).unwrap();
     assert!(matches!(Host::read(&path), Err(ReadError::Long { .. })));
     assert!(matches!(Host::read(&dir.join("absent")), Err(ReadError::Io { .. })));
-    assert!(matches!(Host::read(&dir), Err(ReadError::Io { .. })));
-    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(matches!(Host::read(dir), Err(ReadError::Io { .. })));
 }

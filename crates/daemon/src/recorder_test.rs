@@ -1,44 +1,30 @@
 //! Recordings are whole, bounded, and say what they lost.
 
 use nicety_adapters::find;
+use tempfile::{NamedTempFile, TempDir};
 
 use super::*;
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("nicety-{name}-{}", std::process::id())))
-    }
-
-    fn read(&self, file: &str) -> String {
-        std::fs::read_to_string(self.0.join(file)).unwrap()
-    }
+fn read(folder: &TempDir, file: &str) -> String {
+    std::fs::read_to_string(folder.path().join(file)).unwrap()
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _it_may_be_gone = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn output(folder: &Folder) -> Output {
-    std::fs::create_dir_all(&folder.0).unwrap();
+fn output(folder: &TempDir) -> Output {
     let recorder = Recorder { clock: Clock::start(), waiting: Mutex::default(), bell: Arc::default() };
-    Output::create(folder.0.join("vm1.trace"), "vm1", find("e1000").unwrap(), &Arc::new(recorder)).unwrap()
+    Output::create(folder.path().join("vm1.trace"), "vm1", find("e1000").unwrap(), &Arc::new(recorder)).unwrap()
 }
 
 #[test]
 fn a_recording_that_has_ended_has_every_event_in_order_with_the_register_s_name() {
-    let folder = Folder::new("recording");
-    let recording = Recording::start(&folder.0.join("deep"), Clock::start()).unwrap();
+    let folder = TempDir::new().unwrap();
+    let recording = Recording::start(&folder.path().join("deep"), Clock::start()).unwrap();
     let recorder = recording.port("vm1", find("e1000").unwrap()).unwrap();
     recorder.note(Event::Connect);
     recorder.access(true, 0, 0x3818, &[0x11, 0, 0, 0]);
     recorder.access(false, 7, 4, &[7, 0]);
     recorder.note(Event::Line(true));
     drop(recording);
-    let text = folder.read("deep/vm1.trace");
+    let text = read(&folder, "deep/vm1.trace");
     assert!(text.contains("W bar0 0x3818 4 0x00000011 @"), "{text}");
     assert!(text.contains("  # TDT\n"), "{text}");
     let trace = Trace::parse(&text).unwrap();
@@ -51,14 +37,14 @@ fn a_recording_that_has_ended_has_every_event_in_order_with_the_register_s_name(
     ];
     assert_eq!(events, expected);
     let mode = std::os::unix::fs::PermissionsExt::mode(
-        &std::fs::metadata(folder.0.join("deep/vm1.trace")).unwrap().permissions(),
+        &std::fs::metadata(folder.path().join("deep/vm1.trace")).unwrap().permissions(),
     );
     assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]
 fn what_comes_faster_than_it_is_written_is_counted_as_lost() {
-    let folder = Folder::new("lost");
+    let folder = TempDir::new().unwrap();
     let mut output = output(&folder);
     for _ in 0..WAITING_MOST + 3 {
         output.recorder.note(Event::Reset);
@@ -66,7 +52,7 @@ fn what_comes_faster_than_it_is_written_is_counted_as_lost() {
     output.drain();
     output.recorder.note(Event::Connect);
     output.drain();
-    let trace = Trace::parse(&folder.read("vm1.trace")).unwrap();
+    let trace = Trace::parse(&read(&folder, "vm1.trace")).unwrap();
     assert_eq!(trace.records.len(), WAITING_MOST + 2);
     let last: Vec<&Event> = trace.records[WAITING_MOST..].iter().map(|(_, record)| &record.event).collect();
     assert_eq!(last, [&Event::Lost(3), &Event::Connect]);
@@ -74,7 +60,7 @@ fn what_comes_faster_than_it_is_written_is_counted_as_lost() {
 
 #[test]
 fn a_long_trace_keeps_its_beginning_and_its_end_in_files_that_take_turns() {
-    let folder = Folder::new("parts");
+    let folder = TempDir::new().unwrap();
     let mut output = output(&folder);
     output.most = 100_000;
     let mut kicks = 0u64;
@@ -87,7 +73,7 @@ fn a_long_trace_keeps_its_beginning_and_its_end_in_files_that_take_turns() {
         output.drain();
     }
     let parts = ["vm1.trace", "vm1.trace.1", "vm1.trace.2"].map(|file| {
-        let text = folder.read(file);
+        let text = read(&folder, file);
         assert!(text.len() as u64 <= output.most, "{file} has {} bytes", text.len());
         Trace::parse(&text).unwrap()
     });
@@ -105,9 +91,7 @@ fn a_long_trace_keeps_its_beginning_and_its_end_in_files_that_take_turns() {
 
 #[test]
 fn a_folder_that_cannot_be_made_is_named() {
-    let folder = Folder::new("file");
-    std::fs::write(&folder.0, "").unwrap();
-    let error = Recording::start(&folder.0.join("below"), Clock::start()).unwrap_err().to_string();
+    let file = NamedTempFile::new().unwrap();
+    let error = Recording::start(&file.path().join("below"), Clock::start()).unwrap_err().to_string();
     assert!(error.starts_with("recording to ") && error.contains("Not a directory"), "{error}");
-    std::fs::remove_file(&folder.0).unwrap();
 }

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nicety_adapters::{Settings, find};
@@ -15,21 +15,24 @@ use nicety_daemon::daemon::{Daemon, PortSpec, StartError};
 use nicety_memory::shared_file;
 use nicety_switch::Limits;
 use nicety_vfio_user::{Client, ClientError, DmaProtection, DmaRange};
+use tempfile::TempDir;
 
 const CONFIG: u32 = 7;
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
 
 /// A folder of its own, gone at the end; and how many workers the daemon in it has.
 struct Folder {
-    path: PathBuf,
+    place: TempDir,
     workers: usize,
 }
 
 impl Folder {
-    fn new(name: &str, workers: usize) -> Self {
-        let path = std::env::temp_dir().join(format!("nicety-{name}-{workers}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self { path, workers }
+    fn new(workers: usize) -> Self {
+        Self { place: TempDir::new().unwrap(), workers }
+    }
+
+    fn path(&self) -> &Path {
+        self.place.path()
     }
 
     fn spec(&self, name: &str, adapter: &str, last: u8) -> PortSpec {
@@ -37,16 +40,10 @@ impl Folder {
             name: name.to_owned(),
             entry: find(adapter).unwrap(),
             settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, last])),
-            socket: self.path.join(format!("{name}.sock")),
+            socket: self.path().join(format!("{name}.sock")),
             mapped: false,
             buffer_bytes: 1 << 20,
         }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _it_may_be_gone = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -88,11 +85,11 @@ fn connect(path: &Path) -> Client {
 }
 
 fn a_vmm_finds_its_adapter_leaves_and_the_next_one_finds_it_as_new(workers: usize) {
-    let folder = Folder::new("again", workers);
+    let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "vmxnet3")]);
     for _ in 0..3 {
-        let mut one = connect(&folder.path.join("vm1.sock"));
-        let mut two = connect(&folder.path.join("vm2.sock"));
+        let mut one = connect(&folder.path().join("vm1.sock"));
+        let mut two = connect(&folder.path().join("vm2.sock"));
         assert_eq!((identity(&mut one), identity(&mut two)), (0x100e_8086, 0x07b0_15ad));
         let mut command = [0xff; 2];
         one.region_read(CONFIG, 4, &mut command).unwrap();
@@ -106,9 +103,9 @@ fn a_vmm_finds_its_adapter_leaves_and_the_next_one_finds_it_as_new(workers: usiz
 }
 
 fn a_second_vmm_on_one_port_is_refused_and_hurts_nobody(workers: usize) {
-    let folder = Folder::new("second", workers);
+    let folder = Folder::new(workers);
     let _daemon = daemon(&folder, &[("vm1", "e1000")]);
-    let path = folder.path.join("vm1.sock");
+    let path = folder.path().join("vm1.sock");
     let mut first = connect(&path);
     assert!(Client::connect(&path).is_err());
     assert_eq!(identity(&mut first), 0x100e_8086);
@@ -121,9 +118,9 @@ fn hung_up(mut stream: UnixStream) {
 }
 
 fn a_second_front_end_on_one_port_is_refused_at_once_and_hurts_nobody(workers: usize) {
-    let folder = Folder::new("second-front-end", workers);
+    let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "virtio-net")]);
-    let path = folder.path.join("vm1.sock");
+    let path = folder.path().join("vm1.sock");
     // It never says a word: the session's patience is longer than this test.
     let _first = UnixStream::connect(&path).unwrap();
     until("the first front end", || attached(&daemon, "vm1"));
@@ -134,9 +131,9 @@ fn a_second_front_end_on_one_port_is_refused_at_once_and_hurts_nobody(workers: u
 }
 
 fn sockets_are_the_owners_alone_and_gone_at_the_end(workers: usize) {
-    let folder = Folder::new("mode", workers);
+    let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "virtio-net")]);
-    let paths = [folder.path.join("vm1.sock"), folder.path.join("vm2.sock")];
+    let paths = [folder.path().join("vm1.sock"), folder.path().join("vm2.sock")];
     for path in &paths {
         assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
     }
@@ -145,14 +142,14 @@ fn sockets_are_the_owners_alone_and_gone_at_the_end(workers: usize) {
 }
 
 fn a_path_that_is_taken_or_too_long_or_no_socket_is_named_and_left_alone(workers: usize) {
-    let folder = Folder::new("paths", workers);
+    let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "e1000")]);
     let taken = daemon.open(PortSpec { name: "vm2".to_owned(), ..folder.spec("vm1", "e1000", 2) }).unwrap_err();
     assert!(taken.to_string().contains("vm2") && taken.to_string().contains("served by another process"), "{taken}");
     let mut spec = folder.spec("vm3", "e1000", 3);
-    spec.socket = folder.path.join("x".repeat(120));
+    spec.socket = folder.path().join("x".repeat(120));
     assert!(daemon.open(spec).unwrap_err().to_string().contains("limit is 107"));
-    let file = folder.path.join("vm4.sock");
+    let file = folder.path().join("vm4.sock");
     std::fs::write(&file, "mine").unwrap();
     let error = daemon.open(folder.spec("vm4", "e1000", 4)).unwrap_err();
     assert!(matches!(error, StartError::Socket { .. }), "{error}");
@@ -164,10 +161,10 @@ fn a_path_that_is_taken_or_too_long_or_no_socket_is_named_and_left_alone(workers
 }
 
 fn a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does(workers: usize) {
-    let folder = Folder::new("truncate", workers);
+    let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "e1000")]);
-    let mut cheat = connect(&folder.path.join("vm1.sock"));
-    let mut honest = connect(&folder.path.join("vm2.sock"));
+    let mut cheat = connect(&folder.path().join("vm1.sock"));
+    let mut honest = connect(&folder.path().join("vm2.sock"));
     let file = rustix::fs::memfd_create("cheat", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, 1 << 20).unwrap();
     cheat.dma_map(DmaRange { address: 0, size: 1 << 20 }, BOTH, Some((file.as_fd(), 0))).unwrap();
@@ -183,14 +180,14 @@ fn a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does(worker
     assert_eq!(identity(&mut honest), 0x100e_8086);
     assert!(attached(&daemon, "vm2"));
     drop(cheat);
-    let mut next = connect(&folder.path.join("vm1.sock"));
+    let mut next = connect(&folder.path().join("vm1.sock"));
     assert_eq!(identity(&mut next), 0x100e_8086, "the port serves the next one");
 }
 
 fn memory_that_is_not_shared_is_told_and_not_touched(workers: usize) {
-    let folder = Folder::new("absent", workers);
+    let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "e1000")]);
-    let mut client = connect(&folder.path.join("vm1.sock"));
+    let mut client = connect(&folder.path().join("vm1.sock"));
     client.dma_map(DmaRange { address: 0, size: 64 << 20 }, BOTH, None).unwrap();
     let view = daemon.views().into_iter().find(|view| view.name == "vm1").unwrap();
     assert_eq!((view.state.absent_bytes, view.state.shared_bytes), (64 << 20, 0));
@@ -210,13 +207,13 @@ fn bring_up(client: &mut Client, adapter: &str) {
 
 fn memory_in_which_nothing_ever_appears_is_told_once_the_driver_is_up_and_not_before(workers: usize) {
     let adapters = [("vm1", "e1000"), ("vm2", "vmxnet3")];
-    let folder = Folder::new("blank", workers);
+    let folder = Folder::new(workers);
     let daemon = daemon(&folder, &adapters);
     let blank = |name: &str| daemon.views().iter().any(|view| view.name == name && view.blank);
     for (name, adapter) in adapters {
         for written in [false, true] {
             until("a free port", || !attached(&daemon, name));
-            let mut client = connect(&folder.path.join(format!("{name}.sock")));
+            let mut client = connect(&folder.path().join(format!("{name}.sock")));
             let file = shared_file("memory", 1 << 20).unwrap();
             client.dma_map(DmaRange { address: 0, size: 1 << 20 }, BOTH, Some((file.as_fd(), 0))).unwrap();
             client.region_write(CONFIG, 4, &[7, 0]).unwrap();
@@ -235,10 +232,10 @@ fn memory_in_which_nothing_ever_appears_is_told_once_the_driver_is_up_and_not_be
 }
 
 fn one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone(workers: usize) {
-    let folder = Folder::new("twice", workers);
+    let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "vmxnet3")]);
     let file = shared_file("both", 1 << 20).unwrap();
-    let mut clients = [connect(&folder.path.join("vm1.sock")), connect(&folder.path.join("vm2.sock"))];
+    let mut clients = [connect(&folder.path().join("vm1.sock")), connect(&folder.path().join("vm2.sock"))];
     let range = DmaRange { address: 0x10_0000, size: 1 << 20 };
     for client in &mut clients {
         client.dma_map(range, BOTH, Some((file.as_fd(), 0))).unwrap();
@@ -250,11 +247,11 @@ fn one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone(workers: usi
 }
 
 fn a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once(workers: usize) {
-    let folder = Folder::new("silent", workers);
+    let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "e1000"), ("vm3", "virtio-net")]);
-    let silent = UnixStream::connect(folder.path.join("vm1.sock")).unwrap();
-    let silent_front_end = UnixStream::connect(folder.path.join("vm3.sock")).unwrap();
-    let mut nonsense = UnixStream::connect(folder.path.join("vm2.sock")).unwrap();
+    let silent = UnixStream::connect(folder.path().join("vm1.sock")).unwrap();
+    let silent_front_end = UnixStream::connect(folder.path().join("vm3.sock")).unwrap();
+    let mut nonsense = UnixStream::connect(folder.path().join("vm2.sock")).unwrap();
     std::io::Write::write_all(&mut nonsense, &[0xff; 64]).unwrap();
     let mut rest = Vec::new();
     let _closed_or_reset = nonsense.read_to_end(&mut rest);
@@ -264,19 +261,19 @@ fn a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once(work
     hung_up(silent_front_end);
     assert!(began.elapsed() < Duration::from_secs(30));
     until("its port is free", || !attached(&daemon, "vm3"));
-    let mut next = connect(&folder.path.join("vm1.sock"));
+    let mut next = connect(&folder.path().join("vm1.sock"));
     assert_eq!(identity(&mut next), 0x100e_8086);
 }
 
 fn a_port_is_closed_while_a_vmm_is_on_it_and_its_name_is_free_again(workers: usize) {
-    let folder = Folder::new("close", workers);
+    let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "e1000")]);
-    let mut client = connect(&folder.path.join("vm1.sock"));
+    let mut client = connect(&folder.path().join("vm1.sock"));
     assert_eq!(identity(&mut client), 0x100e_8086);
     assert!(daemon.close("vm1") && !daemon.close("vm1"));
     assert!(client.region_read(CONFIG, 0, &mut [0; 4]).is_err());
     daemon.open(folder.spec("vm1", "vmxnet3", 1)).unwrap();
-    assert_eq!(identity(&mut connect(&folder.path.join("vm1.sock"))), 0x07b0_15ad);
+    assert_eq!(identity(&mut connect(&folder.path().join("vm1.sock"))), 0x07b0_15ad);
 }
 
 with_one_worker_and_with_two!(

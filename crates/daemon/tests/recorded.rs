@@ -1,33 +1,24 @@
 //! A recording of a running daemon has what VMMs and guests did, in order, each port's in a file of its own.
 
-use std::path::PathBuf;
-
 use nicety_adapter::trace::{Access, Event, Region, Trace};
 use nicety_adapters::{Settings, find};
 use nicety_daemon::daemon::{Daemon, PortSpec};
 use nicety_frame::Mac;
 use nicety_switch::Limits;
 use nicety_vfio_user::Client;
+use tempfile::TempDir;
 
 /// STATUS and ICS of the 82540EM (8254x manual, 13.4.2 and 13.4.19), IMS (13.4.20).
 const STATUS: u64 = 0x08;
 const ICS: u64 = 0xc8;
 const IMS: u64 = 0xd0;
 
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _it_may_be_gone = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn spec(folder: &Folder, name: &str, last: u8) -> PortSpec {
+fn spec(folder: &TempDir, name: &str, last: u8) -> PortSpec {
     PortSpec {
         name: name.to_owned(),
         entry: find("e1000").unwrap(),
         settings: Settings::new(Mac([0x52, 0x54, 0, 0, 0, last])),
-        socket: folder.0.join(format!("{name}.sock")),
+        socket: folder.path().join(format!("{name}.sock")),
         mapped: false,
         buffer_bytes: 1 << 20,
     }
@@ -35,14 +26,14 @@ fn spec(folder: &Folder, name: &str, last: u8) -> PortSpec {
 
 #[test]
 fn what_a_vmm_and_its_guest_did_is_in_the_port_s_trace_when_the_daemon_has_ended() {
-    let folder = Folder(std::env::temp_dir().join(format!("nicety-recorded-{}", std::process::id())));
-    let traces = folder.0.join("traces");
+    let folder = TempDir::new().unwrap();
+    let traces = folder.path().join("traces");
     let daemon = Daemon::start(Limits::default(), 1).unwrap();
     daemon.record(&traces).unwrap();
     daemon.open(spec(&folder, "vm1", 1)).unwrap();
     daemon.open(spec(&folder, "vm2", 2)).unwrap();
 
-    let mut client = Client::connect(folder.0.join("vm1.sock")).unwrap();
+    let mut client = Client::connect(folder.path().join("vm1.sock")).unwrap();
     let mut status = [0; 4];
     client.region_read(0, STATUS, &mut status).unwrap();
     // An interrupt, by the driver's own doing.

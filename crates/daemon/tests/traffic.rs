@@ -17,6 +17,7 @@ use nicety_switch::Limits;
 use nicety_vfio_user::{Client, ClientError, DmaProtection, DmaRange};
 use nicety_vhost_user::frontend::{Frontend, Shared};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use tempfile::TempDir;
 
 const CONFIG: u32 = 7;
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
@@ -47,17 +48,16 @@ fn seen(file: &OwnedFd) -> Map {
 
 struct Stage {
     daemon: Daemon,
-    dir: PathBuf,
+    dir: TempDir,
 }
 
 impl Stage {
-    fn new(name: &str, workers: usize, adapters: &[&str]) -> Stage {
-        let dir = std::env::temp_dir().join(format!("nicety-traffic-{name}-{workers}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+    fn new(workers: usize, adapters: &[&str]) -> Stage {
+        let dir = TempDir::new().unwrap();
         let daemon = Daemon::start(Limits::default(), workers).unwrap();
         for (number, adapter) in (1..).zip(adapters) {
             let name = format!("vm{number}");
-            let socket = dir.join(format!("{name}.sock"));
+            let socket = dir.path().join(format!("{name}.sock"));
             let settings = Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, number]));
             let entry = find(adapter).unwrap();
             daemon.open(PortSpec { name, entry, settings, socket, mapped: false, buffer_bytes: 1 << 20 }).unwrap();
@@ -66,7 +66,7 @@ impl Stage {
     }
 
     fn socket(&self, number: usize) -> PathBuf {
-        self.dir.join(format!("vm{number}.sock"))
+        self.dir.path().join(format!("vm{number}.sock"))
     }
 
     fn view(&self, number: usize) -> PortView {
@@ -90,7 +90,6 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         self.daemon.stop();
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -170,7 +169,7 @@ impl Nic {
 }
 
 fn memory_may_be_unmapped_while_frames_fly_and_is_not_touched_afterwards(workers: usize) {
-    let stage = Stage::new("unmap", workers, &["e1000", "e1000"]);
+    let stage = Stage::new(workers, &["e1000", "e1000"]);
     let (mut sender, mut receiver) = (Nic::new(&stage, 1), Nic::new(&stage, 2));
     for round in 0..200 {
         sender.send().unwrap();
@@ -212,7 +211,7 @@ fn memory_may_be_unmapped_while_frames_fly_and_is_not_touched_afterwards(workers
 }
 
 fn holes_punched_under_traffic_are_zeros_and_nothing_else(workers: usize) {
-    let stage = Stage::new("punch", workers, &["e1000", "e1000"]);
+    let stage = Stage::new(workers, &["e1000", "e1000"]);
     let (mut sender, mut receiver) = (Nic::new(&stage, 1), Nic::new(&stage, 2));
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     for round in 0..200 {
@@ -244,7 +243,7 @@ fn holes_punched_under_traffic_are_zeros_and_nothing_else(workers: usize) {
 
 fn a_vmm_that_truncates_its_memory_under_traffic_loses_its_adapter_alone(workers: usize) {
     for which in [0, 1] {
-        let stage = Stage::new(&format!("truncate{which}"), workers, &["e1000", "e1000", "e1000"]);
+        let stage = Stage::new(workers, &["e1000", "e1000", "e1000"]);
         let mut nics = [1, 2, 3].map(|number| Nic::new(&stage, number));
         for _ in 0..20 {
             nics[0].send().unwrap();
@@ -273,7 +272,7 @@ fn a_vmm_that_truncates_its_memory_under_traffic_loses_its_adapter_alone(workers
 }
 
 fn a_front_end_that_truncates_its_memory_stops_its_own_port(workers: usize) {
-    let stage = Stage::new("rings", workers, &["virtio-net", "e1000", "e1000"]);
+    let stage = Stage::new(workers, &["virtio-net", "e1000", "e1000"]);
     let memory = file("rings");
     let mut front = Frontend::connect(stage.socket(1)).unwrap();
     front.negotiate(1 << 32).unwrap();

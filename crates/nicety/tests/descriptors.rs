@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use nicety_memory::shared_file;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use tempfile::TempDir;
 
 /// Enough for three ports and what fills the rest.
 const LIMIT: usize = 64;
@@ -18,16 +18,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
 
 struct Daemon {
-    dir: PathBuf,
+    dir: TempDir,
     child: Child,
     log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Daemon {
     /// With so many open files at most, soft and hard.
-    fn start(name: &str, limit: usize) -> Daemon {
-        let dir = std::env::temp_dir().join(format!("nicety-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+    fn start(limit: usize) -> Daemon {
+        let dir = TempDir::new().unwrap();
         let ports = [("vm1", "e1000"), ("vm2", "vmxnet3"), ("vm3", "virtio-net")];
         let ports: Vec<String> = (1..)
             .zip(ports)
@@ -36,7 +35,7 @@ impl Daemon {
             })
             .collect();
         let uplink = "[uplink]\nkind = \"pair\"\nsocket = \"uplink.sock\"\n";
-        std::fs::write(dir.join("host.toml"), uplink.to_owned() + &ports.concat()).unwrap();
+        std::fs::write(dir.path().join("host.toml"), uplink.to_owned() + &ports.concat()).unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" serve"), env!("CARGO_BIN_EXE_nicety")]);
         command.current_dir(&dir).env_remove("XDG_RUNTIME_DIR").env_remove("NICETY_LOG");
@@ -77,7 +76,7 @@ fn ticks(pid: u32) -> u64 {
 fn peer(daemon: &Daemon) -> OwnedFd {
     let kind = SocketType::SEQPACKET;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
-    let path = daemon.dir.join("uplink.sock");
+    let path = daemon.dir.path().join("uplink.sock");
     rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
     socket
 }
@@ -86,15 +85,14 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _it_may_have_ended = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
 #[test]
 fn connections_that_cannot_be_accepted_cost_a_line_a_second_and_are_served_when_they_can() {
-    let daemon = Daemon::start("descriptors", LIMIT);
+    let daemon = Daemon::start(LIMIT);
     daemon.until("its sockets", || daemon.said("all sockets are ready") == 1);
-    let mut greedy = Client::connect(daemon.dir.join("vm1.sock")).unwrap();
+    let mut greedy = Client::connect(daemon.dir.path().join("vm1.sock")).unwrap();
     let file = shared_file("greedy", 4096).unwrap();
     let mut regions = 0;
     while daemon.open_files() < LIMIT {
@@ -102,7 +100,7 @@ fn connections_that_cannot_be_accepted_cost_a_line_a_second_and_are_served_when_
         greedy.dma_map(range, BOTH, Some((file.as_fd(), 0))).unwrap();
         regions += 1;
     }
-    let waiting = ["vm2.sock", "vm3.sock"].map(|socket| UnixStream::connect(daemon.dir.join(socket)).unwrap());
+    let waiting = ["vm2.sock", "vm3.sock"].map(|socket| UnixStream::connect(daemon.dir.path().join(socket)).unwrap());
     let uplink = peer(&daemon);
     daemon.until("both are told", || daemon.said("was not accepted") >= 2);
     let before = ticks(daemon.child.id());
@@ -124,7 +122,7 @@ fn connections_that_cannot_be_accepted_cost_a_line_a_second_and_are_served_when_
 
 #[test]
 fn fewer_files_than_the_ports_need_are_told_with_what_to_do() {
-    let mut daemon = Daemon::start("few-descriptors", 20);
+    let mut daemon = Daemon::start(20);
     daemon.until("its end", || daemon.said("LimitNOFILE=") == 1);
     assert_eq!(daemon.child.wait().unwrap().code(), Some(1));
     assert_eq!(daemon.said("3 ports need 30 open files, 126 with a VM at each, and this process may have 20"), 1);

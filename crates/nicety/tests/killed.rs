@@ -5,37 +5,31 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 const SOON: Duration = Duration::from_secs(20);
 
 /// A folder for what is temporary, of this test alone.
-struct Place(PathBuf);
+struct Place(TempDir);
 
 impl Place {
     fn new() -> Place {
-        let path = std::env::temp_dir().join(format!("nicety-killed-{}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Place(path)
+        Place(TempDir::new().unwrap())
     }
 
     /// A comparison that makes its temporary folders in here.
     fn compare(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
-        command.arg("compare").args(words).arg("--report").arg(self.0.join("report"));
-        command.env("TMPDIR", &self.0).env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null()).stderr(Stdio::null());
+        command.arg("compare").args(words).arg("--report").arg(self.0.path().join("report"));
+        command.env("TMPDIR", self.0.path()).env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null()).stderr(Stdio::null());
         command.stdout(Stdio::null());
         command
     }
 
     /// The folders of comparisons.
     fn folders(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
+        let entries = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path());
         entries.filter(|path| path.extension().is_some_and(|end| end == "run")).collect()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _it_may_be_gone = fs::remove_dir_all(&self.0);
     }
 }
 

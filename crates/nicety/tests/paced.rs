@@ -1,7 +1,6 @@
 //! `rate` in a host file: TCP of embedded guests through a paced uplink, both ways, and between guests beside it.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -63,8 +62,8 @@ fn carried(from: &mut Station, to: &mut Station) -> (f64, f64) {
 
 #[test]
 fn an_uplink_keeps_to_its_rate_both_ways_and_guests_among_themselves_do_not() {
-    let dir: PathBuf = std::env::temp_dir().join(format!("nicety-paced-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path();
     let mut host = "[uplink]\nkind = \"pair\"\nsocket = \"up.sock\"\nrate = \"100Mbit/s\"\n".to_owned();
     for (n, adapter) in [(1, "e1000"), (2, "virtio-net")] {
         host += &format!("[[port]]\nname = \"vm{n}\"\nadapter = \"{adapter}\"\n");
@@ -72,7 +71,7 @@ fn an_uplink_keeps_to_its_rate_both_ways_and_guests_among_themselves_do_not() {
     }
     std::fs::write(dir.join("host.toml"), host).unwrap();
     let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
-    serve.arg("serve").current_dir(&dir).env_remove("XDG_RUNTIME_DIR").stderr(Stdio::null());
+    serve.arg("serve").current_dir(dir).env_remove("XDG_RUNTIME_DIR").stderr(Stdio::null());
     let daemon = Process(serve.spawn().unwrap());
     let path = |name: &str| dir.join(name).display().to_string();
     let mut e1000 = Station::start(&json!({ "vfio-user": { "driver": "e1000", "socket": path("vm1.sock") } }), 1);
@@ -91,5 +90,4 @@ fn an_uplink_keeps_to_its_rate_both_ways_and_guests_among_themselves_do_not() {
     let (bytes, seconds) = carried(&mut e1000, &mut virtio);
     assert!(bytes > 2.0 * RATE * seconds, "nobody paces guests among themselves: {bytes} bytes in {seconds} s");
     drop((e1000, virtio, peer, daemon));
-    std::fs::remove_dir_all(&dir).unwrap();
 }

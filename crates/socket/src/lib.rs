@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn a_socket_that_another_user_left_behind_is_named_and_left_to_him() {
-        let path = std::env::temp_dir().join(format!("nicety-socket-{}", std::process::id()));
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("vm.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         // Who it belongs to is told from who we are: not even root would have to be another user for this.
         let us = geteuid().as_raw();
@@ -203,6 +204,5 @@ mod tests {
         assert!(matches!(error, ListenError::NotOurs { uid, .. } if uid == us), "{error}");
         assert!(error.to_string().ends_with(&format!("is a socket of user {us} that nobody serves: remove it")));
         assert!(path.exists());
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -3,30 +3,20 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use nicety_socket::{Accepted, ListenError, Listener};
+use tempfile::TempDir;
 
 /// A directory of the test's own, removed at the end.
-struct Place(PathBuf);
+struct Place(TempDir);
 
 impl Place {
     fn new() -> Place {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("nicety-listener-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Place(path)
+        Place(TempDir::new().unwrap())
     }
 
     fn socket(&self) -> PathBuf {
-        self.0.join("vm.sock")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.path().join("vm.sock")
     }
 }
 
@@ -69,7 +59,7 @@ fn what_is_not_a_socket_is_never_removed() {
     assert!(matches!(Listener::bind(place.socket()), Err(ListenError::NotASocket(_))));
     assert_eq!(std::fs::read(place.socket()).unwrap(), b"precious");
     std::fs::remove_file(place.socket()).unwrap();
-    std::os::unix::fs::symlink(place.0.join("nowhere"), place.socket()).unwrap();
+    std::os::unix::fs::symlink(place.0.path().join("nowhere"), place.socket()).unwrap();
     assert!(matches!(Listener::bind(place.socket()), Err(ListenError::NotASocket(_))));
 }
 

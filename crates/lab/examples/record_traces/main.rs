@@ -7,13 +7,15 @@
 //! both ways, taken down and removed. What is kept of it, and why, is `keep.rs`. Takes some five minutes where guests are
 //! translated. FOLDER is crates/trials/tests/traces unless another is named; ADAPTER records only that one.
 
+#[path = "../daemon/mod.rs"]
+mod daemon;
 mod keep;
 mod life;
 
 use std::{
     env,
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::ExitCode,
 };
 
 use nicety_adapters::{Entry, REGISTRY};
@@ -35,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 fn record(folder: &Path, only: Option<&str>) -> Result<(), Box<dyn std::error::Error>> {
-    let program = build()?;
+    let program = daemon::program(None)?;
     let root = Root::lay(&mut |line| eprintln!("{line}"))?;
     for entry in REGISTRY.iter().filter(|entry| only.is_none_or(|name| name == entry.about.name)) {
         for kernel in Kernel::ALL {
@@ -47,21 +49,6 @@ fn record(folder: &Path, only: Option<&str>) -> Result<(), Box<dyn std::error::E
         }
     }
     Ok(())
-}
-
-/// Builds the program as this one was built, beside it.
-fn build() -> Result<PathBuf, Box<dyn std::error::Error>> {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--package", "nicety"]);
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
-    if !command.status()?.success() {
-        return Err("nicety does not build".into());
-    }
-    let here = env::current_exe()?;
-    let folder = here.ancestors().nth(2).ok_or("this program lies nowhere")?;
-    Ok(folder.join("nicety"))
 }
 
 /// Who did this, for the file's first lines.

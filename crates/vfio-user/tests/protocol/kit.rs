@@ -1,6 +1,7 @@
 //! A device that remembers what was asked of it, and a thread that runs a session for it (vfio-user.rst).
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -11,6 +12,14 @@ use nicety_vfio_user::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tempfile::TempDir;
+
+/// A folder that is gone at the end, and where in it a socket may be.
+pub fn place() -> (TempDir, PathBuf) {
+    let place = TempDir::new().unwrap();
+    let socket = place.path().join("vm.sock");
+    (place, socket)
+}
 
 /// What the device was told.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use std::os::fd::AsRawFd;
 use nicety_vfio_user::{Accepted, Area, Listener, Mapping, RegionInfo, SessionError};
 use vfio_user::Client;
 
-use crate::kit::{Model, Told, event, memfd, serve, take};
+use crate::kit::{Model, Told, event, memfd, place, serve, take};
 
 #[test]
 fn the_client_of_the_vfio_user_crate_sees_the_whole_device() {
-    let path = std::env::temp_dir().join(format!("nicety-other-client-{}.sock", std::process::id()));
+    let (_place, path) = place();
     let listener = Listener::bind(&path).unwrap();
     let areas = vec![Area { offset: 0x1000, size: 0x1000 }, Area { offset: 0x3000, size: 0x1000 }];
     let mapping = Mapping { fd: std::sync::Arc::new(memfd(&[0; 64])), offset: 0x2000, areas };

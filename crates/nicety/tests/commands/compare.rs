@@ -1,0 +1,64 @@
+//! A comparison that is made, one that is stopped, and one that cannot be made.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::scratch::{Ended, Scratch};
+
+/// Processes of this program that are embedded guests.
+fn guests() -> Vec<String> {
+    let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_nicety")).unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    let ours = processes.filter(|process| std::fs::read_link(process.join("exe")).is_ok_and(|exe| exe == program));
+    let words = ours.filter_map(|process| std::fs::read_to_string(process.join("cmdline")).ok());
+    words.filter(|words| words.split('\0').nth(1) == Some("guest")).collect()
+}
+
+#[test]
+fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
+    let scratch = Scratch::new();
+    let compare = |args: &[&str]| {
+        let mut command = scratch.command(&[&["compare"][..], args].concat());
+        command.env("TMPDIR", scratch.path()).env_remove("RUST_BACKTRACE");
+        command
+    };
+    let args = ["--adapters", "e1000", "--seconds", "0.1", "--repeat", "1", "--report", "done"];
+    let done = Ended::of(&compare(&args).output().unwrap());
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let index = scratch.path().join("done/index.html");
+    assert!(
+        done.out.contains("e1000") && done.out.ends_with(&format!("Report: {}\n", index.display())),
+        "{}",
+        done.out
+    );
+    assert!(done.err.contains("note: 1 round: fewer than 7 runs give no 95 % interval"), "{}", done.err);
+    assert!(index.exists() && scratch.path().join("done/results.json").exists());
+
+    let mut long = compare(&["--adapters", "e1000", "--seconds", "60", "--report", "stopped"]);
+    let mut child = long.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    // The first line that a run or its guests are worth: the signals are caught by then.
+    assert!(lines.any(|line| line.contains("e1000")));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
+    assert_eq!(rest.last().map(String::as_str), Some("stopped; nothing was written"), "{rest:?}");
+    assert_eq!(guests(), [""; 0]);
+    let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["done"], "no folder, no socket");
+}
+
+#[test]
+fn compare_says_what_it_cannot_compare() {
+    let scratch = Scratch::new();
+    let ended = scratch.run(&["compare", "--adapters", "e1001"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.err.contains("there is no adapter \"e1001\" here; did you mean \"e1000\"?"), "{}", ended.err);
+    assert_eq!(scratch.run(&["compare", "--seconds", "0"]).code, Some(2));
+    assert_eq!(scratch.run(&["compare", "--repeat", "0"]).code, Some(2));
+    let hidden = scratch.run(&["guest"]);
+    assert_eq!(hidden.code, Some(2));
+    assert!(hidden.err.contains("this command is for `nicety compare` itself"), "{}", hidden.err);
+}

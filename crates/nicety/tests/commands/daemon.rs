@@ -1,0 +1,90 @@
+//! A daemon that serves, one that cannot, and none.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use rustix::process::Signal;
+
+use crate::scratch::{Ended, HOST, Scratch, Served};
+
+#[test]
+fn ports_without_a_daemon_says_how_to_start_one_and_ends_with_3() {
+    let scratch = Scratch::with(HOST);
+    let ended = scratch.run(&["ports"]);
+    assert_eq!(ended.code, Some(3));
+    assert!(ended.err.contains("start one with `nicety serve`"), "{}", ended.err);
+}
+
+#[test]
+fn a_daemon_serves_shows_its_ports_and_ends_cleanly_by_a_signal() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let scratch = Scratch::with(HOST);
+        let served = Served::start(&scratch);
+        assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm1.sock", "vm2.sock"]);
+        let table = scratch.run(&["ports", "--addresses"]);
+        assert_eq!(table.code, Some(0), "{table:?}");
+        assert!(table.out.contains("vm1   e1000       waiting  0 frames"), "{}", table.out);
+        assert!(table.out.contains("vm1: waits for a VM: `nicety attach vm1` says how to start one"), "{}", table.out);
+        let json = scratch.run(&["ports", "vm2", "--control", "nicety-lan.sock", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!(json["ports"][0]["name"], "vm2");
+        assert_eq!(json["ports"][0]["condition"], "waiting");
+        assert_eq!(scratch.run(&["ports", "vm3"]).code, Some(2));
+        assert!(scratch.run(&["attach", "vm1"]).err.contains("note: the daemon runs; vm1 waits for a VM"));
+        assert_eq!(served.end(signal), Some(0));
+        assert_eq!(scratch.sockets(), [""; 0], "no socket is left behind");
+    }
+}
+
+#[test]
+fn a_second_daemon_of_the_same_file_is_refused_and_the_first_goes_on() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let second = scratch.run(&["serve"]);
+    assert_eq!(second.code, Some(1));
+    assert!(second.err.contains("nicety-lan.sock is served by another process"), "{}", second.err);
+    assert_eq!(scratch.run(&["ports"]).code, Some(0));
+    // Half a request, and garbage, harm nobody.
+    let mut half = UnixStream::connect(scratch.path().join("nicety-lan.sock")).unwrap();
+    half.write_all(b"{\"vers").unwrap();
+    drop(half);
+    let mut garbage = UnixStream::connect(scratch.path().join("nicety-lan.sock")).unwrap();
+    garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    let _ = garbage.read_to_string(&mut reply);
+    assert!(reply.contains("this is no request"), "{reply}");
+    assert_eq!(scratch.run(&["ports"]).code, Some(0));
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn a_folder_for_traces_that_cannot_be_made_ends_with_1_and_is_named() {
+    let scratch = Scratch::with(HOST);
+    std::fs::write(scratch.path().join("file"), "").unwrap();
+    let ended = scratch.run(&["serve", "--record", "file/traces"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("recording to file/traces: Not a directory"), "{}", ended.err);
+    assert_eq!(scratch.sockets(), [""; 0]);
+}
+
+#[test]
+fn a_socket_that_cannot_be_made_ends_with_1_and_leaves_nothing() {
+    let scratch = Scratch::with(HOST);
+    std::fs::write(scratch.path().join("vm2.sock"), "a file of the person's").unwrap();
+    let ended = scratch.run(&["serve"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("vm2.sock exists and is not a socket"), "{}", ended.err);
+    assert_eq!(scratch.sockets(), ["vm2.sock"], "and the file is left alone");
+    let nowhere = Scratch::with(&HOST.replace("vm1.sock", "absent/vm1.sock"));
+    let ended = nowhere.run(&["serve"]);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("absent/vm1.sock") && ended.err.contains("No such file"), "{}", ended.err);
+}
+
+#[test]
+fn a_log_filter_that_is_none_is_said() {
+    let scratch = Scratch::with(HOST);
+    let ended = Ended::of(&scratch.command(&["serve"]).env("NICETY_LOG", "a=b=c").output().unwrap());
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.starts_with("NICETY_LOG=a=b=c: "), "{}", ended.err);
+}

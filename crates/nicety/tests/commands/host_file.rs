@@ -1,0 +1,81 @@
+//! Host files with mistakes, and one without.
+
+use std::path::Path;
+
+use crate::scratch::{HOST, Scratch};
+
+#[test]
+fn a_bad_host_file_shows_every_mistake_with_its_line_and_ends_with_2() {
+    let bad = "[switch]\nageing = \"5\"\n[[port]]\nname = \"vm 1\"\nadaptor = \"e1000\"\nmac = \"01:00:5e:00:00:01\"\nsocket = \"a\"\n";
+    let scratch = Scratch::with(bad);
+    for args in [&["serve"][..], &["serve", "--check"], &["attach", "vm1"], &["ports"]] {
+        let ended = scratch.run(args);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{args:?}: {ended:?}");
+        let starts = [
+            "host.toml:2: switch.ageing: \"5\": its unit must be s (allowed: \"10s\" to \"1000000s\")",
+            "host.toml:3: port.adapter: it is missing from this [[port]]",
+            "host.toml:4: port.name: \"vm 1\" has a ' '",
+            "host.toml:5: port.adaptor: there is no such key in [[port]]; did you mean \"adapter\"?",
+            "host.toml:6: port.mac: 01:00:5e:00:00:01 is not the address of one station",
+            "5 mistakes in the host file",
+        ];
+        let lines: Vec<&str> = ended.err.lines().collect();
+        assert_eq!(lines.len(), starts.len(), "{}", ended.err);
+        for (line, start) in lines.iter().zip(starts) {
+            assert!(line.starts_with(start), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_host_file_that_is_not_there_or_no_toml_ends_with_2() {
+    let scratch = Scratch::new();
+    let absent = scratch.run(&["serve", "other.toml"]);
+    assert_eq!(absent.code, Some(2));
+    assert!(absent.err.starts_with("the host file other.toml cannot be read: No such file"), "{}", absent.err);
+    let no_toml = Scratch::with("[[port]\nname = \n").run(&["serve"]);
+    assert_eq!(no_toml.code, Some(2));
+    assert!(no_toml.err.starts_with("host.toml:1: "), "{}", no_toml.err);
+    let binary = Scratch::with("");
+    std::fs::write(binary.path().join("host.toml"), b"\n\n\xff\xfe").unwrap();
+    assert!(binary.run(&["serve"]).err.starts_with("host.toml:3: it is not UTF-8 text"));
+}
+
+#[test]
+fn check_says_what_the_host_file_asks_for() {
+    let scratch = Scratch::with(&format!("{HOST}[uplink]\nkind = \"tap\"\nname = \"tap0\"\nrate = \"100Mbit/s\"\n"));
+    let dir = scratch.path().display();
+    let ended = scratch.run(&["serve", "--check"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(
+        ended.out,
+        format!(
+            "switch lan, 32768 addresses, ageing 300s; uplink tap tap0, 100Mbit/s both ways; 1 worker; control {dir}/nicety-lan.sock\n\
+             port vm1  e1000       52:54:00:12:34:01  1MiB  {dir}/vm1.sock\n\
+             port vm2  virtio-net  52:54:00:12:34:02  1MiB  {dir}/vm2.sock\n"
+        )
+    );
+}
+
+#[test]
+fn an_option_rom_that_is_none_names_its_file() {
+    let scratch = Scratch::with(&HOST.replace("socket = \"vm1.sock\"", "socket = \"vm1.sock\"\nrom = \"pxe.rom\""));
+    let absent = scratch.run(&["serve"]);
+    assert_eq!(absent.code, Some(1));
+    assert!(absent.err.contains("pxe.rom cannot be used: No such file"), "{}", absent.err);
+    std::fs::write(scratch.path().join("pxe.rom"), [0; 512]).unwrap();
+    assert!(scratch.run(&["serve"]).err.contains("pxe.rom cannot be used: no option ROM"));
+}
+
+#[test]
+fn the_reference_knows_every_key() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/host-file.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for kind in nicety_daemon::host::KINDS {
+        let (_, rest) = page.split_once(&format!("## `{}`", kind.heading)).expect(kind.heading);
+        let section = rest.split("\n## ").next().unwrap();
+        for key in kind.keys {
+            assert!(section.contains(&format!("| `{}` |", key.name)), "{}.{}", kind.name, key.name);
+        }
+    }
+}

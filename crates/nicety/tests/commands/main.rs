@@ -1,0 +1,7 @@
+//! The program as a person meets it: output, messages, exit codes.
+
+mod compare;
+mod daemon;
+mod host_file;
+mod scratch;
+mod words;

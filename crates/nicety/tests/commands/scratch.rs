@@ -1,0 +1,128 @@
+//! A folder with a host file, commands that run in it, and a daemon.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long a daemon may take for anything here.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub const HOST: &str = "\
+[switch]
+name = \"lan\"
+
+[[port]]
+name = \"vm1\"
+adapter = \"e1000\"
+mac = \"52:54:00:12:34:01\"
+socket = \"vm1.sock\"
+
+[[port]]
+name = \"vm2\"
+adapter = \"virtio-net\"
+mac = \"52:54:00:12:34:02\"
+socket = \"vm2.sock\"
+queues = 2
+";
+
+/// A folder of one test alone, gone at its end.
+pub struct Scratch(TempDir);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        Scratch(TempDir::new().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn with(host: &str) -> Scratch {
+        let scratch = Scratch::new();
+        std::fs::write(scratch.path().join("host.toml"), host).unwrap();
+        scratch
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        command.args(args).current_dir(self.path()).env_remove("XDG_RUNTIME_DIR").env_remove("NICETY_LOG");
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Ended {
+        Ended::of(&self.command(args).output().unwrap())
+    }
+
+    pub fn sockets(&self) -> Vec<String> {
+        let names =
+            std::fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.ends_with(".sock")).collect();
+        names.sort();
+        names
+    }
+}
+
+/// How a command ended, and what it said.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ended {
+    pub fn of(output: &Output) -> Ended {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+}
+
+/// A daemon that is ready; killed if a test fails before its end.
+pub struct Served {
+    child: Child,
+    log: Receiver<String>,
+}
+
+impl Served {
+    pub fn start(scratch: &Scratch) -> Served {
+        let mut child = scratch.command(&["serve"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (send, log) = mpsc::channel();
+        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+        let served = Served { child, log };
+        served.line("all sockets are ready");
+        served
+    }
+
+    /// Waits for a line of the log.
+    pub fn line(&self, words: &str) -> String {
+        let mut seen = Vec::new();
+        loop {
+            match self.log.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(words) => return line,
+                Ok(line) => seen.push(line),
+                Err(error) => panic!("{words:?} did not come ({error}): {seen:#?}"),
+            }
+        }
+    }
+
+    pub fn end(mut self, signal: Signal) -> Option<i32> {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.line("ending");
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
