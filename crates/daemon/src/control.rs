@@ -128,7 +128,17 @@ pub enum ControlError {
     /// The socket.
     #[error("the control socket: {0}")]
     Listen(#[from] ListenError),
-    /// The folder, the thread, its bell.
+    /// Its folder, which may be that of a person who is somebody else now, as with sudo.
+    #[error(
+        "the folder {path} for the control socket cannot be made: {error}; is XDG_RUNTIME_DIR this user's? [daemon] control in the host file names another path"
+    )]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The thread, its bell.
     #[error("the control socket {path}: {error}")]
     System {
         /// The socket.
@@ -151,7 +161,8 @@ impl Control {
     pub fn start(path: &Path, host: &Path, inspect: Arc<dyn Inspect>) -> Result<Self, ControlError> {
         let system = |error| ControlError::System { path: path.to_owned(), error };
         if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists()) {
-            DirBuilder::new().mode(0o700).create(dir).map_err(system)?;
+            let made = DirBuilder::new().mode(0o700).create(dir);
+            made.map_err(|error| ControlError::Folder { path: dir.to_owned(), error })?;
         }
         let listener = Listener::bind(path)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| system(error.into()))?;

@@ -182,3 +182,28 @@ fn what_is_no_daemon_is_said_to_be_none() {
     assert!(matches!(ask(&path, Ask::Ports), Err(AskError::Foreign { .. })));
     other.join().unwrap();
 }
+
+#[test]
+fn a_daemon_that_hangs_is_not_waited_for_for_ever_whether_it_takes_connections_or_not() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("h.sock");
+    let listener = nicety_socket::Listener::bind(&path).unwrap();
+    // Those that have gone stay in its queue, until that is full.
+    for _ in 0..8 {
+        let patience = Duration::from_millis(50);
+        let error = client::ask_within(&path, Ask::Version, patience).unwrap_err();
+        assert!(matches!(error, AskError::Silent { .. }), "{error}");
+        assert!(error.to_string().contains("does not answer within 50ms"), "{error}");
+    }
+    drop(listener);
+}
+
+#[test]
+fn what_is_no_socket_or_no_place_for_one_is_said() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    assert!(matches!(ask(&file, Ask::Version), Err(AskError::NoSocket(_))));
+    let long = ask(&dir.path().join("x".repeat(120)), Ask::Version).unwrap_err();
+    assert!(matches!(long, AskError::System { .. }) && long.to_string().contains("File name too long"), "{long}");
+}

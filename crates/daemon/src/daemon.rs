@@ -301,6 +301,7 @@ impl Daemon {
         let port = Port::new(id, End::Uplink(uplink), Box::new(shell), buffer_bytes);
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?);
         self.join(name, &port, Service::new(name, Arc::clone(&port), schedule, Link::Uplink(fd)), &inbox)?;
+        info!(uplink = name, "opened");
         *self.uplink.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some((name.to_owned(), port));
         Ok(())
     }

@@ -25,6 +25,9 @@ pub use walk::{Key, Kind};
 /// Longest host file in bytes: a thousand ports with all their keys fit many times.
 const FILE_MOST: u64 = 4 << 20;
 
+/// What a line of it may be.
+const TOML: &str = "TOML: [switch] or [[port]] begins a table, and name = \"vm1\" is a key in it, once";
+
 /// A whole host file.
 #[derive(Clone, Debug)]
 pub struct Host {
@@ -213,7 +216,10 @@ impl Host {
     /// Reads a host file. Its relative paths become absolute.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let failed = |error| ReadError::Io { path: path.to_owned(), error };
-        let bytes = read_most(path, FILE_MOST + 1).map_err(failed)?;
+        let bytes = read_most(path, FILE_MOST + 1).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => ReadError::Missing { path: path.to_owned() },
+            _ => failed(error),
+        })?;
         if bytes.len() as u64 > FILE_MOST {
             return Err(ReadError::Long { path: path.to_owned(), most: FILE_MOST });
         }
@@ -223,11 +229,15 @@ impl Host {
             errors.path = path.to_owned();
             ReadError::Wrong(errors)
         };
-        let text = std::str::from_utf8(&bytes).map_err(|error| {
-            let before = bytes.get(..error.valid_up_to()).unwrap_or(&[]);
+        let no_text = |at: usize, what: &str| {
+            let before = bytes.get(..at).unwrap_or(&[]);
             let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-            shown(HostErrors::new(path, vec![malformed(line, "it is not UTF-8 text")]))
-        })?;
+            shown(HostErrors::new(path, vec![malformed(line, what)]))
+        };
+        if let Some(at) = bytes.iter().position(|&byte| byte == 0) {
+            return Err(no_text(at, "it is no text, it has a zero byte: is it another file?"));
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|error| no_text(error.valid_up_to(), "it is not UTF-8 text"))?;
         Self::parse(text, &absolute).map_err(shown)
     }
 
@@ -236,12 +246,17 @@ impl Host {
         let (root, errors) = DeTable::parse_recoverable(text);
         let mut walk = walk::Walk::new(text);
         if !errors.is_empty() {
-            // What follows from a mistake of syntax is not worth a second message.
+            // What follows from a mistake of syntax is not worth a second message, and each line has one.
             let list = errors.iter().map(|error| {
                 let line = walk.line(&error.span().unwrap_or(text.len()..text.len()));
-                malformed(line, error.message())
+                unreadable(line, text, error.message())
             });
-            return Err(HostErrors::new(path, list.collect()));
+            let mut errors = HostErrors::new(path, list.collect());
+            errors.list.dedup_by_key(|error| error.line);
+            if let Some(first) = errors.list.first_mut() {
+                first.allowed = TOML.to_owned();
+            }
+            return Err(errors);
         }
         let host = sections::host(&mut walk, root.get_ref(), path);
         if walk.errors.is_empty() { Ok(host) } else { Err(HostErrors::new(path, walk.errors)) }
@@ -266,6 +281,13 @@ impl Host {
 
 fn malformed(line: usize, why: &str) -> HostError {
     HostError { line, key: String::new(), what: why.lines().collect::<Vec<_>>().join("; "), allowed: String::new() }
+}
+
+/// A line that is no TOML, with as much of it as a person needs to see which it is.
+fn unreadable(line: usize, text: &str, why: &str) -> HostError {
+    let found: String = text.lines().nth(line - 1).unwrap_or_default().trim().chars().take(60).collect();
+    let found = if found.is_empty() { found } else { format!(", in `{found}`") };
+    malformed(line, &format!("{why}{found}"))
 }
 
 #[cfg(test)]

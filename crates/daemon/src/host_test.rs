@@ -337,6 +337,9 @@ fn a_file_is_read_with_its_own_name_in_errors_and_absolute_paths_in_the_host() {
     assert_eq!(said, format!("{}:2: it is not UTF-8 text", path.display()));
     std::fs::write(&path, vec![b'#'; (4 << 20) + 1]).unwrap();
     assert!(matches!(Host::read(&path), Err(ReadError::Long { .. })));
-    assert!(matches!(Host::read(&dir.join("absent")), Err(ReadError::Io { .. })));
+    assert!(matches!(Host::read(&dir.join("absent")), Err(ReadError::Missing { .. })));
+    std::fs::write(&path, b"[switch]\nname\0 = 1\n").unwrap();
+    let said = Host::read(&path).unwrap_err().to_string();
+    assert_eq!(said, format!("{}:2: it is no text, it has a zero byte: is it another file?", path.display()));
     assert!(matches!(Host::read(dir), Err(ReadError::Io { .. })));
 }

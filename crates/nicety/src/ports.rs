@@ -57,7 +57,7 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
 fn failure(error: AskError) -> Failure {
     let exit = match error {
         AskError::Nobody(_) => Exit::Missing,
-        AskError::Refused(_) => Exit::Usage,
+        AskError::Refused(_) | AskError::NoSocket(_) => Exit::Usage,
         _ => Exit::Failed,
     };
     Failure::new(exit, error)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nicety_daemon::control::{Control, Inspect};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
-use nicety_daemon::host::{Host, UplinkKind};
+use nicety_daemon::host::{Host, UplinkKind, did_you_mean};
 use nicety_daemon::report::Soon;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
@@ -15,6 +15,9 @@ use tracing_subscriber::EnvFilter;
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
 use crate::output;
+
+/// How much is logged.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The person's folder for sockets, if the system has one.
 pub fn runtime_dir() -> Option<PathBuf> {
@@ -35,7 +38,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let control = control.map_err(Failure::with(Exit::Failed))?;
     let ready = |daemon: &Arc<Daemon>| {
         soon.runs(daemon);
-        info!(switch = host.switch.name, ports = host.ports.len(), control = %socket.display(), "all sockets are ready");
+        let (file, version) = (host.path.display(), env!("CARGO_PKG_VERSION"));
+        let (switch, ports, control) = (&host.switch.name, host.ports.len(), socket.display());
+        info!(switch, ports, %control, %file, version, "all sockets are ready");
     };
     let served = nicety_daemon::serve::serve(&host, args.record.as_deref(), ready).map_err(Failure::with(Exit::Failed));
     drop(control);
@@ -43,12 +48,23 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
 }
 
 fn log() -> Result<(), Failure> {
-    let asked = std::env::var("NICETY_LOG").unwrap_or_else(|_| "info".to_owned());
-    let filter = EnvFilter::try_new(&asked)
-        .map_err(|error| Failure::new(Exit::Usage, format!("NICETY_LOG={asked}: {error} (such as: info)")))?;
+    let asked = std::env::var("NICETY_LOG").ok().filter(|asked| !asked.is_empty());
+    let asked = asked.unwrap_or_else(|| "info".to_owned());
+    let wrong = |why: String| Failure::new(Exit::Usage, format!("NICETY_LOG={asked}: {why} (such as: info)"));
+    if let Some(word) = asked.split(',').map(str::trim).find(|word| !is_directive(word)) {
+        let levels = LEVELS.join(", ");
+        return Err(wrong(format!("{word:?} is no level{}; there are: {levels}", did_you_mean(word, LEVELS))));
+    }
+    let filter = EnvFilter::try_new(&asked).map_err(|error| wrong(error.to_string()))?;
     let terminal = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
     log.with_target(false).try_init().map_err(|error| Failure::new(Exit::Failed, error))
+}
+
+/// A level, or a part of the program with one. The filter would take any other word for a part that there is not, and be silent.
+fn is_directive(word: &str) -> bool {
+    let level = word.to_lowercase();
+    LEVELS.contains(&level.as_str()) || word.contains(['=', '[']) || word.starts_with("nicety")
 }
 
 /// What a host file asks for, for a person to check.

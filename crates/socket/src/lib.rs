@@ -44,6 +44,25 @@ pub enum ListenError {
         /// Its owner.
         uid: u32,
     },
+    /// Its folder is not there.
+    #[error("the socket {path} has no folder: make {} or choose another path", folder(path).display())]
+    NoFolder {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Its folder is not for us to write to.
+    #[error(
+        "the socket {path} cannot be made: user {user} may not write to {}: {errno}; change that or choose another path",
+        folder(path).display()
+    )]
+    NotAllowed {
+        /// The path.
+        path: PathBuf,
+        /// Who tried.
+        user: u32,
+        /// How the system says it.
+        errno: Errno,
+    },
     /// The system refused.
     #[error("cannot {action} the socket {path}: {errno}")]
     System {
@@ -54,6 +73,24 @@ pub enum ListenError {
         /// Why not.
         errno: Errno,
     },
+}
+
+impl ListenError {
+    fn of(action: &'static str, path: &Path, errno: Errno) -> ListenError {
+        let path = path.to_owned();
+        match errno {
+            Errno::NOENT | Errno::NOTDIR => ListenError::NoFolder { path },
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+                ListenError::NotAllowed { path, user: geteuid().as_raw(), errno }
+            }
+            errno => ListenError::System { action, path, errno },
+        }
+    }
+}
+
+/// The folder that a path's last part lies in.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Who connected.
@@ -117,7 +154,7 @@ impl Listener {
         fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("protect"))?;
         bind(&socket, &address).map_err(|errno| match errno {
             Errno::ADDRINUSE => ListenError::InUse(path.to_owned()),
-            errno => ListenError::System { action: "bind", path: path.to_owned(), errno },
+            errno => ListenError::of("bind", path, errno),
         })?;
         let stat = lstat(path).map_err(failed("find"))?;
         let listener = Listener { socket, path: path.to_owned(), identity: (stat.st_dev, stat.st_ino) };
@@ -167,7 +204,7 @@ fn make_way(path: &Path, address: &SocketAddrUnix, kind: SocketType, us: Uid) ->
     let stat = match lstat(path) {
         Ok(stat) => stat,
         Err(Errno::NOENT) => return Ok(()),
-        Err(errno) => return Err(failed("look at")(errno)),
+        Err(errno) => return Err(ListenError::of("look at", path, errno)),
     };
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
         return Err(ListenError::NotASocket(path.to_owned()));

@@ -53,6 +53,28 @@ fn a_socket_that_nobody_serves_any_more_is_replaced() {
 }
 
 #[test]
+fn a_folder_that_is_missing_or_none_or_not_ours_is_named_with_what_to_do() {
+    let place = Place::new();
+    let folder = place.0.path().join("missing");
+    let error = Listener::bind(folder.join("vm.sock")).unwrap_err().to_string();
+    assert!(
+        error.ends_with(&format!("vm.sock has no folder: make {} or choose another path", folder.display())),
+        "{error}"
+    );
+    std::fs::write(&folder, "a file").unwrap();
+    let error = Listener::bind(folder.join("vm.sock")).unwrap_err();
+    assert!(matches!(error, ListenError::NoFolder { .. }), "{error}");
+    // Nobody may write here, root included.
+    let error = Listener::bind("/sys/vm.sock").unwrap_err();
+    assert!(matches!(error, ListenError::NotAllowed { .. }), "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("/sys/vm.sock") && said.contains("may not write to /sys: ") && said.contains("choose"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_is_not_a_socket_is_never_removed() {
     let place = Place::new();
     std::fs::write(place.socket(), "precious").unwrap();

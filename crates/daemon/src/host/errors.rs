@@ -61,6 +61,12 @@ impl std::error::Error for HostErrors {}
 /// Why there is no host.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
+    /// There is none.
+    #[error("there is no host file {path}: write one (docs/host-file.md begins with an example), or name another")]
+    Missing {
+        /// Where none is.
+        path: PathBuf,
+    },
     /// The file cannot be read.
     #[error("the host file {path} cannot be read: {error}")]
     Io {

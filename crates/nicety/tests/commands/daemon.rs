@@ -12,7 +12,10 @@ fn ports_without_a_daemon_says_how_to_start_one_and_ends_with_3() {
     let scratch = Scratch::with(HOST);
     let ended = scratch.run(&["ports"]);
     assert_eq!(ended.code, Some(3));
-    assert!(ended.err.contains("start one with `nicety serve`"), "{}", ended.err);
+    assert!(ended.err.contains("start one with `nicety serve`, or name the socket"), "{}", ended.err);
+    let no_socket = scratch.run(&["ports", "--control", "host.toml"]);
+    assert_eq!(no_socket.code, Some(2));
+    assert!(no_socket.err.starts_with("host.toml is no socket"), "{}", no_socket.err);
 }
 
 #[test]
@@ -21,6 +24,11 @@ fn a_daemon_serves_shows_its_ports_and_ends_cleanly_by_a_signal() {
         let scratch = Scratch::with(HOST);
         let served = Served::start(&scratch);
         assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm1.sock", "vm2.sock"]);
+        assert!(
+            served.ready.contains(&format!("file={}/host.toml version=", scratch.path().display())),
+            "{}",
+            served.ready
+        );
         let table = scratch.run(&["ports", "--addresses"]);
         assert_eq!(table.code, Some(0), "{table:?}");
         assert!(table.out.contains("vm1   e1000       waiting  0 frames"), "{}", table.out);
@@ -78,13 +86,30 @@ fn a_socket_that_cannot_be_made_ends_with_1_and_leaves_nothing() {
     let nowhere = Scratch::with(&HOST.replace("vm1.sock", "absent/vm1.sock"));
     let ended = nowhere.run(&["serve"]);
     assert_eq!(ended.code, Some(1));
-    assert!(ended.err.contains("absent/vm1.sock") && ended.err.contains("No such file"), "{}", ended.err);
+    let said = format!("vm1.sock has no folder: make {} or choose", nowhere.path().join("absent").display());
+    assert!(ended.err.contains(&said), "{}", ended.err);
+    let control = scratch.command(&["serve"]).env("XDG_RUNTIME_DIR", "/nowhere/at/all").output().unwrap();
+    let control = Ended::of(&control);
+    assert_eq!(control.code, Some(1));
+    let said = "the folder /nowhere/at/all/nicety for the control socket cannot be made: No such file";
+    assert!(
+        control.err.starts_with(said) && control.err.contains("is XDG_RUNTIME_DIR this user's?"),
+        "{}",
+        control.err
+    );
 }
 
 #[test]
 fn a_log_filter_that_is_none_is_said() {
     let scratch = Scratch::with(HOST);
-    let ended = Ended::of(&scratch.command(&["serve"]).env("NICETY_LOG", "a=b=c").output().unwrap());
-    assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.err.starts_with("NICETY_LOG=a=b=c: "), "{}", ended.err);
+    for (filter, why) in [
+        ("a=b=c", ""),
+        ("verbose", "\"verbose\" is no level; there are: off, error, warn, info, debug, trace"),
+        ("info,debgu", "\"debgu\" is no level; did you mean \"debug\"?"),
+        ("info,", "\"\" is no level"),
+    ] {
+        let ended = Ended::of(&scratch.command(&["serve"]).env("NICETY_LOG", filter).output().unwrap());
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.err.starts_with(&format!("NICETY_LOG={filter}: {why}")), "{}", ended.err);
+    }
 }

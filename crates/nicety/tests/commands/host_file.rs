@@ -32,13 +32,37 @@ fn a_host_file_that_is_not_there_or_no_toml_ends_with_2() {
     let scratch = Scratch::new();
     let absent = scratch.run(&["serve", "other.toml"]);
     assert_eq!(absent.code, Some(2));
-    assert!(absent.err.starts_with("the host file other.toml cannot be read: No such file"), "{}", absent.err);
-    let no_toml = Scratch::with("[[port]\nname = \n").run(&["serve"]);
-    assert_eq!(no_toml.code, Some(2));
-    assert!(no_toml.err.starts_with("host.toml:1: "), "{}", no_toml.err);
+    assert!(absent.err.starts_with("there is no host file other.toml: write one (docs/host-file.md"), "{}", absent.err);
+    let no_toml = [
+        ("[[port]\nname = \n", "host.toml:1: "),
+        ("hello world\n", "host.toml:1: key with no value, expected `=`, in `hello world` (allowed: TOML: [switch]"),
+        ("[switch]\nname = \"a\"\nname = \"b\"\n", "host.toml:3: duplicate key, in `name = \"b\"`"),
+        ("", "host.toml:1: port: there is no port: write a [[port]] for each virtual adapter"),
+    ];
+    let yaml = Scratch::with("port:\n  - name: vm1\n    adapter: e1000\n").run(&["serve"]);
+    let lines: Vec<&str> = yaml.err.lines().collect();
+    assert!(
+        lines[1].starts_with("host.toml:2: ") && lines[1].ends_with("in `- name: vm1`"),
+        "one for each line: {yaml:?}"
+    );
+    assert!(lines[0].contains("allowed: TOML") && lines[3].starts_with("3 mistakes"), "{yaml:?}");
+    for (text, said) in no_toml {
+        let ended = Scratch::with(text).run(&["serve"]);
+        assert_eq!(ended.code, Some(2));
+        assert!(ended.err.starts_with(said), "{}", ended.err);
+    }
     let binary = Scratch::with("");
     std::fs::write(binary.path().join("host.toml"), b"\n\n\xff\xfe").unwrap();
     assert!(binary.run(&["serve"]).err.starts_with("host.toml:3: it is not UTF-8 text"));
+    let said = |name: &str| {
+        let ended = scratch.run(&["serve", name]);
+        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
+        ended.err
+    };
+    std::os::unix::fs::symlink("loop", scratch.path().join("loop")).unwrap();
+    assert!(said("loop").starts_with("the host file loop cannot be read: Too many levels of symbolic links"));
+    assert!(said(".").starts_with("the host file . cannot be read: Is a directory"));
+    assert!(said("/dev/zero").starts_with("the host file /dev/zero has more than 4194304 bytes: is it another file?"));
 }
 
 #[test]

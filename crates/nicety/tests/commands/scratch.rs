@@ -86,6 +86,8 @@ impl Ended {
 pub struct Served {
     child: Child,
     log: Receiver<String>,
+    /// What it said when it was.
+    pub ready: String,
 }
 
 impl Served {
@@ -94,8 +96,8 @@ impl Served {
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (send, log) = mpsc::channel();
         std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        let served = Served { child, log };
-        served.line("all sockets are ready");
+        let mut served = Served { child, log, ready: String::new() };
+        served.ready = served.line("all sockets are ready");
         served
     }
 

@@ -34,7 +34,7 @@ fn trying_what_cannot_be_tried_is_refused_before_anything_is_built() {
         (&["e1000", "--memory", "16"], 2, "16 is not in 64..=3838"),
         (&["--port", "vm3", "--", "true"], 2, "has no port \"vm3\"; did you mean \"vm1\"?"),
         (&["--port", "vm1", "--", "true"], 3, "the daemon does not run; start it first: nicety serve host.toml"),
-        (&["--port", "vm1", "--host", "other.toml", "--", "true"], 2, "the host file other.toml cannot be read"),
+        (&["--port", "vm1", "--host", "other.toml", "--", "true"], 2, "there is no host file other.toml: write one"),
         (
             &["e1000", "--kernel-tree", "tree", "--", "true"],
             2,
