@@ -64,6 +64,24 @@ pub struct Segment {
     pub headers: u16,
 }
 
+/// Frames that one packet may be cut into. One that asked for 65,000 frames of a byte would have its receiver's port for milliseconds.
+/// Linux sends no segments of less than 48 bytes (`net.ipv4.tcp_min_snd_mss`), 1366 to a packet of 64 KiB.
+pub const FRAMES_PER_PACKET: u32 = 2048;
+
+impl Segment {
+    /// The request for a packet of `len` bytes; `None` if it has no maximum segment size, or makes more than
+    /// [`FRAMES_PER_PACKET`].
+    pub fn of(kind: SegmentKind, mss: u16, headers: u16, len: u32) -> Option<Self> {
+        let this = Self { kind, mss, headers };
+        (mss > 0 && this.frames(len) <= FRAMES_PER_PACKET).then_some(this)
+    }
+
+    /// How many frames a packet of `len` bytes becomes.
+    pub fn frames(&self, len: u32) -> u32 {
+        len.saturating_sub(u32::from(self.headers)).div_ceil(u32::from(self.mss.max(1))).max(1)
+    }
+}
+
 /// What the sender's driver left to its adapter, in neutral words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
@@ -107,12 +125,13 @@ impl Packet {
 
     /// Frames on the wire after segmentation.
     pub fn frames(&self) -> u32 {
-        match self.offload.segment {
-            Some(Segment { mss, headers, .. }) if mss > 0 => {
-                self.len().saturating_sub(u32::from(headers)).div_ceil(u32::from(mss)).max(1)
-            }
-            _ => 1,
-        }
+        self.offload.segment.map_or(1, |segment| segment.frames(self.len()))
+    }
+
+    /// Bytes on the wire after segmentation: the headers are in each frame.
+    pub fn wire_bytes(&self) -> u64 {
+        let headers = self.offload.segment.map_or(0, |segment| segment.headers);
+        u64::from(self.len()) + u64::from(self.frames() - 1) * u64::from(headers)
     }
 }
 

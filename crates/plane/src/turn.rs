@@ -1,6 +1,6 @@
 //! A port's turn, in steps that each hold one lock, and that can stop between receivers and go on later.
 
-use nicety_adapter::{Batch, Budget, Frames, PortId, Time};
+use nicety_adapter::{Batch, Budget, Frames, Packet, PortId, Time};
 use nicety_switch::Plan;
 
 use crate::plane::Plane;
@@ -8,7 +8,7 @@ use crate::port::Port;
 
 /// Bytes that one turn copies to receivers before it lets others have theirs; at least one receiver is served.
 const REPLICA_BYTES: u64 = 128 << 10;
-/// What a packet costs beside its bytes, in bytes: the work that does not depend on its length.
+/// What a packet costs beside its bytes on the wire, in bytes: the work that does not depend on its length.
 const PACKET_COST: u64 = 256;
 
 /// How a turn ended.
@@ -86,7 +86,7 @@ impl Plane {
                 port.offer(&Frames { batch: &turn.batch, picks }, now);
             }
             turn.next += 1;
-            let bytes = picks.iter().filter_map(|pick| turn.batch.packet(pick.packet)).map(|p| u64::from(p.len()));
+            let bytes = picks.iter().filter_map(|pick| turn.batch.packet(pick.packet)).map(Packet::wire_bytes);
             outcome.cost += bytes.map(|len| len + PACKET_COST).sum::<u64>();
             if outcome.cost >= REPLICA_BYTES {
                 return;

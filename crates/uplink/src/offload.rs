@@ -65,10 +65,9 @@ impl Asked {
         let fits = cut.version.is_none_or(|version| version == l3.kind)
             && l4.kind == wanted
             && l3.fragment == Fragment::Whole
-            && cut.mss > 0
             && u32::from(layout.headers_len) < len
             && self.partial.is_some_and(|(start, field)| start == l4.offset && usize::from(field) == l4.checksum_at());
-        fits.then_some(Segment { kind: cut.kind, mss: cut.mss, headers: layout.headers_len })
+        if fits { Segment::of(cut.kind, cut.mss, layout.headers_len, len) } else { None }
     }
 }
 
@@ -90,6 +89,22 @@ mod tests {
         }
         let asked = Asked { partial: Some((34, 50)), ..Asked::default() };
         assert!(asked.vet(&head, 64).is_some());
+    }
+
+    #[test]
+    fn a_cut_into_more_frames_than_a_packet_may_have_is_refused() {
+        let mut head = [0; 54];
+        (head[12], head[14], head[23], head[46]) = (8, 0x45, 6, 0x50);
+        let asked = |mss| Asked {
+            partial: Some((34, 50)),
+            verified: false,
+            segment: Some(Cut { kind: SegmentKind::Tcp, version: None, mss }),
+        };
+        for (mss, len, taken) in
+            [(0, 9000, false), (1, 65_535, false), (31, 65_535, false), (48, 65_535, true), (1, 2102, true)]
+        {
+            assert_eq!(asked(mss).vet(&head, len).is_some(), taken, "{len} bytes by {mss}");
+        }
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl<'b> Draft<'b> {
             layout: OnceCell::new(),
             cookie,
         };
-        self.batch.bytes += u64::from(packet.len());
+        self.batch.bytes += packet.wire_bytes();
         self.batch.heads_used = self.head_at + self.head_len;
         self.batch.packets.push(packet);
         self.spans_at = self.batch.spans.len();

@@ -318,11 +318,9 @@ impl E1000 {
         }
         let len = draft.len();
         let (frames, full, last) = match offload.segment {
-            Some(Segment { mss, headers, .. }) => {
-                let payload = len.saturating_sub(u32::from(headers));
-                let frames = payload.div_ceil(u32::from(mss)).max(1);
-                let full = u32::from(headers) + u32::from(mss);
-                (frames, full, len - (frames - 1) * u32::from(mss))
+            Some(segment) => {
+                let (frames, mss) = (segment.frames(len), u32::from(segment.mss));
+                (frames, u32::from(segment.headers) + mss, len - (frames - 1) * mss)
             }
             None => (1, len, len),
         };
@@ -418,7 +416,8 @@ fn segment(draft: &mut Draft<'_>, offloads: &Offloads) -> Option<Offload> {
         (false, L4Kind::Udp) => SegmentKind::Udp,
         _ => return None,
     };
-    if offloads.mss == 0 || u16::from(offloads.headers) != layout.headers_len || len < u32::from(layout.headers_len) {
+    let segment = Segment::of(kind, offloads.mss, layout.headers_len, len)?;
+    if u16::from(offloads.headers) != layout.headers_len || len < u32::from(layout.headers_len) {
         return None;
     }
     let (ip, transport) = (usize::from(l3.offset), usize::from(l4.offset));
@@ -441,5 +440,5 @@ fn segment(draft: &mut Draft<'_>, offloads: &Offloads) -> Option<Offload> {
     let field = l4.checksum_at();
     head.get_mut(field..field + 2)?.copy_from_slice(&partial.to_be_bytes());
     let checksum = Checksum::Partial { start: l4.offset, field: field as u16 };
-    Some(Offload { checksum, segment: Some(Segment { kind, mss: offloads.mss, headers: layout.headers_len }) })
+    Some(Offload { checksum, segment: Some(segment) })
 }

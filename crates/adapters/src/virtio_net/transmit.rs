@@ -232,11 +232,10 @@ fn segment(header: &Header, kind: u8, features: u128, head: &[u8], len: u32) -> 
     let fits = features & offered != 0
         && l4.kind == wanted
         && l3.fragment == Fragment::Whole
-        && header.gso_size > 0
         && u32::from(layout.headers_len) < len
         && header.flags & header::NEEDS_CSUM != 0
         && header.csum_start == l4.offset
         && usize::from(header.csum_start) + usize::from(header.csum_offset) == l4.checksum_at();
     let kind = if wanted == L4Kind::Tcp { SegmentKind::Tcp } else { SegmentKind::Udp };
-    fits.then_some(Segment { kind, mss: header.gso_size, headers: layout.headers_len })
+    if fits { Segment::of(kind, header.gso_size, layout.headers_len, len) } else { None }
 }

@@ -315,12 +315,7 @@ impl TransmitQueue {
         let offload = offload(&mut draft, first, shift)?;
         draft.pad_to(nicety_frame::ethernet::FRAME_LEN_MIN);
         let len = draft.len();
-        let frames = match offload.segment {
-            Some(Segment { mss, headers, .. }) => {
-                len.saturating_sub(u32::from(headers)).div_ceil(u32::from(mss)).max(1)
-            }
-            None => 1,
-        };
+        let frames = offload.segment.map_or(1, |segment| segment.frames(len));
         self.statistics.packet(draft.head_mut(), frames, len, offload.segment.is_some());
         draft.finish(offload, self.first + self.fetched.len() as u64);
         cx.counters.sent(number, u64::from(frames), u64::from(len));
@@ -376,10 +371,8 @@ fn offload(draft: &mut Draft<'_>, first: &Descriptor, shift: u16) -> Result<Offl
             let len = draft.len();
             let (headers, mss) = (first.headers() + shift, first.mss_or_field());
             let checksum = complete_headers(draft.head_mut(), len, headers).ok_or(Reason::BadOffload)?;
-            if mss == 0 {
-                return Err(Reason::BadOffload);
-            }
-            Ok(Offload { checksum, segment: Some(Segment { kind: SegmentKind::Tcp, mss, headers }) })
+            let segment = Segment::of(SegmentKind::Tcp, mss, headers, len).ok_or(Reason::BadOffload)?;
+            Ok(Offload { checksum, segment: Some(segment) })
         }
         _ => Err(Reason::BadOffload),
     }

@@ -174,6 +174,23 @@ fn an_offload_that_makes_no_sense_is_dropped() {
 }
 
 #[test]
+fn a_packet_that_asks_for_thousands_of_tiny_frames_is_dropped() {
+    for (mss, sent) in [(1, 0), (2, 0), (3, 1667)] {
+        let mut b = Bench::opened();
+        let ip = ipv4(6, &tcp(&payload(5000)));
+        b.put(TX_DATA, &ethernet(0x0800, &ip));
+        context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0x0700_0000 | 5000, 54, mss);
+        b.descriptor(1, TX_DATA, (14 + ip.len()) as u32 | DATA | 0x0400_0000 | CMD, 3 << 8);
+        b.w(TDT, 2);
+        b.fetch();
+        let frames: u32 = b.batch.packets().iter().map(nicety_adapter::Packet::frames).sum();
+        assert_eq!(frames, sent, "{mss}");
+        b.complete();
+        assert_eq!(b.status_of(1), 1, "its descriptors come back");
+    }
+}
+
+#[test]
 fn received_checksums_are_judged_if_the_driver_wants() {
     let mut b = Bench::opened();
     let made = |v6: bool, damage: bool| {

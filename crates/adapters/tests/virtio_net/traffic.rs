@@ -220,9 +220,11 @@ fn a_congestion_signal_cuts_a_packet_for_a_driver_that_did_not_take_ecn() {
 
 #[test]
 fn an_offload_that_makes_no_sense_is_dropped_with_its_reason_and_the_ring_goes_on() {
-    let frame = partial(tcp4(&payload(2000)));
+    let frame = partial(tcp4(&payload(3000)));
     let csum = VIRTIO_NET_HDR_F_NEEDS_CSUM;
     let bad = [
+        // 3000 frames of a byte each.
+        header(csum, VIRTIO_NET_HDR_GSO_TCPV4, [54, 1, 34, 16]),
         header(csum, VIRTIO_NET_HDR_GSO_NONE, [0, 0, 34, 0xffff]),
         header(csum, VIRTIO_NET_HDR_GSO_NONE, [0, 0, 60_000, 16]),
         header(csum, VIRTIO_NET_HDR_GSO_NONE, [0, 0, 2, 2]),

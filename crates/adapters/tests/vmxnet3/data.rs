@@ -134,7 +134,8 @@ fn a_dropped_packet_between_good_ones_comes_back_in_its_place() {
     assert_eq!(guest.sent(0), [0, 1, 2, 3]);
 }
 
-fn tso(frame: Vec<u8>, mss: u32) -> (Guest, Batch) {
+/// A guest that asks for a packet to be cut, and what was taken of it.
+fn asked(frame: Vec<u8>, mss: u32) -> (Guest, Batch) {
     let headers = if frame[12..14] == [8, 0] { 54 } else { 74 };
     let mut guest = Guest::opened(Open::default());
     let frame = prepared_for_tso(frame);
@@ -143,9 +144,26 @@ fn tso(frame: Vec<u8>, mss: u32) -> (Guest, Batch) {
     guest.send(0, &pieces, Offload { om: 3, hlen: headers as u32, msscof: mss, tag: None });
     let mut batch = Batch::new();
     guest.fetch(0, &mut batch);
+    (guest, batch)
+}
+
+fn tso(frame: Vec<u8>, mss: u32) -> (Guest, Batch) {
+    let (guest, batch) = asked(frame, mss);
     assert_eq!(batch.len(), 1);
     assert_eq!(guest.counters.transmitted().frames, u64::from(batch.packets()[0].frames()));
     (guest, batch)
+}
+
+#[test]
+fn a_packet_that_asks_for_thousands_of_tiny_frames_is_dropped() {
+    for mss in [0, 1, 8, 29] {
+        let (mut guest, batch) = asked(tcp4(MAC.0, &pattern(60_000)), mss);
+        assert!(batch.is_empty(), "{mss}");
+        guest.complete(&batch);
+        assert_eq!(guest.counters.transmit_drops[nicety_adapter::Reason::BadOffload as usize], 1);
+        assert!(!guest.sent(0).is_empty(), "its descriptors come back");
+    }
+    assert_eq!(asked(tcp4(MAC.0, &pattern(60_000)), 48).1.len(), 1, "the least that Linux asks for");
 }
 
 #[test]
