@@ -3,7 +3,8 @@
 //!
 //! Each frame, from its destination address on and without a frame check sequence, stands behind its length in four
 //! bytes, big endian (QEMU's `net/net.c`, `net_fill_rstate`, and `net/stream_data.c`). Nothing else passes: no
-//! offloads, so that packets are cut and checksums made before they leave. Frames of less than 60 bytes are padded, as
+//! offloads, so that packets are cut and checksums made before they leave, and joined again when they arrive
+//! (`joining.rs`). Frames of less than 60 bytes are padded, as
 //! on a wire, for those of QEMU's adapters that drop shorter ones.
 //!
 //! A frame that is too short or too long for the switch is dropped and counted, and the stream goes on behind it. A
@@ -11,6 +12,7 @@
 //! that goes takes the half frame with it; an end that listens takes the next one, an end that connects tries again.
 
 mod arriving;
+mod joining;
 mod leaving;
 
 use std::fmt;
@@ -18,12 +20,13 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PACKETS, PortId, Progress, Time, Uplink};
 use nicety_memory::Map;
 use rustix::net::SocketType;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use self::arriving::{Arriving, Next};
+use self::joining::Joining;
 use self::leaving::Leaving;
 use crate::socket::{self, Door, SocketError, watching};
 use crate::watch::{Watch, writable};
@@ -72,6 +75,7 @@ pub struct Stream {
     severed: Option<Severed>,
     watch: Watch,
     arriving: Arriving,
+    joining: Joining,
     /// A batch points into what has arrived.
     lent: bool,
     leaving: Leaving,
@@ -138,6 +142,7 @@ impl Stream {
             severed: None,
             watch: Watch::new().map_err(watching)?,
             arriving: Arriving::new()?,
+            joining: Joining::new(),
             lent: false,
             leaving: Leaving::new()?,
             full: false,
@@ -241,14 +246,12 @@ impl Uplink for Stream {
         self.seek(now);
         batch.start(self.arriving.map(), port, 0);
         let (mut frames, mut drained, mut armed) = (0, false, false);
-        while budget.allows(batch) && frames < budget.packets.max(1) {
+        // A frame that ends a packet may be one of its own.
+        while budget.allows(batch) && frames < budget.packets.max(1) && batch.len() + 2 <= PACKETS {
             match self.arriving.next() {
                 Next::Frame(span) => {
                     frames += 1;
-                    match arriving::draft(span, batch) {
-                        Ok(()) => counters.sent(0, 1, u64::from(span.len())),
-                        Err(reason) => counters.transmit_drop(reason),
-                    }
+                    self.joining.take(self.arriving.map(), span, batch, counters);
                 }
                 Next::Dropped(reason) => {
                     frames += 1;
@@ -260,7 +263,7 @@ impl Uplink for Stream {
                         armed = true;
                         break;
                     };
-                    match self.arriving.read(peer, batch.is_empty()) {
+                    match self.arriving.read(peer, batch.is_empty() && !self.joining.is_open()) {
                         Ok(None) => break,
                         Ok(Some(all)) => drained = all,
                         Err(_) => self.part(Severed::Gone),
@@ -268,6 +271,7 @@ impl Uplink for Stream {
                 }
             }
         }
+        self.joining.close(batch, counters);
         self.lent = !batch.is_empty();
         Progress { more: !armed, armed }
     }

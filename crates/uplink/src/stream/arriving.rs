@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Offload, PACKET_BYTES, Reason};
+use nicety_adapter::{PACKET_BYTES, Reason};
 use nicety_memory::{Map, MapError, Span, copy};
 use rustix::io::Errno;
 use vm_memory::{ReadVolatile, VolatileMemoryError};
@@ -121,12 +121,4 @@ fn errno(error: &VolatileMemoryError) -> Errno {
         VolatileMemoryError::IOError(error) => Errno::from_io_error(error).unwrap_or(Errno::IO),
         _ => Errno::IO,
     }
-}
-
-/// Puts a frame into a batch.
-pub(super) fn draft(span: Span, batch: &mut Batch) -> Result<(), Reason> {
-    let mut draft = batch.draft(0).ok_or(Reason::BufferFull)?;
-    draft.push_span(span).map_err(|_| Reason::TooLong)?;
-    draft.finish(Offload::default(), 0);
-    Ok(())
 }

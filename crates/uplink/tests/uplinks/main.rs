@@ -3,6 +3,7 @@
 mod capture;
 mod common;
 mod faulty;
+mod joining;
 mod paced;
 mod pair;
 mod stream;

@@ -1,0 +1,236 @@
+//! TCP segments that follow each other become one packet on the way in, as the sender had it before it was cut.
+//!
+//! A receiver that takes packets whole (vmxnet3 with LRO, virtio-net, a tap) then has one packet to deal with instead of 45
+//! frames; for one that does not, the packet is cut again, into the frames that came. Linux does the same for its own
+//! stack (GRO, `tcp_gro_receive()` of net/ipv4/tcp_offload.c), and so do the rules here: only segments in sequence, with
+//! nothing but data and an acknowledgement in them, all headers alike but for what counts them, and all of one length but
+//! the last: cut again, they are the same bytes. Nothing waits for what has not arrived.
+//!
+//! Checksums are verified on the way, since a packet has one for all: a segment that is damaged stays as it came.
+
+use nicety_adapter::{Batch, Checksum, Counters, Offload, Reason, Segment, SegmentKind};
+use nicety_frame::checksum::{self, Verdict};
+use nicety_frame::tcp::flag;
+use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
+use nicety_memory::{Map, Span};
+
+/// The longest frame that is looked into: jumbo frames and their tags.
+const FRAME_MOST: usize = 9_216;
+/// All headers at most: two tags, IPv6 or IPv4 with options, TCP with options.
+const HEADERS_MOST: usize = 22 + 60 + 60;
+/// What an IP packet holds at most (RFC 791 section 3.1; RFC 8200 section 3 counts less).
+const IP_MOST: u32 = 65_535;
+/// Frames in one packet at most.
+const FRAMES_MOST: usize = 64;
+
+/// Headers, with what differs between segments of one packet left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Common {
+    bytes: [u8; HEADERS_MOST],
+    len: usize,
+}
+
+/// A frame that may be a part of a packet.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    common: Common,
+    layout: Layout,
+    sequence: u32,
+    /// IPv4's identification, which counts on from segment to segment; 0 of IPv6.
+    identification: u16,
+    payload: u16,
+    push: bool,
+}
+
+/// The packet that grows.
+#[derive(Debug)]
+struct Open {
+    first: Part,
+    frames: usize,
+    spans: [Span; FRAMES_MOST],
+    /// Payload of all its frames.
+    payload: u32,
+    push: bool,
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub(super) struct Joining {
+    open: Option<Open>,
+    scratch: Box<[u8; FRAME_MOST]>,
+}
+
+impl Joining {
+    pub(super) fn new() -> Self {
+        Self { open: None, scratch: Box::new([0; FRAME_MOST]) }
+    }
+
+    /// Whether a packet is under way.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Takes a frame of `map`, into the packet that is under way or, behind that, into the batch. There must be room for
+    /// two packets.
+    pub(super) fn take(&mut self, map: &Map, span: Span, batch: &mut Batch, counters: &mut Counters) {
+        let Some(part) = self.part(map, span) else {
+            self.close(batch, counters);
+            put(&[span], None, batch, counters);
+            return;
+        };
+        if self.open.as_ref().is_some_and(|open| !open.continues_with(&part)) {
+            self.close(batch, counters);
+        }
+        let open = self.open.get_or_insert_with(|| Open::new(part));
+        open.add(&part, span);
+        if part.push || part.payload < open.first.payload || open.frames == FRAMES_MOST {
+            self.close(batch, counters);
+        }
+    }
+
+    /// The packet that is under way is whole.
+    pub(super) fn close(&mut self, batch: &mut Batch, counters: &mut Counters) {
+        if let Some(open) = self.open.take() {
+            let spans = open.spans.get(..open.frames).unwrap_or(&[]);
+            put(spans, Some(&open), batch, counters);
+        }
+    }
+
+    /// What joining needs to know of a frame; `None` if it is to stay alone.
+    fn part(&mut self, map: &Map, span: Span) -> Option<Part> {
+        let frame = self.scratch.get_mut(..span.len() as usize)?;
+        map.read_span(span, frame);
+        Part::of(frame)
+    }
+}
+
+impl Part {
+    fn of(frame: &[u8]) -> Option<Self> {
+        let layout = Layout::parse(frame);
+        let (l3, l4) = (layout.l3?, layout.l4?);
+        if l4.kind != L4Kind::Tcp || l3.fragment != Fragment::Whole {
+            return None;
+        }
+        let headers = usize::from(layout.headers_len);
+        let (ip, tcp) = (usize::from(l3.offset), usize::from(l4.offset));
+        // No padding behind it, and some payload.
+        let payload = frame.len().checked_sub(headers).filter(|payload| *payload > 0)?;
+        if layout.l4_total_len(frame)? != frame.len() - tcp {
+            return None;
+        }
+        let flags = *frame.get(tcp + 13)?;
+        if flags & !flag::PSH != flag::ACK {
+            return None;
+        }
+        let mut bytes = [0; HEADERS_MOST];
+        let head = bytes.get_mut(..headers)?;
+        head.copy_from_slice(frame.get(..headers)?);
+        let mut identification = 0;
+        match l3.kind {
+            L3Kind::V4 => {
+                if !checksum::sum(frame.get(ip..ip + usize::from(l3.len))?).verify() {
+                    return None;
+                }
+                identification = u16::from_be_bytes(frame.get(ip + 4..ip + 6)?.try_into().ok()?);
+                head.get_mut(ip + 2..ip + 6)?.fill(0);
+                head.get_mut(ip + 10..ip + 12)?.fill(0);
+            }
+            L3Kind::V6 if l3.len == 40 => head.get_mut(ip + 4..ip + 6)?.fill(0),
+            L3Kind::V6 => return None,
+        }
+        let sequence = u32::from_be_bytes(frame.get(tcp + 4..tcp + 8)?.try_into().ok()?);
+        head.get_mut(tcp + 4..tcp + 8)?.fill(0);
+        *head.get_mut(tcp + 13)? = flag::ACK;
+        head.get_mut(tcp + 16..tcp + 18)?.fill(0);
+        if checksum::check(frame, &layout) != Verdict::Good {
+            return None;
+        }
+        let common = Common { bytes, len: headers };
+        let (payload, push) = (u16::try_from(payload).ok()?, flags & flag::PSH != 0);
+        Some(Self { common, layout, sequence, identification, payload, push })
+    }
+}
+
+impl Open {
+    fn new(first: Part) -> Self {
+        Self { first, frames: 0, spans: [Span::default(); FRAMES_MOST], payload: 0, push: false }
+    }
+
+    fn continues_with(&self, next: &Part) -> bool {
+        let l2 = u32::from(self.first.layout.l2_len);
+        next.sequence == self.first.sequence.wrapping_add(self.payload)
+            && next.identification == self.next_identification()
+            && next.payload <= self.first.payload
+            && next.common == self.first.common
+            && self.first.common.len as u32 - l2 + self.payload + u32::from(next.payload) <= IP_MOST
+    }
+
+    fn next_identification(&self) -> u16 {
+        let counts = self.first.layout.l3.is_some_and(|l3| l3.kind == L3Kind::V4);
+        self.first.identification.wrapping_add(if counts { self.frames as u16 } else { 0 })
+    }
+
+    fn add(&mut self, part: &Part, span: Span) {
+        if let Some(slot) = self.spans.get_mut(self.frames) {
+            *slot = if self.frames == 0 { span } else { span.piece(u32::from(part.layout.headers_len), span.len()) };
+            self.frames += 1;
+            self.payload += u32::from(part.payload);
+            self.push = part.push;
+        }
+    }
+
+    /// Makes a first segment's headers those of the whole packet, and says how it may be cut.
+    fn complete(&self, head: &mut [u8]) -> Option<Offload> {
+        let layout = &self.first.layout;
+        let (l3, l4) = (layout.l3?, layout.l4?);
+        let (ip, tcp) = (usize::from(l3.offset), usize::from(l4.offset));
+        let transport = u32::from(l4.len) + self.payload;
+        match l3.kind {
+            L3Kind::V4 => {
+                let total = u16::try_from(u32::from(l3.len) + transport).ok()?;
+                head.get_mut(ip + 2..ip + 4)?.copy_from_slice(&total.to_be_bytes());
+                head.get_mut(ip + 10..ip + 12)?.fill(0);
+                let sum = checksum::sum(head.get(ip..ip + usize::from(l3.len))?).checksum();
+                head.get_mut(ip + 10..ip + 12)?.copy_from_slice(&sum.to_be_bytes());
+            }
+            L3Kind::V6 => {
+                let payload = u16::try_from(transport).ok()?;
+                head.get_mut(ip + 4..ip + 6)?.copy_from_slice(&payload.to_be_bytes());
+            }
+        }
+        *head.get_mut(tcp + 13)? |= if self.push { flag::PSH } else { 0 };
+        let partial = checksum::pseudo(head, layout, transport)?.fold();
+        let field = l4.checksum_at();
+        head.get_mut(field..field + 2)?.copy_from_slice(&partial.to_be_bytes());
+        let len = u32::from(layout.headers_len) + self.payload;
+        let segment = Segment::of(SegmentKind::Tcp, self.first.payload, layout.headers_len, len)?;
+        let checksum = Checksum::Partial { start: l4.offset, field: u16::try_from(field).ok()? };
+        Some(Offload { checksum, segment: Some(segment) })
+    }
+}
+
+/// Puts a packet into the batch: frames that were joined, or one as it came.
+fn put(spans: &[Span], open: Option<&Open>, batch: &mut Batch, counters: &mut Counters) {
+    let bytes = spans.iter().map(|span| u64::from(span.len())).sum::<u64>();
+    let frames = spans.len() as u64;
+    let headers = open.map_or(0, |open| u64::from(open.first.layout.headers_len));
+    match draft(spans, open, batch) {
+        Ok(()) => counters.sent(0, frames, bytes + frames.saturating_sub(1) * headers),
+        Err(reason) => spans.iter().for_each(|_| counters.transmit_drop(reason)),
+    }
+}
+
+fn draft(spans: &[Span], open: Option<&Open>, batch: &mut Batch) -> Result<(), Reason> {
+    let headers = open.map_or(0, |open| usize::from(open.first.layout.headers_len));
+    let mut draft = batch.draft(headers).ok_or(Reason::BufferFull)?;
+    for span in spans {
+        draft.push_span(*span).map_err(|_| Reason::TooLong)?;
+    }
+    let offload = match open {
+        Some(open) if spans.len() > 1 => open.complete(draft.head_mut()).ok_or(Reason::BadOffload)?,
+        Some(_) => Offload { checksum: Checksum::Verified, segment: None },
+        None => Offload::default(),
+    };
+    draft.finish(offload, 0);
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! What arrives over a stream is joined so that nobody can tell: whoever takes no large packets gets the same frames.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use crate::common::*;
+use nicety_adapter::{Batch, Counters, PACKET_BYTES, Time, Uplink, Wants};
+use nicety_uplink::Stream;
+
+const WHOLE: Wants = Wants { frame_max: PACKET_BYTES, tcp4: true, tcp6: true, udp: true, partial: true, ..PLAIN };
+
+/// The frames of one TCP packet, cut and checked as on a wire.
+fn cut(data: &[u8]) -> Vec<Vec<u8>> {
+    frames(&Sender::new(&[(partial(data), tso())]).batch, PLAIN)
+}
+
+/// An end into which these frames were sent at once.
+fn sent(frames: &[Vec<u8>]) -> (Stream, UnixStream) {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("joining-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let path = directory.join(NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string());
+    let mut stream = Stream::listen(&path).unwrap();
+    let mut peer = UnixStream::connect(&path).unwrap();
+    fetch(&mut stream, &mut Counters::default(), Time::ZERO);
+    let bytes: Vec<u8> =
+        frames.iter().flat_map(|frame| [&(frame.len() as u32).to_be_bytes()[..], frame].concat()).collect();
+    peer.write_all(&bytes).unwrap();
+    (stream, peer)
+}
+
+/// All batches that arrive, each given to `look`.
+fn each(stream: &mut Stream, counters: &mut Counters, mut look: impl FnMut(&Batch)) {
+    loop {
+        let (batch, progress) = fetch(stream, counters, Time::ZERO);
+        look(&batch);
+        stream.complete(&batch);
+        if progress.armed {
+            return;
+        }
+    }
+}
+
+/// How many packets these frames become; it is verified that they are the same frames for whoever takes none larger.
+fn joined(frames_sent: &[Vec<u8>]) -> usize {
+    let (mut stream, _peer) = sent(frames_sent);
+    let (mut packets, mut got, mut counters) = (0, Vec::new(), Counters::default());
+    each(&mut stream, &mut counters, |batch| {
+        packets += batch.len();
+        got.extend(frames(batch, PLAIN));
+    });
+    assert!(got == frames_sent, "{} frames of {} are the same", got.len(), frames_sent.len());
+    assert_eq!(counters.transmitted().frames, frames_sent.len() as u64);
+    let bytes: usize = frames_sent.iter().map(Vec::len).sum();
+    assert_eq!(counters.transmitted().bytes, bytes as u64);
+    packets
+}
+
+/// Makes the TCP checksum whole again after a change (smoltcp's sum, not ours).
+fn summed(mut frame: Vec<u8>) -> Vec<u8> {
+    use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket};
+    let mut ethernet = EthernetFrame::new_unchecked(&mut frame[..]);
+    let mut ip = Ipv4Packet::new_unchecked(ethernet.payload_mut());
+    ip.fill_checksum();
+    let (source, target): (IpAddress, IpAddress) = (ip.src_addr().into(), ip.dst_addr().into());
+    TcpPacket::new_unchecked(ip.payload_mut()).fill_checksum(&source, &target);
+    frame
+}
+
+#[test]
+fn the_frames_of_a_packet_become_that_packet_again() {
+    let data = payload(60_000);
+    let frames_sent = cut(&data);
+    assert_eq!(frames_sent.len(), 42);
+    let (mut stream, _peer) = sent(&frames_sent);
+    let mut counters = Counters::default();
+    let mut packets = Vec::new();
+    each(&mut stream, &mut counters, |batch| {
+        packets.extend(batch.packets().iter().map(|packet| (packet.frames(), packet.offload)));
+        if !batch.is_empty() {
+            assert!(frames(batch, WHOLE) == [partial(&data)], "byte for byte what the sender had");
+        }
+    });
+    assert_eq!(packets, [(42, tso())]);
+    assert_eq!(joined(&frames_sent), 1);
+}
+
+#[test]
+fn what_does_not_follow_stays_apart_and_as_it_came() {
+    let frames_sent = cut(&payload(1448 * 4));
+    let with = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut frames = frames_sent.clone();
+        change(&mut frames[1]);
+        frames[1] = summed(std::mem::take(&mut frames[1]));
+        joined(&frames)
+    };
+    assert_eq!(joined(&frames_sent), 1);
+    let fields: [(&str, usize, u8); 10] = [
+        ("the type of service", 15, 4),
+        ("the identification", 19, 1),
+        ("the fragment's place", 21, 1),
+        ("the time to live", 22, 1),
+        ("another address", 29, 1),
+        ("another port", 35, 1),
+        ("a gap in the sequence", 40, 1),
+        ("another acknowledgement", 45, 1),
+        ("another window", 49, 1),
+        ("another station", 5, 1),
+    ];
+    for (what, at, bit) in fields {
+        assert!((2..=4).contains(&with(&|frame| frame[at] ^= bit)), "{what}");
+    }
+    for flag in [0x01, 0x02, 0x04, 0x20, 0x40, 0x80] {
+        assert_eq!(with(&|frame| frame[47] |= flag), 3, "flag {flag:#x}");
+    }
+    // PSH ends a packet: the next frame begins one.
+    assert_eq!(with(&|frame| frame[47] |= 8), 2);
+}
+
+#[test]
+fn damage_is_handed_on_as_it_came() {
+    let frames_sent = cut(&payload(1448 * 4));
+    for at in [24, 50, 60, 1500] {
+        let mut frames = frames_sent.clone();
+        frames[2][at] ^= 0x10;
+        assert_eq!(joined(&frames), 3, "byte {at}");
+    }
+}
+
+#[test]
+fn short_padded_odd_and_foreign_frames_stay_alone() {
+    let mut padded = tcp(b"x");
+    padded.resize(60, 0);
+    let one = |frame: &[u8]| joined(&[frame.to_vec(), frame.to_vec()]);
+    assert_eq!(one(&padded), 2);
+    assert_eq!(one(&tcp(b"")), 2, "an acknowledgement");
+    assert_eq!(one(&payload(1514)), 2);
+    assert_eq!(one(&payload(15)), 2);
+    assert_eq!(one(&tcp(&payload(1400))), 2, "sent twice");
+    assert_eq!(one(&udp(&payload(1000), [2, 0, 0, 0, 0, 2], smoltcp::wire::Ipv4Address::new(10, 9, 8, 1), 9)), 2);
+}
+
+#[test]
+fn any_mixture_of_frames_arrives_as_it_was_sent() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as usize % below
+    };
+    let mut packets = 0;
+    for _ in 0..60 {
+        let mut frames_sent = Vec::new();
+        while frames_sent.len() < 40 {
+            let mut frames = cut(&payload(1 + random(20_000)));
+            for frame in &mut frames {
+                match random(24) {
+                    0 => {
+                        let at = random(frame.len());
+                        frame[at] ^= 1 << random(8);
+                    }
+                    1 => {
+                        let at = random(54);
+                        frame[at] ^= 1 << random(8);
+                        let ip = smoltcp::wire::Ipv4Packet::new_checked(&frame[14..]);
+                        if ip.is_ok_and(|ip| smoltcp::wire::TcpPacket::new_checked(ip.payload()).is_ok()) {
+                            *frame = summed(std::mem::take(frame));
+                        }
+                    }
+                    2 => frame.truncate(14 + random(80)),
+                    _ => {}
+                }
+            }
+            if random(4) == 0 {
+                let (one, other) = (random(frames.len()), random(frames.len()));
+                frames.swap(one, other);
+            }
+            frames_sent.extend(frames);
+        }
+        packets += joined(&frames_sent);
+    }
+    assert!((60..1200).contains(&packets), "{packets} packets of more than 2400 frames: most were joined");
+}
