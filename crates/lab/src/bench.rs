@@ -112,6 +112,8 @@ pub struct Usage {
     /// CPU time in seconds, of those whom the bench's notes name: the daemon alone for embedded guests, whose own work is
     /// not an adapter's; server and guests together for real ones, since QEMU serves from within the guest's process.
     pub cpu_seconds: Option<f64>,
+    /// The part of it that was the guests' own work, where that is told apart.
+    pub guest_cpu_seconds: Option<f64>,
 }
 
 /// Why a run measured nothing.

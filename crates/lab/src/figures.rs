@@ -152,6 +152,10 @@ fn cost(test: Test, runs: &[&Taken]) -> Option<f64> {
             let seconds = runs.iter().try_fold(0.0, |sum, taken| Some(sum + taken.usage.cpu_seconds?))?;
             (seconds, runs.iter().map(|taken| taken.gigabits).sum())
         }
+        Test::GuestCpuPerGigabit => {
+            let seconds = runs.iter().try_fold(0.0, |sum, taken| Some(sum + taken.usage.guest_cpu_seconds?))?;
+            (seconds, runs.iter().map(|taken| taken.gigabits).sum())
+        }
         _ => return None,
     };
     Some(above / below).filter(|cost| cost.is_finite())

@@ -109,7 +109,7 @@ fn verb(test: Test) -> &'static str {
         Test::GuestToGuest => "moved",
         Test::RequestResponse => "answered",
         Test::RrP50 | Test::RrP99 => "took",
-        Test::CpuPerGigabit => "used",
+        Test::CpuPerGigabit | Test::GuestCpuPerGigabit => "used",
         Test::ReadsPerFrame | Test::WritesPerFrame | Test::InterruptsPerFrame => "needed",
     }
 }
@@ -120,7 +120,7 @@ fn times(test: Test, ratio: &Estimate, other: &str) -> String {
         Test::BulkTransmit | Test::BulkReceive | Test::GuestToGuest => format!("{ratio} × as much as {other}"),
         Test::RequestResponse => format!("{ratio} × as many requests as {other}"),
         Test::RrP50 | Test::RrP99 => format!("{ratio} × as long as {other}"),
-        Test::CpuPerGigabit => format!("{ratio} × the CPU time of {other}"),
+        Test::CpuPerGigabit | Test::GuestCpuPerGigabit => format!("{ratio} × the CPU time of {other}"),
         Test::ReadsPerFrame | Test::WritesPerFrame | Test::InterruptsPerFrame => format!("{ratio} × those of {other}"),
     }
 }

@@ -34,6 +34,8 @@ pub enum Test {
     /// CPU time of server and guests for a gigabit of payload, over the bulk runs with the outside peer; where there is none, over
     /// those between guests.
     CpuPerGigabit,
+    /// The part of that time which was the guests' own work, where it is told apart.
+    GuestCpuPerGigabit,
     /// Register reads for a frame on the wire, over the same runs.
     ReadsPerFrame,
     /// Register writes for a frame on the wire, over the same runs.
@@ -54,7 +56,7 @@ pub enum Direction {
 
 impl Test {
     /// All tests, in the order of tables and charts.
-    pub const ALL: [Test; 10] = [
+    pub const ALL: [Test; 11] = [
         Test::BulkTransmit,
         Test::BulkReceive,
         Test::GuestToGuest,
@@ -62,6 +64,7 @@ impl Test {
         Test::RrP50,
         Test::RrP99,
         Test::CpuPerGigabit,
+        Test::GuestCpuPerGigabit,
         Test::ReadsPerFrame,
         Test::WritesPerFrame,
         Test::InterruptsPerFrame,
@@ -77,6 +80,7 @@ impl Test {
             Test::RrP50 => "Latency, median",
             Test::RrP99 => "Latency, 99th percentile",
             Test::CpuPerGigabit => "CPU per gigabit",
+            Test::GuestCpuPerGigabit => "CPU per gigabit, guests' own",
             Test::ReadsPerFrame => "Register reads",
             Test::WritesPerFrame => "Register writes",
             Test::InterruptsPerFrame => "Interrupts",
@@ -88,6 +92,7 @@ impl Test {
         match self {
             Test::RrP50 => "Latency p50",
             Test::RrP99 => "Latency p99",
+            Test::GuestCpuPerGigabit => "Guests' own part",
             other => other.title(),
         }
     }
@@ -98,7 +103,7 @@ impl Test {
             Test::BulkTransmit | Test::BulkReceive | Test::GuestToGuest => "Mbit/s",
             Test::RequestResponse => "per second",
             Test::RrP50 | Test::RrP99 => "µs",
-            Test::CpuPerGigabit => "CPU-s/Gbit",
+            Test::CpuPerGigabit | Test::GuestCpuPerGigabit => "CPU-s/Gbit",
             Test::ReadsPerFrame | Test::WritesPerFrame | Test::InterruptsPerFrame => "per frame",
         }
     }

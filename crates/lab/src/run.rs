@@ -8,9 +8,9 @@ use thiserror::Error;
 use crate::bench::{Bench, BenchError};
 use crate::figures::{self, Taken};
 use crate::host::{CpuTimes, Host};
-use crate::method::{Contestant, Item, Load, Plan};
+use crate::method::{Contestant, Guests, Item, Load, Plan};
 use crate::progress::Progress;
-use crate::results::{Method, Results, Row, Run};
+use crate::results::{Method, Results, Row, Run, Test};
 
 /// After so many failures in a row, a contestant's load is not tried again.
 const FAILURES_IN_A_ROW: u32 = 2;
@@ -89,6 +89,10 @@ pub fn run(
         if plan.contestants.iter().any(|there| there.adapter == contestant.adapter) {
             rows.extend(figures::absent_rows(&contestant, &plan.loads, &why));
         }
+    }
+    if bench.guests() == Guests::Embedded {
+        // Their own work is in no figure.
+        rows.retain(|row| row.test != Test::GuestCpuPerGigabit);
     }
     Ok(Results::new(host, method, walk.runs, rows))
 }

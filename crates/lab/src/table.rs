@@ -19,7 +19,13 @@ const GAP: &str = "  ";
 const BLOCKS: [&[Test]; 3] = [
     &[Test::BulkTransmit, Test::BulkReceive, Test::GuestToGuest],
     &[Test::RequestResponse, Test::RrP50, Test::RrP99],
-    &[Test::CpuPerGigabit, Test::ReadsPerFrame, Test::WritesPerFrame, Test::InterruptsPerFrame],
+    &[
+        Test::CpuPerGigabit,
+        Test::GuestCpuPerGigabit,
+        Test::ReadsPerFrame,
+        Test::WritesPerFrame,
+        Test::InterruptsPerFrame,
+    ],
 ];
 
 /// A column: two lines of head, and a cell per line of the table.

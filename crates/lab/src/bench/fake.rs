@@ -122,6 +122,7 @@ impl Bench for FakeBench {
             register_writes: counted(2_000),
             interrupts: counted(500),
             cpu_seconds: Some(0.25),
+            guest_cpu_seconds: Some(0.125),
         };
         Ok(Measured { outcome, usage })
     }

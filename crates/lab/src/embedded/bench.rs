@@ -129,6 +129,7 @@ fn measure(rig: &mut Rig, load: Load, duration: Duration, cancel: &AtomicBool) -
         register_writes: Some(after.writes - before.writes),
         interrupts: Some(after.interrupts - before.interrupts),
         cpu_seconds: cpu_after.zip(cpu_before).map(|(after, before)| after - before),
+        guest_cpu_seconds: None,
     };
     Ok(Measured { outcome, usage })
 }

@@ -256,10 +256,11 @@ impl Running {
             Load::GuestToGuest => (Test::Stream, 2),
             Load::RequestResponse => (Test::RequestResponse, 2),
         };
-        let (cpu, counts) = (self.cpu_time(), self.counts());
+        let (cpu, own, counts) = (self.cpu_time(), self.pair.own_cpu_time(), self.counts());
         let peer = address(self.contestant.server, last);
         let measured = netperf::run(&mut self.pair.left, &peer, test, seconds, cancel)?;
         let cpu_seconds = self.cpu_time().saturating_sub(cpu).as_secs_f64();
+        let own_seconds = self.pair.own_cpu_time().saturating_sub(own).as_secs_f64();
         let counts = self.counts().zip(counts).map(|(now, before)| now.since(before));
         let elapsed = Duration::from_secs_f64(measured.seconds);
         let outcome = match measured.latency_us {
@@ -276,6 +277,7 @@ impl Running {
             register_writes: counts.map(|counts| counts.writes),
             interrupts: counts.map(|counts| counts.interrupts),
             cpu_seconds: Some(cpu_seconds),
+            guest_cpu_seconds: Some(own_seconds),
         };
         Ok(Measured { outcome, usage })
     }

@@ -19,7 +19,7 @@ use super::{
     console::{self, Console},
     control::{self, Line},
     error::Error,
-    processor::group_time,
+    processor::{group_time, virtual_processors_time},
     root::Root,
     spawn::spawn,
 };
@@ -322,6 +322,12 @@ impl Guest {
     pub fn cpu_time(&self) -> Duration {
         let companion = self.companion.as_ref().map_or(Duration::ZERO, |companion| group_time(companion.0.id()));
         group_time(self.child.id()) + companion
+    }
+
+    /// The part of it that is the guest's own work and not its adapter's: what a QEMU's virtual processors have used (accesses to
+    /// registers that its own models serve are in it), or a user-mode kernel without its companion.
+    pub fn own_cpu_time(&self) -> Duration {
+        virtual_processors_time(self.child.id()).unwrap_or_else(|| group_time(self.child.id()))
     }
 
     /// Its first process's id, and that of its process group.

@@ -152,6 +152,11 @@ impl Pair {
     pub fn cpu_time(&self) -> Duration {
         self.left.cpu_time() + self.right.cpu_time()
     }
+
+    /// The part of it that is the guests' own work: see [`Guest::own_cpu_time`].
+    pub fn own_cpu_time(&self) -> Duration {
+        self.left.own_cpu_time() + self.right.own_cpu_time()
+    }
 }
 
 /// `3 packets transmitted, 3 received, ...` and `rtt min/avg/max/mdev = 0.1/0.2/0.3/0.0 ms`, as iputils writes them.

@@ -2,9 +2,11 @@
 
 use std::{fs, time::Duration};
 
-/// What is read of a process's line.
+/// What is read of a process's or thread's line.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
+    /// The first fifteen bytes of it (proc_pid_comm(5)).
+    name: String,
     /// Neither a zombie nor dead.
     runs: bool,
     group: u32,
@@ -15,9 +17,11 @@ struct Stat {
 
 /// Fields 3 (state), 5 (group), 14 and 15 (own), 16 and 17 (waited for); the second one is a name in brackets that may hold anything.
 fn parse(line: &str) -> Option<Stat> {
-    let fields: Vec<&str> = line.rsplit_once(") ")?.1.split(' ').collect();
+    let (before, after) = line.rsplit_once(") ")?;
+    let fields: Vec<&str> = after.split(' ').collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(Stat {
+        name: before.split_once('(')?.1.to_owned(),
         runs: !matches!(*fields.first()?, "Z" | "X"),
         group: fields.get(2)?.parse().ok()?,
         own_ticks: ticks(11)?.saturating_add(ticks(12)?),
@@ -57,14 +61,30 @@ pub(super) fn group_time(group: u32) -> Duration {
     duration(ticks.fold(0, u64::saturating_add))
 }
 
+/// The processor time of the threads by which the QEMUs of a process group run their virtual processors, which they name
+/// `CPU 0/TCG` or `CPU 0/KVM`; none if there is no such thread.
+pub(super) fn virtual_processors_time(group: u32) -> Option<Duration> {
+    let threads = processes_of_group(group).into_iter().flat_map(|process| {
+        let entries = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+        entries.filter_map(move |entry| stat(&format!("{process}/task/{}", entry.file_name().to_str()?)))
+    });
+    let ticks = threads.filter(|stat| stat.name.starts_with("CPU ")).map(|stat| stat.own_ticks);
+    ticks.reduce(u64::saturating_add).map(duration)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
     fn a_process_whose_name_looks_like_fields_is_read_all_the_same() {
         let line = "77 (a) S 1 (b) S 5 42 42 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 900 1 2\n";
-        assert_eq!(parse(line), Some(Stat { runs: true, group: 42, own_ticks: 120, waited_ticks: 4 }));
+        assert_eq!(
+            parse(line),
+            Some(Stat { name: "a) S 1 (b".into(), runs: true, group: 42, own_ticks: 120, waited_ticks: 4 })
+        );
         assert_eq!(parse(""), None);
         assert_eq!(parse("77 (a) S 1"), None);
     }
@@ -76,5 +96,23 @@ mod tests {
         let before = process_time(own);
         assert!(group_time(line.group) >= before);
         assert!(processes_of_group(line.group).contains(&own));
+    }
+
+    #[test]
+    fn threads_named_as_virtual_processors_are_told_from_others() {
+        let group = stat(&std::process::id().to_string()).expect("we run").group;
+        let seen_by = |name: &str| {
+            let burn = move || {
+                let begin = Instant::now();
+                // Its name is there from its first instruction, its time once it has used a hundredth of a second.
+                while virtual_processors_time(group).is_some_and(|time| time.is_zero())
+                    && begin.elapsed().as_secs() < 20
+                {}
+                virtual_processors_time(group)
+            };
+            std::thread::Builder::new().name(name.into()).spawn(burn).expect("a thread").join().expect("it ends")
+        };
+        assert!(seen_by("CPU 0/TCG").is_some_and(|time| !time.is_zero()));
+        assert_eq!(seen_by("worker0"), None);
     }
 }
