@@ -7,6 +7,9 @@ use rustix::process::Signal;
 
 use crate::scratch::{Ended, HOST, Scratch, Served};
 
+/// What programs may rely on.
+const OPERATING: &str = include_str!("../../../../docs/operating.md");
+
 #[test]
 fn ports_without_a_daemon_says_how_to_start_one_and_ends_with_3() {
     let scratch = Scratch::with(HOST);
@@ -37,6 +40,9 @@ fn a_daemon_serves_shows_its_ports_and_ends_cleanly_by_a_signal() {
         let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
         assert_eq!(json["ports"][0]["name"], "vm2");
         assert_eq!(json["ports"][0]["condition"], "waiting");
+        for key in json["ports"][0].as_object().unwrap().keys().chain(json.as_object().unwrap().keys()) {
+            assert!(OPERATING.contains(&format!("`{key}`")) || OPERATING.contains(&format!("\"{key}\"")), "{key}");
+        }
         assert_eq!(scratch.run(&["ports", "vm3"]).code, Some(2));
         assert!(scratch.run(&["attach", "vm1"]).err.contains("note: the daemon runs; vm1 waits for a VM"));
         assert_eq!(served.end(signal), Some(0));
