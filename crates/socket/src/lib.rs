@@ -34,7 +34,7 @@ pub enum ListenError {
     #[error("{0} exists and is not a socket: remove it or choose another path")]
     NotASocket(PathBuf),
     /// Another process serves it.
-    #[error("{0} is served by another process: stop it or choose another path")]
+    #[error("{0} is served by another process or another port: stop it or choose another path")]
     InUse(PathBuf),
     /// A socket of another user that nobody serves.
     #[error("{path} is a socket of user {uid} that nobody serves: remove it")]

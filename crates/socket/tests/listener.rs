@@ -35,7 +35,9 @@ fn a_path_that_somebody_serves_is_left_to_him() {
     let first = Listener::bind(place.socket()).unwrap();
     let error = Listener::bind(place.socket()).unwrap_err();
     assert!(matches!(error, ListenError::InUse(_)));
-    assert!(error.to_string().ends_with("is served by another process: stop it or choose another path"));
+    assert!(
+        error.to_string().ends_with("is served by another process or another port: stop it or choose another path")
+    );
     assert!(place.socket().exists());
     drop(first);
 }
