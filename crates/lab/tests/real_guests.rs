@@ -9,7 +9,7 @@ use std::{
 };
 
 use nicety_lab::real::{
-    Accel, Error, Guest, GuestConfig, Kernel, Root,
+    Accel, Error, Guest, GuestConfig, Kernel, Machine, Root,
     pair::{self, RIGHT},
 };
 
@@ -87,29 +87,37 @@ fn a_dropped_guest_leaves_no_process() {
     assert!(!std::fs::exists(&process).unwrap_or(true));
 }
 
-/// Every family of adapters that QEMU has too: the driver probes it, and names itself.
+/// Every family of adapters that QEMU has too, all in one guest: the driver probes it, has carrier, and names itself.
 #[test]
 fn each_of_qemus_own_adapters_gets_its_driver_in_both_kernels() {
     let root = root();
+    let models = [
+        ("e1000", "e1000"),
+        ("e1000e", "e1000e"),
+        ("igb", "igb"),
+        ("vmxnet3", "vmxnet3"),
+        ("virtio-net-pci", "virtio_net"),
+        ("rtl8139", "8139cp"),
+        ("pcnet", "pcnet32"),
+        ("ne2k_pci", "ne2k-pci"),
+    ];
     for kernel in Kernel::ALL {
-        for (model, driver) in [
-            ("e1000", "e1000"),
-            ("e1000e", "e1000e"),
-            ("igb", "igb"),
-            ("vmxnet3", "vmxnet3"),
-            ("virtio-net-pci", "virtio_net"),
-            ("rtl8139", "8139cp"),
-            ("pcnet", "pcnet32"),
-            ("ne2k_pci", "ne2k-pci"),
-        ] {
-            let config = GuestConfig { addresses: vec!["eth0:10.0.2.15/24".into()], ..translated(kernel) }
-                .adapter(model, "user");
-            let mut guest = Guest::boot(&root, config).unwrap_or_else(|error| panic!("{model}: {error}"));
-            let text = guest.succeed("readlink /sys/class/net/eth0/device/driver", SOON);
-            let text = text.unwrap_or_else(|error| panic!("{model}: {error}"));
-            assert_eq!(text.trim().rsplit('/').next(), Some(driver), "{model} with kernel {kernel}");
+        let config = (0..).zip(models).fold(translated(kernel), |config, (number, (model, _))| {
+            let config = config.adapter(&format!("{model},mac={}", mac(number)), "user");
+            config.address(&format!("eth{number}"), &format!("10.0.{number}.15/24"))
+        });
+        let mut guest = Guest::boot(&root, config).unwrap_or_else(|error| panic!("{error}"));
+        let list = "for eth in /sys/class/net/eth*; do echo $(cat $eth/address) $(basename $(readlink $eth/device/driver)); done";
+        let text = guest.succeed(list, SOON).unwrap_or_else(|error| panic!("{error}"));
+        for (number, (model, driver)) in (0..).zip(models) {
+            let line = format!("{} {driver}", mac(number));
+            assert!(text.lines().any(|has| has == line), "{model} with kernel {kernel}: {text}");
         }
     }
+}
+
+fn mac(number: u8) -> String {
+    format!("52:54:00:00:01:{number:02x}")
 }
 
 #[test]

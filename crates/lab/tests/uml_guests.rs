@@ -85,7 +85,13 @@ fn a_dropped_guest_leaves_no_process_and_no_file() {
     assert!(processes_of_group(leader).len() > 2, "its programs are in its group: {:?}", processes_of_group(leader));
     drop(guest);
     wait_gone(leader);
-    assert_eq!(files(), before);
+    let end = Instant::now() + SOON;
+    let left = || files().into_iter().filter(|path| !before.contains(path)).collect::<Vec<_>>();
+    // A guest of another test has its memory's file by name for a moment.
+    while !left().is_empty() {
+        assert!(Instant::now() < end, "{:?} are left", left());
+        std::thread::yield_now();
+    }
 }
 
 /// What guests might leave where their memory and their notes are.

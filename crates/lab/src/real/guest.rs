@@ -247,23 +247,34 @@ impl Guest {
         self.run_unless(command, limit, &AtomicBool::new(false))
     }
 
+    /// Has the guest begin a command line, and does not wait for it: one that ends the guest, of which no answer is to be expected.
+    /// Nothing is killed if it does not.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] if the guest has ended, [`Error::Command`] if it is too long.
+    pub fn order(&mut self, command: &str, limit: Duration) -> Result<(), Error> {
+        self.commands += 1;
+        let said = "the command is too long for the control line".to_owned();
+        let request = control::request(&self.id(), limit, command);
+        let request = request.ok_or_else(|| Error::Command { command: command.into(), code: -1, said })?;
+        let sent = self.control.write_all(request.as_bytes()).and_then(|()| self.control.flush());
+        sent.map_err(|_| self.gone(command))
+    }
+
+    /// That of the last command.
+    fn id(&self) -> String {
+        format!("{:x}-{}", self.child.id(), self.commands)
+    }
+
     /// Like [`Guest::run`], until `stop` becomes true: the command goes on in the guest then.
     ///
     /// # Errors
     /// Those of [`Guest::run`], and [`Error::Stopped`].
     pub fn run_unless(&mut self, command: &str, limit: Duration, stop: &AtomicBool) -> Result<Output, Error> {
-        self.commands += 1;
-        let id = format!("{:x}-{}", self.child.id(), self.commands);
-        let request = control::request(&id, limit, command).ok_or_else(|| Error::Command {
-            command: command.into(),
-            code: -1,
-            said: "the command is too long for the control line".into(),
-        })?;
         let begin = Instant::now();
         let end = begin + limit + GRACE;
-        if self.control.write_all(request.as_bytes()).and_then(|()| self.control.flush()).is_err() {
-            return Err(self.gone(command));
-        }
+        self.order(command, limit)?;
+        let id = self.id();
         let late = |guest: &Guest| Error::Late { command: command.into(), limit, console: guest.console.tail() };
         let (mut text, mut begun) = (String::new(), false);
         loop {

@@ -35,6 +35,10 @@ const HOST: &str = "10.9.4.254";
 const GUEST: &str = "10.9.4.1/24";
 const PORT: &str = "vm1";
 const MAC: &str = "52:54:00:4e:04:01";
+/// Without a word to its programs.
+const POWER_OFF: &str = "poweroff -f";
+/// The kernel's last words (kernel/reboot.c, kernel_power_off).
+const POWERED_OFF: &str = "reboot: Power down";
 /// Echoes whatever comes (RFC 862).
 const ECHO: &str = "7";
 
@@ -113,13 +117,13 @@ impl Endurance {
         thread::sleep(Duration::from_millis(u64::from(self.lives * 37 % 300)));
         let begin = Instant::now();
         match end {
-            End::PowerOff => power_off(guest)?,
+            End::PowerOff => guest.order(POWER_OFF, PATIENCE)?,
             End::GuestKilled => kill(guest.process())?,
             End::DaemonKilled => {
                 self.served.kill(&mut self.namespace)?;
                 // It sees a dead adapter, and goes on without it.
                 guest.succeed(&format!("killall ping nc; ! ping -q -c 1 -W 1 {HOST} >/dev/null"), PATIENCE)?;
-                power_off(guest)?;
+                guest.order(POWER_OFF, PATIENCE)?;
             }
         }
         // Nothing is killed here that should have ended by itself.
@@ -128,6 +132,8 @@ impl Endurance {
             let left = processes_of_group(leader);
             (!left.is_empty()).then(|| format!("its processes {left:?} go on"))
         });
+        let off = || end == End::GuestKilled || guest.console().contains(POWERED_OFF);
+        let gone = gone.and_then(|()| wait(|| (!off()).then(|| "it ended without powering off".to_owned())));
         let console = guest.console();
         gone.map_err(|left| self.failed(end, &format!("{left}; its console ended with\n{console}")))?;
         self.guest = None;
@@ -168,11 +174,6 @@ impl Endurance {
     fn failed(&self, end: End, said: &str) -> Error {
         Error::Run { doing: format!("life {} ({end:?})", self.lives), said: said.to_owned() }
     }
-}
-
-/// Without waiting for its end; the guest says nothing more.
-fn power_off(guest: &mut Guest) -> Result<(), Error> {
-    guest.succeed("(sleep 0.1; poweroff -f) >/dev/null 2>&1 &", PATIENCE).map(drop)
 }
 
 /// The kernel alone: its programs must end by themselves.
