@@ -109,15 +109,20 @@ pub fn goes_and_returns((stage, mut left, mut right): (Stage, Guest, Guest), (go
         ping(&mut left, "", &address(2));
     }
     for _ in 0..2 {
-        // Frames keep coming while the driver goes: into rings that nobody has any more.
-        sh(&mut right, &format!("(netperf -4 -H {} -t UDP_STREAM -l 6 -- -m 1400 -R 1 >/dev/null 2>&1 &)", address(1)));
-        sh(&mut right, &format!("(ping -f -w 6 {} >/dev/null 2>&1 &)", address(1)));
-        let again = format!(
-            "sleep 1; {go} && sleep 1 && {come} && until [ -e /sys/class/net/eth0 ]; do \
-             usleep 20000; done; ip addr add {}/24 dev eth0 && ip link set eth0 up && {carrier}",
-            address(1)
+        sh(
+            &mut right,
+            &format!("(netperf -4 -H {} -t UDP_STREAM -l 60 -- -m 1400 -R 1 >/dev/null 2>&1 &)", address(1)),
         );
-        sh(&mut left, &again);
+        sh(&mut right, &format!("(ping -f -w 60 {} >/dev/null 2>&1 &)", address(1)));
+        stage.wait_more("frames for the driver", 200, || stage.received("vm1"));
+        sh(&mut left, go);
+        // Frames keep coming: into rings that nobody has any more.
+        stage.wait_more("frames for nobody", 20, || stage.dropped("vm1"));
+        let up = format!("ip addr add {}/24 dev eth0 && ip link set eth0 up && {carrier}", address(1));
+        sh(&mut left, &format!("{come} && until [ -e /sys/class/net/eth0 ]; do usleep 20000; done; {up}"));
+        stage.wait_more("frames for the new driver", 50, || stage.received("vm1"));
+        // A ping may be lost in a flood.
+        sh(&mut right, "killall netperf ping || true");
         ping(&mut left, "", &address(2));
     }
     send(&mut left, &mut right, &address(2), 4);

@@ -15,6 +15,8 @@ use nicety_lab::real::{
 pub const SOON: Duration = Duration::from_secs(30);
 /// A command that moves megabytes.
 pub const LATER: Duration = Duration::from_secs(90);
+/// How often counters are looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The host's interface in the tests' network, and its address there.
 pub const TAP: &str = "n0";
 /// See [`TAP`].
@@ -103,6 +105,28 @@ impl Stage {
         let answer: serde_json::Value = well(serde_json::from_str(&answer));
         let ports = answer["ports"].as_array().cloned().unwrap_or_default();
         ports.into_iter().find(|port| port["name"] == name).unwrap_or_else(|| panic!("no port {name} in {answer}"))
+    }
+
+    /// The frames that a port's guest was given.
+    pub fn received(&self, name: &str) -> u64 {
+        let report = self.report(name);
+        let queues = report["receive"].as_array().into_iter().flatten();
+        queues.filter_map(|queue| queue["frames"].as_u64()).sum()
+    }
+
+    /// The frames that came for a port's guest and went nowhere, whatever the reason.
+    pub fn dropped(&self, name: &str) -> u64 {
+        let report = self.report(name);
+        report["receive_drops"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
+    }
+
+    /// Waits until so many more have been counted.
+    pub fn wait_more(&self, what: &str, more: u64, count: impl Fn() -> u64) {
+        let (before, end) = (count(), Instant::now() + SOON);
+        while count() < before + more {
+            assert!(Instant::now() < end, "there are no {what}: {} after {before}", count());
+            std::thread::sleep(LOOK_AGAIN);
+        }
     }
 
     /// Waits until the daemon has logged a text.

@@ -15,8 +15,8 @@ use crate::{
 
 /// The driver's functions are built in: it is taken from its device, and given to it again.
 const GO: &str = "device=$(readlink -f /sys/class/net/eth0/device); driver=$(readlink -f $device/driver); \
-                  echo ${device##*/} >$driver/unbind";
-const COME: &str = "echo ${device##*/} >$driver/bind";
+                  echo \"${device##*/} $driver\" >/tmp/device; echo ${device##*/} >$driver/unbind";
+const COME: &str = "read device driver </tmp/device; echo $device >$driver/bind";
 
 fn both(adapter: &str) -> (Stage, Guest, Guest) {
     both_on(adapter, 1)
