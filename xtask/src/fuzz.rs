@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{cargo, tally::Tally};
+use crate::{cargo, lock, tally::Tally};
 
 /// What SanitizerCoverage and AddressSanitizer take (rustc's unstable book; libFuzzer's documentation). Unstable flags
 /// on a stable compiler need RUSTC_BOOTSTRAP, here and nowhere else.
@@ -107,10 +107,6 @@ fn all(targets: &[String], time: Duration) -> Tally {
         (0..IN_PARALLEL).for_each(|_| drop(scope.spawn(worker)));
     });
     sum.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Builds what is asked for; each target with its program.

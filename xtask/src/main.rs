@@ -3,11 +3,16 @@
 //! This program builds without any of the project's crates, so that it can say that one of them does not build.
 #![forbid(unsafe_code)]
 
-use std::{env, process::Command, process::ExitCode};
+use std::{
+    env,
+    process::{Command, ExitCode},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use clap::{Parser, Subcommand};
 
 mod fuzz;
+mod guests;
 mod steps;
 mod tally;
 
@@ -69,6 +74,10 @@ fn main() -> anyhow::Result<ExitCode> {
 /// The cargo that runs us.
 fn cargo() -> Command {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ const STEPS: &[Step] = &[
     Step { name: "doc", what: "the documentation builds without warnings", run: doc },
     Step { name: "deny", what: "licences, bans and sources of what we depend on", run: deny },
     Step { name: "fuzz", what: "a minute of the fuzz targets and of the hostile guest", run: crate::fuzz::smoke },
-    Step { name: "guests", what: "unmodified kernels, in user mode and in QEMU", run: guests },
+    Step { name: "guests", what: "unmodified kernels, in user mode and in QEMU", run: crate::guests::run },
 ];
 
 /// The names of the steps, for the command line.
@@ -89,19 +89,6 @@ fn tests() -> Tally {
 fn doc() -> Tally {
     let mut command = cargo();
     one("doc", command.args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
-}
-
-/// One test at a time, for translated guests take a core each; what they measured is shown.
-fn guests() -> Tally {
-    let mut tally = Tally::default();
-    let tests =
-        [("nicety-lab", "uml_guests"), ("nicety", "try"), ("nicety-lab", "real_guests"), ("nicety", "real_adapters")];
-    for (package, test) in tests {
-        let mut command = cargo();
-        command.args(["test", "--package", package, "--test", test, "--", "--test-threads", "1", "--show-output"]);
-        tally += harness(test, &mut command);
-    }
-    tally
 }
 
 /// cargo-deny, installed into the cache if the machine has none (minutes, once).

@@ -1,0 +1,185 @@
+//! The tests with real guests: each one a process of its own, as many at a time as there are processors.
+//!
+//! Side by side, because a guest mostly waits while it boots, and its host while it sends; in processes of their own, because
+//! some of them prove that nothing is left in theirs. What a test measured is shown with its result.
+
+use std::{
+    collections::VecDeque,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+    sync::Mutex,
+    thread,
+    time::Instant,
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{cargo, lock, tally::Tally};
+
+/// The programs with such tests. The one whose tests take longest is the first, so that no long one is left for the end.
+const PROGRAMS: [&str; 4] = ["real_adapters", "real_guests", "try", "uml_guests"];
+/// A test has two guests of 256 MiB, and the host has other uses for its memory.
+const AT_MOST: usize = 4;
+
+/// Builds and runs them all.
+pub fn run() -> Tally {
+    match build().and_then(|programs| tests(&programs)) {
+        Ok(tests) => all(tests),
+        Err(error) => {
+            println!("guests: {error:#}");
+            Tally::of_one("guests: the tests do not build", false)
+        }
+    }
+}
+
+/// A program of tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Program {
+    name: String,
+    path: PathBuf,
+    /// Where cargo runs a package's tests.
+    folder: PathBuf,
+}
+
+/// With the packages, and so the features, of the step `tests`, so that nothing is built twice.
+fn build() -> Result<Vec<Program>> {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
+    PROGRAMS.iter().for_each(|name| {
+        command.args(["--test", name]);
+    });
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let mut built = Vec::new();
+    for line in child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).lines()) {
+        built.extend(program(&line?));
+    }
+    ensure!(child.wait()?.success(), "cargo test --no-run failed");
+    let find = |name: &&str| built.iter().find(|program: &&Program| program.name == *name).cloned();
+    PROGRAMS.iter().map(|name| find(name).with_context(|| format!("cargo has not built {name}"))).collect()
+}
+
+/// The test program that a line of cargo's tells of (the Cargo book, External tools, JSON messages).
+fn program(line: &str) -> Option<Program> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let target = &message["target"];
+    let is_test = target["kind"].as_array()?.iter().any(|kind| kind == "test");
+    let manifest = PathBuf::from(message["manifest_path"].as_str()?);
+    is_test.then_some(Program {
+        name: target["name"].as_str()?.to_owned(),
+        path: message["executable"].as_str()?.into(),
+        folder: manifest.parent()?.to_owned(),
+    })
+}
+
+/// A test and its program.
+type Test = (Program, String);
+
+fn tests(programs: &[Program]) -> Result<VecDeque<Test>> {
+    let mut tests = VecDeque::new();
+    for program in programs {
+        let listed = Command::new(&program.path).args(["--list", "--format", "terse"]).output()?;
+        ensure!(listed.status.success(), "{} lists no tests", program.name);
+        let names = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let names = names.lines().filter_map(|line| line.strip_suffix(": test"));
+        tests.extend(names.map(|name| (program.clone(), name.to_owned())));
+    }
+    Ok(tests)
+}
+
+fn all(tests: VecDeque<Test>) -> Tally {
+    let lanes = thread::available_parallelism().map_or(1, usize::from).min(AT_MOST);
+    println!("guests: {} tests, {lanes} at a time", tests.len());
+    let (waiting, sum) = (Mutex::new(tests), Mutex::new(Tally::default()));
+    let lane = || {
+        let next = || lock(&waiting).pop_front();
+        while let Some((program, name)) = next() {
+            let begin = Instant::now();
+            let mut command = Command::new(&program.path);
+            command.args(["--exact", &name, "--test-threads", "1", "--show-output"]).current_dir(&program.folder);
+            let output = command.stdin(Stdio::null()).output();
+            let title = format!("{} {name}", program.name);
+            let verdict = output.as_ref().is_ok_and(passed);
+            let word = if verdict { "ok" } else { "FAILED" };
+            // One call, so that two lanes' lines do not mix.
+            println!(
+                "test {title} ... {word} in {:.1} s{}",
+                begin.elapsed().as_secs_f64(),
+                match &output {
+                    Ok(output) => told(output, &name, verdict),
+                    Err(error) => format!("\n{error}"),
+                }
+            );
+            *lock(&sum) += Tally::of_one(&title, verdict);
+        }
+    };
+    thread::scope(|scope| {
+        (0..lanes).for_each(|_| drop(scope.spawn(lane)));
+    });
+    sum.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A program that knows no test of this name ends well too.
+fn passed(output: &Output) -> bool {
+    let mut tally = Tally::default();
+    String::from_utf8_lossy(&output.stdout).lines().for_each(|line| tally.take(line));
+    output.status.success() && (tally.passed, tally.failed, tally.skipped) == (1, 0, 0)
+}
+
+/// What a test said, indented: of one that failed everything, of one that passed what stands under its name.
+fn told(output: &Output, name: &str, passed: bool) -> String {
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = if passed { shown(&said, name).to_owned() } else { said + &errors };
+    text.trim_end().lines().map(|line| format!("\n    {line}")).collect()
+}
+
+/// The part of the harness's output that is a test's own.
+fn shown<'a>(said: &'a str, name: &str) -> &'a str {
+    let own = said.split_once(&format!("---- {name} stdout ----\n")).map_or("", |(_, rest)| rest);
+    own.rsplit_once("\n\nsuccesses:\n").map_or(own, |(own, _)| own)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    fn output(stdout: &str, code: i32) -> Output {
+        let status = std::process::ExitStatus::from_raw(code << 8);
+        Output { status, stdout: stdout.into(), stderr: b"why\n".to_vec() }
+    }
+
+    #[test]
+    fn a_program_of_tests_is_known_by_cargos_message() {
+        let line = r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/lab/Cargo.toml","target":{"kind":["test"],
+            "name":"uml_guests"},"executable":"/w/target/debug/deps/uml_guests-1"}"#;
+        let expected = Program {
+            name: "uml_guests".into(),
+            path: "/w/target/debug/deps/uml_guests-1".into(),
+            folder: "/w/crates/lab".into(),
+        };
+        assert_eq!(program(line), Some(expected));
+        assert_eq!(program(&line.replace("[\"test\"]", "[\"bin\"]")), None);
+        assert_eq!(program(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(program("running 3 tests"), None);
+    }
+
+    #[test]
+    fn what_a_test_measured_is_shown_and_all_that_one_said_that_failed() {
+        let said = "\nrunning 1 test\ntest a::b ... ok\n\nsuccesses:\n\n---- a::b stdout ----\nboots in 2 s\nrate 5\n\n\n\
+                    successes:\n    a::b\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 21 filtered out; finished in 0.1s\n\n";
+        assert!(passed(&output(said, 0)));
+        assert_eq!(told(&output(said, 0), "a::b", true), "\n    boots in 2 s\n    rate 5");
+        assert!(told(&output(said, 101), "a::b", false).ends_with("\n    why"));
+        assert_eq!(shown("running 1 test\ntest a::b ... ok\n", "a::b"), "");
+    }
+
+    #[test]
+    fn a_test_that_did_not_run_has_not_passed() {
+        let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 22 filtered out; finished in 0.00s\n";
+        let one = none.replace("0 passed", "1 passed");
+        assert!(!passed(&output(none, 0)) && !passed(&output(&one, 101)) && passed(&output(&one, 0)));
+    }
+}
