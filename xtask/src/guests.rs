@@ -1,7 +1,7 @@
 //! The tests with real guests: each one a process of its own, as many at a time as there are processors.
 //!
-//! Side by side, because a guest mostly waits while it boots, and its host while it sends; in processes of their own, because
-//! some of them prove that nothing is left in theirs. What a test measured is shown with its result.
+//! Side by side, because most of a test is waiting for a guest; in processes of their own, because some of them prove that nothing
+//! is left in theirs. What a test measured is shown with its result, and is worth less for its neighbour.
 
 use std::{
     collections::VecDeque,

@@ -55,8 +55,9 @@ fn a_guest_that_reboots_finds_its_adapter_as_new() {
         let [mut guest] = stage.boot(Kernel::V6_12, [number]);
         ping(&mut guest, "", HOST);
         // A panic in the middle of traffic: QEMU ends (-no-reboot), the port is free again.
-        let panics = format!("(ping -f {HOST} >/dev/null 2>&1 &); sleep 1; echo c >/proc/sysrq-trigger");
-        assert!(guest.run(&panics, SOON).is_err(), "the guest's kernel is not gone");
+        sh(&mut guest, &format!("(ping -f {HOST} >/dev/null 2>&1 &)"));
+        stage.wait_more("answers", 100, || stage.received(&format!("vm{number}")));
+        assert!(guest.run("echo c >/proc/sysrq-trigger", SOON).is_err(), "the guest's kernel is not gone");
         drop(guest);
         let [mut guest] = stage.boot(Kernel::V6_12, [number]);
         ping(&mut guest, "", HOST);
