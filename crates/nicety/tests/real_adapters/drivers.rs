@@ -3,7 +3,7 @@
 use nicety_adapters::REGISTRY;
 use nicety_lab::real::{Guest, Kernel};
 
-use crate::stage::{LATER, SOON, Stage, address, ping, quiet, send, sh, well};
+use crate::stage::{FLOOD, LATER, SOON, Stage, address, ping, quiet, send, sh, well};
 
 /// How Linux names the driver of each.
 fn driver(adapter: &str) -> &'static str {
@@ -113,7 +113,7 @@ pub fn goes_and_returns((stage, mut left, mut right): (Stage, Guest, Guest), (go
             &mut right,
             &format!("(netperf -4 -H {} -t UDP_STREAM -l 60 -- -m 1400 -R 1 >/dev/null 2>&1 &)", address(1)),
         );
-        sh(&mut right, &format!("(ping -f -w 60 {} >/dev/null 2>&1 &)", address(1)));
+        sh(&mut right, &format!("({FLOOD} -w 60 {} >/dev/null 2>&1 &)", address(1)));
         stage.wait_more("frames for the driver", 200, || stage.received("vm1"));
         sh(&mut left, go);
         // Frames keep coming: into rings that nobody has any more.

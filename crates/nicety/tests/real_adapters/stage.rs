@@ -17,6 +17,8 @@ pub const SOON: Duration = Duration::from_secs(30);
 pub const LATER: Duration = Duration::from_secs(90);
 /// How often counters are looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Requests as fast as they are answered, or a hundred a second. By its path: the shell would take busybox's own, which cannot.
+pub const FLOOD: &str = "/usr/bin/ping -f";
 /// The host's interface in the tests' network, and its address there.
 pub const TAP: &str = "n0";
 /// See [`TAP`].

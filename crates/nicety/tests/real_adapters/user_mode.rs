@@ -10,7 +10,7 @@ use nicety_lab::real::{
 
 use crate::{
     drivers::{carries_between, goes_and_returns},
-    stage::{HOST, SOON, Stage, address, ping, quiet, send, sh, well},
+    stage::{FLOOD, HOST, SOON, Stage, address, ping, quiet, send, sh, well},
 };
 
 /// The driver's functions are built in: it is taken from its device, and given to it again.
@@ -39,7 +39,7 @@ fn both_on(adapter: &str, cpus: u32) -> (Stage, Guest, Guest) {
 
 /// Floods the host from the guest, which goes on meanwhile.
 fn flood(guest: &mut Guest) {
-    sh(guest, &format!("(ping -f {HOST} >/dev/null 2>&1 &); (nc {HOST} 9 </dev/zero >/dev/null 2>&1 &)"));
+    sh(guest, &format!("({FLOOD} {HOST} >/dev/null 2>&1 &); (nc {HOST} 9 </dev/zero >/dev/null 2>&1 &)"));
 }
 
 #[test]

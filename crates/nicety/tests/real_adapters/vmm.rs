@@ -5,7 +5,7 @@ use std::process::Command;
 
 use nicety_lab::real::{Guest, GuestConfig, Kernel, Memory};
 
-use crate::stage::{HOST, LATER, SOON, Stage, address, ping, sh, well};
+use crate::stage::{FLOOD, HOST, LATER, SOON, Stage, address, ping, sh, well};
 
 /// What `nicety attach` prints for a port, as a shell takes it.
 fn attach_words(stage: &Stage, name: &str) -> Vec<String> {
@@ -41,7 +41,8 @@ fn a_port_takes_the_next_vm_when_one_has_gone() {
             let [mut guest] = stage.boot(kernel, [1]);
             ping(&mut guest, "", HOST);
             // Without a farewell, in the middle of traffic.
-            sh(&mut guest, &format!("(ping -f -w 20 {HOST} >/dev/null 2>&1 &)"));
+            sh(&mut guest, &format!("({FLOOD} -w 20 {HOST} >/dev/null 2>&1 &)"));
+            stage.wait_more("answers", 100, || stage.received("vm1"));
             drop(guest);
             stage.wait_log("disconnected");
         }
@@ -55,7 +56,7 @@ fn a_guest_that_reboots_finds_its_adapter_as_new() {
         let [mut guest] = stage.boot(Kernel::V6_12, [number]);
         ping(&mut guest, "", HOST);
         // A panic in the middle of traffic: QEMU ends (-no-reboot), the port is free again.
-        sh(&mut guest, &format!("(ping -f {HOST} >/dev/null 2>&1 &)"));
+        sh(&mut guest, &format!("({FLOOD} {HOST} >/dev/null 2>&1 &)"));
         stage.wait_more("answers", 100, || stage.received(&format!("vm{number}")));
         assert!(guest.run("echo c >/proc/sysrq-trigger", SOON).is_err(), "the guest's kernel is not gone");
         drop(guest);

@@ -110,8 +110,10 @@ impl Endurance {
         let guest = self.guest.insert(guest);
         booted?;
         guest.succeed(&format!("ping -q -c 1 -W 10 {HOST}"), PATIENCE)?;
-        // A flood of requests, and a stream that comes back, so that both directions are full.
-        let flood = format!("(ping -f {HOST} >/dev/null 2>&1 &); (nc {HOST} {ECHO} </dev/zero >/dev/null 2>&1 &)");
+        // A flood of requests, and a stream that comes back, so that both directions are full. By its path: the shell would take
+        // busybox's own ping, which cannot flood.
+        let flood =
+            format!("(/usr/bin/ping -f {HOST} >/dev/null 2>&1 &); (nc {HOST} {ECHO} </dev/zero >/dev/null 2>&1 &)");
         guest.succeed(&flood, PATIENCE)?;
         // Never at the same point of the flood.
         thread::sleep(Duration::from_millis(u64::from(self.lives * 37 % 300)));
