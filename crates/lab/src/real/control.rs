@@ -1,4 +1,4 @@
-//! The control protocol with `guests/init`, over the guest's second serial port: lines, told apart by a mark and an id.
+//! The control protocol with a guest's first process (`guests/control`), over its second serial port: lines, told apart by a mark and an id.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ use super::{
 use crate::folder::Folder;
 
 /// The guest's first process, after the lines that [`Hosted::settings`] writes.
-const INIT: &str = include_str!("../../../../guests/host-root");
+const INIT: &str = concat!(include_str!("../../../../guests/control"), include_str!("../../../../guests/host-root"));
 /// What it runs. A host that has all of it needs no private root.
 const NEEDED: &[&str] =
     &["sh", "mount", "mkdir", "rm", "chmod", "chroot", "ip", "stty", "setsid", "timeout", "sleep", "uname"];

@@ -1,4 +1,4 @@
-//! A guest's initramfs: `guests/init`, busybox, the drivers of one kernel, and the measuring programs with their libraries.
+//! A guest's initramfs: its first process, busybox, the drivers of one kernel, and the measuring programs with their libraries.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,11 @@ use super::{
 };
 
 /// The guest's first process.
-const INIT: &str = include_str!("../../../../guests/init");
+const INIT: &str = concat!(
+    "#!/bin/busybox sh\n",
+    include_str!("../../../../guests/control"),
+    include_str!("../../../../guests/init"),
+);
 /// Raised when an image changes otherwise than by its init.
 const LAYOUT: u32 = 1;
 /// What a measurement or a conformance check runs in the guest, beside busybox.
@@ -49,7 +53,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The image with this kernel; built on first use, then shared by every clone with the same `guests/init`.
+    /// The image with this kernel; built on first use, then shared by every clone with the same first process.
     ///
     /// # Errors
     /// [`Error::File`] and [`Error::Unexpected`] if the root is damaged or the disk is full.
