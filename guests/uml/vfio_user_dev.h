@@ -91,6 +91,8 @@ struct vfu_device {
 };
 
 extern unsigned int vfu_timeout_ms;
+/* Messages that were sent, and those of them whose answer was waited for. */
+extern unsigned long vfu_messages, vfu_waits;
 
 /* vfio_user_wire.c: the caller holds the lock, except while it opens. */
 int vfu_wire_open(struct vfu_device *dev);

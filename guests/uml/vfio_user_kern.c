@@ -15,6 +15,8 @@
  * - Register writes are posted (no reply) to memory BARs, unless some part of
  *   the device can be mapped. That is QEMU's rule too, and servers rely on it:
  *   one whose guest must not run ahead of a write offers a page to be mapped.
+ *   QEMU decides for a device as a whole; here vmxnet3's doorbells and masks are
+ *   posted all the same (vfu_posts()).
  * - Parts that can be mapped are plain loads and stores.
  * - The MSI-X table belongs to the device and is written there; it is looked at
  *   on the way (vfio_user_irq.c).
@@ -43,6 +45,9 @@
 #define VFU_DEVICE_RESET	1
 #define VFU_DEVICE_PCI		2
 
+/* Device and vendor, as the first word of configuration space has them. */
+#define VFU_ID_VMXNET3		0x07b015adU
+
 /* QEMU's time-out, too. */
 unsigned int vfu_timeout_ms = 5000;
 module_param_named(timeout_ms, vfu_timeout_ms, uint, 0444);
@@ -51,6 +56,10 @@ __uml_help(vfu_timeout_ms,
 "    How long a vfio-user server may take to answer before its device is\n"
 "    given up. The default is 5000.\n\n"
 );
+
+/* All devices' together; those that two processors count at once may miss one. */
+module_param_named(messages, vfu_messages, ulong, 0444);
+module_param_named(waits, vfu_waits, ulong, 0444);
 
 static bool vfu_msi = true, vfu_msix = true;
 module_param_named(msi, vfu_msi, bool, 0444);
@@ -334,9 +343,28 @@ static void vfu_read_config(struct vfu_device *dev)
 	dev->table_size = dev->irq_count[VFU_IRQ_MSIX] * PCI_MSIX_ENTRY_SIZE;
 }
 
+/*
+ * Whether nobody waits until a write to a memory BAR is done.
+ *
+ * vmxnet3's driver frees what a command names right after the write of the
+ * command, which is in BAR 1 and is waited for. BAR 0 has doorbells, whose
+ * rings go no earlier than a command that quiesces the device has been
+ * answered, and interrupt masks, which are a matter between interrupts and
+ * doorbells. Posted, they are in the order in which they were written, and done
+ * before a later command, read or unmasking of INTx. Only a store through a
+ * mapping could overtake them: so none of those two BARs may be mapped.
+ */
+static bool vfu_posts(struct vfu_device *dev, int bar, bool mappable, u32 id)
+{
+	if (!mappable)
+		return true;
+	return id == VFU_ID_VMXNET3 && bar == 0 &&
+	       !dev->regions[0].nr_areas && !dev->regions[1].nr_areas;
+}
+
 static int vfu_ask(struct vfu_device *dev)
 {
-	u32 flags, regions, irqs, i, bar;
+	u32 flags, regions, irqs, i, bar, id;
 	bool mappable = false;
 	int err;
 
@@ -365,10 +393,11 @@ static int vfu_ask(struct vfu_device *dev)
 		if (err)
 			return err;
 	}
+	id = vfu_config(dev, PCI_VENDOR_ID, 4);
 	for (i = 0; i < PCI_STD_NUM_BARS; i++) {
 		bar = vfu_config(dev, PCI_BASE_ADDRESS_0 + 4 * i, 4);
-		dev->regions[i].posted = !mappable &&
-			!(bar & PCI_BASE_ADDRESS_SPACE_IO);
+		dev->regions[i].posted = !(bar & PCI_BASE_ADDRESS_SPACE_IO) &&
+			vfu_posts(dev, i, mappable, id);
 		if ((bar & (PCI_BASE_ADDRESS_SPACE_IO |
 			    PCI_BASE_ADDRESS_MEM_TYPE_64)) ==
 		    PCI_BASE_ADDRESS_MEM_TYPE_64)
@@ -401,18 +430,18 @@ static int vfu_share_memory(struct vfu_device *dev)
 static void vfu_describe(struct vfu_device *dev)
 {
 	u32 id = vfu_config(dev, PCI_VENDOR_ID, 4);
-	const char *writes = "acknowledged";
+	char posted[2 * PCI_STD_NUM_BARS + 1] = "";
 	int i, areas = 0;
 
 	for (i = 0; i < VFU_NUM_REGIONS; i++) {
 		areas += dev->regions[i].nr_areas;
 		if (dev->regions[i].posted && dev->regions[i].size)
-			writes = "posted";
+			sprintf(posted + strlen(posted), " %d", i);
 	}
-	pr_info("vfio_user: %s: %04x:%04x, %u INTx, %u MSI, %u MSI-X, writes %s, %d areas mapped\n",
+	pr_info("vfio_user: %s: %04x:%04x, %u INTx, %u MSI, %u MSI-X, writes posted to BARs:%s, %d areas mapped\n",
 		dev->path, id & 0xffff, id >> 16, dev->irq_count[VFU_IRQ_INTX],
 		dev->irq_count[VFU_IRQ_MSI], dev->irq_count[VFU_IRQ_MSIX],
-		writes, areas);
+		*posted ? posted : " none", areas);
 }
 
 static int vfu_attach(struct vfu_device *dev)

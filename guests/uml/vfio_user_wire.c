@@ -81,6 +81,8 @@ static const char vfu_capabilities[] =
 	"\"max_data_xfer_size\":" __stringify(4096) ",\"pgsizes\":4096}}";
 static_assert(VFU_MAX_DATA == 4096);
 
+unsigned long vfu_messages, vfu_waits;
+
 void vfu_wire_fail(struct vfu_device *dev, const char *why, int err)
 {
 	if (dev->dead)
@@ -128,6 +130,8 @@ static int vfu_send(struct vfu_device *dev, void *head, u32 head_len,
 		.size = head_len + data_len,
 		.flags = flags,
 	};
+	vfu_messages++;
+	vfu_waits += !(flags & VFU_NO_REPLY);
 	err = pci_socket_send(dev->fd, head, head_len, data, data_len,
 			      &pass, pass >= 0, vfu_timeout_ms);
 	return err ? vfu_broken(dev, err) : 0;

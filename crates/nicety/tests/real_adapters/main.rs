@@ -6,6 +6,7 @@
 
 mod boot;
 mod drivers;
+mod messages;
 mod stage;
 mod switching;
 mod user_mode;

@@ -1,0 +1,89 @@
+//! What user-mode guests do for a frame, counted: messages whose answer they wait for.
+
+use nicety_lab::real::{
+    Guest,
+    uml::{UmlConfig, UmlKernel},
+};
+
+use crate::stage::{HOST, Stage, ping, port, quiet, sh, well};
+
+/// Frames that the guest sends, and as many that it receives.
+const ECHOES: u64 = 500;
+
+/// A guest with one processor at the one port of a daemon.
+fn one(adapter: &str, more: &str, words: &[&str]) -> (Stage, Guest) {
+    let mut port = port(adapter, 1);
+    port.more = more.to_owned();
+    let stage = Stage::with(vec![port]);
+    let mut machine = UmlConfig::new(&well(UmlKernel::lay(&mut |line| eprintln!("{line}"))));
+    machine.append.extend(words.iter().map(|&word| word.to_owned()));
+    let mut guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine, 1)));
+    ping(&mut guest, "", HOST);
+    (stage, guest)
+}
+
+fn echoes(guest: &mut Guest) {
+    let text = sh(guest, &format!("/usr/bin/ping -n -q -f -c {ECHOES} {HOST}"));
+    assert!(text.contains(&format!("{ECHOES} received")), "{text}");
+}
+
+/// Messages that the guest has sent and that it has waited for, and register accesses that the daemon has seen.
+#[derive(Debug)]
+struct Counts {
+    messages: u64,
+    waits: u64,
+    reads: u64,
+    writes: u64,
+}
+
+impl Counts {
+    fn of(stage: &Stage, guest: &mut Guest) -> Counts {
+        let text = sh(guest, "cd /sys/module/vfio_user/parameters; cat messages waits");
+        let numbers: Vec<u64> = text.lines().map(|line| well(line.parse())).collect();
+        let report = stage.report("vm1");
+        let number = |key: &str| report[key].as_u64().unwrap_or_else(|| panic!("no {key} in {report}"));
+        let (reads, writes) = (number("register_reads"), number("register_writes"));
+        Counts { messages: numbers[0], waits: numbers[1], reads, writes }
+    }
+
+    fn since(&self, before: &Counts) -> Counts {
+        Counts {
+            messages: self.messages - before.messages,
+            waits: self.waits - before.waits,
+            reads: self.reads - before.reads,
+            writes: self.writes - before.writes,
+        }
+    }
+}
+
+#[test]
+fn a_user_mode_guest_waits_for_vmxnet3s_commands_and_not_for_doorbells_and_masks() {
+    for words in [&["vfio_user.msix=0", "vfio_user.msi=0"][..], &[]] {
+        let (stage, mut guest) = one("vmxnet3", "doorbells = \"trapped\"\n", words);
+        let before = Counts::of(&stage, &mut guest);
+        echoes(&mut guest);
+        let now = Counts::of(&stage, &mut guest).since(&before);
+        println!("{words:?}: {ECHOES} echoes, {now:?}");
+        assert!(now.writes >= ECHOES, "each frame rings: {now:?}");
+        // Besides reads, whose answer is what they are for, a few commands of the network's own may come.
+        assert!(now.waits <= now.reads + 20, "{now:?}");
+
+        let before = Counts::of(&stage, &mut guest);
+        sh(&mut guest, "for n in $(seq 25); do ip link set eth0 promisc on; ip link set eth0 promisc off; done");
+        let now = Counts::of(&stage, &mut guest).since(&before);
+        println!("{words:?}: 50 changes of the filter, {now:?}");
+        assert!(now.waits >= now.reads + 50, "each command is waited for: {now:?}");
+        quiet(&mut guest);
+    }
+}
+
+#[test]
+fn a_user_mode_guest_posts_to_a_device_of_which_nothing_can_be_mapped() {
+    let (stage, mut guest) = one("e1000", "", &[]);
+    let before = Counts::of(&stage, &mut guest);
+    echoes(&mut guest);
+    let now = Counts::of(&stage, &mut guest).since(&before);
+    println!("{ECHOES} echoes, {now:?}");
+    assert!(now.writes >= ECHOES, "{now:?}");
+    assert!(now.waits <= now.reads + 20, "{now:?}");
+}
