@@ -1,4 +1,6 @@
-//! What user-mode guests do for a frame, counted: messages whose answer they wait for.
+//! What user-mode guests do for a frame, counted: messages whose answer they wait for, and reads of descriptors.
+
+use std::fs;
 
 use nicety_lab::real::{
     Guest,
@@ -86,4 +88,28 @@ fn a_user_mode_guest_posts_to_a_device_of_which_nothing_can_be_mapped() {
     println!("{ECHOES} echoes, {now:?}");
     assert!(now.writes >= ECHOES, "{now:?}");
     assert!(now.waits <= now.reads + 20, "{now:?}");
+}
+
+/// `read` calls of the guest's kernel so far.
+fn descriptor_reads(guest: &Guest) -> u64 {
+    let text = well(fs::read_to_string(format!("/proc/{}/io", guest.process())));
+    let count = text.lines().find_map(|line| line.strip_prefix("syscr: "));
+    well(count.unwrap_or_else(|| panic!("no syscr in {text}")).parse())
+}
+
+#[test]
+fn a_user_mode_guest_reads_the_queue_that_rang_however_many_virtio_net_offers() {
+    let per_frame = [1, 8].map(|queues| {
+        let (_stage, mut guest) = one("virtio-net", &format!("queues = {queues}\n"), &[]);
+        let offered = sh(&mut guest, "grep -o 'input\\.[0-9]*' /proc/interrupts | wc -l");
+        assert_eq!(offered.trim(), queues.to_string(), "queues that have a descriptor");
+        let before = descriptor_reads(&guest);
+        echoes(&mut guest);
+        let reads = (descriptor_reads(&guest) - before) as f64 / (2 * ECHOES) as f64;
+        println!("{queues} queue pairs: {reads:.2} reads a frame");
+        quiet(&mut guest);
+        reads
+    });
+    assert!(per_frame[0] > 0.5, "interrupts are read, or nothing is counted: {per_frame:?}");
+    assert!(per_frame[1] < 1.5 * per_frame[0], "eight pairs cost as many as one: {per_frame:?}");
 }

@@ -41,8 +41,8 @@ fn model(adapter: &str) -> Option<&'static str> {
 fn port(name: &str, adapter: &str, mac: &str) -> Result<Port, Error> {
     let mut port = Port::new(name, entry(adapter)?, mac);
     if port.entry.about.transports.contains(&"vhost-user") {
-        // QEMU's own choice for a vhost-user netdev. A user-mode kernel sets up all pairs that it is offered, uses as many as it has
-        // processors, and looks at all of them after each interrupt.
+        // QEMU's own choice for a vhost-user netdev. A user-mode kernel sets up all pairs that it is offered, and uses as many as it
+        // has processors.
         port.more = "queues = 1\n".into();
     }
     Ok(port)
