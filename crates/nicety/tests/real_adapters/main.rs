@@ -5,6 +5,7 @@
 //! guests` and `cargo test -p nicety --test real_adapters -- --test-threads 1` run them. Every wait in here is bounded.
 
 mod boot;
+mod down_up;
 mod drivers;
 mod messages;
 mod stage;

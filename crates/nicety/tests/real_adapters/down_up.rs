@@ -1,0 +1,36 @@
+//! An interface of a guest with two processors that goes down and up again and again.
+
+use nicety_lab::real::{
+    Guest,
+    uml::{UmlConfig, UmlKernel},
+};
+
+use crate::stage::{HOST, Stage, ping, quiet, sh, well};
+
+const ROUNDS: u32 = 20;
+/// Pings after each. One by one, for of several `ping` waits for the last no longer than twice the longest way so far.
+const PINGS: usize = 5;
+/// Until there is carrier the kernel itself may drop what is sent: with the addresses of neighbours (`neigh_carrier_down`) goes what
+/// waits for them, up to a second after the interface went down; and `operstate` still says `up` meanwhile.
+const AGAIN: &str = "cd /sys/class/net/eth0; ip link set eth0 down; ip link set eth0 up; \
+                     until [ $(cat carrier) = 1 ] && [ $(cat operstate) = up ]; do usleep 10000; done";
+
+#[test]
+fn an_interface_of_a_guest_with_two_processors_goes_down_and_up_again_and_again_and_loses_no_ping() {
+    let kernel = well(UmlKernel::lay_smp(&mut |line| eprintln!("{line}")));
+    for adapter in ["e1000", "vmxnet3"] {
+        println!("{adapter}");
+        let stage = Stage::new(&[adapter]);
+        let machine = UmlConfig { cpus: 2, ..UmlConfig::new(&kernel) };
+        let mut guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine, 1)));
+        assert_eq!(sh(&mut guest, "nproc"), "2\n");
+        ping(&mut guest, "", HOST);
+        let pings = format!("for n in $(seq {PINGS}); do /usr/bin/ping -n -q -c 1 -W 5 {HOST}; done");
+        for round in 0..ROUNDS {
+            let text = sh(&mut guest, &format!("{AGAIN}; {pings}"));
+            let received = text.matches(" 0% packet loss").count();
+            assert_eq!(received, PINGS, "{adapter}, round {round}: {text}\n{}", stage.report("vm1"));
+        }
+        quiet(&mut guest);
+    }
+}
