@@ -242,6 +242,7 @@ impl Adapter for VirtioNet {
                 self.serve_control(number, cx);
             }
         }
+        self.tell_late(cx);
     }
 
     fn reset(&mut self, _kind: Reset, _cx: &mut Context<'_>) {

@@ -2,8 +2,8 @@
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{
-    Batch, Checked, Checksum, Context, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, Reason, Scratch,
-    SegmentKind, Set, Unfolded, Wants,
+    Batch, Checked, Checksum, Context, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, QUEUES, Reason,
+    Scratch, SegmentKind, Set, Unfolded, Wants,
 };
 use nicety_frame::{L3Kind, L4Kind};
 use nicety_memory::{Map, Rights, Span, Touch};
@@ -167,11 +167,46 @@ impl VirtioNet {
             }
         }
         let areas = areas?;
-        if ring.publish(&areas) {
-            cx.out.messages.insert(number);
-            cx.counters.interrupts += 1;
+        ring.show(&areas);
+        let short = refused || ring.waiting(&areas).is_ok_and(|waiting| waiting < ring.size / 2);
+        if ring.used != ring.told && (short || ring.moderation.may_tell(cx.now)) {
+            self.tell_arrivals(number, cx);
         }
+        self.schedule(cx);
         if broken { Err(Broken) } else { Ok(()) }
+    }
+
+    /// Notifies the driver of what a receive ring has shown it, if it wants that.
+    pub(super) fn tell_arrivals(&mut self, number: u16, cx: &mut Context<'_>) {
+        let event_index = self.taken & feature::EVENT_IDX != 0;
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
+        let live = ring.started && !ring.broken;
+        if !live || !ring.open(cx.memory, event_index).is_ok_and(|areas| ring.tell(&areas)) {
+            // A driver that polls finds it without.
+            ring.moderation.seen();
+            return;
+        }
+        cx.out.messages.insert(number);
+        cx.counters.interrupts += 1;
+        let queue = usize::from(number / 2).min(QUEUES - 1);
+        let carried = cx.counters.receive[queue].bytes.wrapping_add(cx.counters.transmit[queue].bytes);
+        ring.moderation.told(carried, cx.now);
+    }
+
+    /// Tells of arrivals whose pause is over, and asks for a tick for those whose pause is not.
+    pub(super) fn tell_late(&mut self, cx: &mut Context<'_>) {
+        for number in 0..self.rings.len() {
+            if self.rings.get(number).is_some_and(|ring| ring.moderation.over(cx.now)) {
+                self.tell_arrivals(number as u16, cx);
+            }
+        }
+        self.schedule(cx);
+    }
+
+    fn schedule(&self, cx: &mut Context<'_>) {
+        if let Some(due) = self.rings.iter().filter_map(|ring| ring.moderation.due()).min() {
+            cx.out.wake_by(due);
+        }
     }
 
     /// What the driver takes, by its features and what it has turned off since.

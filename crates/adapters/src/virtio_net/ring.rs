@@ -12,6 +12,8 @@
 use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 use serde::{Deserialize, Serialize};
 
+use crate::moderation::Moderation;
+
 /// Largest ring (section 2.7).
 const SIZE_MOST: u16 = 32768;
 /// Descriptors in an indirect table at most. QEMU's limit of a chain is the same.
@@ -54,6 +56,9 @@ pub(super) struct Ring {
     pub quiet: bool,
     /// It refused for want of buffers, and waits for the driver's notification.
     pub starved: bool,
+    /// When the driver may be notified next. Not saved: what waits is told first thing.
+    #[serde(skip)]
+    pub moderation: Moderation,
     /// Bumped when it stops: what was taken before is not given back after. Not saved.
     #[serde(skip)]
     pub generation: u32,
@@ -121,12 +126,24 @@ impl Ring {
         self.used = self.used.wrapping_add(1);
     }
 
-    /// Shows the driver what was given back. True if it wants to be notified (section 2.7.7).
+    /// Shows the driver what was given back, and [tells](Ring::tell) it.
     pub fn publish(&mut self, areas: &Areas<'_>) -> bool {
+        self.show(areas);
+        self.tell(areas)
+    }
+
+    /// Shows the driver what was given back, without telling it.
+    pub fn show(&mut self, areas: &Areas<'_>) {
+        if self.used != self.told {
+            areas.device.store_u16(2, self.used);
+        }
+    }
+
+    /// True if the driver wants to be notified of what it was shown since it last was told (section 2.7.7).
+    pub fn tell(&mut self, areas: &Areas<'_>) -> bool {
         if self.used == self.told {
             return false;
         }
-        areas.device.store_u16(2, self.used);
         full_barrier();
         let told = std::mem::replace(&mut self.told, self.used);
         if areas.event_index {

@@ -5,6 +5,7 @@ use nicety_adapter::{Context, RingFace, RingPlace};
 use super::registers::{Config, feature};
 use super::ring::Ring;
 use super::{Role, VirtioNet};
+use crate::moderation::Moderation;
 
 impl RingFace for VirtioNet {
     fn features(&self) -> u128 {
@@ -49,12 +50,15 @@ impl RingFace for VirtioNet {
         let at = areas.device_index();
         // As if the driver had been told to be quiet: the first arming clears the flag, whatever it says.
         let fresh = Ring { started: true, broken: false, next: at, used: at, told: at, quiet: true, ..*ring };
-        *ring = Ring { starved: false, ..fresh };
+        *ring = Ring { starved: false, moderation: Moderation::default(), ..fresh };
         self.wake(number, cx);
         true
     }
 
-    fn stop(&mut self, number: u16, _cx: &mut Context<'_>) -> u16 {
+    fn stop(&mut self, number: u16, cx: &mut Context<'_>) -> u16 {
+        if matches!(self.role(number), Role::Receive(_)) {
+            self.tell_arrivals(number, cx);
+        }
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return 0 };
         ring.generation = ring.generation.wrapping_add(1);
         (ring.started, ring.starved) = (false, false);

@@ -8,6 +8,7 @@ use super::control::Control;
 use super::registers::Config;
 use super::ring::Ring;
 use super::{ABOUT, PAIRS_MOST, RINGS_MOST, VirtioNet};
+use crate::moderation::Moderation;
 
 const VERSION: u16 = 1;
 
@@ -58,6 +59,9 @@ impl Snapshot for VirtioNet {
         (self.taken, self.config, self.control, self.rings, self.resume) = (features, config, control, rings, resume);
         for (ring, generation) in self.rings.iter_mut().zip(generations) {
             ring.generation = generation.wrapping_add(1);
+            if ring.used != ring.told {
+                ring.moderation = Moderation::overdue();
+            }
         }
         Ok(())
     }

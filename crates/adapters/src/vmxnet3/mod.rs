@@ -291,6 +291,7 @@ impl Vmxnet3 {
         for queue in self.receive.iter_mut().filter(|queue| queue.vector == vector) {
             carried = carried.wrapping_add(queue.statistics.bytes());
             queue.moderation.told(carried, cx.now);
+            queue.told = queue.completions.next;
         }
         self.interrupts.raise(u16::from(vector), &mut self.function, cx);
         if cx.page.is_some() && self.interrupts.waits() {
@@ -492,7 +493,7 @@ impl Vmxnet3 {
             touched &= touched - 1;
             let Some(queue) = self.receive.get_mut(number) else { continue };
             let vector = queue.vector;
-            let now = !queue.moderated || queue.moderation.may_tell(cx.now);
+            let now = !queue.moderated || queue.is_short() || queue.moderation.may_tell(cx.now);
             for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
                 queue.patience.answered(cx.now);
             }

@@ -51,6 +51,9 @@ pub struct ReceiveQueue {
     /// When it may interrupt next, if so.
     #[serde(skip)]
     pub moderation: Moderation,
+    /// Where its completions stood when it last did.
+    #[serde(skip)]
+    pub told: u32,
 }
 
 /// Its rings for one call.
@@ -153,6 +156,7 @@ impl ReceiveQueue {
             lacks_bodies: false,
             moderated,
             moderation: Moderation::default(),
+            told: 0,
         }
     }
 
@@ -161,6 +165,13 @@ impl ReceiveQueue {
         let bodies = self.rings[1].size == 0 || self.rings[1].valid(4096);
         let data = self.data_len == 0 || (self.data_len.is_multiple_of(64) && self.data_len <= 2048);
         self.rings[0].valid(4096) && bodies && self.completions.valid(8192) && data
+    }
+
+    /// What was received and not told has taken so many buffers that the driver should post more, or it has none left.
+    pub fn is_short(&self) -> bool {
+        let Ring { next, size, .. } = self.completions;
+        let taken = next.wrapping_add(size).wrapping_sub(self.told) % size.max(1);
+        self.starved || taken >= self.rings[0].size / 2
     }
 
     /// Translates its rings.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Batch, Budget, Counters, Delivery, Edit, Face, Frames, Outbox, Pick, PortId, Progress, RingPlace,
+    Adapter, Batch, Budget, Counters, Delivery, Edit, Face, Frames, Outbox, Pick, PortId, Progress, RingPlace, Time,
 };
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
@@ -43,6 +43,7 @@ pub struct Guest {
     pub out: Outbox,
     pub counters: Counters,
     pub batch: Batch,
+    pub now: Time,
     pub queues: Vec<Queue>,
     pub header_len: u32,
     features: u128,
@@ -56,7 +57,7 @@ macro_rules! cx {
             page: None,
             out: &mut $guest.out,
             counters: &mut $guest.counters,
-            now: nicety_adapter::Time::ZERO,
+            now: $guest.now,
         }
     };
 }
@@ -85,6 +86,7 @@ impl Guest {
             out: Outbox::default(),
             counters: Counters::default(),
             batch: Batch::new(),
+            now: Time::ZERO,
             queues: Vec::new(),
             header_len: if full { 12 } else { 10 },
             features,

@@ -3,6 +3,7 @@
 mod control;
 mod guest;
 mod hostile;
+mod moderation;
 mod packets;
 mod rings;
 mod traffic;

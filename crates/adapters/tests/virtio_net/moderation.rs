@@ -1,0 +1,90 @@
+//! How often a bulk flow interrupts: at most once in a span while buffers are left, and nothing is told never.
+
+use nicety_adapter::{Outbox, Time};
+
+use crate::guest::{Guest, cx, rings};
+use crate::packets::{payload, tcp4};
+use crate::traffic::plain;
+
+/// From one interrupt to the next: 4000 a second.
+const SPAN_NS: u64 = 250_000;
+const RING: u16 = 64;
+
+/// A guest with a full receive ring, and a sender's batch of twelve full frames.
+fn both() -> (Guest, Guest) {
+    let mut guest = Guest::new(plain(), RING);
+    guest.now = Time(1_000_000);
+    guest.post(0, usize::from(RING), 2048);
+    (guest, sender(12, 1400))
+}
+
+fn sender(frames: usize, bytes: usize) -> Guest {
+    let mut sender = Guest::new(plain(), RING);
+    for _ in 0..frames {
+        sender.send(0, &[0; 12], &tcp4(&payload(bytes)), 2000);
+    }
+    sender.fetch(0);
+    sender
+}
+
+/// Delivers a batch; whether the guest is interrupted, and what tick the adapter asks for.
+fn told(guest: &mut Guest, sender: &Guest) -> (bool, Option<Time>) {
+    guest.out = Outbox::default();
+    assert_eq!(guest.deliver(&sender.batch).refused, 0);
+    (guest.out.messages.contains(0), guest.out.wake)
+}
+
+fn tick(guest: &mut Guest) -> bool {
+    guest.out = Outbox::default();
+    guest.adapter.tick(cx!(guest));
+    guest.out.messages.contains(0)
+}
+
+#[test]
+fn a_bulk_flow_interrupts_once_in_a_span_and_is_told_of_the_last_frame_too() {
+    let (mut guest, sender) = both();
+    assert_eq!(told(&mut guest, &sender), (true, None));
+    let due = guest.now.after_ns(SPAN_NS);
+    guest.now = guest.now.after_ns(10_000);
+    assert_eq!(told(&mut guest, &sender), (false, Some(due)));
+    assert_eq!(guest.received(0).len(), 24, "whoever looks finds it");
+    guest.now = due;
+    assert!(tick(&mut guest));
+    assert!(!tick(&mut guest), "and once");
+    assert_eq!((guest.counters.interrupts, guest.out.wake), (2, None));
+}
+
+#[test]
+fn buffers_that_run_short_are_told_of_at_once() {
+    let (mut guest, sender) = both();
+    assert!(told(&mut guest, &sender).0);
+    assert!(!told(&mut guest, &sender).0, "24 of 64 are used");
+    assert!(told(&mut guest, &sender).0, "36 are: the driver had better post some");
+}
+
+#[test]
+fn what_carries_little_is_told_at_once_every_time() {
+    let (mut guest, sender) = (both().0, sender(1, 100));
+    for _ in 0..20 {
+        assert_eq!(told(&mut guest, &sender), (true, None));
+        guest.now = guest.now.after_ns(1000);
+    }
+}
+
+#[test]
+fn what_waits_is_told_when_the_ring_stops_or_the_state_moves() {
+    let (mut guest, sender) = both();
+    told(&mut guest, &sender);
+    assert!(!told(&mut guest, &sender).0);
+    let saved = guest.adapter.save();
+    guest.adapter.restore(&saved).unwrap();
+    assert!(tick(&mut guest), "a restored state has nothing to wait for");
+    let (mut guest, _) = both();
+    told(&mut guest, &sender);
+    assert!(!told(&mut guest, &sender).0);
+    guest.out = Outbox::default();
+    rings(&mut *guest.adapter).stop(0, cx!(guest));
+    assert!(guest.out.messages.contains(0));
+    guest.now = guest.now.after_ns(SPAN_NS);
+    assert!(!tick(&mut guest), "a ring that is stopped says nothing");
+}
