@@ -143,8 +143,8 @@ pub struct PortConfig {
     pub mac: Mac,
     /// Where a VMM connects.
     pub socket: PathBuf,
-    /// How its doorbells reach us.
-    pub doorbells: Doorbells,
+    /// How its doorbells reach us, if the file says: see [`PortConfig::is_mapped`].
+    pub doorbells: Option<Doorbells>,
     /// Its receive buffer.
     pub buffer: Bytes,
     /// Queue pairs at most, if the file says.
@@ -180,6 +180,15 @@ impl PortConfig {
     /// By which protocol a VMM reaches it.
     pub fn transport(&self) -> Transport {
         if self.entry.about.transports.contains(&"vfio-user") { Transport::VfioUser } else { Transport::VhostUser }
+    }
+
+    /// Whether its doorbells are mapped by a daemon that may use so many processors. What can be without messages is, unless the
+    /// file says otherwise, or there is one processor: whoever looks at a page takes that from the guest which would ring.
+    pub fn is_mapped(&self, processors: usize) -> bool {
+        match self.doorbells {
+            Some(doorbells) => doorbells == Doorbells::Mapped,
+            None => processors > 1 && sections::can_map(self.entry),
+        }
     }
 
     /// What its adapter is born with; reads the option ROM.

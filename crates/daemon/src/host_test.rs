@@ -46,7 +46,7 @@ fn ten_lines_are_a_host() {
     assert_eq!((port.name.as_str(), port.entry.about.name), ("vm1", "e1000"));
     assert_eq!(port.mac.0, [0x52, 0x54, 0, 0x12, 0x34, 1]);
     assert_eq!(port.socket, Path::new("/etc/nicety/vm1.sock"), "relative to the host file's folder");
-    assert_eq!((port.doorbells, port.buffer), (Doorbells::Trapped, Bytes(1 << 20)));
+    assert_eq!((port.doorbells, port.is_mapped(2), port.buffer), (None, false, Bytes(1 << 20)));
     assert_eq!((port.queues, port.mtu, port.rom.as_deref()), (None, None, None));
     assert_eq!(port.transport(), Transport::VfioUser);
 }
@@ -245,14 +245,13 @@ fn a_port_asks_of_its_adapter_only_what_it_has() {
 }
 
 #[test]
-fn vmxnet3_has_its_doorbells_mapped_unless_they_shall_be_trapped() {
+fn vmxnet3_has_its_doorbells_mapped_unless_they_shall_be_trapped_or_there_is_one_processor() {
     let port = PORT.replace("e1000", "vmxnet3");
-    for (key, doorbells) in [
-        ("", Doorbells::Mapped),
-        ("doorbells = \"mapped\"\n", Doorbells::Mapped),
-        ("doorbells = \"trapped\"\n", Doorbells::Trapped),
-    ] {
-        assert_eq!(parse(&format!("{port}{key}")).unwrap().ports[0].doorbells, doorbells, "{key}");
+    for (key, with_one, with_two) in
+        [("", false, true), ("doorbells = \"mapped\"\n", true, true), ("doorbells = \"trapped\"\n", false, false)]
+    {
+        let port = &parse(&format!("{port}{key}")).unwrap().ports[0];
+        assert_eq!((port.is_mapped(1), port.is_mapped(2)), (with_one, with_two), "{key}");
     }
 }
 

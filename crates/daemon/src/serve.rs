@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 use tracing::info;
 
 use crate::daemon::{Daemon, PortSpec, StartError};
-use crate::host::{Doorbells, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
+use crate::host::{Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
 
 /// Why serving ended before it had begun.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,7 @@ fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         entry: config.entry,
         settings,
         socket: config.socket.clone(),
-        mapped: config.doorbells == Doorbells::Mapped,
+        mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
     })
 }

@@ -225,14 +225,12 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
     }
     let entry = entry?;
-    // What can be without messages is, unless a person wants otherwise.
-    let usual = if can_map(entry) { Doorbells::Mapped } else { Doorbells::Trapped };
     Some(PortConfig {
         name: name?.value,
         entry,
         mac: mac?,
         socket: socket?,
-        doorbells: doorbells.map_or(usual, |found| found.value),
+        doorbells: doorbells.map(|found| found.value),
         buffer: buffer.map_or(PortConfig::BUFFER, |found| found.value),
         queues: queues.and_then(|found| u16::try_from(found.value).ok()),
         mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),
@@ -297,7 +295,7 @@ fn fits(
 }
 
 /// Whether a guest can map the adapter's doorbells: a fresh one is asked.
-fn can_map(entry: &Entry) -> bool {
+pub(super) fn can_map(entry: &Entry) -> bool {
     let Ok(mut adapter) = (entry.create)(&Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1]))) else { return false };
     match adapter.face() {
         Face::Pci(pci) => pci.mappable().is_some(),

@@ -23,7 +23,7 @@ const MEMORY: usize = working::MEMORY;
 const BUSY: u64 = 0x2_0000;
 /// Accesses to guest memory that one register access or one step of a turn may make: a ring of 4096 descriptors,
 /// walked once, each with a buffer, and room to spare.
-pub const WORK: u64 = 40_000;
+pub const WORK: u64 = 16_384;
 /// Frames that the wire holds at most, as a switch in front of it would.
 const ON_THE_WIRE: usize = 64;
 
