@@ -2,8 +2,8 @@
 //!
 //! A flow that carries much takes at most one interrupt in [`SPAN_NS`], as VMware's own vmxnet3 does (4000 a second unless
 //! `ethernetX.coalescingParams` says otherwise: vSphere's networking guide), and chips whose drivers set such a pause
-//! for bulk traffic (Linux's e1000 takes 250 µs, ixgbe 84 µs). Buffers are not waited for: when the half of a ring is used up
-//! it is told at once. A flow that carries little, such as a request and its answer, is told at
+//! for bulk traffic (Linux's e1000 takes 250 µs, ixgbe 84 µs). Nobody is held up for it: when half of a ring is used up, or
+//! [`ENOUGH`] bytes wait, as much as half of a sender's window may be, it is told at once. A flow that carries little, such as a request and its answer, is told at
 //! once: nobody waits for company that does not come. What counts is carried both ways, for the acknowledgements of a
 //! bulk transmission are small and still need no haste.
 
@@ -11,6 +11,8 @@ use nicety_adapter::Time;
 
 /// From one interrupt of a bulk flow to the next, at least.
 pub const SPAN_NS: u64 = 250_000;
+/// Bytes that do not wait any longer.
+pub const ENOUGH: u64 = 256 << 10;
 /// Bytes from one interrupt to the next that make a flow bulk: more than ten full frames.
 const BULK: u64 = 16 << 10;
 
@@ -29,13 +31,13 @@ impl Moderation {
         Self { held: true, ..Self::default() }
     }
 
-    /// There is something to tell. False if it waits until [`Moderation::due`].
-    pub fn may_tell(&mut self, now: Time) -> bool {
-        self.held = now < self.until;
+    /// There is something to tell. False if it waits until [`Moderation::due`]. `carried`: bytes received and sent so far.
+    pub fn may_tell(&mut self, carried: u64, now: Time) -> bool {
+        self.held = now < self.until && carried.wrapping_sub(self.carried) < ENOUGH;
         !self.held
     }
 
-    /// It is told now. `carried`: bytes received and sent so far.
+    /// It is told now.
     pub fn told(&mut self, carried: u64, now: Time) {
         let bulk = carried.wrapping_sub(self.carried) >= BULK;
         *self = Self { until: now.after_ns(if bulk { SPAN_NS } else { 0 }), carried, held: false };
@@ -65,10 +67,11 @@ mod tests {
     fn bulk_is_told_once_in_a_span_and_the_last_of_it_is_not_forgotten() {
         let mut moderation = Moderation::default();
         let start = Time(1_000_000);
-        assert!(moderation.may_tell(start));
+        assert!(moderation.may_tell(64 << 10, start));
         moderation.told(64 << 10, start);
         let soon = start.after_ns(SPAN_NS / 2);
-        assert!(!moderation.may_tell(soon) && !moderation.over(soon));
+        assert!(moderation.may_tell((64 << 10) + ENOUGH, soon), "much does not wait");
+        assert!(!moderation.may_tell(65 << 10, soon) && !moderation.over(soon));
         assert_eq!(moderation.due(), Some(start.after_ns(SPAN_NS)));
         assert!(moderation.over(start.after_ns(SPAN_NS)));
         moderation.told(65 << 10, start.after_ns(SPAN_NS));
@@ -80,7 +83,7 @@ mod tests {
         let mut moderation = Moderation::default();
         for round in 1..100 {
             let now = Time(round * 10_000);
-            assert!(moderation.may_tell(now), "round {round}");
+            assert!(moderation.may_tell(round * 200, now), "round {round}");
             moderation.told(round * 200, now);
         }
     }

@@ -6,7 +6,8 @@
 //! else is told, or enough of them wait, or its patience is over.
 //!
 //! How long the patience is follows the guest: it doubles when company came just after it was over, and goes back when
-//! none comes. It never exceeds [`MOST_NS`]: far below what Linux takes for a hanging transmitter (one second), and
+//! none comes. Where company does not tell of what waits, but the driver may look at it then (virtio's), it doubles when company
+//! comes in time. It never exceeds [`MOST_NS`]: far below what Linux takes for a hanging transmitter (one second), and
 //! about what its TCP keeps in flight (a millisecond at the pace of the flow).
 
 use nicety_adapter::Time;
@@ -59,6 +60,14 @@ impl Patience {
         if let Some(at) = self.alone.take()
             && now.since(at).as_nanos() <= u128::from(MOST_NS)
         {
+            self.span_ns = (self.span_ns * 2).min(MOST_NS);
+        }
+    }
+
+    /// Something was told to a driver that looks at what waits when it is told anything, and may not: what waits is not told yet, but
+    /// has time.
+    pub fn accompanied(&mut self) {
+        if self.due.is_some() {
             self.span_ns = (self.span_ns * 2).min(MOST_NS);
         }
     }
@@ -117,6 +126,20 @@ mod tests {
         }
         patience.wait(1, 64, 0, ms(400));
         assert!(patience.due() < Some(ms(400).after_ns(200_000)), "and forgotten it");
+    }
+
+    #[test]
+    fn patience_grows_with_company_that_comes_in_time() {
+        let mut patience = Patience::default();
+        patience.accompanied();
+        for round in 0..8 {
+            patience.wait(1, 64, 0, ms(10 * round));
+            patience.accompanied();
+            assert!(patience.due().is_some(), "it is not told");
+            patience.join();
+        }
+        patience.wait(1, 64, 0, ms(100));
+        assert_eq!(patience.due(), Some(ms(100).after_ns(MOST_NS)));
     }
 
     #[test]

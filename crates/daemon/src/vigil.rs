@@ -4,12 +4,13 @@
 //! late. While accesses follow each other closely, as the registers of one interrupt do, looking for the next one a little longer
 //! costs less than both. The span grows while sleeps turn out shorter than [`MOST`], and shrinks to nothing with long
 //! ones, so that an idle or slowly beating worker just sleeps. The rule is KVM's halt polling (Linux,
-//! Documentation/virt/kvm/halt-polling.rst).
+//! Documentation/virt/kvm/halt-polling.rst), whose longest span is 200 µs; with 50 a request and its answer between two idle
+//! guests fell on either side of it, and their rate with it.
 
 use std::time::Duration;
 
 /// The longest active wait.
-pub const MOST: Duration = Duration::from_micros(50);
+pub const MOST: Duration = Duration::from_micros(100);
 /// What it begins with.
 const FIRST: Duration = Duration::from_micros(5);
 

@@ -14,6 +14,9 @@
 //! for segmentation on the way out, and tells of a checksum and of an uncut packet on the way in. A packet between
 //! two guests that take it is never cut and never summed.
 //!
+//! Notifications that the driver asks for are not all sent at once: those for received frames are moderated while a flow is
+//! bulk (`moderation.rs`), those for transmitted ones wait for company (`patience.rs`). What they tell of is in the ring all the while.
+//!
 //! **Features**: transmit and receive checksums; TCP and UDP segmentation both ways, congestion signals included;
 //! mergeable, big and small receive buffers; indirect descriptors; notification by event index; several queue pairs
 //! with automatic steering; a control queue (receive modes, address and VLAN filters, address, pairs, receive

@@ -2,8 +2,8 @@
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{
-    Batch, Checked, Checksum, Context, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, QUEUES, Reason,
-    Scratch, SegmentKind, Set, Unfolded, Wants,
+    Batch, Checked, Checksum, Context, Counters, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, QUEUES,
+    Reason, Scratch, SegmentKind, Set, Unfolded, Wants,
 };
 use nicety_frame::{L3Kind, L4Kind};
 use nicety_memory::{Map, Rights, Span, Touch};
@@ -169,7 +169,7 @@ impl VirtioNet {
         let areas = areas?;
         ring.show(&areas);
         let short = refused || ring.waiting(&areas).is_ok_and(|waiting| waiting < ring.size / 2);
-        if ring.used != ring.told && (short || ring.moderation.may_tell(cx.now)) {
+        if ring.used != ring.told && (short || ring.moderation.may_tell(carried(queue, cx.counters), cx.now)) {
             self.tell_arrivals(number, cx);
         }
         self.schedule(cx);
@@ -188,23 +188,30 @@ impl VirtioNet {
         }
         cx.out.messages.insert(number);
         cx.counters.interrupts += 1;
-        let queue = usize::from(number / 2).min(QUEUES - 1);
-        let carried = cx.counters.receive[queue].bytes.wrapping_add(cx.counters.transmit[queue].bytes);
-        ring.moderation.told(carried, cx.now);
+        ring.moderation.told(carried(number / 2, cx.counters), cx.now);
+        // Linux looks at what has gone whenever it looks at what has come (`virtnet_poll_cleantx`); others may not.
+        if let Some(transmit) = self.rings.get_mut(usize::from(number) + 1) {
+            transmit.patience.answered(cx.now);
+            transmit.patience.accompanied();
+        }
     }
 
-    /// Tells of arrivals whose pause is over, and asks for a tick for those whose pause is not.
+    /// Tells what has waited long enough, and asks for a tick for what has not.
     pub(super) fn tell_late(&mut self, cx: &mut Context<'_>) {
         for number in 0..self.rings.len() {
-            if self.rings.get(number).is_some_and(|ring| ring.moderation.over(cx.now)) {
+            let Some(ring) = self.rings.get_mut(number) else { continue };
+            if ring.moderation.over(cx.now) {
                 self.tell_arrivals(number as u16, cx);
+            } else if ring.patience.over(cx.now) {
+                self.tell_completions(number as u16, cx);
             }
         }
         self.schedule(cx);
     }
 
-    fn schedule(&self, cx: &mut Context<'_>) {
-        if let Some(due) = self.rings.iter().filter_map(|ring| ring.moderation.due()).min() {
+    pub(super) fn schedule(&self, cx: &mut Context<'_>) {
+        let waits = self.rings.iter().flat_map(|ring| [ring.moderation.due(), ring.patience.due()]);
+        if let Some(due) = waits.flatten().min() {
             cx.out.wake_by(due);
         }
     }
@@ -223,6 +230,12 @@ impl VirtioNet {
             verify: partial,
         }
     }
+}
+
+/// Bytes that a pair of queues has carried.
+fn carried(queue: u16, counters: &Counters) -> u64 {
+    let queue = usize::from(queue).min(QUEUES - 1);
+    counters.receive[queue].bytes.wrapping_add(counters.transmit[queue].bytes)
 }
 
 /// Prepares a packet; uncut TCP that signals congestion is cut for a driver that did not take GUEST_ECN (5.1.3.1).

@@ -13,6 +13,7 @@ use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 use serde::{Deserialize, Serialize};
 
 use crate::moderation::Moderation;
+use crate::patience::Patience;
 
 /// Largest ring (section 2.7).
 const SIZE_MOST: u16 = 32768;
@@ -56,9 +57,12 @@ pub(super) struct Ring {
     pub quiet: bool,
     /// It refused for want of buffers, and waits for the driver's notification.
     pub starved: bool,
-    /// When the driver may be notified next. Not saved: what waits is told first thing.
+    /// A receive ring's: when the driver may be notified next. Not saved: what waits is told first thing.
     #[serde(skip)]
     pub moderation: Moderation,
+    /// A transmit ring's: how long what was given back waits for company. Not saved either.
+    #[serde(skip)]
+    pub patience: Patience,
     /// Bumped when it stops: what was taken before is not given back after. Not saved.
     #[serde(skip)]
     pub generation: u32,
@@ -139,16 +143,22 @@ impl Ring {
         }
     }
 
-    /// True if the driver wants to be notified of what it was shown since it last was told (section 2.7.7).
+    /// The driver is told of what it was shown, by a notification if it [wants](Ring::wants) one: true then.
     pub fn tell(&mut self, areas: &Areas<'_>) -> bool {
+        let wants = self.wants(areas);
+        self.told = self.used;
+        wants
+    }
+
+    /// Whether the driver wants to be notified of what it was shown since it last was told (section 2.7.7).
+    pub fn wants(&self, areas: &Areas<'_>) -> bool {
         if self.used == self.told {
             return false;
         }
         full_barrier();
-        let told = std::mem::replace(&mut self.told, self.used);
         if areas.event_index {
             let wanted = areas.driver.load_u16(4 + 2 * usize::from(self.size));
-            return crossed(wanted, self.used, told);
+            return crossed(wanted, self.used, self.told);
         }
         areas.driver.load_u16(0) & QUIET == 0
     }

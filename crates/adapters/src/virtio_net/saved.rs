@@ -1,7 +1,7 @@
 //! Saved state (between batches, with nothing in flight).
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{RestoreError, Snapshot, snapshot};
+use nicety_adapter::{RestoreError, Snapshot, Time, snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::control::Control;
@@ -59,8 +59,12 @@ impl Snapshot for VirtioNet {
         (self.taken, self.config, self.control, self.rings, self.resume) = (features, config, control, rings, resume);
         for (ring, generation) in self.rings.iter_mut().zip(generations) {
             ring.generation = generation.wrapping_add(1);
-            if ring.used != ring.told {
+        }
+        for (number, ring) in self.rings.iter_mut().enumerate().filter(|(_, ring)| ring.used != ring.told) {
+            if number % 2 == 0 {
                 ring.moderation = Moderation::overdue();
+            } else {
+                ring.patience.hurry(Time::ZERO);
             }
         }
         Ok(())

@@ -130,10 +130,32 @@ impl VirtioNet {
             return;
         }
         let Ok(areas) = ring.open(cx.memory, event_index) else { return self.break_ring(number, cx) };
+        if ring.patience.due().is_some() && !ring.wants(&areas) {
+            // What waited was looked at in the meantime.
+            ring.tell(&areas);
+            ring.patience.join();
+        }
         for packet in batch.packets() {
             ring.give_back(&areas, packet.cookie as u16, 0);
         }
-        if ring.publish(&areas) {
+        ring.show(&areas);
+        if ring.wants(&areas) {
+            // A chain is some 18 entries at most: half the ring, if all are long.
+            ring.patience.wait(batch.len() as u32, u32::from(ring.size / 32), 0, cx.now);
+            self.schedule(cx);
+        } else {
+            // Nobody waits for it.
+            ring.tell(&areas);
+        }
+    }
+
+    /// Notifies the driver of what a transmit ring has given back, if it still wants that.
+    pub(super) fn tell_completions(&mut self, number: u16, cx: &mut Context<'_>) {
+        let event_index = self.taken & feature::EVENT_IDX != 0;
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
+        let live = ring.started && !ring.broken;
+        ring.patience.join();
+        if live && ring.open(cx.memory, event_index).is_ok_and(|areas| ring.tell(&areas)) {
             cx.out.messages.insert(number);
             cx.counters.interrupts += 1;
         }

@@ -281,15 +281,20 @@ impl Vmxnet3 {
         }
     }
 
+    /// Bytes that the queues of a vector have carried.
+    fn carried(&self, vector: u8) -> u64 {
+        let sent = self.transmit.iter().filter(|queue| queue.vector == vector).map(|queue| queue.statistics.bytes());
+        let received = self.receive.iter().filter(|queue| queue.vector == vector).map(|queue| queue.statistics.bytes());
+        sent.chain(received).fold(0, u64::wrapping_add)
+    }
+
     /// Raises a queue's vector; whatever else shares it is told with it. In a mapped page nobody may see its mask lifted: then a tick looks.
     fn raise(&mut self, vector: u8, cx: &mut Context<'_>) {
-        let mut carried = 0u64;
+        let carried = self.carried(vector);
         for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
             queue.patience.join();
-            carried = carried.wrapping_add(queue.statistics.bytes());
         }
         for queue in self.receive.iter_mut().filter(|queue| queue.vector == vector) {
-            carried = carried.wrapping_add(queue.statistics.bytes());
             queue.moderation.told(carried, cx.now);
             queue.told = queue.completions.next;
         }
@@ -491,9 +496,11 @@ impl Vmxnet3 {
         while touched != 0 {
             let number = touched.trailing_zeros() as usize;
             touched &= touched - 1;
-            let Some(queue) = self.receive.get_mut(number) else { continue };
+            let Some(queue) = self.receive.get(number) else { continue };
             let vector = queue.vector;
-            let now = !queue.moderated || queue.is_short() || queue.moderation.may_tell(cx.now);
+            let carried = self.carried(vector);
+            let Some(queue) = self.receive.get_mut(number) else { continue };
+            let now = !queue.moderated || queue.is_short() || queue.moderation.may_tell(carried, cx.now);
             for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
                 queue.patience.answered(cx.now);
             }

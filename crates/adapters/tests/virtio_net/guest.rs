@@ -230,6 +230,14 @@ impl Guest {
         self.adapter.complete(&self.batch, cx!(self));
     }
 
+    /// The next tick that the adapter has asked for, if it has.
+    pub fn later(&mut self) {
+        if let Some(wake) = self.out.wake.take() {
+            self.now = self.now.max(wake);
+            self.adapter.tick(cx!(self));
+        }
+    }
+
     /// Gets all of another's batch.
     pub fn deliver(&mut self, batch: &Batch) -> Delivery {
         let pick = |packet| Pick { packet, edit: Edit::Keep };

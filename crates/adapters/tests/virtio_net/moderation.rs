@@ -71,6 +71,32 @@ fn what_carries_little_is_told_at_once_every_time() {
     }
 }
 
+/// Sends one frame whose buffers come back; whether that is told at once, and what tick the adapter asks for.
+fn sent(guest: &mut Guest) -> (bool, Option<Time>) {
+    guest.send(0, &[0; 12], &tcp4(&payload(100)), 2000);
+    guest.fetch(0);
+    guest.out = Outbox::default();
+    guest.complete();
+    (guest.out.messages.contains(1), guest.out.wake)
+}
+
+#[test]
+fn buffers_that_come_back_wait_for_company_and_not_for_ever() {
+    let (mut guest, _) = both();
+    let (told, due) = sent(&mut guest);
+    assert!(!told && due.is_some_and(|due| due <= guest.now.after_ns(100_000)), "{due:?}");
+    assert_eq!(guest.used(1).len(), 1, "whoever looks finds it");
+    guest.later();
+    assert!(guest.out.messages.contains(1));
+    assert!(!tick(&mut guest) && !guest.out.messages.contains(1), "and once");
+    assert!(!sent(&mut guest).0 && !sent(&mut guest).0);
+    assert_eq!(sent(&mut guest).1, Some(guest.now), "three of 64 may have filled the ring: told at once");
+    sent(&mut guest);
+    guest.out = Outbox::default();
+    rings(&mut *guest.adapter).stop(1, cx!(guest));
+    assert!(guest.out.messages.contains(1), "a ring that stops says what it has");
+}
+
 #[test]
 fn what_waits_is_told_when_the_ring_stops_or_the_state_moves() {
     let (mut guest, sender) = both();

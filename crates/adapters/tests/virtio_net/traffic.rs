@@ -66,6 +66,7 @@ fn a_frame_goes_from_one_guest_to_another_and_both_get_their_buffers_back() {
     assert_eq!(receiver.deliver(&sender.batch).refused, 0);
     sender.complete();
     assert_eq!(sender.used(1), [(u32::from(head), 0)]);
+    sender.later();
     assert!(sender.out.messages.contains(1) && receiver.out.messages.contains(0));
     let got = receiver.received(0);
     assert_eq!(got.len(), 1);
@@ -301,6 +302,7 @@ fn a_driver_that_named_an_index_is_interrupted_when_it_is_passed_and_rings_only_
         assert_eq!(sender.word(avail_event), sent, "ring at the next one");
         sender.out = Outbox::default();
         sender.complete();
+        sender.later();
         assert_eq!(sender.out.messages.contains(1), told, "after {sent}");
     }
 }
