@@ -247,7 +247,11 @@ impl Uplink for Stream {
         batch.start(self.arriving.map(), port, 0);
         let (mut frames, mut drained, mut armed) = (0, false, false);
         // A frame that ends a packet may be one of its own.
-        while budget.allows(batch) && frames < budget.packets.max(1) && batch.len() + 2 <= PACKETS {
+        let enough = |batch: &Batch, joining: &Joining| {
+            let bytes = batch.bytes() + joining.bytes();
+            batch.len() + 2 > PACKETS || (bytes > 0 && bytes >= budget.bytes)
+        };
+        while frames < budget.packets.max(1) && !enough(batch, &self.joining) {
             match self.arriving.next() {
                 Next::Frame(span) => {
                     frames += 1;

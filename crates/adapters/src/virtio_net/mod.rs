@@ -200,9 +200,19 @@ impl VirtioNet {
         self.took(feature::MQ) && self.resume.iter().all(|piece| *piece == 0)
     }
 
+    /// Tells the driver what it was shown, if it wants that: before a ring is left.
+    fn tell(&mut self, number: u16, cx: &mut Context<'_>) {
+        match self.role(number) {
+            Role::Receive(_) => self.tell_arrivals(number, cx),
+            Role::Transmit(_) => self.tell_completions(number, cx),
+            Role::Control | Role::Nothing => {}
+        }
+    }
+
     /// The guest broke a ring: it is left alone until it is started again (2.1.2).
     fn break_ring(&mut self, number: u16, cx: &mut Context<'_>) {
         cx.counters.guest_errors += 1;
+        self.tell(number, cx);
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
             ring.broken = true;
             ring.generation = ring.generation.wrapping_add(1);

@@ -57,6 +57,10 @@ pub(super) struct Ring {
     pub quiet: bool,
     /// It refused for want of buffers, and waits for the driver's notification.
     pub starved: bool,
+    /// The driver knows of all up to `told`. Of a ring that had a life before it was started here, or was restored, nobody knows: it is
+    /// told once, whatever index it named (QEMU's `signalled_used_valid`).
+    #[serde(skip)]
+    pub settled: bool,
     /// A receive ring's: when the driver may be notified next. Not saved: what waits is told first thing.
     #[serde(skip)]
     pub moderation: Moderation,
@@ -146,6 +150,7 @@ impl Ring {
     /// The driver is told of what it was shown, by a notification if it [wants](Ring::wants) one: true then.
     pub fn tell(&mut self, areas: &Areas<'_>) -> bool {
         let wants = self.wants(areas);
+        self.settled |= self.used != self.told;
         self.told = self.used;
         wants
     }
@@ -158,7 +163,7 @@ impl Ring {
         full_barrier();
         if areas.event_index {
             let wanted = areas.driver.load_u16(4 + 2 * usize::from(self.size));
-            return crossed(wanted, self.used, self.told);
+            return !self.settled || crossed(wanted, self.used, self.told);
         }
         areas.driver.load_u16(0) & QUIET == 0
     }

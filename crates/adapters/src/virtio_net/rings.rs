@@ -51,17 +51,19 @@ impl RingFace for VirtioNet {
         let at = areas.device_index();
         // As if the driver had been told to be quiet: the first arming clears the flag, whatever it says.
         let fresh = Ring { started: true, broken: false, next: at, used: at, told: at, quiet: true, ..*ring };
-        *ring = Ring { starved: false, moderation: Moderation::default(), patience: Patience::default(), ..fresh };
+        *ring = Ring {
+            starved: false,
+            settled: at == 0,
+            moderation: Moderation::default(),
+            patience: Patience::default(),
+            ..fresh
+        };
         self.wake(number, cx);
         true
     }
 
     fn stop(&mut self, number: u16, cx: &mut Context<'_>) -> u16 {
-        match self.role(number) {
-            Role::Receive(_) => self.tell_arrivals(number, cx),
-            Role::Transmit(_) => self.tell_completions(number, cx),
-            Role::Control | Role::Nothing => {}
-        }
+        self.tell(number, cx);
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return 0 };
         ring.generation = ring.generation.wrapping_add(1);
         (ring.started, ring.starved) = (false, false);

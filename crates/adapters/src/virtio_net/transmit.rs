@@ -142,6 +142,9 @@ impl VirtioNet {
         if ring.wants(&areas) {
             // A chain is some 18 entries at most: half the ring, if all are long.
             ring.patience.wait(batch.len() as u32, u32::from(ring.size / 32), 0, cx.now);
+            if ring.patience.over(cx.now) {
+                self.tell_completions(number, cx);
+            }
             self.schedule(cx);
         } else {
             // Nobody waits for it.

@@ -111,9 +111,9 @@ pub fn goes_and_returns((stage, mut left, mut right): (Stage, Guest, Guest), (go
     for _ in 0..2 {
         sh(
             &mut right,
-            &format!("(netperf -4 -H {} -t UDP_STREAM -l 60 -- -m 1400 -R 1 >/dev/null 2>&1 &)", address(1)),
+            &format!("(netperf -4 -H {} -t UDP_STREAM -l 600 -- -m 1400 -R 1 >/dev/null 2>&1 &)", address(1)),
         );
-        sh(&mut right, &format!("({FLOOD} -w 60 {} >/dev/null 2>&1 &)", address(1)));
+        sh(&mut right, &format!("({FLOOD} -w 600 {} >/dev/null 2>&1 &)", address(1)));
         stage.wait_more("frames for the driver", 200, || stage.received("vm1"));
         sh(&mut left, go);
         // Frames keep coming: into rings that nobody has any more.

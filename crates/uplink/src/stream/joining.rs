@@ -70,6 +70,11 @@ impl Joining {
         self.open.is_some()
     }
 
+    /// Bytes of the packet that is under way.
+    pub(super) fn bytes(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| u64::from(open.payload))
+    }
+
     /// Takes a frame of `map`, into the packet that is under way or, behind that, into the batch. There must be room for
     /// two packets.
     pub(super) fn take(&mut self, map: &Map, span: Span, batch: &mut Batch, counters: &mut Counters) {
@@ -128,7 +133,8 @@ impl Part {
         let mut identification = 0;
         match l3.kind {
             L3Kind::V4 => {
-                if !checksum::sum(frame.get(ip..ip + usize::from(l3.len))?).verify() {
+                let header = frame.get(ip..ip + usize::from(l3.len))?;
+                if header.get(10..12) == Some(&[0xff; 2]) || !checksum::sum(header).verify() {
                     return None;
                 }
                 identification = u16::from_be_bytes(frame.get(ip + 4..ip + 6)?.try_into().ok()?);
@@ -137,6 +143,10 @@ impl Part {
             }
             L3Kind::V6 if l3.len == 40 => head.get_mut(ip + 4..ip + 6)?.fill(0),
             L3Kind::V6 => return None,
+        }
+        // Either of the two ways to write zero is right, and made is the other one: 0 in IPv4's header, 0xffff in TCP's.
+        if frame.get(l4.checksum_at()..l4.checksum_at() + 2)? == [0; 2] {
+            return None;
         }
         let sequence = u32::from_be_bytes(frame.get(tcp + 4..tcp + 8)?.try_into().ok()?);
         head.get_mut(tcp + 4..tcp + 8)?.fill(0);

@@ -141,6 +141,39 @@ fn short_padded_odd_and_foreign_frames_stay_alone() {
 }
 
 #[test]
+fn a_checksum_that_is_written_the_other_way_is_handed_on_as_it_came() {
+    // Both zeros verify; which of them a sender writes is its own matter.
+    let frames_sent = cut(&payload(1448 * 4));
+    let zero = |at: usize, spare: usize, written: [u8; 2]| {
+        let mut frames = frames_sent.clone();
+        let frame = &mut frames[1];
+        // What is summed grows by the checksum itself, which thereby becomes zero.
+        let sum = u32::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
+        let word = u32::from(u16::from_be_bytes([frame[spare], frame[spare + 1]])) + sum;
+        let word = (word & 0xffff) + (word >> 16);
+        frame[spare..spare + 2].copy_from_slice(&(word as u16).to_be_bytes());
+        frame[at..at + 2].copy_from_slice(&written);
+        joined(&frames)
+    };
+    assert_eq!(zero(50, 1000, [0, 0]), 3, "TCP");
+    assert_eq!(zero(50, 1000, [0xff, 0xff]), 1, "TCP");
+    assert_eq!(zero(24, 18, [0xff, 0xff]), 3, "IPv4");
+}
+
+#[test]
+fn a_budget_counts_what_is_being_joined() {
+    let frames_sent = cut(&payload(1448 * 10));
+    let (mut stream, _peer) = sent(&frames_sent);
+    for (bytes, frames) in [(1, 1), (3000, 3), (1 << 20, 6)] {
+        let (mut batch, mut counters) = (Batch::new(), Counters::default());
+        let budget = nicety_adapter::Budget { packets: 64, bytes };
+        stream.fetch(nicety_adapter::PortId(1), budget, &mut batch, &mut counters, Time::ZERO);
+        assert_eq!(counters.transmitted().frames, frames, "{bytes}");
+        stream.complete(&batch);
+    }
+}
+
+#[test]
 fn any_mixture_of_frames_arrives_as_it_was_sent() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: usize| {

@@ -20,6 +20,7 @@ pub struct Inside {
     pub out: Outbox,
     pub counters: Counters,
     pub batch: Batch,
+    pub now: Time,
     pub kicks: HashMap<u16, Kick>,
     pub calls: HashMap<u16, Bell>,
     pub refused: Vec<String>,
@@ -28,8 +29,17 @@ pub struct Inside {
 
 impl Inside {
     fn split(&mut self) -> (&mut dyn Adapter, Context<'_>) {
-        let Self { adapter, memory, out, counters, .. } = self;
-        (&mut **adapter, Context { memory, page: None, out, counters, now: Time::ZERO })
+        let Self { adapter, memory, out, counters, now, .. } = self;
+        (&mut **adapter, Context { memory, page: None, out, counters, now: *now })
+    }
+
+    /// The tick that the adapter has asked for, if it has.
+    fn later(&mut self) {
+        if let Some(at) = self.out.wake.take() {
+            self.now = self.now.max(at);
+            let (adapter, mut cx) = self.split();
+            adapter.tick(&mut cx);
+        }
     }
 }
 
@@ -45,6 +55,7 @@ impl TestPort {
             out: Outbox::default(),
             counters: Counters::default(),
             batch: Batch::new(),
+            now: Time::ZERO,
             kicks: HashMap::new(),
             calls: HashMap::new(),
             refused: Vec::new(),
@@ -97,6 +108,7 @@ impl TestPort {
 
     fn flush(&self) {
         self.look(|inside| {
+            inside.later();
             while let Some(ring) = inside.out.messages.pop() {
                 if let Some(bell) = inside.calls.get(&ring) {
                     bell.ring().expect("the guest is there");
