@@ -14,6 +14,12 @@ use nicety_trials::hostile::ledger;
 use nicety_trials::rig::{MAC, Rig};
 
 pub(crate) const ALL: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
+
+#[test]
+fn every_registered_adapter_has_a_driver_here() {
+    let registered: Vec<&str> = nicety_adapters::REGISTRY.iter().map(|entry| entry.about.name).collect();
+    assert_eq!(registered, ALL, "an adapter that is registered faces these tests too");
+}
 /// Long enough for every moderation timer.
 const A_WHILE_NS: u64 = 2_000_000;
 pub(crate) const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];

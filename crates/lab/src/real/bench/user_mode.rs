@@ -193,8 +193,8 @@ impl Kind for UserMode {
                 "qemu: QEMU {}'s own models, two processes (machine x-remote) joined by -netdev stream over a UNIX socket, interrupts \
                  by INTx, which is all that x-remote has. nicety-stream: two daemons joined by the same protocol over the same \
                  kind of socket, guests with {INTX}. nicety: both guests on one daemon's switch, MSI-X where the adapter has it. \
-                 Nicety's other options as they come: one worker, doorbells mapped for vmxnet3, trapped for the others; virtio-net with \
-                 one queue pair, for the guests have one processor.",
+                 Nicety's other options as they come: one worker, doorbells mapped for vmxnet3 on the switch (trapped over the stream, \
+                 where daemon and guest share a processor), trapped for the others; virtio-net with one queue pair, for the guests have one processor.",
                 version(root, "qemu-system-x86"),
             ),
             format!("{bound}."),
