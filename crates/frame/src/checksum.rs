@@ -257,6 +257,31 @@ pub enum Verdict {
     Unknown,
 }
 
+/// Makes headers those of one packet of `len` bytes that is still to be cut: IP's length and header checksum, and the sum of the
+/// pseudo-header with that length in the transport checksum's place, which is returned. `None` if IP cannot say that length.
+pub fn prepare(head: &mut [u8], layout: &Layout, len: u32) -> Option<u16> {
+    let (l3, l4) = (layout.l3?, layout.l4?);
+    let at = usize::from(l3.offset);
+    let packet = len.checked_sub(u32::from(l3.offset))?;
+    match l3.kind {
+        L3Kind::V4 => {
+            let total = u16::try_from(packet).ok()?;
+            head.get_mut(at + 2..at + 4)?.copy_from_slice(&total.to_be_bytes());
+            head.get_mut(at + 10..at + 12)?.fill(0);
+            let made = sum(head.get(at..at + usize::from(l3.len))?).checksum();
+            head.get_mut(at + 10..at + 12)?.copy_from_slice(&made.to_be_bytes());
+        }
+        L3Kind::V6 => {
+            let payload = u16::try_from(packet.checked_sub(40)?).ok()?;
+            head.get_mut(at + 4..at + 6)?.copy_from_slice(&payload.to_be_bytes());
+        }
+    }
+    let partial = pseudo(head, layout, len.checked_sub(u32::from(l4.offset))?)?.fold();
+    let field = l4.checksum_at();
+    head.get_mut(field..field + 2)?.copy_from_slice(&partial.to_be_bytes());
+    u16::try_from(field).ok()
+}
+
 /// Verifies the L4 checksum of a whole frame.
 pub fn check(frame: &[u8], layout: &Layout) -> Verdict {
     let payload = |len: usize| {

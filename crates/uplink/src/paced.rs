@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Packet, PortId, Progress, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
 use nicety_memory::Map;
 
 use crate::rate::{Bucket, Rate};
@@ -76,12 +76,6 @@ impl<U: Uplink> Paced<U> {
     }
 }
 
-/// Bytes of a packet as the wire would see them: each frame repeats the headers.
-fn wire_bytes(packet: &Packet) -> u64 {
-    let headers = packet.offload.segment.map_or(0, |segment| u64::from(segment.headers));
-    u64::from(packet.len()) + headers * u64::from(packet.frames().saturating_sub(1))
-}
-
 impl<U: Uplink> Uplink for Paced<U> {
     fn fetch(
         &mut self,
@@ -100,7 +94,7 @@ impl<U: Uplink> Uplink for Paced<U> {
             budget.bytes = budget.bytes.min(self.ingress.bytes(now).max(1));
             progress = self.inner.fetch(port, budget, batch, counters, now);
             for packet in batch.packets() {
-                self.ingress.charge(wire_bytes(packet), now);
+                self.ingress.charge(packet.wire_bytes(), now);
             }
         } else {
             batch.start(&Map::empty(), port, 0);
@@ -126,7 +120,7 @@ impl<U: Uplink> Uplink for Paced<U> {
             if !bucket.ready(now) {
                 break;
             }
-            bucket.charge(wire_bytes(packet), now);
+            bucket.charge(packet.wire_bytes(), now);
             allowed = index + 1;
         }
         let (now_picks, later) = frames.picks.split_at(allowed.min(frames.picks.len()));
@@ -136,7 +130,7 @@ impl<U: Uplink> Uplink for Paced<U> {
         }
         for (index, _, packet) in frames.iter().take(allowed) {
             if !delivery.is_refused(index) {
-                self.egress.charge(wire_bytes(packet), now);
+                self.egress.charge(packet.wire_bytes(), now);
             }
         }
         for index in 0..later.len() {

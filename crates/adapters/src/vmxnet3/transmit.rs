@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use nicety_adapter::{Batch, Budget, Checksum, Context, Draft, DraftError, HEAD_MOST, Offload, PACKETS, Progress};
 use nicety_adapter::{Reason, Segment, SegmentKind, Time};
-use nicety_frame::{L3Kind, L4Kind, Layout, checksum};
+use nicety_frame::{L4Kind, Layout, checksum};
 use nicety_memory::{Fault, Map, Rights, Window, full_barrier};
 use serde::{Deserialize, Serialize};
 
@@ -382,23 +382,10 @@ fn offload(draft: &mut Draft<'_>, first: &Descriptor, shift: u16) -> Result<Offl
 /// checksum and the length in TCP's pseudo-header out.
 fn complete_headers(head: &mut [u8], len: u32, headers: u16) -> Option<Checksum> {
     let layout = Layout::parse(head);
-    let (l3, l4) = (layout.l3?, layout.l4?);
+    let l4 = layout.l4?;
     if l4.kind != L4Kind::Tcp || layout.headers_len != headers || len < u32::from(headers) {
         return None;
     }
-    let at = usize::from(l3.offset);
-    if l3.kind == L3Kind::V4 {
-        let total = u16::try_from(len - u32::from(l3.offset)).ok()?;
-        head.get_mut(at + 2..at + 4)?.copy_from_slice(&total.to_be_bytes());
-        head.get_mut(at + 10..at + 12)?.fill(0);
-        let sum = checksum::sum(head.get(at..usize::from(l4.offset))?).checksum();
-        head.get_mut(at + 10..at + 12)?.copy_from_slice(&sum.to_be_bytes());
-    } else {
-        let payload = u16::try_from(len - u32::from(l3.offset) - 40).ok()?;
-        head.get_mut(at + 4..at + 6)?.copy_from_slice(&payload.to_be_bytes());
-    }
-    let pseudo = checksum::pseudo(head, &layout, len - u32::from(l4.offset))?.fold();
-    let field = l4.checksum_at();
-    head.get_mut(field..field + 2)?.copy_from_slice(&pseudo.to_be_bytes());
-    Some(Checksum::Partial { start: l4.offset, field: u16::try_from(field).ok()? })
+    let field = checksum::prepare(head, &layout, len)?;
+    Some(Checksum::Partial { start: l4.offset, field })
 }

@@ -192,30 +192,11 @@ impl Open {
     /// Makes a first segment's headers those of the whole packet, and says how it may be cut.
     fn complete(&self, head: &mut [u8]) -> Option<Offload> {
         let layout = &self.first.layout;
-        let (l3, l4) = (layout.l3?, layout.l4?);
-        let (ip, tcp) = (usize::from(l3.offset), usize::from(l4.offset));
-        let transport = u32::from(l4.len) + self.payload;
-        match l3.kind {
-            L3Kind::V4 => {
-                let total = u16::try_from(u32::from(l3.len) + transport).ok()?;
-                head.get_mut(ip + 2..ip + 4)?.copy_from_slice(&total.to_be_bytes());
-                head.get_mut(ip + 10..ip + 12)?.fill(0);
-                let sum = checksum::sum(head.get(ip..ip + usize::from(l3.len))?).checksum();
-                head.get_mut(ip + 10..ip + 12)?.copy_from_slice(&sum.to_be_bytes());
-            }
-            L3Kind::V6 => {
-                let payload = u16::try_from(transport).ok()?;
-                head.get_mut(ip + 4..ip + 6)?.copy_from_slice(&payload.to_be_bytes());
-            }
-        }
-        *head.get_mut(tcp + 13)? |= if self.push { flag::PSH } else { 0 };
-        let partial = checksum::pseudo(head, layout, transport)?.fold();
-        let field = l4.checksum_at();
-        head.get_mut(field..field + 2)?.copy_from_slice(&partial.to_be_bytes());
-        let len = u32::from(layout.headers_len) + self.payload;
+        let (l4, len) = (layout.l4?, u32::from(layout.headers_len) + self.payload);
+        *head.get_mut(usize::from(l4.offset) + 13)? |= if self.push { flag::PSH } else { 0 };
+        let field = checksum::prepare(head, layout, len)?;
         let segment = Segment::of(SegmentKind::Tcp, self.first.payload, layout.headers_len, len)?;
-        let checksum = Checksum::Partial { start: l4.offset, field: u16::try_from(field).ok()? };
-        Some(Offload { checksum, segment: Some(segment) })
+        Some(Offload { checksum: Checksum::Partial { start: l4.offset, field }, segment: Some(segment) })
     }
 }
 
