@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
 use crate::inbox::{Inbox, Note};
 use crate::recorder::{RecordError, Recorder, Recording};
-use crate::rings::{RingsError, RingsServer};
+use crate::rings::RingsServer;
 use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 use crate::worker::Worker;
@@ -38,14 +38,6 @@ pub enum StartError {
         port: String,
         /// Why not.
         source: ListenError,
-    },
-    /// The port's vhost-user socket.
-    #[error("port {port}: {source}")]
-    Rings {
-        /// The port.
-        port: String,
-        /// Why not.
-        source: RingsError,
     },
     /// The port's adapter.
     #[error("port {port}: {source}")]
@@ -266,6 +258,8 @@ impl Daemon {
     /// A port whose VM comes by vhost-user.
     fn open_rings(&self, id: PortId, spec: PortSpec, adapter: Box<dyn Adapter>) -> Result<Running, StartError> {
         let (name, inbox) = (spec.name.clone(), self.inbox(id));
+        let listener = Listener::bind(&spec.socket);
+        let listener = listener.map_err(|source| StartError::Socket { port: name.clone(), source })?;
         let signals = Arc::new(Signals::calls());
         let schedule = Arc::new(Schedule::default());
         let recorder = self.recorder(&spec)?;
@@ -274,12 +268,15 @@ impl Daemon {
         let memory = |source| StartError::Memory { port: name.clone(), source };
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes).map_err(memory)?;
         let port = Arc::new(port);
-        let (served, calls) = (Arc::clone(&port), Arc::clone(&inbox));
-        let rings = RingsServer::start(&name, &spec.socket, served, signals, calls, self.clock, recorder.clone());
-        let rings = rings.map_err(|source| StartError::Rings { port: name.clone(), source })?;
         let link = Link::Rings { kicks: Vec::new() };
-        let service = Service { recorder, ..Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link) };
-        self.join(&name, &port, service, &inbox)?;
+        let fresh = Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link);
+        self.join(&name, &port, Service { recorder: recorder.clone(), ..fresh }, &inbox)?;
+        // Not before: a front end may have been waiting for the socket.
+        let rings = RingsServer::start(&name, listener, Arc::clone(&port), signals, inbox, self.clock, recorder);
+        let rings = rings.map_err(|source| {
+            self.give_up(id);
+            StartError::System { what: "starting a port's thread", source }
+        })?;
         Ok(Running { spec, port, schedule, blank: Arc::default(), rings: Some(rings) })
     }
 

@@ -4,7 +4,6 @@
 //! pass through this thread; kicks are watched by the port's worker.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -14,7 +13,7 @@ use nicety_adapter::trace::Event;
 use nicety_adapter::{Context, RingFace};
 use nicety_memory::Map;
 use nicety_plane::Port;
-use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, ListenError, Listener, Refusal, Session};
+use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, Listener, Refusal, Session};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::{debug, info, warn};
 
@@ -24,17 +23,6 @@ use crate::inbox::{Inbox, Note};
 use crate::recorder::Recorder;
 use crate::shell::Signals;
 use crate::worker::DEAF;
-
-/// Why a vhost-user port could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum RingsError {
-    /// Its socket.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The operating system.
-    #[error("starting the port's thread: {0}")]
-    System(#[from] std::io::Error),
-}
 
 /// The thread of one port. Dropping it ends the session and removes the socket.
 #[derive(Debug)]
@@ -64,18 +52,18 @@ impl Stop {
 }
 
 impl RingsServer {
-    /// Makes the socket and starts its thread.
+    /// Starts the thread that serves a socket. The port's worker must know the port by now: it is told of kicks as soon
+    /// as a front end has come.
     pub fn start(
         name: &str,
-        socket: &Path,
+        listener: Listener,
         port: Arc<Port>,
         signals: Arc<Signals>,
         inbox: Arc<Inbox>,
         clock: Clock,
         recorder: Option<Arc<Recorder>>,
-    ) -> Result<Self, RingsError> {
-        let listener = Listener::bind(socket)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+    ) -> std::io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
         let served = Arc::new(Served { name: name.to_owned(), port, signals, inbox, clock, recorder });
         let thread = std::thread::Builder::new().name(format!("vhost {name}"));

@@ -138,7 +138,10 @@ impl Worker {
         {
             warn!(port = service.name, "its socket cannot be watched: {error}");
         }
+        // On the switch it may have been reached, and have asked for a turn, before it was known here.
+        service.schedule.begin();
         self.services.insert(id, service);
+        self.enqueue(id);
     }
 
     fn remove(&mut self, id: PortId) {
@@ -345,7 +348,42 @@ impl Worker {
 mod tests {
     use std::time::Instant;
 
+    use nicety_adapter::Set;
+    use nicety_plane::{End, Port, Shell};
+    use nicety_switch::Limits;
+    use nicety_uplink::Null;
+
     use super::*;
+    use crate::shell::Schedule;
+
+    struct Silent;
+
+    impl Shell for Silent {
+        fn messages(&self, _vectors: Set) {}
+        fn line(&self, _level: bool) {}
+        fn schedule(&self) {}
+        fn wake_at(&self, _time: Time) {}
+    }
+
+    #[test]
+    fn a_turn_that_was_asked_for_before_the_port_was_known_is_not_the_last_one() {
+        let inbox = Arc::new(Inbox::new().unwrap());
+        let plane = Arc::new(Plane::new(Limits::default()));
+        let mut worker = Worker::new(plane, Clock::start(), Arc::clone(&inbox)).unwrap();
+        let (id, schedule) = (PortId(0), Arc::new(Schedule::default()));
+        let ask = || schedule.queue().then(|| inbox.push(Note::Schedule(id)));
+        // As a port's shell does, when a frame comes to it from another worker's.
+        assert!(ask().is_some());
+        worker.read_notes();
+        worker.turns();
+        let port = Arc::new(Port::new(id, End::Uplink(Box::new(Null)), Box::new(Silent), 1 << 20).unwrap());
+        let service = Service::new("vm1", port, Arc::clone(&schedule), Link::Rings { kicks: Vec::new() });
+        inbox.push(Note::Serve(Box::new(service)));
+        worker.read_notes();
+        assert_eq!(worker.ready, [id], "what it asked for is done now");
+        worker.turns();
+        assert!(ask().is_some(), "and it may ask again");
+    }
 
     #[test]
     fn a_wait_of_less_than_a_millisecond_is_not_made_one() {
