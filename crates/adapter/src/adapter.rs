@@ -74,6 +74,11 @@ pub enum Event {
     Memory,
     /// Frames that it had refused, and that waited, will not come again: a partly delivered one is to be forgotten.
     BacklogDropped,
+    /// Its state is saved next: what the guest has written into a mapped page without anybody being told is taken over.
+    Saving,
+    /// Its state was restored: interrupts that were due or waited for a time are told now, queues are looked at without
+    /// being rung, and frames that it had refused will not come again.
+    Restored,
 }
 
 /// A virtual network adapter: a state machine between a guest's driver and the switch.

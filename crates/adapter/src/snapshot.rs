@@ -38,7 +38,8 @@ pub trait Snapshot {
     /// The state, all of it: saving a restored adapter gives the same bytes.
     fn save(&self) -> Vec<u8>;
 
-    /// Takes a saved state whole, or refuses it and changes nothing.
+    /// Takes a saved state whole, or refuses it and changes nothing. It cannot ask for anything here: whoever restores it
+    /// [tells it so](crate::Event::Restored) before it goes on.
     fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError>;
 }
 

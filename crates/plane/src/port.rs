@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nicety_adapter::{
     Adapter, Budget, Context, Counters, Event, Face, Frames, Outbox, PciFace, PortId, Progress, Reason, Reset,
-    RingFace, Set, Time, Uplink,
+    RestoreError, RingFace, Set, Time, Uplink,
 };
 use nicety_memory::{Map, MapError};
 
@@ -231,6 +231,34 @@ impl Port {
         inner.drop_backlog();
         inner.call(now, |adapter, cx| adapter.reset(kind, cx));
         inner.settle(self.shell.as_ref());
+    }
+
+    /// Its adapter's state; `None` for an uplink. From a thread that is not the owner's: waits until no batch is on its way.
+    pub fn save(&self, now: Time) -> Option<Vec<u8>> {
+        let mut inner = self.quiet();
+        let saved = inner.call(now, |adapter, cx| {
+            adapter.notice(Event::Saving, cx);
+            adapter.save()
+        });
+        inner.settle(self.shell.as_ref());
+        self.shell.schedule();
+        saved
+    }
+
+    /// Gives its adapter a saved state and lets it go on from there; `None` for an uplink. Frames that waited for what the
+    /// adapter was before are dropped. From a thread that is not the owner's, as [`Port::save`].
+    pub fn restore(&self, saved: &[u8], now: Time) -> Option<Result<(), RestoreError>> {
+        let mut inner = self.quiet();
+        let restored = inner.call(now, |adapter, _| adapter.restore(saved));
+        if restored == Some(Ok(())) {
+            inner.drop_backlog();
+            inner.out = Outbox::default();
+            (inner.pending, inner.polled, inner.poll_at, inner.wake) = (Set::default(), Set::default(), None, None);
+            inner.call(now, |adapter, cx| adapter.notice(Event::Restored, cx));
+            inner.settle(self.shell.as_ref());
+        }
+        self.shell.schedule();
+        restored
     }
 
     /// The guest's memory changed. Returns the old map: whoever unmaps waits until nobody else holds it.

@@ -100,6 +100,11 @@ pub fn adapter(entry: &Entry) -> Box<dyn Adapter> {
 impl Rig {
     /// A new adapter with this much guest memory. `whole`: the wire takes TSO packets uncut.
     pub fn new(entry: &Entry, memory_bytes: usize, whole: bool) -> Self {
+        Self::around(entry, Arc::new(Map::private(memory_bytes).expect("private memory")), whole)
+    }
+
+    /// The same for a guest that is there already: with the memory that it has.
+    pub fn around(entry: &Entry, memory: Arc<Map>, whole: bool) -> Self {
         let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
         let (wire, far) = Wire::new(whole).expect("private memory");
         let memo = Memo::default();
@@ -109,7 +114,6 @@ impl Rig {
         let uplink = Arc::new(Port::new(PortId(0), end, Box::new(Memo::default()), 1 << 20).expect("private memory"));
         plane.join(Arc::clone(&uplink)).expect("a new switch has room");
         plane.join(Arc::clone(&port)).expect("a new switch has room");
-        let memory = Arc::new(Map::private(memory_bytes).expect("private memory"));
         port.attach();
         port.set_memory(Arc::clone(&memory), Time::ZERO);
         Self { plane, port, uplink, far, memo, memory, now: Time::ZERO, entered: [0; 2], turn: Turn::new() }

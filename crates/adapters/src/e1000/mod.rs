@@ -322,6 +322,7 @@ impl Adapter for E1000 {
                 self.count(r::MPC, 1);
                 self.cause(cause::RXO, cx);
             }
+            Event::Restored => self.resume_restored(cx),
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Saved state. Deadlines are times of this process and do not travel: what waits for one is saved as if it had come.
 
-use nicety_adapter::Time;
 use nicety_adapter::snapshot::{RestoreError, Snapshot, decode, encode};
+use nicety_adapter::{Adapter, Context, Event, Time};
 use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
@@ -112,5 +112,17 @@ impl Snapshot for E1000 {
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())
+    }
+}
+
+impl E1000 {
+    /// Goes on from a restored state: shows the line, tells what waited, looks at the ring.
+    pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
+        if self.starved || self.resume != 0 {
+            self.starved = false;
+            self.notice(Event::BacklogDropped, cx);
+        }
+        cx.out.work.insert(0);
+        self.time_passed(cx);
     }
 }

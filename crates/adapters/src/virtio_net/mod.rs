@@ -237,13 +237,18 @@ impl Adapter for VirtioNet {
         self.deliver_frames(frames, cx)
     }
 
-    fn notice(&mut self, event: Event, _cx: &mut Context<'_>) {
+    fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         match event {
             Event::Link(up) => {
                 self.config.link = up;
                 self.resume.fill(0);
             }
             Event::BacklogDropped => self.resume.fill(0),
+            Event::Restored => {
+                self.resume.fill(0);
+                (0..self.rings.len() as u16).for_each(|number| self.wake(number, cx));
+                self.tell_late(cx);
+            }
             // Every call translates its rings anew.
             _ => {}
         }

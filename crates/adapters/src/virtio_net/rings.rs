@@ -105,7 +105,7 @@ impl RingFace for VirtioNet {
 
 impl VirtioNet {
     /// A ring began to be served: what waits in it is looked at without a kick.
-    fn wake(&mut self, number: u16, cx: &mut Context<'_>) {
+    pub(super) fn wake(&mut self, number: u16, cx: &mut Context<'_>) {
         if !self.rings.get(usize::from(number)).is_some_and(Ring::live) {
             return;
         }

@@ -46,11 +46,27 @@ impl Interrupts {
     /// As the driver configures it with ACTIVATE_DEV. A page that the guest has mapped shows the masks from now on.
     pub fn configure(&mut self, auto_mask: bool, page: Option<&Window<'_>>) {
         self.auto_mask = auto_mask;
-        if let Some(page) = page {
-            for vector in 0..VECTORS {
-                page.store_u32(8 * usize::from(vector), u32::from(self.is_masked(vector)));
-            }
+        self.show_masks(page);
+    }
+
+    fn show_masks(&self, page: Option<&Window<'_>>) {
+        let Some(page) = page else { return };
+        for vector in 0..VECTORS {
+            page.store_u32(8 * usize::from(vector), u32::from(self.is_masked(vector)));
         }
+    }
+
+    /// Takes all masks as a page that the guest has mapped shows them.
+    pub fn read_masks(&mut self, page: Option<&Window<'_>>) {
+        let Some(page) = page else { return };
+        self.masked = (0..VECTORS).filter(|vector| page.load_u32(8 * usize::from(*vector)) & 1 != 0).map(bit).sum();
+    }
+
+    /// Goes on from a restored state: nobody outside knows of it yet.
+    pub fn resume_restored(&mut self, function: &mut Function, cx: &mut Context<'_>) {
+        self.show_masks(cx.page);
+        self.drive(function, cx);
+        self.fire(function, cx);
     }
 
     /// Raises a vector: now, or when its mask is lifted.

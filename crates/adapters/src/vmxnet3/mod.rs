@@ -436,6 +436,8 @@ impl Adapter for Vmxnet3 {
                 self.receive.iter_mut().for_each(|queue| (queue.resume, queue.starved) = (0, false));
                 self.room_at = None;
             }
+            Event::Saving => self.interrupts.read_masks(cx.page),
+            Event::Restored => self.resume_restored(cx),
             // Addresses are translated in every call.
             _ => {}
         }

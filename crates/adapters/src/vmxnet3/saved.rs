@@ -1,7 +1,7 @@
 //! Saved state: all that a guest or the device can have changed, checked as a whole before any of it is taken.
 
 use nicety_adapter::snapshot::{decode, encode};
-use nicety_adapter::{RestoreError, Snapshot};
+use nicety_adapter::{Adapter, Context, Event, RestoreError, Snapshot};
 use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
@@ -139,5 +139,17 @@ impl Snapshot for Vmxnet3 {
         let starved = self.receive.iter().any(|queue| queue.starved);
         (self.room_at, self.room_delay) = (starved.then(Default::default), ROOM_FIRST);
         Ok(())
+    }
+}
+
+impl Vmxnet3 {
+    /// Goes on from a restored state: shows masks and line, tells what waited, looks at the rings.
+    pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
+        if self.receive.iter().any(|queue| queue.starved || queue.resume != 0) {
+            self.notice(Event::BacklogDropped, cx);
+        }
+        self.interrupts.resume_restored(&mut self.function, cx);
+        (0..self.transmit_queues()).for_each(|queue| cx.out.work.insert(queue));
+        self.tick(cx);
     }
 }

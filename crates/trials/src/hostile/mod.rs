@@ -323,7 +323,7 @@ impl Guest {
                     damaged[at] ^= 1 << self.random.below(8);
                     port.with(now, |adapter, _| adapter.restore(&damaged).is_ok());
                 }
-                let restored = port.with(now, |adapter, _| adapter.restore(&saved));
+                let restored = port.restore(&saved, now);
                 assert_eq!(restored, Some(Ok(())), "an adapter takes its own state back");
             }
             _ => self.rig.now = Time(self.rig.now.0 + self.random.below(1 << 30)),

@@ -3,6 +3,7 @@
 mod interleaved;
 mod lengths;
 mod packets;
+mod restored;
 mod traffic;
 
 use nicety_adapter::{Offload, Reason};

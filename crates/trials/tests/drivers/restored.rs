@@ -1,0 +1,246 @@
+//! A guest whose adapter is saved in the middle of everything and restored elsewhere: its driver goes on and misses nothing.
+//!
+//! Elsewhere is another adapter, port and switch, at another time of the clock. What goes along is what would on a real
+//! host: the guest with its memory and its driver's state, the messages that were sent and not taken yet, and the bytes
+//! of the saved state. Neither the line, nor timers, nor what somebody meant to do next.
+
+use nicety_adapter::{Offload, Reason, Time};
+use nicety_adapters::{Entry, REGISTRY, find};
+use nicety_drivers::BUDGET;
+use nicety_trials::bus::PortBus;
+use nicety_trials::guest::Net;
+use nicety_trials::hostile::ledger;
+use nicety_trials::random::Random;
+use nicety_trials::rig::{MAC, Rig, adapter};
+
+use crate::packets::{HEADERS, PARTIAL, cut, partial, whole};
+use crate::{PEER, World};
+
+/// Lives of a guest per adapter, and what happens in each.
+const LIVES: u64 = 12;
+const EVENTS: u64 = 120;
+
+/// In what middle it was: how often something of this kind was under way when the state was saved.
+#[derive(Debug, Default)]
+struct Middles {
+    timers: u32,
+    turns: u32,
+    polls: u32,
+    starved: u32,
+    lines: u32,
+}
+
+/// What was sent one way: payload bytes and seed, in order.
+#[derive(Default)]
+struct Sent(Vec<(usize, u8)>);
+
+impl Sent {
+    fn next(&mut self, payload: usize) -> (usize, u8) {
+        let next = (payload, self.0.len() as u8);
+        self.0.push(next);
+        next
+    }
+
+    /// How many of these packets arrived, which must be in order and whole.
+    fn arrived<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) -> usize {
+        let mut left = self.0.iter();
+        let mut count = 0;
+        for packet in packets {
+            let is = |(payload, seed): &&(usize, u8)| {
+                packet[HEADERS..].len() >= *payload
+                    && packet[HEADERS..HEADERS + payload] == whole(PEER, MAC.0, *payload, *seed)[HEADERS..]
+            };
+            assert!(left.any(|sent| is(&sent)), "packet {count} was not sent, or not so late");
+            count += 1;
+        }
+        count
+    }
+}
+
+struct Life {
+    entry: &'static Entry,
+    world: World,
+    mapped: bool,
+    out: Sent,
+    into: Sent,
+    /// Frames that waited for the guest when it moved, or found no room to: the switch that held them stays behind.
+    left_behind: usize,
+    came_out: Vec<Vec<u8>>,
+}
+
+/// Frames that were too many for the port's buffer.
+fn full(rig: &Rig) -> usize {
+    rig.port.state().counters.receive_drops[Reason::BufferFull as usize] as usize
+}
+
+impl Life {
+    fn new(entry: &'static Entry, mapped: bool) -> Self {
+        let name = entry.about.name;
+        let mut world = World::with(name, true, Net::named(name));
+        let mapped = mapped && world.guest.bus.map_doorbells();
+        world.run();
+        let (out, into, came_out) = (Sent::default(), Sent::default(), Vec::new());
+        Self { entry, world, mapped, out, into, left_behind: 0, came_out }
+    }
+
+    /// Saves, restores elsewhere, and lets the guest go on there.
+    fn move_on(&mut self, random: &mut Random, middles: &mut Middles) {
+        self.world.guest.bus.scan();
+        let old = &self.world.rig;
+        assert_eq!(ledger::imbalance(old), None);
+        let saved = old.port.save(old.now).unwrap();
+        let mut same = adapter(self.entry);
+        same.restore(&saved).unwrap();
+        assert_eq!(same.save(), saved, "{}", self.entry.about.name);
+
+        let asked = *old.memo.asked();
+        let waiting = old.port.state().backlog_frames;
+        middles.timers += u32::from(asked.wake.is_some_and(|at| at > old.now));
+        middles.turns += u32::from(asked.scheduled);
+        middles.polls += u32::from(self.world.guest.is_polling());
+        middles.starved += u32::from(waiting > 0);
+        middles.lines += u32::from(asked.line);
+        self.left_behind += waiting + full(old);
+
+        let mut rig = Rig::around(self.entry, std::sync::Arc::clone(&old.memory), true);
+        rig.now = Time(random.below(1 << 40));
+        std::mem::swap(&mut *rig.far.ends(), &mut *old.far.ends());
+        rig.memo.asked().messages = asked.messages;
+        let mut bus = PortBus::of(&rig);
+        bus.now = rig.now;
+        if self.mapped {
+            assert!(bus.map_doorbells());
+        }
+        assert_eq!(rig.port.restore(&saved, rig.now), Some(Ok(())));
+        (self.world.rig, self.world.guest.bus) = (rig, bus);
+    }
+
+    fn send(&mut self, random: &mut Random) {
+        for _ in 0..=random.below(20) {
+            let payload = random.below(1400) as usize;
+            let (payload, offload) = match random.below(4) {
+                0 => (payload + 20_000, cut(1448)),
+                1 => (payload, Offload { checksum: PARTIAL, segment: None }),
+                _ => (payload, Offload::default()),
+            };
+            let seed = self.out.0.len() as u8;
+            let make = if offload == Offload::default() { whole } else { partial };
+            if !self.world.guest.queue(&make(PEER, MAC.0, payload, seed), &offload).unwrap() {
+                return self.world.guest.flush().unwrap();
+            }
+            self.out.next(payload);
+        }
+    }
+
+    fn arrive(&mut self, random: &mut Random) {
+        let most = random.pick(&[3, 30, 30, 1200]);
+        for _ in 0..=random.below(most) {
+            let (payload, seed) = self.into.next(random.below(1400) as usize);
+            self.world.arrive(whole(MAC.0, PEER, payload, seed), Offload::default());
+        }
+        self.world.rig.uplink.ready();
+    }
+
+    fn event(&mut self, random: &mut Random) {
+        let received = &mut self.world.received;
+        match random.below(10) {
+            0 | 1 => self.send(random),
+            2 => self.world.guest.flush().unwrap(),
+            3 | 4 => self.arrive(random),
+            5 => {
+                self.world.rig.step();
+            }
+            6 => self.world.rig.pass(random.below(60_000)),
+            7 => {
+                self.world.guest.interrupt().unwrap();
+            }
+            8 if self.world.guest.is_polling() => {
+                let mut sink = |packet: &mut Vec<u8>, about| received.push((packet.to_vec(), about));
+                let packets = self.world.guest.poll(&mut sink).unwrap();
+                if packets < BUDGET && random.one_in(2) {
+                    self.world.guest.rest().unwrap();
+                }
+            }
+            _ => self.world.step(0),
+        }
+        self.world.guest.bus.now = self.world.rig.now;
+        self.came_out.extend(self.world.out().into_iter().map(|(packet, _)| packet));
+    }
+
+    /// Nobody sends any more: whatever is under way arrives, by nothing but the passing of time.
+    fn come_to_rest(&mut self, what: &str) {
+        self.world.run();
+        self.came_out.extend(self.world.out().into_iter().map(|(packet, _)| packet));
+        let out = self.out.arrived(self.came_out.iter().map(Vec::as_slice));
+        assert_eq!(out, self.out.0.len(), "{}, {what}: frames from the guest", self.entry.about.name);
+        let into = self.into.arrived(self.world.received.iter().map(|(packet, _)| packet.as_slice()));
+        let expected = self.into.0.len() - self.left_behind - full(&self.world.rig);
+        assert_eq!(into, expected, "{}, {what}: frames to the guest", self.entry.about.name);
+    }
+}
+
+fn lives(entry: &'static Entry, mapped: bool) -> Middles {
+    let mut middles = Middles::default();
+    for seed in 0..LIVES {
+        let mut random = Random::new(seed);
+        let mut life = Life::new(entry, mapped);
+        for _ in 0..EVENTS {
+            life.event(&mut random);
+            if random.one_in(8) {
+                life.move_on(&mut random, &mut middles);
+            }
+        }
+        // What was queued must be told of once; everything else the restored adapter finds by itself.
+        life.world.guest.flush().unwrap();
+        life.move_on(&mut random, &mut middles);
+        life.come_to_rest(&format!("life {seed}"));
+        life.send(&mut random);
+        life.world.guest.flush().unwrap();
+        life.arrive(&mut random);
+        life.come_to_rest(&format!("afterlife {seed}"));
+    }
+    middles
+}
+
+#[test]
+fn traffic_goes_on_both_ways_wherever_it_was_when_the_adapter_was_saved() {
+    for entry in REGISTRY {
+        let middles = lives(entry, false);
+        println!("{}: {middles:?}", entry.about.name);
+        let Middles { timers, turns, polls, starved, lines } = middles;
+        let least = [timers, turns, polls, starved].into_iter().min();
+        assert!(least > Some(1), "{}: too seldom in the middle of something: {middles:?}", entry.about.name);
+        assert!(entry.about.name != "e1000" || lines > 10, "{middles:?}");
+    }
+}
+
+#[test]
+fn traffic_goes_on_where_doorbells_are_mapped() {
+    let middles = lives(find("vmxnet3").unwrap(), true);
+    println!("{middles:?}");
+    assert!(middles.timers > 10 && middles.starved > 1);
+}
+
+#[test]
+fn an_interrupt_that_waited_for_its_time_when_the_adapter_was_saved_comes_all_the_same() {
+    for entry in REGISTRY {
+        let (mut middles, mut random) = (Middles::default(), Random::new(1));
+        let mut life = Life::new(entry, false);
+        for round in 0..20 {
+            // Much, which is told; and a little more, which waits.
+            for count in [40, 3] {
+                for _ in 0..count {
+                    let (payload, seed) = life.into.next(1400);
+                    life.world.arrive(whole(MAC.0, PEER, payload, seed), Offload::default());
+                }
+                life.world.rig.settle();
+                if count == 40 {
+                    life.world.step(0);
+                }
+            }
+            life.move_on(&mut random, &mut middles);
+            life.come_to_rest(&format!("round {round}"));
+        }
+        assert!(middles.timers > 10, "{}: {middles:?}", entry.about.name);
+    }
+}
