@@ -1,8 +1,12 @@
 //! Turns, backlogs and floods, with ends that are two queues each: what goes in comes out, or is counted.
 
+#[macro_use]
+mod workers;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 use nicety_adapter::{
     Batch, Budget, Counters, Delivery, Frames, Offload, PortId, Progress, Reason, Scratch, Set, Time, Unfolded, Uplink,
@@ -11,6 +15,17 @@ use nicety_adapter::{
 use nicety_memory::{Map, Rights, Span};
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
+use workers::as_worker;
+
+with_one_worker_and_with_two!(
+    frames_arrive_in_order_and_whole,
+    what_a_receiver_refuses_waits_and_comes_in_order_when_it_has_room,
+    a_receive_buffer_holds_its_bytes_and_no_more_and_the_rest_is_counted,
+    the_ring_of_waiting_bytes_wraps_at_every_offset_and_keeps_frames_whole,
+    ports_that_all_send_to_each_other_lose_nothing_and_keep_their_order,
+    a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody,
+    frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks,
+);
 
 /// What the world sees of an end: frames to send, frames received, and how many more it takes.
 #[derive(Default)]
@@ -103,12 +118,16 @@ struct World {
     plane: Plane,
     ports: Vec<Arc<Port>>,
     wires: Vec<Arc<Mutex<Wire>>>,
+    /// A turn for each worker.
+    turns: Vec<Turn>,
+    runs: usize,
 }
 
 impl World {
-    fn new(ports: u16, room: usize, buffer: u32) -> Self {
+    fn new(workers: usize, ports: u16, room: usize, buffer: u32) -> Self {
         let plane = Plane::new(Limits::default());
-        let mut world = Self { plane, ports: Vec::new(), wires: Vec::new() };
+        let turns = (0..workers).map(|_| Turn::new()).collect();
+        let mut world = Self { plane, ports: Vec::new(), wires: Vec::new(), turns, runs: 0 };
         for id in 0..ports {
             let wire = Arc::new(Mutex::new(Wire { room, ..Wire::default() }));
             let map = Arc::new(Map::private(1 << 20).unwrap());
@@ -127,12 +146,25 @@ impl World {
         self.ports[from].ready();
     }
 
-    /// Turns until nobody has anything to do. Every loop of the plane is bounded, so this ends.
-    fn run(&self) {
-        let mut turn = Turn::new();
-        for port in &self.ports {
-            while self.plane.turn(port, &mut turn, Time::ZERO).more {}
-        }
+    /// Turns until nobody has anything to do, by all workers at once; each port has another owner than the last time. Every loop
+    /// of the plane is bounded, so this ends.
+    fn run(&mut self) {
+        let Self { plane, ports, turns, runs, .. } = self;
+        let workers = turns.len();
+        *runs += 1;
+        let serve = |number: usize, turn: &mut Turn| {
+            for (_, port) in ports.iter().enumerate().filter(|(index, _)| (index + *runs) % workers == number) {
+                while plane.turn(port, turn, Time::ZERO).more {}
+            }
+        };
+        thread::scope(|scope| {
+            let (first, others) = turns.split_first_mut().unwrap();
+            let serve = &serve;
+            for (index, turn) in others.iter_mut().enumerate() {
+                scope.spawn(move || serve(index + 1, turn));
+            }
+            serve(0, first);
+        });
     }
 
     fn received(&self, port: usize) -> usize {
@@ -162,9 +194,8 @@ fn frame(target: u8, source: u8, len: usize, mark: u8) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn frames_arrive_in_order_and_whole() {
-    let world = World::new(2, usize::MAX, 1 << 20);
+fn frames_arrive_in_order_and_whole(workers: usize) {
+    let mut world = World::new(workers, 2, usize::MAX, 1 << 20);
     let frames: Vec<_> = (0..200).map(|i| frame(1, 0, 60 + i * 7, i as u8)).collect();
     world.send(0, frames.clone());
     world.run();
@@ -172,9 +203,8 @@ fn frames_arrive_in_order_and_whole() {
     world.balances(1);
 }
 
-#[test]
-fn what_a_receiver_refuses_waits_and_comes_in_order_when_it_has_room() {
-    let world = World::new(2, 3, 1 << 20);
+fn what_a_receiver_refuses_waits_and_comes_in_order_when_it_has_room(workers: usize) {
+    let mut world = World::new(workers, 2, 3, 1 << 20);
     let frames: Vec<_> = (0..150).map(|i| frame(1, 0, 1000, i as u8)).collect();
     world.send(0, frames.clone());
     world.run();
@@ -190,9 +220,8 @@ fn what_a_receiver_refuses_waits_and_comes_in_order_when_it_has_room() {
     world.balances(1);
 }
 
-#[test]
-fn a_receive_buffer_holds_its_bytes_and_no_more_and_the_rest_is_counted() {
-    let world = World::new(2, 0, 10_000);
+fn a_receive_buffer_holds_its_bytes_and_no_more_and_the_rest_is_counted(workers: usize) {
+    let mut world = World::new(workers, 2, 0, 10_000);
     world.send(0, (0..50).map(|i| frame(1, 0, 1000, i)));
     world.run();
     let state = world.ports[1].state();
@@ -201,10 +230,9 @@ fn a_receive_buffer_holds_its_bytes_and_no_more_and_the_rest_is_counted() {
     world.balances(1);
 }
 
-#[test]
-fn the_ring_of_waiting_bytes_wraps_at_every_offset_and_keeps_frames_whole() {
+fn the_ring_of_waiting_bytes_wraps_at_every_offset_and_keeps_frames_whole(workers: usize) {
     for len in [61, 333, 1024, 1500] {
-        let world = World::new(2, 0, 5000);
+        let mut world = World::new(workers, 2, 0, 5000);
         let frames: Vec<_> = (0..60).map(|i| frame(1, 0, len, i)).collect();
         let mut sent = 0;
         while sent < frames.len() {
@@ -224,9 +252,35 @@ fn the_ring_of_waiting_bytes_wraps_at_every_offset_and_keeps_frames_whole() {
     }
 }
 
-#[test]
-fn a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody() {
-    let world = World::new(256, usize::MAX, 1 << 16);
+fn ports_that_all_send_to_each_other_lose_nothing_and_keep_their_order(workers: usize) {
+    const PORTS: u8 = 5;
+    let mut world = World::new(workers, u16::from(PORTS), usize::MAX, 1 << 20);
+    let each = || (0..PORTS).flat_map(|from| (0..PORTS).filter(move |to| *to != from).map(move |to| (from, to)));
+    // Everybody is known from here on.
+    (0..PORTS).for_each(|from| world.send(usize::from(from), [frame(0xff, from, 60, 0)]));
+    world.run();
+    for wire in &world.wires {
+        wire.lock().unwrap().incoming.clear();
+    }
+    for round in 0..20u8 {
+        for (from, to) in each() {
+            world.send(
+                usize::from(from),
+                (0..30).map(|i| frame(to, from, 60 + 40 * usize::from(i), round * 12 + i % 12)),
+            );
+        }
+        world.run();
+    }
+    for (from, to) in each() {
+        let wire = world.wires[usize::from(to)].lock().unwrap();
+        let marks: Vec<u8> = wire.incoming.iter().filter(|frame| frame[11] == from).map(|frame| frame[20]).collect();
+        let sent: Vec<u8> = (0..20).flat_map(|round| (0..30).map(move |i| round * 12 + i % 12)).collect();
+        assert_eq!(marks, sent, "from {from} to {to}");
+    }
+}
+
+fn a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody(workers: usize) {
+    let world = World::new(workers, 256, usize::MAX, 1 << 16);
     world.send(0, (0..64).map(|i| frame(0xff, 0, 1000, i)));
     let mut turn = Turn::new();
     let first = world.plane.turn(&world.ports[0], &mut turn, Time::ZERO);
@@ -234,15 +288,15 @@ fn a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody() {
     assert!(first.cost < 256 << 10, "a turn's cost is bounded: {}", first.cost);
     let mut other = Turn::new();
     world.send(1, [frame(0, 1, 100, 0)]);
-    world.plane.turn(&world.ports[1], &mut other, Time::ZERO);
+    as_worker(workers - 1, || world.plane.turn(&world.ports[1], &mut other, Time::ZERO));
     assert_eq!(world.received(0), 1, "others have their turns meanwhile");
-    while world.plane.turn(&world.ports[0], &mut turn, Time::ZERO).more {}
+    // The flood goes on wherever its turn is taken to.
+    as_worker(workers - 1, || while world.plane.turn(&world.ports[0], &mut turn, Time::ZERO).more {});
     assert!((1..256).all(|port| world.received(port) == 64));
 }
 
-#[test]
-fn frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks() {
-    let world = World::new(3, usize::MAX, 1 << 16);
+fn frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks(workers: usize) {
+    let mut world = World::new(workers, 3, usize::MAX, 1 << 16);
     world.send(1, [frame(0xff, 1, 60, 0)]);
     world.run();
     world.plane.leave(PortId(1)).unwrap();
@@ -255,7 +309,7 @@ fn frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks() {
 
 #[test]
 fn a_number_is_taken_once() {
-    let world = World::new(1, 0, 1 << 16);
+    let world = World::new(1, 1, 0, 1 << 16);
     let again = Arc::clone(&world.ports[0]);
     assert!(world.plane.join(again).is_err());
 }

@@ -1,5 +1,8 @@
 //! The queues of one port: none starves another, and one that cannot ring is looked at.
 
+#[macro_use]
+mod workers;
+
 use std::sync::{Arc, Mutex};
 
 use nicety_adapter::snapshot::RestoreError;
@@ -9,6 +12,13 @@ use nicety_adapter::{
 };
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
+use workers::as_worker;
+
+with_one_worker_and_with_two!(
+    a_queue_that_never_runs_dry_leaves_the_others_their_turns,
+    queues_that_cannot_ring_are_all_looked_at_at_times_that_are_asked_for,
+    a_queue_that_can_ring_is_left_alone,
+);
 
 /// An adapter that sends nothing, and notes which queues it was asked for.
 struct Queues {
@@ -117,23 +127,22 @@ fn rung(progress: Progress) -> (Plane, Arc<Port>, Alarm, Arc<Mutex<Vec<u16>>>) {
     (plane, port, alarm, fetched)
 }
 
-#[test]
-fn a_queue_that_never_runs_dry_leaves_the_others_their_turns() {
+fn a_queue_that_never_runs_dry_leaves_the_others_their_turns(workers: usize) {
     let (plane, port, _, fetched) = rung(Progress { more: true, armed: false });
     let mut turn = Turn::new();
-    for _ in 0..7 {
-        assert!(plane.turn(&port, &mut turn, Time::ZERO).more);
+    for number in 0..7 {
+        // Its owner is now this worker, now that.
+        assert!(as_worker(number % workers, || plane.turn(&port, &mut turn, Time::ZERO).more));
     }
     assert_eq!(*fetched.lock().unwrap(), [1, 3, 5, 1, 3, 5, 1]);
 }
 
-#[test]
-fn queues_that_cannot_ring_are_all_looked_at_at_times_that_are_asked_for() {
+fn queues_that_cannot_ring_are_all_looked_at_at_times_that_are_asked_for(workers: usize) {
     let (plane, port, alarm, fetched) = rung(Progress { more: false, armed: false });
     let mut turn = Turn::new();
     let mut now = Time::ZERO;
     for round in 1..=50 {
-        while plane.turn(&port, &mut turn, now).more {}
+        as_worker(round % workers, || while plane.turn(&port, &mut turn, now).more {});
         assert_eq!(fetched.lock().unwrap().drain(..).collect::<Vec<_>>(), [1, 3, 5], "round {round}");
         let asked = std::mem::take(&mut *alarm.0.lock().unwrap());
         assert_eq!(asked.len(), 1, "round {round}: one wake-up, not a chain for each queue");
@@ -144,11 +153,10 @@ fn queues_that_cannot_ring_are_all_looked_at_at_times_that_are_asked_for() {
     }
 }
 
-#[test]
-fn a_queue_that_can_ring_is_left_alone() {
+fn a_queue_that_can_ring_is_left_alone(workers: usize) {
     let (plane, port, alarm, fetched) = rung(Progress { more: false, armed: true });
     let mut turn = Turn::new();
-    while plane.turn(&port, &mut turn, Time::ZERO).more {}
+    as_worker(workers - 1, || while plane.turn(&port, &mut turn, Time::ZERO).more {});
     assert_eq!(*fetched.lock().unwrap(), [1, 3, 5]);
     assert!(alarm.0.lock().unwrap().is_empty() && !port.busy(Time(u64::MAX)));
 }
