@@ -39,6 +39,7 @@ pub fn run(only: &[String], skip: &[String]) -> ExitCode {
     for step in STEPS {
         if (!only.is_empty() && !named(only, step)) || named(skip, step) {
             sum.skipped += 1;
+            sum.skips.push(format!("{}: not asked for", step.name));
             println!("=== {}: skipped", step.name);
             continue;
         }
@@ -47,6 +48,9 @@ pub fn run(only: &[String], skip: &[String]) -> ExitCode {
         let tally = (step.run)();
         println!("=== {}: {tally} in {:.1} s\n", step.name, begin.elapsed().as_secs_f64());
         sum += tally;
+    }
+    for skip in &sum.skips {
+        println!("skipped: {skip}");
     }
     for failure in &sum.failures {
         println!("failed: {failure}");

@@ -2,6 +2,10 @@
 
 use std::{fmt, ops::AddAssign};
 
+/// What a test prints, at the beginning of a line, that cannot run on this machine: its name and the reason follow. The harness has
+/// no word for it and says that it passed.
+const SKIPPED: &str = "SKIPPED ";
+
 /// How many of a step's checks passed, failed, were skipped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -13,6 +17,10 @@ pub struct Tally {
     pub skipped: u64,
     /// The names of those that failed, where they have one.
     pub failures: Vec<String>,
+    /// Those that found themselves unable to run, and why.
+    pub skips: Vec<String>,
+    /// How many of those the harness has still to count, as passed.
+    unable: u64,
 }
 
 impl Tally {
@@ -32,7 +40,7 @@ impl Tally {
                 let Some((number, what)) = part.trim().split_once(' ') else { continue };
                 let Ok(number) = number.parse::<u64>() else { continue };
                 match what {
-                    "passed" => self.passed += number,
+                    "passed" => self.passed += number - std::mem::take(&mut self.unable).min(number),
                     "failed" => self.failed += number,
                     "ignored" => self.skipped += number,
                     _ => {}
@@ -40,6 +48,9 @@ impl Tally {
             }
         } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
             self.failures.push(name.to_owned());
+        } else if let Some(name) = line.strip_prefix(SKIPPED) {
+            self.skips.push(name.to_owned());
+            (self.skipped, self.unable) = (self.skipped + 1, self.unable + 1);
         }
     }
 }
@@ -50,6 +61,8 @@ impl AddAssign for Tally {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
+        self.skips.extend(other.skips);
+        self.unable += other.unable;
     }
 }
 
@@ -79,8 +92,27 @@ mod tests {
         ] {
             tally.take(line);
         }
-        assert_eq!(tally, Tally { passed: 41, failed: 1, skipped: 1, failures: vec!["a::c".into()] });
+        let failures = vec!["a::c".into()];
+        assert_eq!(tally, Tally { passed: 41, failed: 1, skipped: 1, failures, ..Tally::default() });
         assert_eq!(tally.to_string(), "41 passed, 1 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_test_that_says_that_it_cannot_run_has_not_passed_and_is_named() {
+        let mut tally = Tally::default();
+        for line in [
+            "running 2 tests",
+            "",
+            "SKIPPED tap::a: /dev/net/tun: No such file or directory",
+            "test tap::a ... ok",
+            "test tap::b ... ok",
+            "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        ] {
+            tally.take(line);
+        }
+        assert_eq!(tally.to_string(), "4 passed, 0 failed, 1 skipped");
+        assert_eq!(tally.skips, ["tap::a: /dev/net/tun: No such file or directory"]);
     }
 
     #[test]
