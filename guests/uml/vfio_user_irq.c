@@ -142,7 +142,7 @@ static u32 vfu_take(struct vfu_device *dev, unsigned int token)
 	ret = pci_socket_drain(v->fd);
 	if (ret < 0) {
 		vfu_disconnect(dev, v);
-		vfu_wire_fail(dev, "the server is gone", 0);
+		vfu_wire_fail(dev, "the server has closed the connection", 0);
 		return 0;
 	}
 	if (!ret)

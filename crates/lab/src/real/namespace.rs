@@ -171,6 +171,14 @@ impl Namespace {
         self.run(&format!("kill -{signal} {0} && {{ wait {0}; true; }}", process.inside), limit).map(drop)
     }
 
+    /// Sends a signal after which the process goes on existing (`STOP`, `CONT`).
+    ///
+    /// # Errors
+    /// [`Error::Run`] if it has ended.
+    pub fn tell(&mut self, process: Process, signal: &str) -> Result<(), Error> {
+        self.run(&format!("kill -{signal} {}", process.inside), OPEN_LIMIT).map(drop)
+    }
+
     /// Makes a tap with this address (`10.9.1.254/24`), up; or without one.
     ///
     /// # Errors

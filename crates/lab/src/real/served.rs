@@ -284,6 +284,22 @@ impl Served {
         self.wait_ready()
     }
 
+    /// Has it stand still, as one whose host swaps or whose debugger holds it, until [`Served::go_on`].
+    ///
+    /// # Errors
+    /// [`Error::Run`].
+    pub fn stand_still(&mut self, namespace: &mut Namespace) -> Result<(), Error> {
+        namespace.tell(self.process, "STOP")
+    }
+
+    /// Ends what [`Served::stand_still`] began.
+    ///
+    /// # Errors
+    /// [`Error::Run`].
+    pub fn go_on(&mut self, namespace: &mut Namespace) -> Result<(), Error> {
+        namespace.tell(self.process, "CONT")
+    }
+
     /// Kills it without a chance to clean up.
     ///
     /// # Errors

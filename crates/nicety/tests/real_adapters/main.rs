@@ -8,6 +8,7 @@ mod boot;
 mod down_up;
 mod drivers;
 mod messages;
+mod server_gone;
 mod stage;
 mod switching;
 mod user_mode;

@@ -6,10 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nicety_lab::real::{
-    Accel, Guest, GuestConfig, Kernel, Machine, Namespace, Port, Root, Served,
-    uml::{UmlConfig, UmlKernel},
-};
+use nicety_lab::real::{Accel, Guest, GuestConfig, Kernel, Machine, Namespace, Port, Root, Served};
 
 /// A command that takes no time of its own, in a translated guest on a busy host.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -81,12 +78,6 @@ impl Stage {
     /// Boots a guest in QEMU at each of these ports, at the same time.
     pub fn boot<const N: usize>(&self, kernel: Kernel, numbers: [u8; N]) -> [Guest; N] {
         self.boot_all(numbers.map(|number| self.config(kernel, number)))
-    }
-
-    /// Boots a guest in user mode at each of these ports, at the same time.
-    pub fn boot_user_mode<const N: usize>(&self, numbers: [u8; N]) -> [Guest; N] {
-        let machine = UmlConfig::new(&well(UmlKernel::lay(&mut |line| eprintln!("{line}"))));
-        self.boot_all(numbers.map(|number| self.at_port(machine.clone(), number)))
     }
 
     fn boot_all<M: Machine, const N: usize>(&self, machines: [M; N]) -> [Guest; N] {

@@ -10,7 +10,7 @@ use nicety_lab::real::{
 
 use crate::{
     drivers::{carries_between, goes_and_returns},
-    stage::{FLOOD, HOST, SOON, Stage, address, ping, quiet, send, sh, well},
+    stage::{FLOOD, HOST, Stage, address, ping, quiet, send, sh, well},
 };
 
 /// The driver's functions are built in: it is taken from its device, and given to it again.
@@ -38,7 +38,7 @@ fn both_on(adapter: &str, cpus: u32) -> (Stage, Guest, Guest) {
 }
 
 /// Floods the host from the guest, which goes on meanwhile.
-fn flood(guest: &mut Guest) {
+pub fn flood(guest: &mut Guest) {
     sh(guest, &format!("({FLOOD} {HOST} >/dev/null 2>&1 &); (nc {HOST} 9 </dev/zero >/dev/null 2>&1 &)"));
 }
 
@@ -69,7 +69,7 @@ fn a_driver_in_a_user_mode_kernel_leaves_its_device_under_traffic_and_comes_back
 }
 
 /// The kernel for so many processors, and a guest of it.
-fn machine(cpus: u32) -> UmlConfig {
+pub fn machine(cpus: u32) -> UmlConfig {
     let mut say = |line: &str| eprintln!("{line}");
     let kernel = if cpus > 1 { UmlKernel::lay_smp(&mut say) } else { UmlKernel::lay(&mut say) };
     UmlConfig { cpus, ..UmlConfig::new(&well(kernel)) }
@@ -165,25 +165,4 @@ fn a_user_mode_guest_has_several_adapters_that_carry_at_the_same_time() {
     let text = sh(&mut guest, &format!("for n in 0 1 2 3; do {flood} & done; wait; cat /tmp/[0-3]"));
     assert_eq!(text.matches("2000 received").count(), 4, "{text}");
     quiet(&mut guest);
-}
-
-#[test]
-fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
-    let attach = "path=$(sed 's/.*vfio_user.device=\\([^ ]*\\).*/\\1/' /proc/cmdline); \
-                  echo $path >/sys/module/vfio_user/parameters/device";
-    for name in ["e1000", "vmxnet3"] {
-        let mut stage = Stage::new(&[name]);
-        let [mut guest] = stage.boot_user_mode([1]);
-        ping(&mut guest, "", HOST);
-        let busy = well(guest.run(attach, SOON));
-        assert!(busy.code != 0 && busy.text.contains("busy"), "{name}: one that answers stays: {busy:?}");
-        for _ in 0..3 {
-            flood(&mut guest);
-            well(stage.served.kill_and_restart(&mut stage.namespace));
-            sh(&mut guest, &format!("killall ping nc; {attach}"));
-            sh(&mut guest, &format!("ip addr add {}/24 dev eth0; ip link set eth0 up", address(1)));
-            ping(&mut guest, "", HOST);
-        }
-        quiet(&mut guest);
-    }
 }

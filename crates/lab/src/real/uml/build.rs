@@ -153,12 +153,100 @@ fn make(tree: &Path, out: &Path, words: &[&str], tools: &Tools, progress: &mut d
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeMap, process::Command};
+
     use super::*;
+    use crate::folder::Folder;
 
     #[test]
     fn the_folder_has_what_the_builder_runs() {
         for name in ["apply", "config"] {
             assert!(FILES.iter().any(|(have, content)| *have == name && !content.is_empty()), "{name}");
+        }
+    }
+
+    /// What `apply` looks for: a file, and a line of it.
+    fn anchors() -> Vec<(String, String)> {
+        let (_, apply) = FILES.iter().find(|(name, _)| *name == "apply").unwrap();
+        let apply = String::from_utf8_lossy(apply);
+        let changes = apply.lines().filter_map(|line| line.strip_prefix("change arch/"));
+        let parts = changes.map(|change| {
+            let (path, rest) = change.split_once(' ').unwrap();
+            (format!("arch/{path}"), rest.split('\'').nth(1).unwrap().to_owned())
+        });
+        parts.collect()
+    }
+
+    /// A tree with those lines and no more, and `guests/uml/` beside it.
+    fn bare_tree(folder: &Path, anchors: &[(String, String)]) -> PathBuf {
+        let (tree, mut texts) = (folder.join("tree"), BTreeMap::from([("Makefile", String::new())]));
+        texts.insert("arch/um/drivers/virt-pci.h", "struct um_pci_ops {\n".into());
+        for (path, anchor) in anchors {
+            let text = texts.entry(path).or_default();
+            if !text.lines().any(|line| line == anchor) {
+                text.extend([anchor, "\n"]);
+            }
+        }
+        for (path, text) in texts {
+            fs::create_dir_all(tree.join(path).parent().unwrap()).unwrap();
+            fs::write(tree.join(path), text).unwrap();
+        }
+        tree
+    }
+
+    fn files_of(tree: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+        let entries = fs::read_dir(tree).unwrap().map(|entry| entry.unwrap().path());
+        let inside = entries.map(|path| match path.is_dir() {
+            true => files_of(&path),
+            false => BTreeMap::from([(path.clone(), fs::read(&path).unwrap())]),
+        });
+        inside.flatten().collect()
+    }
+
+    fn apply_to(folder: &Path, tree: &Path) -> (bool, String) {
+        let files = folder.join("files");
+        lay_files(&files).unwrap();
+        let output = Command::new("sh").arg(files.join("apply")).arg(tree).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    #[test]
+    fn a_tree_takes_the_changes_once_however_often_they_are_applied() {
+        let folder = Folder::new().unwrap();
+        let tree = bare_tree(folder.path(), &anchors());
+        assert_eq!(apply_to(folder.path(), &tree), (true, String::new()));
+        let once = files_of(&tree);
+        assert!(once.keys().any(|path| path.ends_with("arch/um/drivers/vfio_user_kern.c")));
+        assert_eq!(apply_to(folder.path(), &tree), (true, String::new()));
+        assert_eq!(files_of(&tree), once);
+    }
+
+    #[test]
+    fn a_tree_that_lacks_lines_is_left_as_it_is_and_each_of_them_is_named() {
+        let all = anchors();
+        assert!(all.len() > 40, "{}", all.len());
+        // The first, one in the midst, and the last, which is found missing when all others would have been made.
+        let missing = [0, all.len() / 2, all.len() - 1].map(|place| all[place].clone());
+        let rest: Vec<_> = all.into_iter().filter(|anchor| !missing.contains(anchor)).collect();
+        let folder = Folder::new().unwrap();
+        let tree = bare_tree(folder.path(), &rest);
+        let before = files_of(&tree);
+        let (well, said) = apply_to(folder.path(), &tree);
+        assert!(!well);
+        for (path, line) in &missing {
+            let expected = format!("{path}: expected once, and found 0 times, the line: {line}\n");
+            assert!(said.contains(&expected), "{expected}{said}");
+        }
+        assert!(said.ends_with("3 changes do not fit this kernel; nothing was changed\n"), "{said}");
+        assert_eq!(files_of(&tree), before);
+    }
+
+    #[test]
+    fn each_file_for_the_kernel_names_its_licence() {
+        for (name, content) in FILES {
+            let first = String::from_utf8_lossy(content).lines().take(2).collect::<String>();
+            let named = first.contains("SPDX-License-Identifier: GPL-2.0-only");
+            assert!(named || *name == "GPL-2.0-only.txt", "{name}: {first}");
         }
     }
 

@@ -1,0 +1,137 @@
+//! A user-mode guest whose server dies, or stands still: its kernel says so in one sentence, nothing in it waits for ever, and the
+//! device comes back when the server does.
+
+use std::time::{Duration, Instant};
+
+use nicety_adapters::REGISTRY;
+use nicety_lab::real::{Guest, processes_of_group};
+
+use crate::{
+    stage::{HOST, LATER, SOON, Stage, address, ping, quiet, sh, well},
+    user_mode::{flood, machine},
+};
+
+/// Writes the word of the kernel's command line that attached the device once more, to the module that read it. A device that goes
+/// by itself has gone before: the new one is to have its name.
+const ATTACH: &str = "word=$(grep -o '[a-z_]*\\.device=[^ ]*' /proc/cmdline); module=${word%%.device*}; \
+                      while [ $module = virtio_uml ] && [ -e /sys/class/net/eth0 ]; do usleep 20000; done; \
+                      echo ${word#*=} >/sys/module/$module/parameters/device";
+/// What there would be of a kernel that complains of itself.
+const TRACES: [&str; 4] = ["Call Trace", "WARNING", "BUG", "cut here"];
+/// How both transports say that a server is not there any more.
+const GONE: &str = "the device is gone";
+/// The kernel looks at a queue that does not move when it has stood still for 5 s (`watchdog_timeo` of the drivers).
+const WATCHDOG: &str = "sleep 7";
+
+/// All messages go to the console, so that those after the last command are seen.
+const LOUD: &str = "ignore_loglevel";
+
+/// A daemon with a port of this adapter, and a guest there, with these words for its kernel.
+fn one(adapter: &str, words: &[&str]) -> (Stage, Guest) {
+    println!("{adapter}");
+    let stage = Stage::new(&[adapter]);
+    let guest = boot(&stage, words);
+    (stage, guest)
+}
+
+fn boot(stage: &Stage, words: &[&str]) -> Guest {
+    let mut machine = machine(1);
+    machine.append.extend(words.iter().map(|&word| word.to_owned()));
+    let mut guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine, 1)));
+    ping(&mut guest, "", HOST);
+    guest
+}
+
+/// The sentences with which the guest's kernel told that a server has gone, of which there must be so many, without a trace.
+#[track_caller]
+fn said(guest: &mut Guest, times: usize) -> Vec<String> {
+    sh(guest, &format!("until [ $(dmesg | grep -c '{GONE}') -ge {times} ]; do usleep 20000; done"));
+    let text = sh(guest, "dmesg");
+    assert!(!TRACES.iter().any(|trace| text.contains(trace)), "{text}");
+    let lines: Vec<String> = text.lines().filter(|line| line.contains(GONE)).map(str::to_owned).collect();
+    assert_eq!(lines.len(), times, "{text}");
+    lines
+}
+
+/// Powers off, and is gone soon without a trace on its console.
+#[track_caller]
+fn powers_off(mut guest: Guest) -> String {
+    let (leader, begin) = (guest.process(), Instant::now());
+    well(guest.order("poweroff -f", SOON));
+    let off = |guest: &Guest| guest.console().contains("reboot: Power down");
+    while !(processes_of_group(leader).is_empty() && off(&guest)) {
+        assert!(begin.elapsed() < SOON, "it does not power off:\n{}", guest.console());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let console = guest.console();
+    assert!(!TRACES.iter().any(|trace| console.contains(trace)), "{console}");
+    console
+}
+
+fn attach_again(guest: &mut Guest) {
+    sh(guest, ATTACH);
+    sh(guest, "until [ -e /sys/class/net/eth0 ]; do usleep 20000; done");
+    sh(guest, &format!("ip addr add {}/24 dev eth0; ip link set eth0 up", address(1)));
+    ping(guest, "", HOST);
+}
+
+#[test]
+fn a_user_mode_guest_whose_daemon_is_killed_says_so_in_one_sentence_goes_on_and_powers_off() {
+    for entry in REGISTRY {
+        let (mut stage, mut guest) = one(entry.about.name, &[LOUD]);
+        flood(&mut guest);
+        well(stage.served.kill(&mut stage.namespace));
+        sh(&mut guest, &format!("{WATCHDOG}; killall ping nc || true"));
+        let lines = said(&mut guest, 1);
+        println!("{}", lines.concat());
+        assert!(lines[0].contains("/vm1.sock: the server has closed the connection; the device is gone"), "{lines:?}");
+        powers_off(guest);
+        // And the port is the next one's.
+        well(stage.served.restart(&mut stage.namespace));
+        quiet(&mut boot(&stage, &[]));
+    }
+}
+
+#[test]
+fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
+    for entry in REGISTRY {
+        let (mut stage, mut guest) = one(entry.about.name, &[LOUD]);
+        if entry.about.transports.contains(&"vfio-user") {
+            let busy = well(guest.run(ATTACH, SOON));
+            assert!(busy.code != 0 && busy.text.contains("busy"), "one that answers stays: {busy:?}");
+        }
+        for round in 1..=3 {
+            flood(&mut guest);
+            well(stage.served.kill_and_restart(&mut stage.namespace));
+            sh(&mut guest, "killall ping nc || true");
+            attach_again(&mut guest);
+            said(&mut guest, round);
+        }
+    }
+}
+
+/// A register read waits for an answer; a virtio device has none, and is waited for when it is taken away.
+#[test]
+fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says() {
+    for entry in REGISTRY {
+        let (mut stage, mut guest) = one(entry.about.name, &[LOUD, "vfio_user.timeout_ms=1000"]);
+        flood(&mut guest);
+        well(stage.served.stand_still(&mut stage.namespace));
+        let begin = Instant::now();
+        let console = if entry.about.transports.contains(&"vfio-user") {
+            let ones = sh(&mut guest, "od -An -tx4 -N4 /sys/class/net/eth0/device/config");
+            assert_eq!(ones.trim(), "ffffffff");
+            let lines = said(&mut guest, 1);
+            sh(&mut guest, "killall ping nc || true; ip link set eth0 down; ethtool -S eth0 >/dev/null");
+            powers_off(guest) + &lines.concat()
+        } else {
+            assert_eq!(sh(&mut guest, "killall ping nc 2>/dev/null; cat /sys/class/net/eth0/carrier"), "1\n");
+            powers_off(guest)
+        };
+        println!("it was off after {:.1} s", begin.elapsed().as_secs_f64());
+        assert!(begin.elapsed() < LATER);
+        assert!(console.contains("/vm1.sock: the server does not answer; the device is gone"), "{console}");
+        well(stage.served.go_on(&mut stage.namespace));
+        quiet(&mut boot(&stage, &[]));
+    }
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Host side of vhost_wait.h.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <time.h>
+
+#include "vhost_wait.h"
+
+static long long now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+}
+
+int vhost_wait_readable(int fd, unsigned int timeout_ms)
+{
+	long long end = now_ms() + timeout_ms, left = timeout_ms;
+	struct pollfd wanted = { .fd = fd, .events = POLLIN };
+	int n;
+
+	/* UML's timer interrupts the wait. */
+	while ((n = poll(&wanted, 1, left)) < 0 && errno == EINTR) {
+		left = end - now_ms();
+		if (left < 0)
+			left = 0;
+	}
+	if (n < 0)
+		return -errno;
+	return n ? 0 : -ETIMEDOUT;
+}
