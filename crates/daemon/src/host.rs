@@ -77,12 +77,14 @@ pub enum UplinkKind {
         /// Its name.
         name: String,
     },
-    /// A socket to another process.
+    /// A socket to another daemon, or to a program.
     Pair {
         /// Its path.
         socket: PathBuf,
+        /// Which end is this.
+        role: Role,
     },
-    /// A stream socket to a QEMU, or to another switch.
+    /// A stream socket to a QEMU.
     Stream {
         /// Its path.
         socket: PathBuf,
@@ -98,7 +100,7 @@ pub enum UplinkKind {
     Null,
 }
 
-/// Which end of a stream an uplink is.
+/// Which end of a pair or of a stream an uplink is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// The peer comes to us.

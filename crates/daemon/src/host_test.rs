@@ -86,7 +86,7 @@ fn every_key_is_taken() {
     .unwrap();
     assert_eq!(host.switch, SwitchConfig { name: "lan".into(), addresses: 1024, ageing: Seconds(60) });
     let uplink = host.uplink.as_ref().unwrap();
-    assert_eq!(uplink.kind, UplinkKind::Pair { socket: "/run/nicety/wire.sock".into() });
+    assert_eq!(uplink.kind, UplinkKind::Pair { socket: "/run/nicety/wire.sock".into(), role: Role::Listen });
     assert_eq!(uplink.rate.as_ref().unwrap().to_string(), "100Mbit/s");
     assert_eq!(host.daemon.workers, 2);
     assert_eq!(host.control(Some(Path::new("/run/user/7"))), Path::new("/etc/nicety/control.sock"));
@@ -275,17 +275,26 @@ fn an_uplink_has_the_keys_of_its_kind() {
 }
 
 #[test]
-fn a_stream_listens_unless_it_is_to_connect() {
-    let uplink = |text: &str| parse(&format!("{PORT}[uplink]\nkind = \"stream\"\nsocket = \"up.sock\"\n{text}"));
-    let kind = |role| UplinkKind::Stream { socket: "/etc/nicety/up.sock".into(), role };
-    assert_eq!(uplink("").unwrap().uplink.unwrap().kind, kind(Role::Listen));
-    assert_eq!(uplink("role = \"listen\"").unwrap().uplink.unwrap().kind, kind(Role::Listen));
-    assert_eq!(uplink("role = \"connect\"").unwrap().uplink.unwrap().kind, kind(Role::Connect));
-    let said = error(&format!("{PORT}[uplink]\nkind = \"stream\"\nsocket = \"up.sock\"\nrole = \"conect\""));
-    assert!(said.starts_with("9: uplink.role: \"conect\" is not known; did you mean \"connect\"?"), "{said}");
-    let said = error(&format!("{PORT}[uplink]\nkind = \"stream\""));
-    assert!(said.starts_with("6: uplink.socket: it is missing"), "{said}");
-    let said = error(&format!("{PORT}[uplink]\nkind = \"pair\"\nsocket = \"up.sock\"\nrole = \"connect\""));
+fn a_pair_or_a_stream_listens_unless_it_is_to_connect() {
+    let socket = PathBuf::from("/etc/nicety/up.sock");
+    let stream = |role| UplinkKind::Stream { socket: socket.clone(), role };
+    let pair = |role| UplinkKind::Pair { socket: socket.clone(), role };
+    let kinds: [(&str, &dyn Fn(Role) -> UplinkKind); 2] = [("stream", &stream), ("pair", &pair)];
+    for (name, kind) in kinds {
+        let text = |text: &str| format!("{PORT}[uplink]\nkind = \"{name}\"\n{text}");
+        let uplink = |role: &str| parse(&text(&format!("socket = \"up.sock\"\n{role}"))).unwrap().uplink.unwrap().kind;
+        assert_eq!(uplink(""), kind(Role::Listen));
+        assert_eq!(uplink("role = \"listen\""), kind(Role::Listen));
+        assert_eq!(uplink("role = \"connect\""), kind(Role::Connect));
+        assert_eq!(
+            error(&text("socket = \"up.sock\"\nrole = \"conect\"")),
+            "9: uplink.role: \"conect\" is not known; did you mean \"connect\"? \
+             (allowed: with kind = \"pair\" or \"stream\": \"listen\" or \"connect\")"
+        );
+        let said = error(&text(""));
+        assert!(said.starts_with("6: uplink.socket: it is missing"), "{said}");
+    }
+    let said = error(&format!("{PORT}[uplink]\nkind = \"tap\"\nname = \"tap0\"\nrole = \"connect\""));
     assert!(said.starts_with("9: uplink.role: it does not belong to this kind"), "{said}");
 }
 

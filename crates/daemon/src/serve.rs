@@ -69,7 +69,13 @@ fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
 fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<(String, Box<dyn Uplink>), ServeError> {
     Ok(match &config.kind {
         UplinkKind::Tap { name } => (name.clone(), paced(Tap::open(name)?, config.rate)?),
-        UplinkKind::Pair { socket } => ("pair".to_owned(), paced(Pair::listen(socket)?, config.rate)?),
+        UplinkKind::Pair { socket, role } => {
+            let pair = match role {
+                Role::Listen => Pair::listen(socket)?,
+                Role::Connect => Pair::connect(socket)?,
+            };
+            ("pair".to_owned(), paced(pair, config.rate)?)
+        }
         UplinkKind::Stream { socket, role } => {
             let stream = match role {
                 Role::Listen => Stream::listen(socket)?,

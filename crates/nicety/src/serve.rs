@@ -74,7 +74,7 @@ fn summary(host: &Host) -> String {
         Some((kind, rate)) => {
             let kind = match kind {
                 UplinkKind::Tap { name } => format!("tap {name}"),
-                UplinkKind::Pair { socket } => format!("pair {}", socket.display()),
+                UplinkKind::Pair { socket, role } => format!("pair {} ({role})", socket.display()),
                 UplinkKind::Stream { socket, role } => format!("stream {} ({role})", socket.display()),
                 UplinkKind::Capture { file } => format!("capture {}", file.display()),
                 UplinkKind::Null => "null".to_owned(),

@@ -1,9 +1,9 @@
 //! `rate` in a host file: TCP of embedded guests through a paced uplink, both ways, and between guests beside it.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+mod station;
 
-use serde_json::{Value, json};
+use serde_json::json;
+use station::{Station, serve};
 
 /// Bytes per second of `rate`.
 const RATE: f64 = 100e6 / 8.0;
@@ -11,43 +11,6 @@ const RATE: f64 = 100e6 / 8.0;
 const BURST: f64 = 2.0 * 65_536.0;
 /// How long each run lasts.
 const SECONDS: f64 = 1.0;
-
-/// A process of this program that ends with its test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _it_may_have_ended = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// An embedded guest, or a peer at the uplink.
-struct Station {
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    address: [u8; 4],
-    _process: Process,
-}
-
-impl Station {
-    fn start(attach: &Value, last: u8) -> Station {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
-        let mut child = command.args(["guest", "guest"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (orders, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        let mut station = Station { orders, answers, address: [10, 0, 0, last], _process: Process(child) };
-        let order = json!({ "configure": { "attach": attach, "address": station.address } });
-        assert_eq!(station.asked(&order), json!("ready"));
-        station
-    }
-
-    fn asked(&mut self, order: &Value) -> Value {
-        writeln!(self.orders, "{order}").unwrap();
-        let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap()
-    }
-}
 
 /// Bytes that came through, and in how many seconds.
 fn carried(from: &mut Station, to: &mut Station) -> (f64, f64) {
@@ -70,9 +33,7 @@ fn an_uplink_keeps_to_its_rate_both_ways_and_guests_among_themselves_do_not() {
         host += &format!("mac = \"52:54:00:12:34:0{n}\"\nsocket = \"vm{n}.sock\"\n");
     }
     std::fs::write(dir.join("host.toml"), host).unwrap();
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
-    serve.arg("serve").current_dir(dir).env_remove("XDG_RUNTIME_DIR").stderr(Stdio::null());
-    let daemon = Process(serve.spawn().unwrap());
+    let daemon = serve(dir);
     let path = |name: &str| dir.join(name).display().to_string();
     let mut e1000 = Station::start(&json!({ "vfio-user": { "driver": "e1000", "socket": path("vm1.sock") } }), 1);
     let mut virtio = Station::start(&json!({ "vhost-user": { "socket": path("vm2.sock") } }), 2);

@@ -33,6 +33,7 @@ mod system;
 mod tap;
 mod virtio_header;
 mod watch;
+mod way;
 
 pub use capture::{Capture, CaptureError, CaptureOptions};
 pub use faulty::{Faults, Faulty};

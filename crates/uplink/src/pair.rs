@@ -2,7 +2,7 @@
 //! small header, which `message.rs` describes.
 //!
 //! A peer may say what it likes: what is no packet is dropped and counted, and a peer that goes takes with it what was
-//! under way, nothing else. An end that listens takes the next peer then.
+//! under way, nothing else. An end that listens takes the next peer then, an end that connects tries again.
 
 mod leaving;
 
@@ -19,9 +19,10 @@ use rustix::net::{SocketType, sockopt};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::message::{self, HEADER_BYTES, NotHello};
-use crate::socket::{self, Door, SocketError, watching};
+use crate::socket::{self, SocketError, watching};
 use crate::system::{self, MESSAGES, Received};
 use crate::watch::{Watch, writable};
+use crate::way::Way;
 
 /// Messages that arrive ahead of their turn at most: a slot each.
 const SLOTS: usize = 64;
@@ -63,7 +64,7 @@ pub struct Pair {
     peer: Option<OwnedFd>,
     /// The hello of the peer whose messages are read was one.
     greeted: bool,
-    door: Option<Door>,
+    way: Way,
     parting: Option<Parting>,
     watch: Watch,
     arrived: Buffers,
@@ -91,16 +92,19 @@ impl Pair {
     /// An end that waits at `path` for a peer, and for the next one when it has gone. A socket that nobody listens at
     /// any more is replaced.
     pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
-        let door = Door::bind(path.as_ref(), SocketType::SEQPACKET)?;
         let mut this = Self::alone()?;
-        door.watch(&this.watch).map_err(watching)?;
-        this.door = Some(door);
+        this.way = Way::listen(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
         Ok(this)
     }
 
-    /// An end that joins the one that listens at `path`.
+    /// An end that joins whoever listens at `path`, now or later, and again when the peer has gone.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
-        Self::over(socket::connect(path.as_ref(), SocketType::SEQPACKET)?)
+        let mut this = Self::alone()?;
+        this.way = Way::connect(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
+        if let Some(fd) = this.way.dial() {
+            this.try_to_join(fd);
+        }
+        Ok(this)
     }
 
     /// Whether a peer is there that has said hello.
@@ -123,7 +127,7 @@ impl Pair {
         Ok(Self {
             peer: None,
             greeted: false,
-            door: None,
+            way: Way::Given,
             parting: None,
             watch: Watch::new().map_err(watching)?,
             arrived: Buffers::new(SLOT_STRIDE * SLOTS as u32)?,
@@ -144,9 +148,7 @@ impl Pair {
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
         rustix::net::send(&fd, &message::hello(), flags)?;
         self.watch.add(&fd)?;
-        if let Some(door) = &self.door {
-            door.leave(&self.watch);
-        }
+        self.way.met(&self.watch);
         self.peer = Some(fd);
         self.greeted = false;
         Ok(())
@@ -157,19 +159,23 @@ impl Pair {
         self.watch.remove(&peer);
         self.parting = Some(why);
         self.full = false;
-        if let Some(door) = &self.door {
-            let _nobody_can_join_then = door.watch(&self.watch);
-        }
+        self.way.parted(why == Parting::Gone, &self.watch);
     }
 
-    /// Takes a peer that waits, if this end listens and has none.
-    fn accept(&mut self, now: Time) {
+    /// Takes a peer that waits, or tries to join one if it is time to.
+    fn seek(&mut self, now: Time) {
         if self.peer.is_some() || self.taken < self.ready.len() {
             return;
         }
-        let Some(door) = &mut self.door else { return };
-        if let Some(fd) = door.accept(&self.watch, now) {
-            let _it_has_gone_again = self.join(fd);
+        if let Some(fd) = self.way.seek(&self.watch, now) {
+            self.try_to_join(fd);
+        }
+    }
+
+    /// As [`Pair::join`], where the peer may have gone already, or have no room for a hello.
+    fn try_to_join(&mut self, fd: OwnedFd) {
+        if self.join(fd).is_err() {
+            self.way.parted(true, &self.watch);
         }
     }
 
@@ -269,7 +275,7 @@ impl Uplink for Pair {
         if self.lent != 0 && !self.arrived.held() {
             self.lent = 0;
         }
-        self.accept(now);
+        self.seek(now);
         batch.start(self.arrived.map(), port, 0);
         let (mut messages, mut drained) = (0, false);
         while budget.allows(batch) && messages < budget.packets.max(1) {
@@ -318,6 +324,6 @@ impl Uplink for Pair {
     }
 
     fn wake(&self) -> Option<Time> {
-        if self.room { Some(Time::ZERO) } else { self.door.as_ref().and_then(Door::wake) }
+        if self.room { Some(Time::ZERO) } else { self.way.wake() }
     }
 }

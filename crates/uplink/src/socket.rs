@@ -24,12 +24,6 @@ pub enum SocketError {
     /// It cannot listen there.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Whoever listens there has a peer, and another one waits.
-    #[error("{} has a peer already: end that one, or choose another path", .0.display())]
-    InUse(PathBuf),
-    /// Nobody listens there.
-    #[error("nobody listens at {}: start the other end first", .0.display())]
-    Nobody(PathBuf),
     /// The operating system's reasons.
     #[error("{doing} {}: {source}", path.display())]
     Os {
@@ -96,26 +90,16 @@ impl Door {
     }
 }
 
-/// Joins whoever listens at `path`.
-pub(crate) fn connect(path: &Path, kind: SocketType) -> Result<OwnedFd, SocketError> {
-    let address = SocketAddrUnix::new(path).map_err(os("connecting to", path))?;
-    let fd = socket(path, kind)?;
-    rustix::net::connect(&fd, &address).map_err(|error| match error {
-        Errno::NOENT | Errno::CONNREFUSED => SocketError::Nobody(path.to_owned()),
-        // Its queue is full.
-        Errno::AGAIN => SocketError::InUse(path.to_owned()),
-        error => os("connecting to", path)(error),
-    })?;
+/// Joins whoever listens at `path`. The error is that nobody does, or has room for one more that waits.
+pub(crate) fn connect(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, FLAGS, None)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
     Ok(fd)
 }
 
 /// Two sockets joined to each other.
 pub(crate) fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd), SocketError> {
     rustix::net::socketpair(AddressFamily::UNIX, kind, FLAGS, None).map_err(os("making a socket pair", Path::new("")))
-}
-
-fn socket(path: &Path, kind: SocketType) -> Result<OwnedFd, SocketError> {
-    rustix::net::socket_with(AddressFamily::UNIX, kind, FLAGS, None).map_err(os("making a socket for", path))
 }
 
 fn os(doing: &'static str, path: &Path) -> impl Fn(Errno) -> SocketError {

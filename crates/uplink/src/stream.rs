@@ -18,24 +18,21 @@ mod leaving;
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PACKETS, PortId, Progress, Time, Uplink};
 use nicety_memory::Map;
 use rustix::net::SocketType;
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use self::arriving::{Arriving, Next};
 use self::joining::Joining;
 use self::leaving::Leaving;
-use crate::socket::{self, Door, SocketError, watching};
+use crate::socket::{self, SocketError, watching};
 use crate::watch::{Watch, writable};
+use crate::way::Way;
 
 /// Bytes of a frame's length.
 const PREFIX_BYTES: u32 = 4;
-/// How soon joining is tried again, first and at last.
-const RETRY_NS: (i64, i64) = (100_000_000, 1_000_000_000);
-
 /// Why a peer was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severed {
@@ -54,17 +51,6 @@ impl fmt::Display for Severed {
             }
         }
     }
-}
-
-/// Where peers come from.
-#[derive(Debug)]
-enum Way {
-    /// One after the other.
-    Listen(Door),
-    /// One that listens; when there is none, the timer says when to try again.
-    Connect { path: PathBuf, timer: OwnedFd, pause_ns: i64 },
-    /// One, and then none.
-    Given,
 }
 
 /// See the module's page.
@@ -88,7 +74,7 @@ impl Stream {
     pub fn connected() -> Result<(Self, Self), SocketError> {
         let (one, other) = socket::pair(SocketType::STREAM)?;
         let over = |fd| {
-            let mut this = Self::new(Way::Given)?;
+            let mut this = Self::new()?;
             this.join(fd).map_err(watching)?;
             Ok::<_, SocketError>(this)
         };
@@ -98,30 +84,18 @@ impl Stream {
     /// An end that waits at `path` for a peer, and for the next one when it has gone. A socket that nobody listens at
     /// any more is replaced.
     pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
-        let this = Self::new(Way::Listen(Door::bind(path.as_ref(), SocketType::STREAM)?))?;
-        if let Way::Listen(door) = &this.way {
-            door.watch(&this.watch).map_err(watching)?;
-        }
+        let mut this = Self::new()?;
+        this.way = Way::listen(path.as_ref(), SocketType::STREAM, &this.watch)?;
         Ok(this)
     }
 
     /// An end that joins whoever listens at `path`, now or later, and again when the peer has gone.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
-        let path = path.as_ref().to_owned();
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags);
-        let timer = timer.map_err(|error| watching(error.into()))?;
-        let mut this = Self::new(Way::Connect { path, timer, pause_ns: RETRY_NS.0 })?;
-        if let Way::Connect { path, timer, .. } = &this.way {
-            // A path that no socket can have will have none later.
-            rustix::net::SocketAddrUnix::new(path.as_path()).map_err(|error| SocketError::Os {
-                doing: "connecting to",
-                path: path.clone(),
-                source: error.into(),
-            })?;
-            this.watch.add(timer).map_err(watching)?;
+        let mut this = Self::new()?;
+        this.way = Way::connect(path.as_ref(), SocketType::STREAM, &this.watch)?;
+        if let Some(fd) = this.way.dial() {
+            this.try_to_join(fd);
         }
-        this.dial();
         Ok(this)
     }
 
@@ -135,10 +109,10 @@ impl Stream {
         self.severed
     }
 
-    fn new(way: Way) -> Result<Self, SocketError> {
+    fn new() -> Result<Self, SocketError> {
         Ok(Self {
             peer: None,
-            way,
+            way: Way::Given,
             severed: None,
             watch: Watch::new().map_err(watching)?,
             arriving: Arriving::new()?,
@@ -152,9 +126,7 @@ impl Stream {
 
     fn join(&mut self, fd: OwnedFd) -> io::Result<()> {
         self.watch.add(&fd)?;
-        if let Way::Listen(door) = &self.way {
-            door.leave(&self.watch);
-        }
+        self.way.met(&self.watch);
         self.peer = Some(fd);
         Ok(())
     }
@@ -166,16 +138,7 @@ impl Stream {
         self.full = false;
         self.arriving.forget();
         self.leaving.forget();
-        match &mut self.way {
-            Way::Listen(door) => {
-                let _nobody_can_join_then = door.watch(&self.watch);
-            }
-            Way::Connect { pause_ns, timer, .. } => {
-                *pause_ns = RETRY_NS.0;
-                arm(timer, *pause_ns);
-            }
-            Way::Given => {}
-        }
+        self.way.parted(why == Severed::Gone, &self.watch);
     }
 
     /// Takes a peer that waits, or tries to join one if it is time to.
@@ -183,28 +146,15 @@ impl Stream {
         if self.peer.is_some() {
             return;
         }
-        match &mut self.way {
-            Way::Listen(door) => {
-                if let Some(fd) = door.accept(&self.watch, now) {
-                    let _it_has_gone_again = self.join(fd);
-                }
-            }
-            Way::Connect { timer, .. } if rustix::io::read(&*timer, &mut [0; 8]).is_ok() => self.dial(),
-            Way::Connect { .. } | Way::Given => {}
+        if let Some(fd) = self.way.seek(&self.watch, now) {
+            self.try_to_join(fd);
         }
     }
 
-    /// Tries to join the one that listens; if nobody does, the timer is set.
-    fn dial(&mut self) {
-        let Way::Connect { path, timer, pause_ns } = &mut self.way else { return };
-        match socket::connect(path, SocketType::STREAM) {
-            Ok(fd) => {
-                let _it_has_gone_again = self.join(fd);
-            }
-            Err(_) => {
-                arm(timer, *pause_ns);
-                *pause_ns = (*pause_ns * 2).min(RETRY_NS.1);
-            }
+    /// As [`Stream::join`], where the peer may have gone already.
+    fn try_to_join(&mut self, fd: OwnedFd) {
+        if self.join(fd).is_err() {
+            self.way.parted(true, &self.watch);
         }
     }
 
@@ -220,12 +170,6 @@ impl Stream {
             Err(_) => self.part(Severed::Gone),
         }
     }
-}
-
-fn arm(timer: &OwnedFd, pause_ns: i64) {
-    let at = Timespec { tv_sec: pause_ns / 1_000_000_000, tv_nsec: pause_ns % 1_000_000_000 };
-    let once = Itimerspec { it_interval: Timespec::default(), it_value: at };
-    let _no_time_is_refused = rustix::time::timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
 }
 
 impl Uplink for Stream {
@@ -294,10 +238,6 @@ impl Uplink for Stream {
     }
 
     fn wake(&self) -> Option<Time> {
-        match &self.way {
-            _ if self.room => Some(Time::ZERO),
-            Way::Listen(door) => door.wake(),
-            Way::Connect { .. } | Way::Given => None,
-        }
+        if self.room { Some(Time::ZERO) } else { self.way.wake() }
     }
 }

@@ -57,7 +57,7 @@ static UPLINK: Kind = Kind {
             allowed: "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"",
         },
         Key { name: "socket", allowed: "with kind = \"pair\" or \"stream\": a path of at most 107 bytes" },
-        Key { name: "role", allowed: "with kind = \"stream\": \"listen\" or \"connect\"" },
+        Key { name: "role", allowed: "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\"" },
         Key { name: "file", allowed: "with kind = \"capture\": a path" },
         Key { name: "rate", allowed: "an amount per second, such as \"100Mbit/s\"; not with kind = \"none\"" },
     ],
@@ -171,7 +171,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let keys: [(&str, &[UplinkWord], bool); 4] = [
         ("name", &[UplinkWord::Tap], true),
         ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
-        ("role", &[UplinkWord::Stream], false),
+        ("role", &[UplinkWord::Pair, UplinkWord::Stream], false),
         ("file", &[UplinkWord::Capture], true),
     ];
     for (key, its, needed) in keys {
@@ -187,11 +187,14 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let rate = walk.parsed(section, "rate").map(|found| found.value);
     let kind = match word {
         UplinkWord::Tap => UplinkKind::Tap { name: interface(walk, section)? },
-        UplinkWord::Pair => UplinkKind::Pair { socket: socket(walk, section, "socket", dir, seen)? },
-        UplinkWord::Stream => {
+        UplinkWord::Pair | UplinkWord::Stream => {
             let role = walk.word(section, "role", &[("listen", Role::Listen), ("connect", Role::Connect)]);
+            let role = role.map_or(Role::Listen, |found| found.value);
             let socket = socket(walk, section, "socket", dir, seen)?;
-            UplinkKind::Stream { socket, role: role.map_or(Role::Listen, |found| found.value) }
+            match word {
+                UplinkWord::Pair => UplinkKind::Pair { socket, role },
+                _ => UplinkKind::Stream { socket, role },
+            }
         }
         UplinkWord::Capture => UplinkKind::Capture { file: file(walk, section, "file", dir)? },
         UplinkWord::Null => UplinkKind::Null,

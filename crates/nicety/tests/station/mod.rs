@@ -1,0 +1,54 @@
+//! Embedded guests, and daemons for them, as processes of this program.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::{Value, json};
+
+/// Starts a daemon on the host file of a folder.
+pub fn serve(dir: &Path) -> Process {
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
+    serve.arg("serve").current_dir(dir).env_remove("XDG_RUNTIME_DIR").stderr(Stdio::null());
+    Process(serve.spawn().unwrap())
+}
+
+/// A process of this program that ends with its test.
+pub struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _it_may_have_ended = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An embedded guest, or a peer at the uplink.
+pub struct Station {
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// Its IPv4 address.
+    pub address: [u8; 4],
+    _process: Process,
+}
+
+impl Station {
+    /// As it is attached, with the address 10.0.0.LAST.
+    pub fn start(attach: &Value, last: u8) -> Station {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        let mut child = command.args(["guest", "guest"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (orders, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut station = Station { orders, answers, address: [10, 0, 0, last], _process: Process(child) };
+        let order = json!({ "configure": { "attach": attach, "address": station.address } });
+        assert_eq!(station.asked(&order), json!("ready"));
+        station
+    }
+
+    /// What it answers to an order.
+    pub fn asked(&mut self, order: &Value) -> Value {
+        writeln!(self.orders, "{order}").unwrap();
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+}

@@ -1,0 +1,117 @@
+//! Where the peers of an end come from: it listens and takes one after the other, or it joins the one that listens, again and
+//! again.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use nicety_adapter::Time;
+use rustix::net::{SocketAddrUnix, SocketType};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use crate::socket::{self, Door, SocketError, watching};
+use crate::watch::Watch;
+
+/// How soon joining is tried again, first and at last.
+const RETRY_NS: (i64, i64) = (100_000_000, 1_000_000_000);
+
+/// See the module's page.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// One after the other.
+    Listen(Door),
+    /// One that listens; when there is none, the timer says when to try again.
+    Connect(Dial),
+    /// One, and then none.
+    Given,
+}
+
+/// Whom to join, and when to try.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    path: PathBuf,
+    kind: SocketType,
+    timer: OwnedFd,
+    pause_ns: i64,
+}
+
+impl Way {
+    /// Peers come to `path`. A socket there that nobody listens at any more is replaced.
+    pub(crate) fn listen(path: &Path, kind: SocketType, watch: &Watch) -> Result<Self, SocketError> {
+        let door = Door::bind(path, kind)?;
+        door.watch(watch).map_err(watching)?;
+        Ok(Self::Listen(door))
+    }
+
+    /// Whoever listens at `path`, now or later: [`Way::dial`] tries it for the first time.
+    pub(crate) fn connect(path: &Path, kind: SocketType, watch: &Watch) -> Result<Self, SocketError> {
+        // A path that no socket can have will have none later.
+        SocketAddrUnix::new(path).map_err(|error| SocketError::Os {
+            doing: "connecting to",
+            path: path.to_owned(),
+            source: error.into(),
+        })?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags);
+        let timer = timer.map_err(|error| watching(error.into()))?;
+        watch.add(&timer).map_err(watching)?;
+        Ok(Self::Connect(Dial { path: path.to_owned(), kind, timer, pause_ns: RETRY_NS.0 }))
+    }
+
+    /// A peer that waits, or that joining finds if it is time to try.
+    pub(crate) fn seek(&mut self, watch: &Watch, now: Time) -> Option<OwnedFd> {
+        match self {
+            Self::Listen(door) => door.accept(watch, now),
+            Self::Connect(dial) if rustix::io::read(&dial.timer, &mut [0; 8]).is_ok() => self.dial(),
+            Self::Connect(_) | Self::Given => None,
+        }
+    }
+
+    /// Tries to join the one that listens; if nobody does, the timer is set.
+    pub(crate) fn dial(&mut self) -> Option<OwnedFd> {
+        let Self::Connect(dial) = self else { return None };
+        let joined = socket::connect(&dial.path, dial.kind);
+        if joined.is_err() {
+            dial.again();
+        }
+        joined.ok()
+    }
+
+    /// A peer is there: no other is looked for.
+    pub(crate) fn met(&self, watch: &Watch) {
+        if let Self::Listen(door) = self {
+            door.leave(watch);
+        }
+    }
+
+    /// The peer has gone: the next one is looked for, soon, or later if it was one that will not do.
+    pub(crate) fn parted(&mut self, soon: bool, watch: &Watch) {
+        match self {
+            Self::Listen(door) => {
+                let _nobody_can_join_then = door.watch(watch);
+            }
+            Self::Connect(dial) => {
+                dial.pause_ns = if soon { RETRY_NS.0 } else { RETRY_NS.1 };
+                dial.again();
+            }
+            Self::Given => {}
+        }
+    }
+
+    /// When to look again, beside what the watch says.
+    pub(crate) fn wake(&self) -> Option<Time> {
+        match self {
+            Self::Listen(door) => door.wake(),
+            Self::Connect(_) | Self::Given => None,
+        }
+    }
+}
+
+impl Dial {
+    /// Sets the timer, and the next pause.
+    fn again(&mut self) {
+        let at = Timespec { tv_sec: self.pause_ns / 1_000_000_000, tv_nsec: self.pause_ns % 1_000_000_000 };
+        let once = Itimerspec { it_interval: Timespec::default(), it_value: at };
+        let _no_time_is_refused = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+        self.pause_ns = (self.pause_ns * 2).min(RETRY_NS.1);
+    }
+}
