@@ -8,6 +8,7 @@ pub mod about;
 pub mod e1000;
 mod moderation;
 mod patience;
+mod pieces;
 pub mod virtio_net;
 pub mod vmxnet3;
 

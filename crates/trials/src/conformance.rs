@@ -103,6 +103,38 @@ pub fn every_register_answers(entry: &Entry) {
     assert!(counters.bad_accesses > 0, "{}: accesses of three bytes are counted as bad", entry.about.name);
 }
 
+/// A read of any width, at any offset, gives what reads of the dwords that it touches give: so do block copies.
+pub fn wide_and_narrow_reads_agree(entry: &Entry) {
+    let (mut by_dwords, mut by_width) = (adapter(entry), adapter(entry));
+    let (Face::Pci(by_dwords), Face::Pci(by_width)) = (by_dwords.face(), by_width.face()) else { return };
+    let (mut out, mut counters, memory) = (Outbox::default(), Counters::default(), Map::empty());
+    let mut cx = Context { memory: &memory, page: None, out: &mut out, counters: &mut counters, now: Time::ZERO };
+    let mut random = Random::new(11);
+    for bar in 0..6u8 {
+        let Some(size) = by_dwords.function().bar_kind(usize::from(bar)).map(|bar| bar.size) else { continue };
+        for offset in (0..size.min(0x6000)).step_by(4) {
+            let value = (random.bits() as u32).to_le_bytes();
+            by_dwords.write(bar, offset, &value, &mut cx);
+            by_width.write(bar, offset, &value, &mut cx);
+        }
+        let mut told = 0;
+        for offset in (0..size.min(0x6000)).chain(size.saturating_sub(80)..size) {
+            for width in [1, 2, 3, 4, 8, 64] {
+                // The bytes from the first dword's begin on.
+                let (skip, mut expected, mut data) = ((offset & 3) as usize, [0; 72], [0x5a; 64]);
+                for at in (0..skip + width).step_by(4) {
+                    by_dwords.read(bar, (offset & !3) + at as u64, &mut expected[at..at + 4], &mut cx);
+                }
+                by_width.read(bar, offset, &mut data[..width], &mut cx);
+                let place = format!("{}: {width} bytes at {offset:#x} of BAR {bar}", entry.about.name);
+                assert_eq!(data[..width], expected[skip..skip + width], "{place}");
+                told += u32::from(data[..width].iter().any(|byte| !matches!(byte, 0 | 0xff)));
+            }
+        }
+        assert!(told > 10, "{}: BAR {bar} holds nothing by which reads could differ", entry.about.name);
+    }
+}
+
 /// In a part that can be mapped, where nobody is told of a write, each register is one that is looked at.
 pub fn no_mapped_doorbell_is_overlooked(entry: &Entry) {
     let mut adapter = adapter(entry);

@@ -29,6 +29,11 @@ fn every_register_answers_at_every_width_and_offset() {
 }
 
 #[test]
+fn reads_of_every_width_and_block_copies_agree() {
+    REGISTRY.iter().for_each(conformance::wide_and_narrow_reads_agree);
+}
+
+#[test]
 fn every_register_in_a_mapped_page_is_looked_at() {
     REGISTRY.iter().for_each(conformance::no_mapped_doorbell_is_overlooked);
 }

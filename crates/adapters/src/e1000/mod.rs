@@ -59,6 +59,7 @@ use self::registers::{self as r, cause, ctrl, rxcsum};
 use self::transmit::Transmit;
 use crate::about::{About, Kind, Since};
 use crate::patience::Patience;
+use crate::pieces::{pieces, read_from_dword};
 use crate::{CreateError, Settings};
 
 /// Bytes of a descriptor, of either ring.
@@ -198,10 +199,7 @@ impl E1000 {
                 !0
             }
         };
-        let from = (offset & 3) as usize;
-        for (to, byte) in data.iter_mut().zip(dword.to_le_bytes().iter().skip(from)) {
-            *to = *byte;
-        }
+        read_from_dword(dword, offset, data);
     }
 
     fn write_piece(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
@@ -239,12 +237,6 @@ fn function(model: &Model, rom: Option<&Rom>) -> Result<Function, CreateError> {
     builder.build().map_err(|error| CreateError::Description { adapter: model.name, why: error.to_string() })
 }
 
-/// Bytes of an access that fall into one dword, `done` bytes on.
-fn piece(offset: u64, done: usize, len: usize) -> (u64, usize) {
-    let at = offset.saturating_add(done as u64);
-    (at, (4 - (at & 3) as usize).min(len - done))
-}
-
 impl PciFace for E1000 {
     fn function(&self) -> &Function {
         &self.function
@@ -266,21 +258,15 @@ impl PciFace for E1000 {
 
     fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         self.show_line(cx);
-        let mut done = 0;
-        while done < data.len() {
-            let (at, n) = piece(offset, done, data.len());
-            self.read_piece(bar, at, &mut data[done..done + n], cx);
-            done += n;
+        for (at, part) in pieces(offset, data.len()) {
+            self.read_piece(bar, at, &mut data[part], cx);
         }
     }
 
     fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         self.show_line(cx);
-        let mut done = 0;
-        while done < data.len() {
-            let (at, n) = piece(offset, done, data.len());
-            self.write_piece(bar, at, &data[done..done + n], cx);
-            done += n;
+        for (at, part) in pieces(offset, data.len()) {
+            self.write_piece(bar, at, &data[part], cx);
         }
     }
 

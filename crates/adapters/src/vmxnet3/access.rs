@@ -1,7 +1,13 @@
 //! Accesses to configuration space and the three BARs, and what they do beyond storing (vmxnet3_defs.h, "BAR 0", "BAR 1").
+//!
+//! Registers are read at any width and place, as they lie: an access is cut into dwords, as QEMU's model has its cut or filled up to
+//! four bytes (hw/net/vmxnet3.c, `impl` of `b0_ops` and `b1_ops`). Writes of less than a register, of which no document says what
+//! they do, do nothing here.
 
 use nicety_adapter::{Context, Mappable, PciFace};
 use nicety_pci::{Changes, Function, Rom, Window as MsixWindow};
+
+use crate::pieces::{pieces, read_from_dword};
 
 use super::Vmxnet3;
 use super::registers::{self, CMD, DSAL, Doorbell, ECR, ICR, VRRS};
@@ -23,6 +29,14 @@ impl Vmxnet3 {
             Doorbell::Receive(queue, ring) => {
                 position(self.receive.get(usize::from(queue)).map(|q| q.rings[usize::from(ring & 1)].next))
             }
+        }
+    }
+
+    fn read_msix(&self, offset: u64, data: &mut [u8]) {
+        match (self.function.window(2, offset), self.function.msix()) {
+            (Some(MsixWindow::Table(at)), Some(msix)) => msix.read_table(at, data),
+            (Some(MsixWindow::Pba(at)), Some(msix)) => msix.read_pba(at, data),
+            _ => data.fill(0),
         }
     }
 
@@ -89,21 +103,14 @@ impl PciFace for Vmxnet3 {
     }
 
     fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        if bar == 2 {
-            match (self.function.window(2, offset), self.function.msix()) {
-                (Some(MsixWindow::Table(at)), Some(msix)) => msix.read_table(at, data),
-                (Some(MsixWindow::Pba(at)), Some(msix)) => msix.read_pba(at, data),
-                _ => data.fill(0),
+        for (at, part) in pieces(offset, data.len()) {
+            if bar == 2 {
+                self.read_msix(at, &mut data[part]);
+                continue;
             }
-            return;
-        }
-        let value = (data.len() == 4 && bar < 2).then(|| self.read_register(bar, offset, cx)).flatten();
-        match value {
-            Some(value) => data.copy_from_slice(&value.to_le_bytes()),
-            None => {
-                cx.counters.bad_accesses += 1;
-                data.fill(0xff);
-            }
+            let register = if bar < 2 { self.read_register(bar, at & !3, cx) } else { None };
+            cx.counters.bad_accesses += u64::from(register.is_none());
+            read_from_dword(register.unwrap_or(!0), at, &mut data[part]);
         }
     }
 
@@ -117,9 +124,12 @@ impl PciFace for Vmxnet3 {
             }
             return;
         }
-        let value = <[u8; 4]>::try_from(data).map(u32::from_le_bytes).ok().filter(|_| bar < 2);
-        if value.and_then(|value| self.write_register(bar, offset, value, cx)).is_none() {
-            cx.counters.bad_accesses += 1;
+        // Only whole registers can be written.
+        for (at, part) in pieces(offset, data.len()) {
+            let value = <[u8; 4]>::try_from(&data[part]).map(u32::from_le_bytes).ok().filter(|_| bar < 2);
+            if value.and_then(|value| self.write_register(bar, at, value, cx)).is_none() {
+                cx.counters.bad_accesses += 1;
+            }
         }
     }
 

@@ -13,3 +13,4 @@ mod stage;
 mod switching;
 mod user_mode;
 mod vmm;
+mod widths;

@@ -1,0 +1,48 @@
+//! An access of any width and place as accesses of at most four bytes, each within one dword: what 32-bit registers know.
+
+use std::ops::Range;
+
+/// The pieces of `len` bytes at an offset: where each begins, and which of the bytes are its own.
+pub(crate) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let at = offset.saturating_add(done as u64);
+        let begin = done;
+        done = len.min(begin + 4 - (at & 3) as usize);
+        Some((at, begin..done))
+    })
+}
+
+/// The bytes of a dword from an offset on, as many as `data` takes.
+pub(crate) fn read_from_dword(dword: u32, offset: u64, data: &mut [u8]) {
+    let from = (offset & 3) as usize;
+    for (to, byte) in data.iter_mut().zip(dword.to_le_bytes().iter().skip(from)) {
+        *to = *byte;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_cut_at_dwords_and_cover_every_byte_once() {
+        let all = |offset, len| pieces(offset, len).collect::<Vec<_>>();
+        assert_eq!(all(8, 4), [(8, 0..4)]);
+        assert_eq!(all(8, 8), [(8, 0..4), (12, 4..8)]);
+        assert_eq!(all(7, 6), [(7, 0..1), (8, 1..5), (12, 5..6)]);
+        assert_eq!(all(5, 2), [(5, 0..2)]);
+        assert_eq!(all(5, 0), []);
+        assert_eq!(all(u64::MAX - 1, 3), [(u64::MAX - 1, 0..2), (u64::MAX, 2..3)]);
+    }
+
+    #[test]
+    fn a_narrow_read_is_a_part_of_the_dword() {
+        let mut bytes = [0; 2];
+        read_from_dword(0x4433_2211, 0x1002, &mut bytes);
+        assert_eq!(bytes, [0x33, 0x44]);
+    }
+}
