@@ -39,6 +39,8 @@ pub struct About {
     pub queues: u16,
     /// Largest MTU in bytes.
     pub mtu_max: u32,
+    /// Whether it tells its driver the port's MTU, so that the guest needs no setting of its own.
+    pub announces_mtu: bool,
     /// Whether network boot works with the usual option ROMs.
     pub pxe: bool,
     /// Linux's driver.

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, fchmod, lstat, statat, unlink};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, access, fchmod, lstat, statat, unlink};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with, sockopt,
@@ -63,6 +63,17 @@ pub enum ListenError {
         /// How the system says it.
         errno: Errno,
     },
+    /// Its folder is of a file system that keeps no sockets: proc, sysfs, FAT.
+    #[error(
+        "the socket {path} cannot be made: {} is no place for sockets ({errno}); choose a path in /run, /tmp or your home",
+        folder(path).display()
+    )]
+    NoPlace {
+        /// The path.
+        path: PathBuf,
+        /// How the system says it.
+        errno: Errno,
+    },
     /// The system refused.
     #[error("cannot {action} the socket {path}: {errno}")]
     System {
@@ -79,6 +90,10 @@ impl ListenError {
     fn of(action: &'static str, path: &Path, errno: Errno) -> ListenError {
         let path = path.to_owned();
         match errno {
+            // The folder is there, or ours to write to: then it is the kind of folder.
+            Errno::NOENT if folder(&path).is_dir() => ListenError::NoPlace { path, errno },
+            Errno::PERM if access(folder(&path), Access::WRITE_OK).is_ok() => ListenError::NoPlace { path, errno },
+            Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL => ListenError::NoPlace { path, errno },
             Errno::NOENT | Errno::NOTDIR => ListenError::NoFolder { path },
             Errno::ACCESS | Errno::PERM | Errno::ROFS => {
                 ListenError::NotAllowed { path, user: geteuid().as_raw(), errno }

@@ -66,14 +66,23 @@ fn a_folder_that_is_missing_or_none_or_not_ours_is_named_with_what_to_do() {
     std::fs::write(&folder, "a file").unwrap();
     let error = Listener::bind(folder.join("vm.sock")).unwrap_err();
     assert!(matches!(error, ListenError::NoFolder { .. }), "{error}");
-    // Nobody may write here, root included.
-    let error = Listener::bind("/sys/vm.sock").unwrap_err();
-    assert!(matches!(error, ListenError::NotAllowed { .. }), "{error}");
+    // Root may write everywhere: for others the words are these.
+    let error = ListenError::NotAllowed { path: "/root/vm.sock".into(), user: 7, errno: rustix::io::Errno::ACCESS };
     let said = error.to_string();
-    assert!(
-        said.contains("/sys/vm.sock") && said.contains("may not write to /sys: ") && said.contains("choose"),
-        "{said}"
-    );
+    assert!(said.contains("/root/vm.sock") && said.contains("user 7 may not write to /root: "), "{said}");
+}
+
+#[test]
+fn a_file_system_that_keeps_no_sockets_is_told_as_such() {
+    for folder in ["/proc", "/proc/self", "/sys", "/sys/kernel"] {
+        let error = Listener::bind(format!("{folder}/vm.sock")).unwrap_err();
+        // Who is not root may not even try in some of them.
+        let known = matches!(error, ListenError::NoPlace { .. } | ListenError::NotAllowed { .. });
+        assert!(known, "{error:?}");
+        assert!(error.to_string().starts_with(&format!("the socket {folder}/vm.sock cannot be made: ")), "{error}");
+    }
+    let said = Listener::bind("/proc/vm.sock").unwrap_err().to_string();
+    assert!(said.contains("/proc is no place for sockets (") && said.contains("choose a path"), "{said}");
 }
 
 #[test]

@@ -90,6 +90,7 @@ pub static ABOUT: About = About {
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "vlan-insert", "vlan-strip", "vlan-filter"],
     queues: 1,
     mtu_max: 16_110,
+    announces_mtu: false,
     pxe: true,
     linux: Since { driver: "e1000", version: "2.4.21", source: "drivers/net/ethernet/intel/e1000/e1000_main.c" },
     windows: Since { driver: "E1G60", version: "Vista", source: "netnvm/e1g6032e.inf of the Windows driver store" },

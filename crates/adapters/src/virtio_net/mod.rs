@@ -68,6 +68,7 @@ pub static ABOUT: About = About {
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "uso", "uncut receive", "mergeable buffers"],
     queues: PAIRS_MOST as u16,
     mtu_max: 65_535,
+    announces_mtu: true,
     pxe: true,
     linux: Since { driver: "virtio_net", version: "2.6.25", source: "torvalds/linux drivers/net/virtio_net.c" },
     windows: Since { driver: "NetKVM", version: "virtio-win", source: "virtio-win/kvm-guest-drivers-windows NetKVM" },

@@ -81,6 +81,7 @@ pub static ABOUT: About = About {
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "lro", "vlan-insert", "vlan-strip", "rss"],
     queues: registers::QUEUES,
     mtu_max: shared::MTU_MAX,
+    announces_mtu: false,
     pxe: true,
     linux: Since { driver: "vmxnet3", version: "2.6.32", source: "drivers/net/vmxnet3" },
     windows: Since { driver: "vmxnet3", version: "with VMware Tools", source: "VMware Tools; not in the box" },

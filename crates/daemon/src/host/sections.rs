@@ -83,7 +83,10 @@ static PORT: Kind = Kind {
         Key { name: "doorbells", allowed: "\"trapped\", or \"mapped\" for an adapter whose doorbells can be" },
         Key { name: "buffer", allowed: "\"64KiB\" to \"1GiB\"" },
         Key { name: "queues", allowed: "a whole number from 1 to the adapter's queue pairs" },
-        Key { name: "mtu", allowed: "a whole number from 68 to the adapter's largest" },
+        Key {
+            name: "mtu",
+            allowed: "for an adapter that announces an MTU, such as virtio-net: a whole number from 68 to 65535",
+        },
         Key { name: "rom", allowed: "a path of an option ROM, for an adapter that is a PCI function of its own" },
     ],
 };
@@ -284,7 +287,13 @@ fn fits(
         };
         walk.wrong(section, "queues", found.line, format!("{} has {most}, not {}", about.name, found.value));
     }
-    if let Some(found) = mtu.filter(|found| found.value > about.mtu_max) {
+    if let Some(found) = mtu.filter(|_| !about.announces_mtu) {
+        let what = format!(
+            "{} does not tell its driver an MTU: leave this out, and set it in the guest (at most {})",
+            about.name, about.mtu_max
+        );
+        walk.wrong(section, "mtu", found.line, what);
+    } else if let Some(found) = mtu.filter(|found| found.value > about.mtu_max) {
         let what = format!("{} carries at most {} bytes, not {}", about.name, about.mtu_max, found.value);
         walk.wrong(section, "mtu", found.line, what);
     }
