@@ -2,8 +2,8 @@
 //!
 //! Whoever wakes a sleeping thread pays for it, mostly a virtual processor that has just rung, and the thread itself comes
 //! late. While accesses follow each other closely, as the registers of one interrupt do, looking for the next one a little longer
-//! costs less than both. The span grows while sleeps turn out shorter than [`MOST`], and shrinks to nothing with long
-//! ones, so that an idle or slowly beating worker just sleeps. The rule is KVM's halt polling (Linux,
+//! costs less than both. The span grows while watch and sleep together turn out shorter than [`MOST`], so that a longer watch
+//! would have spared the sleep, and shrinks to nothing with long ones, so that an idle or slowly beating worker just sleeps. The rule is KVM's halt polling (Linux,
 //! Documentation/virt/kvm/halt-polling.rst), whose longest span is 200 µs; with 50 a request and its answer between two idle
 //! guests fell on either side of it, and their rate with it.
 
@@ -32,9 +32,9 @@ impl Vigil {
         self.span
     }
 
-    /// The worker has slept this long in spite of it, until somebody woke it (a timer is nobody).
-    pub fn slept(&mut self, time: Duration) {
-        self.span = match time <= MOST {
+    /// In spite of it the worker has slept, until somebody woke it (a timer is nobody): so long after it began to watch.
+    pub fn slept(&mut self, waited: Duration) {
+        self.span = match waited <= MOST {
             _ if self.never => Duration::ZERO,
             true => (self.span * 2).clamp(FIRST, MOST),
             false if self.span <= FIRST => Duration::ZERO,

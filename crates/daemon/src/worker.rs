@@ -267,6 +267,7 @@ impl Worker {
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>) {
         let nothing_to_do = self.ready.is_empty() && !self.stop;
+        let watched_since = self.clock.now();
         if nothing_to_do && self.watch(events) {
             return;
         }
@@ -278,7 +279,7 @@ impl Worker {
         if asleep {
             self.inbox.awake();
             if !events.is_empty() {
-                self.vigil.slept(self.clock.now().since(begin));
+                self.vigil.slept(self.clock.now().since(watched_since));
             }
         }
     }
