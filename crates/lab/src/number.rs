@@ -60,6 +60,11 @@ pub fn estimate(median: f64, interval: Option<&Interval>) -> String {
     }
 }
 
+/// As [`estimate`], of samples; a dash of none.
+pub fn sampled(samples: &[f64]) -> String {
+    Estimate::of(samples).map_or_else(|| NONE.to_owned(), |of| estimate(of.median, of.interval.as_ref()))
+}
+
 /// The decimals of a ratio: two near 1, where they decide; one beyond 10.
 fn ratio_decimals(ratio: f64) -> usize {
     if ratio.abs() >= 10.0 { 1 } else { 2 }
@@ -89,6 +94,13 @@ pub fn span(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_have_their_interval_from_seven_on() {
+        assert_eq!(sampled(&[]), NONE);
+        assert_eq!(sampled(&[1.0, 3.0, 2.0]), "2.00");
+        assert_eq!(sampled(&[7.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), "4.00 [1.00–7.00]");
+    }
 
     #[test]
     fn a_figure_has_three_digits_that_matter() {

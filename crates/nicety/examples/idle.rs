@@ -1,7 +1,7 @@
 //! What an idle daemon costs: ports with a VMM connected and no driver at work, trapped and mapped; then ports whose
 //! guests' drivers are up and exchange nothing, by adapter.
 //!
-//! `cargo run --release -p nicety --example idle [PORTS] [SECONDS]` prints the share of a core that the daemon uses and
+//! `cargo run --release -p nicety --example idle [PORTS] [SECONDS] [ROUNDS]` prints the share of a core that the daemon uses and
 //! the memory that each port adds to it, from /proc. The daemon is the program itself, built by `cargo build --release`.
 
 use std::io::{BufRead, BufReader, Write};
@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use nicety_lab::embedded::{Layout, Place, Program, Rig};
+use nicety_lab::number::sampled;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
 
 /// How long after its drivers have begun a daemon is looked at.
@@ -107,31 +108,52 @@ fn connect(daemon: &Daemon, ports: usize) -> Result<Vec<Client>, Error> {
         .collect()
 }
 
+/// The share of a core that a daemon uses whose ports have a VMM and no driver; its resident memory, and that of each port but the
+/// first, in KiB.
+fn connected(doorbells: &str, ports: usize, seconds: u64) -> Result<(f64, u64, u64), Error> {
+    let (_, empty) = usage(start(1, doorbells)?.child.id())?;
+    let daemon = start(ports, doorbells)?;
+    let clients = connect(&daemon, ports)?;
+    let (before, _) = usage(daemon.child.id())?;
+    let began = Instant::now();
+    std::thread::sleep(Duration::from_secs(seconds));
+    let (after, resident) = usage(daemon.child.id())?;
+    let share = 100.0 * (after - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    drop(clients);
+    Ok((share, resident, resident.saturating_sub(empty) / (ports as u64 - 1).max(1)))
+}
+
 fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1);
-    let ports: usize = arguments.next().map_or(Ok(10), |word| word.parse())?;
-    let seconds: u64 = arguments.next().map_or(Ok(10), |word| word.parse())?;
-    println!("{ports} ports, each with a VMM connected, no traffic, {seconds} s:");
-    for doorbells in ["trapped", "mapped"] {
-        let (_, empty) = usage(start(1, doorbells)?.child.id())?;
-        let daemon = start(ports, doorbells)?;
-        let clients = connect(&daemon, ports)?;
-        let (before, _) = usage(daemon.child.id())?;
-        let began = Instant::now();
-        std::thread::sleep(Duration::from_secs(seconds));
-        let (after, resident) = usage(daemon.child.id())?;
-        let share = 100.0 * (after - before).as_secs_f64() / began.elapsed().as_secs_f64();
-        let each = resident.saturating_sub(empty) / (ports as u64 - 1).max(1);
-        println!("  {doorbells:8} {share:5.2} % of a core, {resident} KiB resident, {each} KiB for each further port");
-        drop(clients);
+    let mut number = |usual: u64| arguments.next().map_or(Ok(usual), |word| word.parse());
+    let (ports, seconds, rounds) = (number(10)? as usize, number(10)?, number(7)?);
+    let idle = ["trapped", "mapped"];
+    let silent =
+        [("e1000", Some(idle[0])), ("vmxnet3", Some(idle[0])), ("vmxnet3", Some(idle[1])), ("virtio-net", None)];
+    let mut shares: [Vec<f64>; 6] = Default::default();
+    let (mut resident, mut each) = ([0; 2], [Vec::new(), Vec::new()]);
+    for _ in 0..rounds {
+        let (first, second) = shares.split_at_mut(idle.len());
+        for (index, (doorbells, shares)) in idle.iter().zip(first).enumerate() {
+            let (share, kib, more) = connected(doorbells, ports, seconds)?;
+            shares.push(share);
+            resident[index] = resident[index].max(kib);
+            each[index].push(more as f64);
+        }
+        for ((adapter, doorbells), shares) in silent.iter().zip(second) {
+            shares.push(at_work(adapter, *doorbells, ports, seconds)?);
+        }
     }
-    println!("{ports} ports, each with a guest whose driver is up, no traffic, {seconds} s:");
-    let trapped = Some("trapped");
-    for (adapter, doorbells) in
-        [("e1000", trapped), ("vmxnet3", trapped), ("vmxnet3", Some("mapped")), ("virtio-net", None)]
-    {
-        let share = at_work(adapter, doorbells, ports, seconds)?;
-        println!("  {:20} {share:5.2} % of a core", format!("{adapter} {}", doorbells.unwrap_or_default()));
+    println!(
+        "{rounds} alternated rounds of {seconds} s; {ports} ports, each with a VMM connected, no driver, no traffic:"
+    );
+    for ((doorbells, shares), (resident, each)) in idle.iter().zip(&shares).zip(resident.iter().zip(&each)) {
+        let (share, each) = (sampled(shares), sampled(each));
+        println!("  {doorbells:20} {share} % of a core, {resident} KiB resident, {each} KiB for each further port");
+    }
+    println!("{ports} ports, each with a guest whose driver is up, no traffic:");
+    for ((adapter, doorbells), shares) in silent.iter().zip(&shares[idle.len()..]) {
+        println!("  {:20} {} % of a core", format!("{adapter} {}", doorbells.unwrap_or_default()), sampled(shares));
     }
     Ok(())
 }

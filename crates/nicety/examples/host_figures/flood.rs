@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use nicety_daemon::control::{Ask, Reply, ask};
 use nicety_lab::embedded::{Layout, Party, Place, Rig};
-use nicety_lab::statistics::{Estimate, paired_ratio, percentile};
+use nicety_lab::number::sampled;
+use nicety_lab::statistics::{paired_ratio, percentile};
 
 use crate::Error;
 
@@ -51,16 +52,6 @@ fn drain(rig: &Rig) -> Result<(), Error> {
             return Err(format!("{waiting} frames still wait {DRAINED:?} after the flood").into());
         }
         std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
-fn shown(samples: &[f64]) -> String {
-    match Estimate::of(samples) {
-        None => "none".to_owned(),
-        Some(Estimate { median, interval: None, .. }) => format!("{median:.1}"),
-        Some(Estimate { median, interval: Some(interval), .. }) => {
-            format!("{median:.1} [{:.1}–{:.1}]", interval.low, interval.high)
-        }
     }
 }
 
@@ -112,7 +103,7 @@ fn one(adapter: &str, rounds: usize, duration: Duration) -> Result<(), Error> {
             format!("{:.2}{}", ratio.median, range.unwrap_or_default())
         },
     );
-    println!("  alone {}, beside the flood {}, ratio {ratio}", shown(&quiet), shown(&flooded));
-    println!("  frames sent per second, each to {} ports: {}", PORTS - 1, shown(&frames));
+    println!("  alone {}, beside the flood {}, ratio {ratio}", sampled(&quiet), sampled(&flooded));
+    println!("  frames sent per second, each to {} ports: {}", PORTS - 1, sampled(&frames));
     Ok(())
 }

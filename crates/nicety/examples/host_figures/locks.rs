@@ -29,21 +29,49 @@ pub fn run(_words: &[String]) -> Result<(), Error> {
     Err(REBUILD.into())
 }
 
-/// `[SECONDS]`, 2 for each pair.
+/// What the daemon of one run wrote.
+#[cfg(feature = "measure")]
+#[derive(Default)]
+struct Runs {
+    mbps: Vec<f64>,
+    holds: u64,
+    p50_us: Vec<f64>,
+    p99_us: Vec<f64>,
+    longest_us: f64,
+}
+
+#[cfg(feature = "measure")]
+impl Runs {
+    fn add(&mut self, mbps: f64, written: &str) -> Result<(), Error> {
+        let figures: Vec<u64> = written.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+        let [count, p50, p99, longest] = figures[..] else { return Err("the daemon wrote other figures".into()) };
+        let us = |ns: u64| ns as f64 / 1e3;
+        self.mbps.push(mbps);
+        self.holds += count;
+        self.p50_us.push(us(p50));
+        self.p99_us.push(us(p99));
+        self.longest_us = self.longest_us.max(us(longest));
+        Ok(())
+    }
+}
+
+/// `[SECONDS] [ROUNDS]`, 2 for each pair and 7.
 #[cfg(feature = "measure")]
 pub fn run(words: &[String]) -> Result<(), Error> {
     use nicety_lab::embedded::{Layout, Party, Place, Rig};
+    use nicety_lab::number::sampled;
     use std::time::Duration;
 
     let _ = REBUILD;
     let duration = Duration::from_secs_f64(crate::number(words.first(), 2.0)?);
+    let rounds: usize = crate::number(words.get(1), crate::ROUNDS)?;
     let file = std::env::temp_dir().join(format!("nicety-holds-{}", std::process::id()));
     let name = file.to_str().ok_or("the temporary folder's name is not UTF-8")?;
     let program = crate::program(&[name])?;
-    println!("bulk TCP guest to guest, {duration:?} each; holds of all ports' locks in µs:");
-    println!("{:24} {:>9} {:>9} {:>8} {:>8} {:>9}", "from → to", "Mbit/s", "holds", "p50", "p99", "longest");
-    for from in crate::ADAPTERS {
-        for to in crate::ADAPTERS {
+    let pairs = || crate::ADAPTERS.into_iter().flat_map(|from| crate::ADAPTERS.map(|to| (from, to)));
+    let mut runs: Vec<Runs> = pairs().map(|_| Runs::default()).collect();
+    for _ in 0..rounds {
+        for ((from, to), runs) in pairs().zip(&mut runs) {
             let layout = Layout { guests: vec![Place::new(from), Place::new(to)], ..Layout::default() };
             let cancel = AtomicBool::new(false);
             let mut rig = Rig::start(&program, &layout, &cancel)?;
@@ -51,18 +79,14 @@ pub fn run(words: &[String]) -> Result<(), Error> {
             drop(rig);
             let text = std::fs::read_to_string(&file)?;
             std::fs::remove_file(&file)?;
-            let figures: Vec<u64> = text.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-            let [count, p50, p99, longest] = figures[..] else { return Err("the daemon wrote other figures".into()) };
-            let rate = bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e6;
-            let us = |ns: u64| ns as f64 / 1e3;
-            println!(
-                "{:24} {rate:9.0} {count:9} {:8.2} {:8.2} {:9.1}",
-                format!("{from} → {to}"),
-                us(p50),
-                us(p99),
-                us(longest)
-            );
+            runs.add(bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e6, &text)?;
         }
+    }
+    println!("bulk TCP guest to guest, {rounds} alternated rounds of {duration:?}; holds of all ports' locks in µs:");
+    println!("| from → to | Mbit/s | holds in all | p50 | p99 | longest of all |\n|---|---|---|---|---|---|");
+    for ((from, to), Runs { mbps, holds, p50_us, p99_us, longest_us }) in pairs().zip(runs) {
+        let (mbps, p50, p99) = (sampled(&mbps), sampled(&p50_us), sampled(&p99_us));
+        println!("| {from} → {to} | {mbps} | {holds} | {p50} | {p99} | {longest_us:.1} |");
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Figures of the daemon that `nicety compare` does not give: `cargo run --release -p nicety --example host_figures -- WHAT`.
 //!
-//! - `signals [SECONDS]`: eventfd writes per frame in bulk, by adapter.
+//! - `signals [SECONDS] [ROUNDS]`: eventfd writes per frame in bulk, by adapter.
 //! - `flood [ADAPTER] [ROUNDS] [SECONDS]`: request-response beside a neighbour that floods 255 ports.
-//! - `locks [SECONDS]`: how long a port's lock is held in bulk, by pair of adapters. Wants `--features measure`.
+//! - `locks [SECONDS] [ROUNDS]`: how long a port's lock is held in bulk, by pair of adapters. Wants `--features measure`.
 //!
 //! Guests are the lab's embedded ones: processes of this program, at the real sockets of a real daemon, which is another
 //! process of it. The daemon runs on the first core, guests and bench on the others, if there are any.
@@ -23,6 +23,8 @@ type Error = Box<dyn std::error::Error>;
 
 /// The adapters that have a driver here.
 const ADAPTERS: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
+/// As many as an interval of 95 % takes.
+const ROUNDS: usize = 7;
 /// The first words of what this program starts itself with.
 const HIDDEN: &str = "hidden";
 const SERVE: &str = "serve";

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nicety_daemon::control::{Ask, Reply, ask};
 use nicety_lab::embedded::{Layout, Party, Place, Rig};
+use nicety_lab::number::sampled;
 
 use crate::Error;
 
@@ -36,30 +37,36 @@ fn counted(rig: &mut Rig, adapter: &str, cancel: &AtomicBool) -> Result<Counted,
     Ok(sum)
 }
 
-/// `[SECONDS]`, 3 for each load.
+/// `[SECONDS] [ROUNDS]`, 3 for each load and 7.
 pub fn run(words: &[String]) -> Result<(), Error> {
     let duration = Duration::from_secs_f64(crate::number(words.first(), 3.0)?);
-    println!("bulk TCP, {duration:?} each; eventfd writes per frame:");
-    println!("{:12} {:16} {:>9} {:>11} {:>9} {:>9}", "adapter", "load", "frames", "interrupts", "kicks", "together");
-    for adapter in crate::ADAPTERS {
-        let cancel = AtomicBool::new(false);
-        let layout = Layout { guests: vec![Place::new(adapter); 2], uplink: true, ..Layout::default() };
-        let mut rig = Rig::start(&crate::program(&[])?, &layout, &cancel)?;
-        let loads = [("bulk transmit", A, Party::Peer), ("bulk receive", Party::Peer, A), ("guest to guest", A, B)];
-        for (load, from, to) in loads {
-            let before = counted(&mut rig, adapter, &cancel)?;
-            rig.send(from, to, duration, &cancel)?;
-            let after = counted(&mut rig, adapter, &cancel)?;
-            let frames = after.frames - before.frames;
-            let each = |count: u64| count as f64 / frames.max(1) as f64;
-            let (interrupts, kicks) = (after.interrupts - before.interrupts, after.kicks - before.kicks);
-            println!(
-                "{adapter:12} {load:16} {frames:9} {:11.4} {:9.4} {:9.4}",
-                each(interrupts),
-                each(kicks),
-                each(interrupts + kicks)
-            );
+    let rounds: usize = crate::number(words.get(1), crate::ROUNDS)?;
+    let loads = [("transmit", A, Party::Peer), ("receive", Party::Peer, A), ("guest to guest", A, B)];
+    let rows = || crate::ADAPTERS.into_iter().flat_map(|adapter| loads.map(|(load, ..)| (adapter, load)));
+    // Interrupts, kicks, and both, a frame.
+    let mut samples: Vec<[Vec<f64>; 3]> = rows().map(|_| Default::default()).collect();
+    for _ in 0..rounds {
+        let mut row = samples.iter_mut();
+        for adapter in crate::ADAPTERS {
+            let cancel = AtomicBool::new(false);
+            let layout = Layout { guests: vec![Place::new(adapter); 2], uplink: true, ..Layout::default() };
+            let mut rig = Rig::start(&crate::program(&[])?, &layout, &cancel)?;
+            for ((_, from, to), row) in loads.into_iter().zip(&mut row) {
+                let before = counted(&mut rig, adapter, &cancel)?;
+                rig.send(from, to, duration, &cancel)?;
+                let after = counted(&mut rig, adapter, &cancel)?;
+                let frames = (after.frames - before.frames).max(1) as f64;
+                let (interrupts, kicks) = (after.interrupts - before.interrupts, after.kicks - before.kicks);
+                for (samples, count) in row.iter_mut().zip([interrupts, kicks, interrupts + kicks]) {
+                    samples.push(count as f64 / frames);
+                }
+            }
         }
+    }
+    println!("bulk TCP, {rounds} alternated rounds of {duration:?}; eventfd writes per frame:");
+    println!("| adapter | load | interrupts | kicks | together |\n|---|---|---|---|---|");
+    for ((adapter, load), [interrupts, kicks, both]) in rows().zip(&samples) {
+        println!("| {adapter} | {load} | {} | {} | {} |", sampled(interrupts), sampled(kicks), sampled(both));
     }
     Ok(())
 }
