@@ -92,8 +92,16 @@ pub static ABOUT: About = About {
     mtu_max: 16_110,
     announces_mtu: false,
     pxe: true,
-    linux: Since { driver: "e1000", version: "2.4.21", source: "drivers/net/ethernet/intel/e1000/e1000_main.c" },
-    windows: Since { driver: "E1G60", version: "Vista", source: "netnvm/e1g6032e.inf of the Windows driver store" },
+    linux: Since {
+        driver: "e1000",
+        version: "2.4.19",
+        source: "VMware, vSphere 6.7 Virtual Machine Administration, Network Adapter Types, of its 82545EM: same driver",
+    },
+    windows: Since {
+        driver: "Intel PRO/1000",
+        version: "XP x64 and Server 2003",
+        source: "VMware knowledge base 1001805, Choosing a network adapter, of its 82545EM",
+    },
     specification: "Intel 317453, PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual",
     transports: &["vfio-user"],
 };

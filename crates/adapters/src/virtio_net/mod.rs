@@ -70,7 +70,11 @@ pub static ABOUT: About = About {
     mtu_max: 65_535,
     announces_mtu: true,
     pxe: true,
-    linux: Since { driver: "virtio_net", version: "2.6.25", source: "torvalds/linux drivers/net/virtio_net.c" },
+    linux: Since {
+        driver: "virtio_net",
+        version: "2.6.25",
+        source: "torvalds/linux commit 296f96fcfc16 of 2007-10-23, Net driver using virtio; virtio: PCI device of 2008-02-04",
+    },
     windows: Since { driver: "NetKVM", version: "virtio-win", source: "virtio-win/kvm-guest-drivers-windows NetKVM" },
     specification: "OASIS virtio 1.2, section 5.1",
     transports: &["vhost-user"],

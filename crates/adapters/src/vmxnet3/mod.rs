@@ -83,8 +83,16 @@ pub static ABOUT: About = About {
     mtu_max: shared::MTU_MAX,
     announces_mtu: false,
     pxe: true,
-    linux: Since { driver: "vmxnet3", version: "2.6.32", source: "drivers/net/vmxnet3" },
-    windows: Since { driver: "vmxnet3", version: "with VMware Tools", source: "VMware Tools; not in the box" },
+    linux: Since {
+        driver: "vmxnet3",
+        version: "2.6.32",
+        source: "torvalds/linux commit d1a890fa37f2 of 2009-10-13, net: VMware virtual Ethernet NIC driver: vmxnet3",
+    },
+    windows: Since {
+        driver: "vmxnet3",
+        version: "with VMware Tools",
+        source: "VMware, vSphere 4 Administration Guide, Network Adapter Types: requires VMware Tools",
+    },
     specification: "Linux drivers/net/vmxnet3/vmxnet3_defs.h and upt1_defs.h (by VMware)",
     transports: &["vfio-user"],
 };
