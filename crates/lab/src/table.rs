@@ -67,6 +67,9 @@ impl<'a> Line<'a> {
     }
 }
 
+/// Lines of a reason that the table shows.
+const REASON_LINES: usize = 2;
+
 /// The reasons why figures do not exist, numbered in order of appearance.
 #[derive(Default)]
 struct Footnotes(Vec<String>);
@@ -86,6 +89,14 @@ fn superscript(number: usize) -> String {
     number.to_string().bytes().filter_map(|digit| DIGITS.get(usize::from(digit.wrapping_sub(b'0')))).collect()
 }
 
+/// The beginning of a reason: a console that goes with it may be long.
+fn brief(reason: &str) -> String {
+    match reason.match_indices('\n').nth(REASON_LINES - 1) {
+        Some((end, _)) => format!("{} … (results.json has the rest)", &reason[..end]),
+        None => reason.to_owned(),
+    }
+}
+
 /// The whole table with its title, footnotes, and under whose drivers it judges; a newline at its end.
 pub fn render(results: &Results) -> String {
     let lines = lines(results);
@@ -102,7 +113,7 @@ pub fn render(results: &Results) -> String {
     }
     for (index, reason) in footnotes.0.iter().enumerate() {
         out.push('\n');
-        out.push_str(&wrapped(&format!("{} {reason}.", superscript(index + 1))));
+        out.push_str(&wrapped(&format!("{} {}.", superscript(index + 1), brief(reason))));
     }
     if !footnotes.0.is_empty() {
         out.push('\n');
@@ -313,6 +324,14 @@ virtio-net  3090 [3000–3180]  3090 [3000–3180]  3090 [3000–3180]
             ),
             "{table}"
         );
+    }
+
+    #[test]
+    fn of_a_reason_with_a_whole_console_the_table_shows_the_beginning() {
+        assert_eq!(brief("QEMU does not count it"), "QEMU does not count it");
+        assert_eq!(brief("it did not come up\nno device"), "it did not come up\nno device");
+        let dump = "it did not come up\nno device\n00: ff\n10: ff";
+        assert_eq!(brief(dump), "it did not come up\nno device … (results.json has the rest)");
     }
 
     #[test]
