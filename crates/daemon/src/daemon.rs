@@ -112,6 +112,15 @@ struct Running {
     rings: Option<RingsServer>,
 }
 
+/// A port on its way.
+struct Opened {
+    name: String,
+    listener: Listener,
+    schedule: Arc<Schedule>,
+    recorder: Option<Arc<Recorder>>,
+    port: Arc<Port>,
+}
+
 /// One port, for a person.
 #[derive(Clone, Debug)]
 pub struct PortView {
@@ -222,6 +231,24 @@ impl Daemon {
         Ok(id)
     }
 
+    /// What every kind of port has: its socket, which nobody serves yet, and the port itself.
+    fn opened(
+        &self,
+        id: PortId,
+        spec: &PortSpec,
+        adapter: Box<dyn Adapter>,
+        signals: Arc<Signals>,
+    ) -> Result<Opened, StartError> {
+        let name = spec.name.clone();
+        let listener = Listener::bind(&spec.socket);
+        let listener = listener.map_err(|source| StartError::Socket { port: name.clone(), source })?;
+        let (schedule, recorder) = (Arc::new(Schedule::default()), self.recorder(spec)?);
+        let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.clone());
+        let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes);
+        let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
+        Ok(Opened { name, listener, schedule, recorder, port: Arc::new(port) })
+    }
+
     /// A port whose VM comes by vfio-user.
     fn open_function(
         &self,
@@ -230,18 +257,11 @@ impl Daemon {
         adapter: Box<dyn Adapter>,
         interrupts: Interrupts,
     ) -> Result<Running, StartError> {
-        let (name, inbox) = (spec.name.clone(), self.inbox(id));
-        let listener = Listener::bind(&spec.socket);
-        let listener = listener.map_err(|source| StartError::Socket { port: name.clone(), source })?;
         let interrupts = Arc::new(interrupts);
         let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
-        let schedule = Arc::new(Schedule::default());
-        let recorder = self.recorder(&spec)?;
-        let (state, record) = (Arc::clone(&schedule), recorder.clone());
-        let shell = PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), state, record);
+        let Opened { name, listener, schedule, recorder, port } =
+            self.opened(id, &spec, adapter, Arc::clone(&signals))?;
         let memory = |source| StartError::Memory { port: name.clone(), source };
-        let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes).map_err(memory)?;
-        let port = Arc::new(port);
         let mut device = PortDevice::new(&name, Arc::clone(&port), interrupts, signals, self.clock);
         device.record(recorder.clone());
         device.map_spare().map_err(memory)?;
@@ -251,23 +271,15 @@ impl Daemon {
         let blank = device.blank();
         let link = Link::Function { listener, device: Box::new(device), session: None };
         let service = Service { recorder, ..Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link) };
-        self.join(&name, &port, service, &inbox)?;
+        self.join(&name, &port, service, &self.inbox(id))?;
         Ok(Running { spec, port, schedule, blank, rings: None })
     }
 
     /// A port whose VM comes by vhost-user.
     fn open_rings(&self, id: PortId, spec: PortSpec, adapter: Box<dyn Adapter>) -> Result<Running, StartError> {
-        let (name, inbox) = (spec.name.clone(), self.inbox(id));
-        let listener = Listener::bind(&spec.socket);
-        let listener = listener.map_err(|source| StartError::Socket { port: name.clone(), source })?;
-        let signals = Arc::new(Signals::calls());
-        let schedule = Arc::new(Schedule::default());
-        let recorder = self.recorder(&spec)?;
-        let (state, record) = (Arc::clone(&schedule), recorder.clone());
-        let shell = PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), state, record);
-        let memory = |source| StartError::Memory { port: name.clone(), source };
-        let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes).map_err(memory)?;
-        let port = Arc::new(port);
+        let (signals, inbox) = (Arc::new(Signals::calls()), self.inbox(id));
+        let Opened { name, listener, schedule, recorder, port } =
+            self.opened(id, &spec, adapter, Arc::clone(&signals))?;
         let link = Link::Rings { kicks: Vec::new() };
         let fresh = Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link);
         self.join(&name, &port, Service { recorder: recorder.clone(), ..fresh }, &inbox)?;
