@@ -174,6 +174,19 @@ fn qemus_own_models_work_with_their_drivers_over_x_remote() {
     }
 }
 
+#[test]
+fn a_guest_whose_adapters_server_does_not_start_says_why() {
+    let (root, config) = guests();
+    let model = Model { device: "e1000,mac=zz".into(), netdev: "user".into(), entrance: Vec::new() };
+    // An interface that will not come: waited for until the guest has to be up.
+    let (addresses, boot_limit) = (vec!["eth0:10.0.2.15/24".into()], Duration::from_secs(4));
+    let error =
+        Guest::boot(&root, UmlConfig { model: Some(model), addresses, boot_limit, ..config }).unwrap_err().to_string();
+    // QEMU's own words, then ours.
+    assert!(error.contains("mac") && error.contains("zz"), "{error}");
+    assert!(error.contains("what served its adapter had ended by itself: exit status: 1"), "{error}");
+}
+
 /// The way of a Ctrl-C: the process that owns a guest is killed without a chance to clean up. This program is that process too.
 #[test]
 fn a_guest_ends_when_its_owner_is_killed() {

@@ -18,13 +18,18 @@ impl Console {
     /// Reads until the other end closes.
     pub fn fill(&self, from: impl Read) {
         lines(from, |line| {
-            let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if log.len() == LINES_KEPT {
-                log.pop_front();
-            }
-            log.push_back(line.to_owned());
+            self.note(line);
             true
         });
+    }
+
+    /// One line more.
+    pub fn note(&self, line: &str) {
+        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.len() == LINES_KEPT {
+            log.pop_front();
+        }
+        log.push_back(line.to_owned());
     }
 
     /// The last lines.

@@ -16,6 +16,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{
+    companion::Companion,
     console::{self, Console},
     control::{self, Line},
     error::Error,
@@ -73,28 +74,6 @@ pub struct Launch {
     pub companion: Option<Companion>,
     /// What goes when the guest has gone.
     pub folder: Option<Folder>,
-}
-
-/// A process that serves one guest, and is killed with it.
-#[derive(Debug)]
-pub struct Companion(Child);
-
-impl Companion {
-    /// Starts it. It must end by itself when the thread that started it does.
-    ///
-    /// # Errors
-    /// Those of [`Command::spawn`].
-    pub fn start(mut command: Command) -> io::Result<Companion> {
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        spawn(command).map(Companion)
-    }
-}
-
-impl Drop for Companion {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// The two ends of a control line: what is written to the guest, and what it says.
@@ -170,6 +149,8 @@ impl Guest {
                 None
             }
         };
+        let mut companion = companion;
+        let its_complaints = companion.as_mut().and_then(Companion::complaints);
         command.stderr(Stdio::piped());
         // A group of its own: the terminal's Ctrl-C reaches it only through us, and all of it ends at once.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -184,10 +165,11 @@ impl Guest {
                 }
             };
         let console = Console::default();
-        let log = console.clone();
+        let (log, also) = (console.clone(), console.clone());
         let (sender, lines): (SyncSender<String>, _) = sync_channel(LINES_WAITING);
         let readers = vec![
             thread::spawn(move || log.fill(complaints)),
+            thread::spawn(move || its_complaints.map_or((), |complaints| also.fill(complaints))),
             thread::spawn(move || console::lines(output, |line| sender.send(line.to_owned()).is_ok())),
         ];
         Ok(Guest {
@@ -331,7 +313,7 @@ impl Guest {
     /// The processor time that all of its processes and its companion have used, as /proc counts it (in hundredths of a second),
     /// or zero if they have ended.
     pub fn cpu_time(&self) -> Duration {
-        let companion = self.companion.as_ref().map_or(Duration::ZERO, |companion| group_time(companion.0.id()));
+        let companion = self.companion.as_ref().map_or(Duration::ZERO, |companion| group_time(companion.id()));
         group_time(self.child.id()) + companion
     }
 
@@ -382,9 +364,14 @@ impl Guest {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let companion = self.companion.take();
+        let ended = companion.and_then(Companion::ended);
         self.lines = None;
         for reader in self.readers.drain(..) {
             let _ = reader.join();
+        }
+        if let Some(status) = ended {
+            self.console.note(&format!("what served its adapter had ended by itself: {status}"));
         }
     }
 }

@@ -25,6 +25,7 @@
 mod accel;
 mod apt;
 mod bench;
+mod companion;
 mod console;
 mod control;
 mod cpio;
@@ -47,8 +48,9 @@ pub mod uml;
 pub use crate::folder::Folder;
 pub use accel::Accel;
 pub use bench::RealBench;
+pub use companion::Companion;
 pub use error::Error;
-pub use guest::{Companion, Guest, Launch, Machine, Output};
+pub use guest::{Guest, Launch, Machine, Output};
 pub use hosted::{Hosted, Programs};
 pub use image::Image;
 pub use kernel::Kernel;

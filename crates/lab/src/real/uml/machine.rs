@@ -8,8 +8,9 @@ use std::{
 
 use super::{
     super::{
+        companion::Companion,
         error::Error,
-        guest::{Companion, Launch, Machine},
+        guest::{Launch, Machine},
         image::initramfs,
         qemu::entered,
         root::Root,
@@ -56,7 +57,7 @@ impl Model {
         command.args(["-netdev", &format!("{kind},id=h{comma}{options}")]);
         command.args(["-device", &format!("{},id=n0,netdev=h", self.device)]);
         command.args(["-object", "x-remote-object,id=r0,devid=n0,fd=0"]);
-        command.stdin(Stdio::from(OwnedFd::from(socket))).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdin(Stdio::from(OwnedFd::from(socket))).stdout(Stdio::null());
         let failed = |error: std::io::Error| Error::Run { doing: "starting QEMU".into(), said: error.to_string() };
         Companion::start(command).map_err(failed)
     }
