@@ -33,4 +33,10 @@ pub trait Uplink: Send {
     fn wake(&self) -> Option<Time> {
         None
     }
+
+    /// Why nothing can pass for now, in a sentence for a person: nobody is at the other end. `None` if somebody is, or if it
+    /// cannot know.
+    fn vacant(&self) -> Option<String> {
+        None
+    }
 }

@@ -16,7 +16,7 @@ use crate::device::SHARE_MEMORY;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
-    /// No VM has connected.
+    /// No VM has connected; or nobody is at the uplink's other end.
     Waiting,
     /// A VM is there; its driver has not begun.
     Attached,
@@ -100,7 +100,10 @@ pub struct AddressReport {
 /// frame has come out of it all the same.
 pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Condition, String) {
     if is_uplink {
-        return (Condition::Up, "the way out of the switch".to_owned());
+        return match &state.vacant {
+            Some(why) => (Condition::Waiting, why.clone()),
+            None => (Condition::Up, "the way out of the switch".to_owned()),
+        };
     }
     if !state.attached {
         let sentence = format!("waits for a VM: `nicety attach {name}` says how to start one");

@@ -14,6 +14,7 @@ fn state() -> State {
         shared_bytes: 512 << 20,
         absent_bytes: 16 << 20,
         damaged: false,
+        vacant: None,
     }
 }
 
@@ -33,6 +34,8 @@ fn a_port_says_how_it_is_and_what_to_do() {
     let (word, sentence) = said(&State { damaged: true, ..state() });
     assert_eq!((word, sentence.contains("restart the VM")), (Condition::Broken, true));
     assert_eq!(condition("uplink", &state(), false, true).0, Condition::Up);
+    let alone = State { vacant: Some("cannot join /run/up.sock".to_owned()), ..state() };
+    assert_eq!(condition("uplink", &alone, false, true), (Condition::Waiting, "cannot join /run/up.sock".to_owned()));
 }
 
 #[test]

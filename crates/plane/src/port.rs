@@ -66,6 +66,8 @@ pub struct State {
     pub absent_bytes: u64,
     /// The VMM took memory away under us.
     pub damaged: bool,
+    /// Why nothing can pass an uplink for now.
+    pub vacant: Option<String>,
 }
 
 /// See the crate's page.
@@ -314,6 +316,10 @@ impl Port {
             shared_bytes: inner.memory.mapped_bytes(),
             absent_bytes: inner.memory.absent_bytes(),
             damaged: inner.memory.damaged(),
+            vacant: match &inner.end {
+                End::Adapter(_) => None,
+                End::Uplink(uplink) => uplink.vacant(),
+            },
         }
     }
 

@@ -161,6 +161,10 @@ impl<U: Uplink> Uplink for Faulty<U> {
         delivery
     }
 
+    fn vacant(&self) -> Option<String> {
+        self.inner.vacant()
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.inner.descriptor()
     }

@@ -142,6 +142,10 @@ impl<U: Uplink> Uplink for Paced<U> {
         delivery
     }
 
+    fn vacant(&self) -> Option<String> {
+        self.inner.vacant()
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().map(Watch::descriptor)
     }

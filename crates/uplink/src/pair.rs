@@ -319,6 +319,15 @@ impl Uplink for Pair {
         leaving::deliver(self, frames, counters)
     }
 
+    fn vacant(&self) -> Option<String> {
+        let parting = self.parting.filter(|parting| *parting != Parting::Gone);
+        match &self.peer {
+            Some(_) if self.greeted => None,
+            Some(_) => Some("somebody has joined, and has not said hello yet".to_owned()),
+            None => Some(self.way.vacant(parting)),
+        }
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.watch.descriptor())
     }

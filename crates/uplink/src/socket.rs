@@ -54,6 +54,11 @@ impl Door {
         Ok(Self { listener: bind(path)?, shut_until: None })
     }
 
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        self.listener.path()
+    }
+
     /// Has it watched.
     pub(crate) fn watch(&self, watch: &Watch) -> io::Result<()> {
         watch.add(&self.listener)

@@ -233,6 +233,11 @@ impl Uplink for Stream {
         leaving::deliver(self, frames, counters)
     }
 
+    fn vacant(&self) -> Option<String> {
+        let severed = self.severed.filter(|severed| *severed != Severed::Gone);
+        self.peer.is_none().then(|| self.way.vacant(severed))
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.watch.descriptor())
     }

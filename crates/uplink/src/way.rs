@@ -1,6 +1,8 @@
 //! Where the peers of an end come from: it listens and takes one after the other, or it joins the one that listens, again and
 //! again.
 
+use std::fmt::Display;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +34,8 @@ pub(crate) struct Dial {
     kind: SocketType,
     timer: OwnedFd,
     pause_ns: i64,
+    /// Why the last try failed.
+    failed: Option<io::Error>,
 }
 
 impl Way {
@@ -54,7 +58,7 @@ impl Way {
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags);
         let timer = timer.map_err(|error| watching(error.into()))?;
         watch.add(&timer).map_err(watching)?;
-        Ok(Self::Connect(Dial { path: path.to_owned(), kind, timer, pause_ns: RETRY_NS.0 }))
+        Ok(Self::Connect(Dial { path: path.to_owned(), kind, timer, pause_ns: RETRY_NS.0, failed: None }))
     }
 
     /// A peer that waits, or that joining finds if it is time to try.
@@ -69,11 +73,29 @@ impl Way {
     /// Tries to join the one that listens; if nobody does, the timer is set.
     pub(crate) fn dial(&mut self) -> Option<OwnedFd> {
         let Self::Connect(dial) = self else { return None };
-        let joined = socket::connect(&dial.path, dial.kind);
-        if joined.is_err() {
-            dial.again();
+        match socket::connect(&dial.path, dial.kind) {
+            Ok(joined) => Some(joined),
+            Err(error) => {
+                dial.failed = Some(error);
+                dial.again();
+                None
+            }
         }
-        joined.ok()
+    }
+
+    /// Why nobody is at the other end, for a person: after what was wrong with the last one, if anything was.
+    pub(crate) fn vacant(&self, last: Option<impl Display>) -> String {
+        let last = last.map(|last| format!("{last}; ")).unwrap_or_default();
+        match self {
+            Self::Listen(door) => format!("{last}waits for a peer to join {}", door.path().display()),
+            Self::Connect(Dial { path, failed, .. }) => {
+                let nobody = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+                let failed = failed.as_ref().filter(|error| !nobody.contains(&error.kind()));
+                let why = failed.map_or("nobody listens there".to_owned(), io::Error::to_string);
+                format!("{last}cannot join {}, and tries again every second: {why}", path.display())
+            }
+            Self::Given => format!("{last}the other end has gone"),
+        }
     }
 
     /// A peer is there: no other is looked for.

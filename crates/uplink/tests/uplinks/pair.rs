@@ -128,6 +128,8 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
     let sender = Sender::new(&[(tcp(b"hello"), Offload::default())]);
     assert_eq!(sender.deliver(&mut client, &mut counters, Time::ZERO).refused, 0);
     assert_eq!(counters.receive_drops[Reason::LinkDown as usize], 1);
+    let why = format!("cannot join {}, and tries again every second: nobody listens there", path.display());
+    assert_eq!(client.vacant(), Some(why));
     for _ in 0..3 {
         let mut server = Pair::listen(&path).unwrap();
         while !client.joined() {
@@ -135,6 +137,7 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
             assert!(readable(&client), "its timer tells, or the peer");
             fetch(&mut client, &mut counters, Time::ZERO);
         }
+        assert_eq!(client.vacant(), None);
         for out in [true, false] {
             let (from, to) = if out { (&mut client, &mut server) } else { (&mut server, &mut client) };
             sender.deliver(from, &mut counters, Time::ZERO);
@@ -177,6 +180,8 @@ fn a_peer_of_another_version_or_another_kind_is_left() {
         let (batch, _) = fetch(&mut server, &mut counters, Time::ZERO);
         assert!(batch.is_empty());
         assert_eq!(server.parting(), Some(parting));
+        let vacant = server.vacant().unwrap();
+        assert!(vacant.starts_with(&format!("{parting}; waits for a peer to join ")), "{vacant}");
     }
 }
 

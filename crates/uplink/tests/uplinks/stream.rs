@@ -166,6 +166,7 @@ fn a_peer_that_sends_no_lengths_is_left_and_the_next_one_is_taken() {
         assert_eq!(judged(&all(&mut stream, &mut counters)[0]), b"first");
         assert_eq!(stream.severed(), Some(Severed::Length(length)));
         assert!(!stream.joined());
+        assert!(stream.vacant().unwrap().starts_with("the peer does not send frames behind their lengths"));
         assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0, "it is told");
     }
 }
@@ -201,6 +202,9 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
     let path = place("again");
     let mut client = Stream::connect(&path).unwrap();
     assert!(!client.joined());
+    assert!(client.vacant().unwrap().ends_with("nobody listens there"));
+    let nowhere = Stream::connect("/dev/null/up.sock").unwrap().vacant().unwrap();
+    assert!(nowhere.starts_with("cannot join /dev/null/up.sock, and tries again every second: Not a dir"), "{nowhere}");
     let mut counters = Counters::default();
     let sender = Sender::new(&[(tcp(b"hello"), Offload::default())]);
     assert_eq!(sender.deliver(&mut client, &mut counters, Time::ZERO).refused, 0);
@@ -212,6 +216,7 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
             fetch(&mut client, &mut counters, Time::ZERO);
         }
         let (mut peer, _) = listener.accept().unwrap();
+        assert_eq!(client.vacant(), None);
         sender.deliver(&mut client, &mut counters, Time::ZERO);
         peer.read_exact(&mut [0; 64]).unwrap();
         peer.write_all(&framed(&tcp(b"hello"))).unwrap();
