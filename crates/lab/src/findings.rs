@@ -1,5 +1,5 @@
-//! What the figures say, in sentences: which adapter is ahead and by how much, what serving it by Nicety changes, and which
-//! adapter to choose. A difference is claimed only where the interval of the paired ratio does not hold 1.
+//! What the figures say, in sentences: which adapter is ahead and by how much, and what serving it by Nicety changes. A
+//! difference is claimed only where the interval of the paired ratio does not hold 1; a ratio without interval says so.
 
 use crate::method::{Guests, Server};
 use crate::number;
@@ -8,9 +8,6 @@ use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 
 /// The command that judges adapters under unmodified drivers.
 pub const REAL_GUESTS_COMMAND: &str = "cargo run --release -- compare --guests qemu";
-
-/// The tests that are a guest's rates: what decides the choice of an adapter.
-const RATES: [Test; 4] = [Test::BulkTransmit, Test::BulkReceive, Test::GuestToGuest, Test::RequestResponse];
 
 /// The tests of which a sentence is made.
 const TOLD: [Test; 6] = [
@@ -49,7 +46,7 @@ pub fn findings(results: &Results) -> Vec<Finding> {
 }
 
 /// The rows of `test` that have a figure, the best first.
-fn ranked(results: &Results, test: Test, server: Server) -> Vec<&Row> {
+pub(crate) fn ranked(results: &Results, test: Test, server: Server) -> Vec<&Row> {
     let mut rows: Vec<&Row> =
         results.rows.iter().filter(|row| row.test == test && row.server == server && row.median.is_some()).collect();
     rows.sort_by(|a, b| {
@@ -83,7 +80,7 @@ fn adapters_sentence(ranked: &[&Row]) -> Option<String> {
         .iter()
         .map(|(other, ratio)| {
             let times = times(leader.test, ratio, &other.adapter);
-            bracket(ratio).map_or(times.clone(), |range| format!("{times} ({range})"))
+            bracket(ratio).map_or(format!("{times} (no interval)"), |range| format!("{times} ({range})"))
         })
         .collect();
     let alike: Vec<String> = alike
@@ -161,75 +158,6 @@ pub fn how_ratios_are_made(results: &Results) -> &'static str {
     }
 }
 
-/// Which adapter to choose, a sentence each. Empty with fewer than two adapters.
-pub fn choice(results: &Results) -> Vec<String> {
-    let Some(&server) = results.servers().first() else { return Vec::new() };
-    let order = by_rates(results, server);
-    let [first, second, ..] = order.as_slice() else { return Vec::new() };
-    let mut sentences = Vec::new();
-    let apart = RATES.iter().filter(|test| told_apart(results, **test, server, first, second)).count();
-    let measured_well = results.rows.iter().any(|row| row.interval.is_some());
-    if measured_well && apart == 0 {
-        sentences.push(format!(
-            "Choose {first} or {second}, whichever the guest has a driver for: no rate tells them apart."
-        ));
-    } else {
-        let led: Vec<String> = RATES
-            .into_iter()
-            .filter(|test| ranked(results, *test, server).first().is_some_and(|row| row.adapter == *first))
-            .map(|test| test.title().to_lowercase())
-            .collect();
-        let led = if led.is_empty() {
-            "it is near the best everywhere".to_owned()
-        } else {
-            format!("it has the best median in {}", and(&led))
-        };
-        sentences.push(format!("Choose {first} if the guest has a driver for it: {led}."));
-    }
-    let rest: Vec<&str> = order.iter().skip(if measured_well && apart == 0 { 2 } else { 1 }).copied().collect();
-    if !rest.is_empty() {
-        sentences.push(format!("Otherwise {}.", rest.join(", then ")));
-    }
-    if let Some(least) = ranked(results, Test::CpuPerGigabit, server).first().filter(|row| row.adapter != *first) {
-        let seconds = number::figure(least.median.unwrap_or_default());
-        sentences.push(format!(
-            "Where the host's processors are scarce, {} costs least: {seconds} CPU-s/Gbit.",
-            least.adapter
-        ));
-    }
-    sentences.push("The order is by the geometric mean of the four rates, each as a fraction of the best.".to_owned());
-    if !measured_well {
-        sentences.push(format!("Fewer than {RUNS_FOR_INTERVAL} runs give no interval: take this as a first look."));
-    }
-    sentences
-}
-
-/// The adapters by the geometric mean of their rates, each as a fraction of the best. An adapter without one of the rates
-/// comes after those that have all.
-fn by_rates(results: &Results, server: Server) -> Vec<&str> {
-    let score = |adapter: &str| {
-        let (mut sum, mut rates) = (0.0, 0_u32);
-        for test in RATES {
-            let best = ranked(results, test, server).first().and_then(|row| row.median);
-            let own = results.row(adapter, test, server).and_then(|row| row.median);
-            if let (Some(best), Some(own)) = (best, own) {
-                sum += (own / best).ln();
-                rates += 1;
-            }
-        }
-        (rates, sum / f64::from(rates.max(1)))
-    };
-    let mut order: Vec<(&str, (u32, f64))> = results.adapters().into_iter().map(|name| (name, score(name))).collect();
-    order.retain(|(_, (rates, _))| *rates > 0);
-    order.sort_by(|(_, (rates_a, a)), (_, (rates_b, b))| rates_b.cmp(rates_a).then(b.total_cmp(a)));
-    order.into_iter().map(|(name, _)| name).collect()
-}
-
-fn told_apart(results: &Results, test: Test, server: Server, a: &str, b: &str) -> bool {
-    let ratio = || results.row(a, test, server)?.ratio_to(results.row(b, test, server)?);
-    ratio().is_some_and(|ratio| ratio.excludes(1.0))
-}
-
 /// Under whose drivers the adapters were judged, and how to judge them under others.
 pub fn judged_under(results: &Results) -> String {
     match results.method.guests {
@@ -246,7 +174,7 @@ pub fn judged_under(results: &Results) -> String {
 }
 
 /// `a`, `a and b`, `a, b and c`.
-fn and(parts: &[String]) -> String {
+pub(crate) fn and(parts: &[String]) -> String {
     match parts {
         [] => String::new(),
         [only] => only.clone(),
@@ -259,7 +187,7 @@ mod tests {
     use super::*;
     use crate::bench::BenchError;
     use crate::bench::fake::Fault;
-    use crate::results::{Sample, sample};
+    use crate::results::sample;
 
     fn about(results: &Results, about: &str) -> String {
         findings(results).into_iter().find(|finding| finding.about == about).unwrap().sentence
@@ -275,8 +203,8 @@ mod tests {
 
     #[test]
     fn without_intervals_no_interval_is_claimed() {
-        assert_eq!(about(&sample::quick(), "Bulk receive"), "virtio-net received 2.00 × as much as e1000.");
-        assert!(choice(&sample::quick()).last().unwrap().contains("take this as a first look"));
+        let sentence = about(&sample::quick(), "Bulk receive");
+        assert_eq!(sentence, "virtio-net received 2.00 × as much as e1000 (no interval).");
     }
 
     #[test]
@@ -312,39 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_names_the_leader_its_rates_and_the_rest() {
-        let choice = choice(&sample::embedded());
-        assert_eq!(
-            choice[0],
-            "Choose virtio-net if the guest has a driver for it: it has the best median in bulk transmit, bulk receive, guest to guest and request-response."
-        );
-        assert_eq!(choice[1], "Otherwise e1000.");
-    }
-
-    #[test]
-    fn adapters_that_no_rate_tells_apart_are_offered_together() {
-        let mut results = sample::embedded();
-        let rows = results.rows.clone();
-        for row in results.rows.iter_mut().filter(|row| row.adapter == "virtio-net") {
-            let twin = rows.iter().find(|other| other.adapter == "e1000" && other.test == row.test).unwrap();
-            let swing = |s: &Sample| Sample {
-                round: s.round,
-                value: s.value * if s.round.is_multiple_of(2) { 1.01 } else { 0.99 },
-            };
-            *row = Row::new("virtio-net", row.test, row.server, twin.samples.iter().map(swing).collect(), None);
-        }
-        assert_eq!(
-            choice(&results)[0],
-            "Choose virtio-net or e1000, whichever the guest has a driver for: no rate tells them apart."
-        );
-    }
-
-    #[test]
-    fn an_adapter_that_cannot_do_everything_comes_last_and_nothing_is_said_of_what_is_absent() {
+    fn nothing_is_said_of_what_is_absent() {
         let fault =
             Fault::On("virtio-net by nicety, bulk receive".to_owned(), BenchError::Impossible("cannot".to_owned()));
         let results = sample::with_faults(vec![fault]);
-        assert!(choice(&results)[0].starts_with("Choose e1000"));
         assert_eq!(about(&results, "Bulk receive"), "e1000: 1545 Mbit/s, 95 % interval 1500–1590.");
     }
 }

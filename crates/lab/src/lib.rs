@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod choice;
 pub mod embedded;
 pub mod figures;
 pub mod findings;

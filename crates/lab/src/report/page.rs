@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::chart;
 use super::html::Escaped;
+use crate::choice::choice;
 use crate::findings;
 use crate::method::{Guests, Order};
 use crate::number;
@@ -42,7 +43,7 @@ pub(super) fn page(results: &Results) -> String {
 }
 
 fn headline(results: &Results) -> String {
-    let choice = findings::choice(results).into_iter().next();
+    let choice = choice(results).into_iter().next();
     choice.unwrap_or_else(|| match results.adapters().first() {
         Some(adapter) => format!("{adapter}: what it carries and what it costs"),
         None => "Nothing was measured".to_owned(),
@@ -57,7 +58,7 @@ fn opening(out: &mut String, results: &Results, headline: &str) {
     // The headline is the first sentence of the choice without its reason, which then begins the paragraph below.
     let (short, reason) = headline.split_once(": ").unwrap_or((headline.trim_end_matches('.'), ""));
     let _ = writeln!(out, "<h1>{}</h1>", Escaped(short));
-    let mut sentences = findings::choice(results).into_iter().skip(1).collect::<Vec<_>>();
+    let mut sentences = choice(results).into_iter().skip(1).collect::<Vec<_>>();
     sentences.insert(0, capitalised(reason));
     let _ = writeln!(out, "<section class=\"choice\" aria-label=\"Which adapter to choose\">");
     for sentence in sentences.iter().filter(|sentence| !sentence.is_empty()) {

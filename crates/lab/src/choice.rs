@@ -1,0 +1,206 @@
+//! Which adapter to choose. As in the findings, what is claimed is what an interval shows.
+
+use std::cmp::Ordering;
+
+use crate::findings::{and, ranked};
+use crate::method::Server;
+use crate::number;
+use crate::results::{Direction, Results, Test};
+use crate::statistics::RUNS_FOR_INTERVAL;
+
+/// The tests that are a guest's rates: what decides the choice.
+const RATES: [Test; 4] = [Test::BulkTransmit, Test::BulkReceive, Test::GuestToGuest, Test::RequestResponse];
+
+/// Which adapter to choose, a sentence each. Empty with fewer than two adapters.
+pub fn choice(results: &Results) -> Vec<String> {
+    let Some(&server) = results.servers().first() else { return Vec::new() };
+    let order = by_rates(results, server);
+    let [first, second, ..] = order.as_slice() else { return Vec::new() };
+    let measured_well = results.rows.iter().any(|row| row.interval.is_some());
+    let (sentence, offered) =
+        if measured_well { claimed(results, server, first, second) } else { glimpsed(results, server, first) };
+    let mut sentences = vec![sentence];
+    let rest: Vec<&str> = order.iter().skip(offered).copied().collect();
+    if !rest.is_empty() {
+        sentences.push(format!("Otherwise {}.", rest.join(", then ")));
+    }
+    let least = ranked(results, Test::CpuPerGigabit, server).first().copied();
+    let cheaper =
+        |adapter: &str| shown(results, Test::CpuPerGigabit, server, adapter, first) == Some(Ordering::Greater);
+    if let Some(least) = least.filter(|row| cheaper(&row.adapter)) {
+        let seconds = number::figure(least.median.unwrap_or_default());
+        sentences.push(format!(
+            "Where the host's processors are scarce, {} costs less than {first}: {seconds} CPU-s/Gbit.",
+            least.adapter
+        ));
+    }
+    sentences.push("The order is by the geometric mean of the four rates, each as a fraction of the best.".to_owned());
+    if !measured_well {
+        sentences.push(format!("Fewer than {RUNS_FOR_INTERVAL} runs give no interval: this is no advice yet."));
+    }
+    sentences
+}
+
+/// The advice that intervals allow, and how many adapters it offers.
+fn claimed(results: &Results, server: Server, first: &str, second: &str) -> (String, usize) {
+    let where_ = |order| {
+        let tests = RATES.into_iter().filter(|test| shown(results, *test, server, first, second) == Some(order));
+        tests.map(|test| test.title().to_lowercase()).collect::<Vec<String>>()
+    };
+    let (ahead, behind) = (where_(Ordering::Greater), where_(Ordering::Less));
+    match (ahead.is_empty(), behind.is_empty()) {
+        (true, true) => {
+            (format!("Choose {first} or {second}, whichever the guest has a driver for: no rate tells them apart."), 2)
+        }
+        (false, true) => {
+            (format!("Choose {first} if the guest has a driver for it: it is ahead of {second} in {}.", and(&ahead)), 1)
+        }
+        (true, false) => (
+            format!(
+                "Choose {first} or {second} by what the guest does: {second} is ahead in {}, no other rate tells them apart.",
+                and(&behind)
+            ),
+            2,
+        ),
+        (false, false) => (
+            format!(
+                "Choose {first} or {second} by what the guest does: {first} is ahead in {}, {second} in {}.",
+                and(&ahead),
+                and(&behind)
+            ),
+            2,
+        ),
+    }
+}
+
+/// What may be said without intervals.
+fn glimpsed(results: &Results, server: Server, first: &str) -> (String, usize) {
+    let led = RATES
+        .into_iter()
+        .filter(|test| ranked(results, *test, server).first().is_some_and(|row| row.adapter == *first))
+        .map(|test| test.title().to_lowercase());
+    let led: Vec<String> = led.collect();
+    let how =
+        if led.is_empty() { "was near the best everywhere".to_owned() } else { format!("was first in {}", and(&led)) };
+    (format!("A first look: {first} {how}."), 1)
+}
+
+/// The adapters by the geometric mean of their rates, each as a fraction of the best. An adapter without one of the rates
+/// comes after those that have all.
+fn by_rates(results: &Results, server: Server) -> Vec<&str> {
+    let score = |adapter: &str| {
+        let (mut sum, mut rates) = (0.0, 0_u32);
+        for test in RATES {
+            let best = ranked(results, test, server).first().and_then(|row| row.median);
+            let own = results.row(adapter, test, server).and_then(|row| row.median);
+            if let (Some(best), Some(own)) = (best, own) {
+                sum += (own / best).ln();
+                rates += 1;
+            }
+        }
+        (rates, sum / f64::from(rates.max(1)))
+    };
+    let mut order: Vec<(&str, (u32, f64))> = results.adapters().into_iter().map(|name| (name, score(name))).collect();
+    order.retain(|(_, (rates, _))| *rates > 0);
+    order.sort_by(|(_, (rates_a, a)), (_, (rates_b, b))| rates_b.cmp(rates_a).then(b.total_cmp(a)));
+    order.into_iter().map(|(name, _)| name).collect()
+}
+
+/// Whether `a` is shown to do better than `b` in this test (greater), or worse (less); none if the interval holds 1, or there is
+/// none.
+fn shown(results: &Results, test: Test, server: Server, a: &str, b: &str) -> Option<Ordering> {
+    let ratio = results.row(a, test, server)?.ratio_to(results.row(b, test, server)?)?;
+    let order = ratio.excludes(1.0).then(|| ratio.median.total_cmp(&1.0))?;
+    Some(if test.direction() == Direction::Higher { order } else { order.reverse() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::BenchError;
+    use crate::bench::fake::Fault;
+    use crate::results::{Row, Sample, sample};
+
+    /// The sample, with e1000's rows put in the place of virtio-net's, each value times what `times` says.
+    fn twins(times: impl Fn(Test, u32) -> f64) -> Results {
+        let mut results = sample::embedded();
+        let rows = results.rows.clone();
+        for row in results.rows.iter_mut().filter(|row| row.adapter == "virtio-net") {
+            let twin = rows.iter().find(|other| other.adapter == "e1000" && other.test == row.test).unwrap();
+            let value = |s: &Sample| Sample { round: s.round, value: s.value * times(row.test, s.round) };
+            *row = Row::new("virtio-net", row.test, row.server, twin.samples.iter().map(value).collect(), None);
+        }
+        results
+    }
+
+    fn swing(round: u32) -> f64 {
+        if round.is_multiple_of(2) { 1.01 } else { 0.99 }
+    }
+
+    #[test]
+    fn the_choice_names_the_leader_where_it_is_ahead_and_the_rest() {
+        let choice = choice(&sample::embedded());
+        assert_eq!(
+            choice[0],
+            "Choose virtio-net if the guest has a driver for it: it is ahead of e1000 in bulk transmit, bulk receive, guest to guest and request-response."
+        );
+        assert_eq!(choice[1], "Otherwise e1000.");
+    }
+
+    #[test]
+    fn without_intervals_nothing_is_chosen() {
+        let said = choice(&sample::quick());
+        assert!(said[0].starts_with("A first look: virtio-net was first in bulk transmit,"), "{said:?}");
+        assert!(said.last().unwrap().contains("no advice yet"));
+        assert!(said.iter().all(|sentence| !sentence.contains("Choose") && !sentence.contains("scarce")), "{said:?}");
+    }
+
+    #[test]
+    fn adapters_that_no_rate_tells_apart_are_offered_together() {
+        let said = choice(&twins(|_, round| swing(round)));
+        assert_eq!(
+            said[0],
+            "Choose virtio-net or e1000, whichever the guest has a driver for: no rate tells them apart."
+        );
+        assert!(
+            said.iter().all(|sentence| !sentence.contains("scarce")),
+            "no difference in processor time is shown: {said:?}"
+        );
+    }
+
+    #[test]
+    fn a_rate_in_which_the_second_is_ahead_is_not_passed_over() {
+        // Ahead by a hair where it is sure, and by far where it is not.
+        let one = choice(&twins(|test, round| match test {
+            Test::BulkTransmit => 0.99,
+            Test::GuestToGuest if round == 0 => 0.9,
+            Test::GuestToGuest => 3.0,
+            _ => swing(round),
+        }));
+        let other = "e1000 is ahead in bulk transmit, no other rate tells them apart.";
+        assert_eq!(one[0], format!("Choose virtio-net or e1000 by what the guest does: {other}"));
+        let both = choice(&twins(|test, _| if test == Test::BulkTransmit { 0.9 } else { 2.0 }));
+        assert!(
+            both[0].ends_with(
+                "virtio-net is ahead in bulk receive, guest to guest and request-response, e1000 in bulk transmit."
+            ),
+            "{both:?}"
+        );
+    }
+
+    #[test]
+    fn one_that_is_shown_to_take_less_processor_time_is_named() {
+        let said = choice(&twins(|test, _| if test == Test::CpuPerGigabit { 1.5 } else { 2.0 }));
+        assert!(
+            said[2].starts_with("Where the host's processors are scarce, e1000 costs less than virtio-net: "),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn an_adapter_that_cannot_do_everything_comes_last() {
+        let fault =
+            Fault::On("virtio-net by nicety, bulk receive".to_owned(), BenchError::Impossible("cannot".to_owned()));
+        assert!(choice(&sample::with_faults(vec![fault]))[0].starts_with("Choose e1000"));
+    }
+}
