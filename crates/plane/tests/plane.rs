@@ -24,6 +24,7 @@ with_one_worker_and_with_two!(
     the_ring_of_waiting_bytes_wraps_at_every_offset_and_keeps_frames_whole,
     ports_that_all_send_to_each_other_lose_nothing_and_keep_their_order,
     a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody,
+    between_two_turns_of_a_port_a_flood_to_255_others_is_served_a_bounded_number_of_bytes,
     frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks,
 );
 
@@ -293,6 +294,42 @@ fn a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody(workers: us
     // The flood goes on wherever its turn is taken to.
     as_worker(workers - 1, || while world.plane.turn(&world.ports[0], &mut turn, Time::ZERO).more {});
     assert!((1..256).all(|port| world.received(port) == 64));
+}
+
+/// Counted at the receivers, not by what a turn says that it cost. Frames that go to a driver, and frames that must wait.
+fn between_two_turns_of_a_port_a_flood_to_255_others_is_served_a_bounded_number_of_bytes(workers: usize) {
+    // What a turn gives receivers, in bytes; what a frame counts for beside its own.
+    const TURN: usize = 128 << 10;
+    const FRAME: usize = 256;
+    for (len, room) in [(60, usize::MAX), (1514, usize::MAX), (60, 0), (1514, 0)] {
+        let world = World::new(workers, 256, room, 1 << 16);
+        let offered = || {
+            let states = world.ports[1..].iter().map(|port| port.state());
+            let frames = |of: nicety_plane::State| {
+                let dropped: u64 = of.counters.receive_drops.iter().sum();
+                of.counters.taken().packets + dropped + of.backlog_frames as u64
+            };
+            states.map(frames).sum::<u64>() as usize
+        };
+        world.wires[0].lock().unwrap().room = usize::MAX;
+        world.send(0, (0..128).map(|_| frame(0xff, 0, len, 0)));
+        let (mut flood, mut victim) = (Turn::new(), Turn::new());
+        // The last receiver is served in one piece: a whole batch.
+        let batch = Budget::TURN.packets.min(Budget::TURN.bytes as usize / len + 1);
+        let most = TURN / (len + FRAME) + 1 + batch;
+        let (mut before, mut rounds, mut more) = (0, 0, true);
+        while more {
+            more = world.plane.turn(&world.ports[0], &mut flood, Time::ZERO).more;
+            let now = offered();
+            assert!(now - before <= most, "round {rounds}: {} frames of {len} bytes, not {most}", now - before);
+            rounds += 1;
+            world.send(1, [frame(0, 1, 60, 0)]);
+            as_worker(workers - 1, || world.plane.turn(&world.ports[1], &mut victim, Time::ZERO));
+            assert_eq!(world.received(0), rounds, "the other port has its frame through in each of its turns");
+            before = now;
+        }
+        assert_eq!(before, 128 * 255, "all of the flood is served");
+    }
 }
 
 fn frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks(workers: usize) {
