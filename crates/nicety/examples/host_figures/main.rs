@@ -2,7 +2,8 @@
 //!
 //! - `signals [SECONDS] [ROUNDS]`: eventfd writes per frame in bulk, by adapter.
 //! - `flood [ADAPTER] [ROUNDS] [SECONDS]`: request-response beside a neighbour that floods 255 ports.
-//! - `locks [SECONDS] [ROUNDS]`: how long a port's lock is held in bulk, by pair of adapters. Wants `--features measure`.
+//! - `locks [SECONDS] [ROUNDS]`: how long a port's lock is held in bulk, by pair of adapters, and in a flood to 255 ports. Wants
+//!   `--features measure`.
 //!
 //! Guests are the lab's embedded ones: processes of this program, at the real sockets of a real daemon, which is another
 //! process of it. The daemon runs on the first core, guests and bench on the others, if there are any.
