@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use nicety_adapters::{Settings, find};
 use nicety_daemon::daemon::{Daemon, PortSpec, StartError};
+use nicety_daemon::report::{Condition, PortReport};
 use nicety_memory::shared_file;
 use nicety_switch::Limits;
 use nicety_vfio_user::{Client, ClientError, DmaProtection, DmaRange};
@@ -189,8 +190,24 @@ fn memory_that_is_not_shared_is_told_and_not_touched(workers: usize) {
     let daemon = daemon(&folder, &[("vm1", "e1000")]);
     let mut client = connect(&folder.path().join("vm1.sock"));
     client.dma_map(DmaRange { address: 0, size: 64 << 20 }, BOTH, None).unwrap();
-    let view = daemon.views().into_iter().find(|view| view.name == "vm1").unwrap();
-    assert_eq!((view.state.absent_bytes, view.state.shared_bytes), (64 << 20, 0));
+    let view = || daemon.views().into_iter().find(|view| view.name == "vm1").unwrap();
+    let state = view().state;
+    assert_eq!((state.absent_bytes, state.shared_bytes), (64 << 20, 0));
+    let report = PortReport::of(&view());
+    assert!(report.condition == Condition::Broken && report.sentence.contains("share=on"), "{report:?}");
+    // A driver that is up all the same, with a frame to send: the 82540EM's link, transmit ring and tail.
+    client.region_write(CONFIG, 4, &[7, 0]).unwrap();
+    let transmit = [(0x3800, 0x1000), (0x3804, 0), (0x3808, 128), (0x3810, 0), (0x400, 2), (0x3818, 1)];
+    for (register, value) in [(0u64, 0x40u32)].into_iter().chain(transmit) {
+        client.region_write(0, register, &value.to_le_bytes()).unwrap();
+    }
+    until("a look at its ring", || view().state.counters.guest_errors > 0);
+    assert_eq!(identity(&mut client), 0x100e_8086, "it has its adapter still");
+    let state = view().state;
+    assert_eq!(state.counters.transmitted().packets, 0);
+    // What cannot be mapped can be asked for, message by message: that would have come before the last answer.
+    let asked: u64 = client.counters().commands_received.iter().sum();
+    assert_eq!(asked, 0, "messages that ask for its memory");
 }
 
 /// Brings an adapter up as its driver does: the 82540EM's receive checksums are turned on (datasheet, RXCSUM.TUOFLD), or

@@ -124,11 +124,22 @@ impl Stage {
 
     /// Waits until the daemon has logged a text.
     pub fn wait_log(&self, text: &str) {
+        self.wait_until(text, || self.served.log().contains(text));
+    }
+
+    /// Waits for what the daemon does or says.
+    pub fn wait_until(&self, what: &str, done: impl Fn() -> bool) {
         let end = Instant::now() + SOON;
-        while !self.served.log().contains(text) {
-            assert!(Instant::now() < end, "the daemon has not said `{text}`:\n{}", self.served.log());
+        while !done() {
+            assert!(Instant::now() < end, "no `{what}` from the daemon:\n{}", self.served.log());
             std::thread::yield_now();
         }
+    }
+
+    /// How many of the lines that the daemon has logged of a port have a text in them.
+    pub fn told(&self, name: &str, text: &str) -> usize {
+        let port = format!("port=\"{name}\"");
+        self.served.log().lines().filter(|line| line.contains(&port) && line.contains(text)).count()
     }
 }
 
