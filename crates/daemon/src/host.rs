@@ -100,6 +100,19 @@ pub enum UplinkKind {
     Null,
 }
 
+impl UplinkKind {
+    /// What the switch calls it: the interface's name, or the kind.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Tap { name } => name,
+            Self::Pair { .. } => "pair",
+            Self::Stream { .. } => "stream",
+            Self::Capture { .. } => "capture",
+            Self::Null => "null",
+        }
+    }
+}
+
 /// Which end of a pair or of a stream an uplink is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {

@@ -185,6 +185,27 @@ fn names_and_sockets_are_each_of_one_port() {
 }
 
 #[test]
+fn no_port_has_the_name_of_the_uplink() {
+    for (uplink, name, line) in [
+        ("kind = \"null\"\nrate = \"1Gbit/s\"", "null", 2),
+        ("kind = \"tap\"\nname = \"tap7\"", "tap7", 3),
+        ("kind = \"pair\"\nsocket = \"peer.sock\"", "pair", 2),
+        ("kind = \"stream\"\nsocket = \"peer.sock\"", "stream", 2),
+        ("kind = \"capture\"\nfile = \"all.pcapng\"", "capture", 2),
+    ] {
+        let port = PORT.replace("\"vm1\"", &format!("\"{name}\""));
+        let text = format!("[uplink]\n{uplink}\n{port}");
+        let said = format!("5: port.name: {name:?} is the uplink of line {line} already: choose another name");
+        assert!(error(&text).starts_with(&said), "{}", error(&text));
+        // Wherever the uplink stands, and only if it is this one.
+        assert!(error(&format!("{port}[uplink]\n{uplink}\n")).starts_with("2: port.name: "));
+        assert!(parse(&port).is_ok());
+        assert!(parse(&format!("{port}[uplink]\nkind = \"none\"\n")).is_ok());
+        assert!(parse(&text.replace(&format!("name = {name:?}\nadapter"), "name = \"vm1\"\nadapter")).is_ok());
+    }
+}
+
+#[test]
 fn a_socket_path_that_the_system_cannot_take_is_refused_with_its_length() {
     // "/etc/nicety/" has 12 bytes.
     assert!(parse(&PORT.replace("vm1.sock", &"s".repeat(95))).is_ok());

@@ -65,30 +65,30 @@ fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
     })
 }
 
-/// Makes the uplink that a host file names; its name is the interface's, or its kind.
-fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<(String, Box<dyn Uplink>), ServeError> {
-    Ok(match &config.kind {
-        UplinkKind::Tap { name } => (name.clone(), paced(Tap::open(name)?, config.rate)?),
+/// Makes the uplink that a host file names.
+fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
+    match &config.kind {
+        UplinkKind::Tap { name } => paced(Tap::open(name)?, config.rate),
         UplinkKind::Pair { socket, role } => {
             let pair = match role {
                 Role::Listen => Pair::listen(socket)?,
                 Role::Connect => Pair::connect(socket)?,
             };
-            ("pair".to_owned(), paced(pair, config.rate)?)
+            paced(pair, config.rate)
         }
         UplinkKind::Stream { socket, role } => {
             let stream = match role {
                 Role::Listen => Stream::listen(socket)?,
                 Role::Connect => Stream::connect(socket)?,
             };
-            ("stream".to_owned(), paced(stream, config.rate)?)
+            paced(stream, config.rate)
         }
         UplinkKind::Capture { file } => {
             let options = CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None };
-            ("capture".to_owned(), paced(Capture::create(file, &options)?, config.rate)?)
+            paced(Capture::create(file, &options)?, config.rate)
         }
-        UplinkKind::Null => ("null".to_owned(), paced(Null, config.rate)?),
-    })
+        UplinkKind::Null => paced(Null, config.rate),
+    }
 }
 
 fn paced<U: Uplink + 'static>(uplink: U, rate: Option<Rate>) -> Result<Box<dyn Uplink>, ServeError> {
@@ -110,8 +110,7 @@ pub fn start(host: &Host, record: Option<&Path>) -> Result<Daemon, ServeError> {
         daemon.record(folder)?;
     }
     if let Some(config) = &host.uplink {
-        let (name, uplink) = uplink(config, &daemon)?;
-        daemon.open_uplink(&name, uplink, UPLINK_BUFFER)?;
+        daemon.open_uplink(config.kind.name(), uplink(config, &daemon)?, UPLINK_BUFFER)?;
     }
     for config in &host.ports {
         daemon.open(spec(config)?)?;

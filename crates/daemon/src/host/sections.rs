@@ -31,7 +31,8 @@ const AGEING: (Seconds, Seconds) = (Seconds(10), Seconds(1_000_000));
 /// The least MTU that IPv4 allows (RFC 791, section 3.2).
 const MTU_LEAST: u32 = 68;
 
-const NAME: &str = "1 to 64 letters, digits, -, _ and ., a letter or digit first; each name once";
+const NAME: &str =
+    "1 to 64 letters, digits, -, _ and ., a letter or digit first; no other port's, and not the uplink's";
 const SOCKET: &str = "a path of at most 107 bytes, each once; a relative one begins at the host file's folder";
 
 /// Every table of a host file.
@@ -97,6 +98,8 @@ struct Seen {
     names: HashMap<String, usize>,
     addresses: HashMap<Mac, usize>,
     sockets: HashMap<PathBuf, usize>,
+    /// The uplink's name: `nicety ports NAME` could not tell the two apart.
+    uplink: Option<Found<String>>,
 }
 
 /// The line of an earlier one, or none: then this one is noted.
@@ -203,6 +206,9 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         UplinkWord::Null => UplinkKind::Null,
         UplinkWord::None => return None,
     };
+    let named = if word == UplinkWord::Tap { "name" } else { "kind" };
+    let line = walk.place(section, named).unwrap_or(section.line);
+    seen.uplink = Some(Found { value: kind.name().to_owned(), line });
     Some(UplinkConfig { kind, rate })
 }
 
@@ -212,12 +218,15 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
             walk.missing(section, key);
         }
     }
-    let name = name(walk, section).filter(|found| match earlier(&mut seen.names, found.value.clone(), found.line) {
-        Some(first) => {
-            walk.wrong(section, "name", found.line, format!("{:?} is the port of line {first} already", found.value));
-            false
+    let name = name(walk, section).filter(|found| {
+        let port = earlier(&mut seen.names, found.value.clone(), found.line).map(|line| ("port", line));
+        let uplink = seen.uplink.as_ref().filter(|uplink| uplink.value == found.value);
+        let taken = port.or(uplink.map(|uplink| ("uplink", uplink.line)));
+        if let Some((whose, line)) = taken {
+            let what = format!("{:?} is the {whose} of line {line} already: choose another name", found.value);
+            walk.wrong(section, "name", found.line, what);
         }
-        None => true,
+        taken.is_none()
     });
     let entry = adapter(walk, section);
     let mac = address(walk, section, seen);
