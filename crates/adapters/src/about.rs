@@ -20,6 +20,23 @@ pub struct Since {
     pub source: &'static str,
 }
 
+/// Where each fact of an [`About`] was read; or that Nicety chose it, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// The specification that the code follows.
+    pub chip: &'static str,
+    /// Of [`About::pci`].
+    pub pci: &'static str,
+    /// Of [`About::link_mbps`].
+    pub link: &'static str,
+    /// Of [`About::offloads`].
+    pub offloads: &'static str,
+    /// Of [`About::queues`].
+    pub queues: &'static str,
+    /// Of [`About::mtu_max`].
+    pub mtu: &'static str,
+}
+
 /// An adapter, described.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
@@ -33,6 +50,8 @@ pub struct About {
     pub pci: (u16, u16),
     /// The link speed that it shows, in Mbit/s. Never a limit.
     pub link_mbps: u32,
+    /// Where a guest is shown another speed, or none.
+    pub link_unless: Option<&'static str>,
     /// Offloads of the device, in words.
     pub offloads: &'static [&'static str],
     /// Queue pairs at most.
@@ -47,8 +66,8 @@ pub struct About {
     pub linux: Since,
     /// Windows's driver.
     pub windows: Since,
-    /// The specification that the code follows.
-    pub specification: &'static str,
+    /// Where the other facts were read.
+    pub sources: Sources,
     /// The transports that serve it: "vfio-user", "vhost-user".
     pub transports: &'static [&'static str],
 }

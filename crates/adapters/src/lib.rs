@@ -17,7 +17,7 @@ use nicety_adapter::trace::{Region, RegisterName};
 use nicety_frame::Mac;
 use nicety_pci::Rom;
 
-pub use about::{About, Kind, Since};
+pub use about::{About, Kind, Since, Sources};
 
 /// What a port tells its adapter at birth.
 #[derive(Clone, Debug)]

@@ -85,33 +85,34 @@ fn since(since: &Since) -> String {
 }
 
 fn page(about: &About) -> String {
-    let source = format!("[{}]", about.specification);
     let why = match about.kind {
         Kind::Emulated => "drivers for it are everywhere, and it costs work for every frame",
         Kind::Paravirtual => "made for virtual machines: fast, and needs its own driver",
     };
     let offloads = if about.offloads.is_empty() { "none".to_owned() } else { about.offloads.join(", ") };
     let boot = if about.pxe { "with the usual option ROMs" } else { "no usual option ROM" };
+    let unless = about.link_unless.map_or_else(String::new, |unless| format!("; {unless}"));
     let (vendor, device) = about.pci;
+    let sources = &about.sources;
     let facts = [
-        ("chip", about.chip.to_owned(), source.clone()),
-        ("kind", format!("{}: {why}", kind(about)), String::new()),
-        ("PCI", format!("{vendor:04x}:{device:04x}"), source.clone()),
-        ("link", format!("{} shown to the guest; never a limit", link(about)), source.clone()),
-        ("offloads", offloads, source.clone()),
-        ("queue pairs", format!("at most {}", about.queues), source.clone()),
-        ("largest MTU", format!("{} bytes", about.mtu_max), source),
-        ("network boot", boot.to_owned(), format!("[{ROMS}]")),
-        ("Linux", since(&about.linux), format!("[{}]", about.linux.source)),
-        ("Windows", since(&about.windows), format!("[{}]", about.windows.source)),
-        ("reached by", about.transports.join(", "), String::new()),
+        ("chip", about.chip.to_owned(), sources.chip),
+        ("kind", format!("{}: {why}", kind(about)), ""),
+        ("PCI", format!("{vendor:04x}:{device:04x}"), sources.pci),
+        ("link", format!("{} shown to the guest; never a limit{unless}", link(about)), sources.link),
+        ("offloads", offloads, sources.offloads),
+        ("queue pairs", format!("at most {}", about.queues), sources.queues),
+        ("largest MTU", format!("{} bytes", about.mtu_max), sources.mtu),
+        ("network boot", boot.to_owned(), ROMS),
+        ("Linux", since(&about.linux), about.linux.source),
+        ("Windows", since(&about.windows), about.windows.source),
+        ("reached by", about.transports.join(", "), ""),
     ];
     let mut text = format!("{}\n", about.name);
     for (name, fact, source) in facts {
         text.push_str(format!("  {name:12}  {fact}").trim_end());
         text.push('\n');
         if !source.is_empty() {
-            text.push_str(&format!("  {:12}    {source}\n", ""));
+            text.push_str(&format!("  {:12}    [{source}]\n", ""));
         }
     }
     text
@@ -119,12 +120,14 @@ fn page(about: &About) -> String {
 
 fn as_json(about: &About) -> Value {
     let since = |since: &Since| json!({ "driver": since.driver, "since": since.version, "source": since.source });
+    let sources = &about.sources;
     json!({
         "name": about.name,
         "chip": about.chip,
         "kind": kind(about),
         "pci": { "vendor": about.pci.0, "device": about.pci.1 },
         "link_mbps": about.link_mbps,
+        "link_unless": about.link_unless,
         "offloads": about.offloads,
         "queue_pairs_most": about.queues,
         "mtu_most": about.mtu_max,
@@ -132,6 +135,14 @@ fn as_json(about: &About) -> Value {
         "linux": since(&about.linux),
         "windows": since(&about.windows),
         "transports": about.transports,
-        "source": about.specification,
+        "sources": {
+            "chip": sources.chip,
+            "pci": sources.pci,
+            "link_mbps": sources.link,
+            "offloads": sources.offloads,
+            "queue_pairs_most": sources.queues,
+            "mtu_most": sources.mtu,
+            "pxe": ROMS,
+        },
     })
 }

@@ -57,7 +57,7 @@ use self::filter::Filter;
 use self::phy::Phy;
 use self::registers::{self as r, cause, ctrl, rxcsum};
 use self::transmit::Transmit;
-use crate::about::{About, Kind, Since};
+use crate::about::{About, Kind, Since, Sources};
 use crate::patience::Patience;
 use crate::pieces::{pieces, read_from_dword};
 use crate::{CreateError, Settings};
@@ -87,6 +87,7 @@ pub static ABOUT: About = About {
     kind: Kind::Emulated,
     pci: (INTEL, 0x100e),
     link_mbps: 1000,
+    link_unless: None,
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "vlan-insert", "vlan-strip", "vlan-filter"],
     queues: 1,
     mtu_max: 16_110,
@@ -102,7 +103,14 @@ pub static ABOUT: About = About {
         version: "XP x64 and Server 2003",
         source: "VMware knowledge base 1001805, Choosing a network adapter, of its 82545EM",
     },
-    specification: "Intel 317453, PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual",
+    sources: Sources {
+        chip: "Intel 317453, PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual",
+        pci: "Linux drivers/net/ethernet/intel/e1000/e1000_hw.h, E1000_DEV_ID_82540EM",
+        link: "Intel 317453, section 13.4.2: the highest speed that STATUS can show",
+        offloads: "Intel 317453, sections 3.3.6 and 9, and RXCSUM in 13.5.3",
+        queues: "Intel 317453, chapter 13: the registers of one ring each way",
+        mtu: "Linux e1000_main.c, e1000_probe: MAX_JUMBO_FRAME_SIZE, less header and check sequence",
+    },
     transports: &["vfio-user"],
 };
 

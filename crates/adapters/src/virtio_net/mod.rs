@@ -41,7 +41,7 @@ mod transmit;
 use arrayvec::ArrayVec;
 use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Reset};
 
-use crate::{About, CreateError, Kind, Settings, Since};
+use crate::{About, CreateError, Kind, Settings, Since, Sources};
 use control::Control;
 use registers::{Config, feature, header};
 use ring::Ring;
@@ -65,6 +65,7 @@ pub static ABOUT: About = About {
     kind: Kind::Paravirtual,
     pci: (0x1af4, 0x1041),
     link_mbps: SPEED_MBPS,
+    link_unless: Some("through QEMU none is shown (ethtool: Unknown), unless the device has speed=10000,duplex=full"),
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "uso", "uncut receive", "mergeable buffers"],
     queues: PAIRS_MOST as u16,
     mtu_max: 65_535,
@@ -76,7 +77,14 @@ pub static ABOUT: About = About {
         source: "torvalds/linux commit 296f96fcfc16 of 2007-10-23, Net driver using virtio; virtio: PCI device of 2008-02-04",
     },
     windows: Since { driver: "NetKVM", version: "virtio-win", source: "virtio-win/kvm-guest-drivers-windows NetKVM" },
-    specification: "OASIS virtio 1.2, section 5.1",
+    sources: Sources {
+        chip: "OASIS virtio 1.2, section 5.1",
+        pci: "OASIS virtio 1.2, sections 4.1.2.1 and 5.1.1: 0x1040 and the device's number, 1",
+        link: "Nicety's own choice, the same as vmxnet3's: section 5.1.4 leaves it to the device",
+        offloads: "OASIS virtio 1.2, section 5.1.3",
+        queues: "Nicety's own choice, since its state has a fixed size: section 5.1.4.1 allows 32768 pairs",
+        mtu: "OASIS virtio 1.2, section 5.1.4.1: 65535 at most",
+    },
     transports: &["vhost-user"],
 };
 

@@ -48,7 +48,7 @@ use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Fra
 use nicety_frame::Mac;
 use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom};
 
-use crate::about::{About, Kind, Since};
+use crate::about::{About, Kind, Since, Sources};
 use crate::{CreateError, Settings};
 
 mod access;
@@ -78,6 +78,7 @@ pub static ABOUT: About = About {
     kind: Kind::Paravirtual,
     pci: (0x15ad, 0x07b0),
     link_mbps: 10_000,
+    link_unless: None,
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "lro", "vlan-insert", "vlan-strip", "rss"],
     queues: registers::QUEUES,
     mtu_max: shared::MTU_MAX,
@@ -93,7 +94,14 @@ pub static ABOUT: About = About {
         version: "with VMware Tools",
         source: "VMware, vSphere 4 Administration Guide, Network Adapter Types: requires VMware Tools",
     },
-    specification: "Linux drivers/net/vmxnet3/vmxnet3_defs.h and upt1_defs.h (by VMware)",
+    sources: Sources {
+        chip: "Linux drivers/net/vmxnet3/vmxnet3_defs.h and upt1_defs.h (by VMware)",
+        pci: "Linux include/linux/pci_ids.h, PCI_DEVICE_ID_VMWARE_VMXNET3",
+        link: "Linux vmxnet3_defs.h, VMXNET3_LINK_UP",
+        offloads: "Linux vmxnet3_defs.h, Vmxnet3_TxDesc and Vmxnet3_RxCompDesc; upt1_defs.h, UPT1_F_*",
+        queues: "Linux vmxnet3_defs.h, VMXNET3_EXT_MAX_TX_QUEUES",
+        mtu: "Linux vmxnet3_defs.h, VMXNET3_V6_MAX_MTU",
+    },
     transports: &["vfio-user"],
 };
 

@@ -1,5 +1,7 @@
 //! Commands that need no daemon, and words that no command understands.
 
+use std::collections::HashSet;
+
 use crate::scratch::{HOST, Scratch};
 
 #[test]
@@ -63,15 +65,31 @@ fn adapters_are_listed_and_each_fact_has_its_source() {
     }
     // What a person may doubt has its source on the next line.
     let lines: Vec<&str> = one.out.lines().map(str::trim).collect();
-    for fact in ["chip ", "PCI ", "link ", "offloads ", "queue pairs ", "network boot ", "Linux ", "Windows "] {
+    let facts =
+        ["chip ", "PCI ", "link ", "offloads ", "queue pairs ", "largest MTU ", "network boot ", "Linux ", "Windows "];
+    let mut sources = HashSet::new();
+    for fact in facts {
         let at = lines.iter().position(|line| line.starts_with(fact)).expect(fact);
         assert!(lines[at + 1].starts_with('[') && lines[at + 1].ends_with(']'), "{fact}: {}", one.out);
+        assert!(sources.insert(lines[at + 1]), "{fact}: another fact's source: {}", one.out);
     }
     let page = scratch.run(&["adapters", "vmxnet3"]).out;
     assert!(page.contains("vmxnet3, since 2.6.32") && page.contains("vmxnet3, with VMware Tools"), "{page}");
     let json = scratch.run(&["adapters", "virtio-net", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
-    assert_eq!(json["adapters"][0]["pci"]["vendor"], 0x1af4);
+    let virtio = &json["adapters"][0];
+    assert_eq!(virtio["pci"]["vendor"], 0x1af4);
+    let page = scratch.run(&["adapters", "virtio-net"]).out;
+    let sources = virtio["sources"].as_object().unwrap();
+    for (fact, source) in sources {
+        assert!(!virtio[fact].is_null(), "a source of nothing: {fact}");
+        assert!(page.contains(&format!("[{}]", source.as_str().unwrap())), "{fact}: {page}");
+    }
+    // The specification sets neither; and through QEMU no speed is shown.
+    for fact in ["link_mbps", "queue_pairs_most"] {
+        assert!(sources[fact].as_str().unwrap().starts_with("Nicety's own choice"), "{fact}: {sources:?}");
+    }
+    assert!(page.contains("never a limit; through QEMU none is shown (ethtool: Unknown)"), "{page}");
     let unknown = scratch.run(&["adapters", "e100"]);
     assert_eq!(unknown.code, Some(2));
     let said = "there is no adapter \"e100\"; did you mean \"e1000\"? (there are: e1000, ";
