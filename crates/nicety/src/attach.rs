@@ -3,6 +3,7 @@
 use nicety_daemon::attach::{libvirt, qemu};
 use nicety_daemon::control::{self, Ask, AskError};
 use nicety_daemon::host::{Host, did_you_mean};
+use nicety_daemon::report::Condition;
 
 use crate::cli::Attach;
 use crate::exit::{Exit, Failure};
@@ -19,7 +20,11 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
         eprintln!("note: {note}");
     }
     match control::ask(&host.control(runtime_dir().as_deref()), Ask::Port { name: port.name.clone() }) {
-        Ok(control::Reply::Port { port }) => eprintln!("note: the daemon runs; {} {}", port.name, port.sentence),
+        // That it waits for a VM is why these words were asked for.
+        Ok(control::Reply::Port { port }) if port.condition == Condition::Waiting => {
+            eprintln!("note: the daemon runs, and {} is free", port.name);
+        }
+        Ok(control::Reply::Port { port }) => eprintln!("note: the daemon runs; {}: {}", port.name, port.sentence),
         Err(AskError::Nobody(_)) => {
             eprintln!("note: the daemon does not run yet: nicety serve {}", args.host.display());
         }
