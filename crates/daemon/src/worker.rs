@@ -5,6 +5,8 @@
 //! cost, replicas included, so that a port that floods pays for it with its own turns.
 
 mod connections;
+#[cfg(test)]
+mod fair_test;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -349,22 +351,13 @@ impl Worker {
 mod tests {
     use std::time::Instant;
 
-    use nicety_adapter::Set;
-    use nicety_plane::{End, Port, Shell};
+    use nicety_plane::{End, Port};
     use nicety_switch::Limits;
     use nicety_uplink::Null;
 
+    use super::fair_test::Silent;
     use super::*;
     use crate::shell::Schedule;
-
-    struct Silent;
-
-    impl Shell for Silent {
-        fn messages(&self, _vectors: Set) {}
-        fn line(&self, _level: bool) {}
-        fn schedule(&self) {}
-        fn wake_at(&self, _time: Time) {}
-    }
 
     #[test]
     fn a_turn_that_was_asked_for_before_the_port_was_known_is_not_the_last_one() {
