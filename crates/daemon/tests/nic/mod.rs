@@ -1,0 +1,164 @@
+//! A bare guest: an 82540EM by hand, with its rings in one memory file and its buffers in another; and a daemon for some.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nicety_adapters::{Settings, find};
+use nicety_daemon::daemon::{Daemon, PortSpec, PortView};
+use nicety_memory::{Map, Mapping, Rights};
+use nicety_switch::Limits;
+use nicety_vfio_user::{Client, ClientError, DmaProtection, DmaRange};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use tempfile::TempDir;
+
+const CONFIG: u32 = 7;
+const BOTH: DmaProtection = DmaProtection { read: true, write: true };
+pub const MIB: u64 = 1 << 20;
+/// The rings' file is at 0, the buffers' behind it.
+const RINGS: DmaRange = DmaRange { address: 0, size: MIB };
+pub const BUFFERS: DmaRange = DmaRange { address: MIB, size: MIB };
+const TRANSMIT: u64 = 0x1000;
+const RECEIVE: u64 = 0x4000;
+/// Descriptors of each ring; as many buffers of 2 KiB, for both.
+const RING: u32 = 256;
+const FRAME: usize = 1000;
+/// How long anything here may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A file that can shrink: what a guest's memory is, unless its VMM seals it.
+pub fn file(name: &str) -> OwnedFd {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, MIB).unwrap();
+    fd
+}
+
+/// The same memory, seen by who owns it.
+fn seen(file: &OwnedFd) -> Map {
+    let mapping = Mapping::of_file(file.try_clone().unwrap(), 0, MIB, true).unwrap();
+    Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap()
+}
+
+/// A daemon with ports `vm1` and upwards.
+pub struct Stage {
+    pub daemon: Daemon,
+    dir: TempDir,
+}
+
+impl Stage {
+    pub fn new(workers: usize, adapters: &[&str]) -> Stage {
+        let dir = TempDir::new().unwrap();
+        let daemon = Daemon::start(Limits::default(), workers).unwrap();
+        for (number, adapter) in (1..).zip(adapters) {
+            let name = format!("vm{number}");
+            let socket = dir.path().join(format!("{name}.sock"));
+            let settings = Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, number]));
+            let entry = find(adapter).unwrap();
+            daemon.open(PortSpec { name, entry, settings, socket, mapped: false, buffer_bytes: 1 << 20 }).unwrap();
+        }
+        Stage { daemon, dir }
+    }
+
+    pub fn socket(&self, number: usize) -> PathBuf {
+        self.dir.path().join(format!("vm{number}.sock"))
+    }
+
+    pub fn view(&self, number: usize) -> PortView {
+        self.daemon.views().into_iter().find(|view| view.name == format!("vm{number}")).unwrap()
+    }
+
+    /// Frames that a guest took.
+    pub fn taken(&self, number: usize) -> u64 {
+        self.view(number).state.counters.taken().packets
+    }
+
+    pub fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !done() {
+            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.daemon.stop();
+    }
+}
+
+/// A guest with an 82540EM whose driver keeps to the datasheet (8254x manual, chapters 3 and 13), but asks for nothing that
+/// takes time: no reset, no EEPROM, no PHY.
+pub struct Nic {
+    pub client: Client,
+    pub files: [OwnedFd; 2],
+    rings: Map,
+    pub buffers: Map,
+    tail: u32,
+}
+
+impl Nic {
+    pub fn new(stage: &Stage, number: usize) -> Nic {
+        let client = Client::connect(stage.socket(number)).unwrap();
+        let files = [file("rings"), file("buffers")];
+        let (rings, buffers) = (seen(&files[0]), seen(&files[1]));
+        let mut nic = Nic { client, files, rings, buffers, tail: 0 };
+        nic.client.region_write(CONFIG, 4, &[7, 0]).unwrap();
+        nic.map(RINGS).unwrap();
+        nic.map(BUFFERS).unwrap();
+        nic.lay();
+        // CTRL: set link up. Base, length, head and tail of each ring; then what turns it on.
+        nic.write(0, 0x40).unwrap();
+        for (ring, base, control, on) in [(0x2800, RECEIVE, 0x100, 0x8002), (0x3800, TRANSMIT, 0x400, 0x0004_010a)] {
+            for (offset, value) in [(0, base as u32), (4, 0), (8, RING * 16), (0x10, 0), (0x18, 0)] {
+                nic.write(ring + offset, value).unwrap();
+            }
+            nic.write(control, on).unwrap();
+        }
+        nic.write(0x2818, RING - 1).unwrap();
+        nic
+    }
+
+    pub fn map(&mut self, range: DmaRange) -> Result<(), ClientError> {
+        let file = &self.files[(range.address / MIB) as usize];
+        self.client.dma_map(range, BOTH, Some((file.as_fd(), 0)))
+    }
+
+    /// Descriptors and frames, broadcast.
+    pub fn lay(&mut self) {
+        for index in 0..u64::from(RING) {
+            let buffer = index * 2048;
+            // IFCS, RS and EOP.
+            let command = 0x0b00_0000u32 | FRAME as u32;
+            let transmit = [(MIB + buffer).to_le_bytes(), u64::from(command).to_le_bytes()].concat();
+            self.rings.write(TRANSMIT + index * 16, &transmit).unwrap();
+            let receive = [(MIB + 512 * 1024 + buffer % (512 * 1024)).to_le_bytes(), [0; 8]].concat();
+            self.rings.write(RECEIVE + index * 16, &receive).unwrap();
+            let frame = [&[0xff; 6][..], &[0x52, 0x54, 0, 0, 0, 1, 0x88, 0xb5], &[index as u8; FRAME - 14]].concat();
+            self.buffers.write(buffer % (512 * 1024), &frame).unwrap();
+        }
+    }
+
+    fn write(&mut self, register: u64, value: u32) -> Result<(), ClientError> {
+        self.client.region_write(0, register, &value.to_le_bytes())
+    }
+
+    pub fn read(&mut self, register: u64) -> Result<u32, ClientError> {
+        let mut bytes = [0; 4];
+        self.client.region_read(0, register, &mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// 64 frames more; they fly when this returns.
+    pub fn send(&mut self) -> Result<(), ClientError> {
+        self.tail = (self.tail + 64) % RING;
+        self.write(0x3818, self.tail)
+    }
+
+    /// All buffers that frames have come to are there for the next ones.
+    pub fn repost(&mut self) -> Result<(), ClientError> {
+        let head = self.read(0x2810)?;
+        self.write(0x2818, (head + RING - 1) % RING)
+    }
+}
