@@ -1,15 +1,19 @@
-//! What workers, transports and an uplink allocate for frames: nothing. Two daemons in this process, an uplink between them
-//! and a guest at each; of the process's allocations those of the test's own thread, which is both guests, do not count.
+//! What workers, transports and an uplink allocate for frames: nothing. Two daemons in this process, an uplink between them,
+//! guests at both; of the process's allocations those of the test's own thread, which is all guests, do not count.
 //! A binary of its own: the allocator is the whole process's, and so are other tests' daemons.
 
 mod nic;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nic::{Nic, Stage};
+use nic::{FRAME, MIB, Nic, Stage, file, seen};
+use nicety_adapter::RingPlace;
+use nicety_memory::Map;
 use nicety_uplink::Pair;
+use nicety_vhost_user::frontend::{Bells, Frontend, Shared};
 
 /// Of all threads that are not guests.
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -50,14 +54,59 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Sends 64 frames so many times, each over the uplink to the other daemon's guest; allocations meanwhile.
-fn traffic(times: u64, stage: &Stage, sender: &mut Nic, receiver: &mut Nic) -> u64 {
+/// Frames that a guest sends at once: all of the virtio guest's ring.
+const SENT: u64 = 64;
+/// Its transmit ring: split, as VIRTIO 1.2, section 2.7, has it.
+const PLACE: RingPlace = RingPlace { size: SENT as u16, descriptors: 0x1000, driver: 0x2000, device: 0x3000 };
+const BUFFER: u64 = 0x4000;
+/// Before each frame, section 5.1.6.
+const HEADER: usize = 12;
+const VERSION_1: u64 = 1 << 32;
+
+/// A bare guest behind vhost-user that sends one frame, again and again.
+struct Rings {
+    _front: Frontend,
+    bells: Bells,
+    memory: Map,
+    available: u16,
+}
+
+impl Rings {
+    fn new(stage: &Stage, number: usize) -> Rings {
+        let file = file("rings");
+        let memory = seen(&file);
+        for index in 0..SENT {
+            let len = (HEADER + FRAME) as u64;
+            memory.write(PLACE.descriptors + index * 16, &[BUFFER, len].map(u64::to_le_bytes).concat()).unwrap();
+            memory.write(PLACE.driver + 4 + index * 2, &(index as u16).to_le_bytes()).unwrap();
+        }
+        let mut frame = [0; HEADER + FRAME];
+        frame[HEADER..][..14].copy_from_slice(b"\xff\xff\xff\xff\xff\xff\x52\x54\x00\x00\x00\x02\x88\xb5");
+        memory.write(BUFFER, &frame).unwrap();
+        let mut front = Frontend::connect(stage.socket(number)).unwrap();
+        assert_eq!(front.negotiate(VERSION_1).unwrap() & VERSION_1, VERSION_1);
+        front.share(&[Shared { base: 0, len: MIB, fd: file.as_fd(), offset: 0 }]).unwrap();
+        let bells = front.start(1, PLACE, 0).unwrap();
+        front.enable(1, true).unwrap();
+        Rings { _front: front, bells, memory, available: 0 }
+    }
+
+    fn send(&mut self) {
+        self.available = self.available.wrapping_add(SENT as u16);
+        self.memory.write(PLACE.driver + 2, &self.available.to_le_bytes()).unwrap();
+        self.bells.kick.ring().unwrap();
+    }
+}
+
+/// Both send their frames so many times, over the uplink to the other daemon's guest; allocations meanwhile.
+fn traffic(times: u64, senders: (&mut Nic, &mut Rings), stage: &Stage, receiver: &mut Nic) -> u64 {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     for _ in 0..times {
         let taken = stage.taken(1);
-        sender.send().unwrap();
+        senders.0.send().unwrap();
+        senders.1.send();
         receiver.repost().unwrap();
-        stage.until("64 frames", || stage.taken(1) >= taken + 64);
+        stage.until("frames", || stage.taken(1) >= taken + 2 * SENT);
     }
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
@@ -66,16 +115,16 @@ fn traffic(times: u64, stage: &Stage, sender: &mut Nic, receiver: &mut Nic) -> u
 fn nothing_is_allocated_for_a_frame_by_workers_transports_or_uplinks() {
     IS_GUEST.set(true);
     for workers in [1, 2] {
-        let (near, far) = (Stage::new(workers, &["e1000"]), Stage::new(workers, &["e1000"]));
+        let (near, far) = (Stage::new(workers, &["e1000", "virtio-net"]), Stage::new(workers, &["e1000"]));
         let (one, other) = Pair::connected().unwrap();
         near.daemon.open_uplink("up", Box::new(one), 1 << 20).unwrap();
         far.daemon.open_uplink("up", Box::new(other), 1 << 20).unwrap();
-        let (mut sender, mut receiver) = (Nic::new(&near, 1), Nic::new(&far, 1));
+        let (mut function, mut rings, mut receiver) = (Nic::new(&near, 1), Rings::new(&near, 2), Nic::new(&far, 1));
+        let mut traffic = |times| traffic(times, (&mut function, &mut rings), &far, &mut receiver);
         // Everything reaches its size.
-        assert!(traffic(100, &far, &mut sender, &mut receiver) > 0, "what daemons allocate is counted");
-        let few = traffic(20, &far, &mut sender, &mut receiver);
-        let many = traffic(200, &far, &mut sender, &mut receiver);
-        println!("{workers} workers: {few} allocations for 1280 frames, {many} for 12,800");
+        assert!(traffic(100) > 0, "what daemons allocate is counted");
+        let (few, many) = (traffic(20), traffic(200));
+        println!("{workers} workers: {few} allocations for 2560 frames, {many} for 25,600");
         assert_eq!((few, many), (0, 0));
     }
 }

@@ -23,7 +23,7 @@ const TRANSMIT: u64 = 0x1000;
 const RECEIVE: u64 = 0x4000;
 /// Descriptors of each ring; as many buffers of 2 KiB, for both.
 const RING: u32 = 256;
-const FRAME: usize = 1000;
+pub const FRAME: usize = 1000;
 /// How long anything here may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -35,7 +35,7 @@ pub fn file(name: &str) -> OwnedFd {
 }
 
 /// The same memory, seen by who owns it.
-fn seen(file: &OwnedFd) -> Map {
+pub fn seen(file: &OwnedFd) -> Map {
     let mapping = Mapping::of_file(file.try_clone().unwrap(), 0, MIB, true).unwrap();
     Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap()
 }
