@@ -2,9 +2,10 @@
 /*
  * Host side of pci_socket.h.
  *
- * Every wait ends: the socket has send and receive timeouts, and a wait that
- * signals interrupt (UML's timer is one) is counted from its first
- * interruption, so that no call lasts longer than twice its timeout.
+ * Every wait ends: the socket has send and receive timeouts, and what signals
+ * interrupt (UML's timer is one), or what comes in pieces, is counted from its
+ * first interruption or second piece, so that nothing is waited for longer
+ * than three times its timeout. An answer in one piece needs no clock.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,21 +32,24 @@ static unsigned long long now_ms(void)
 	return t.tv_sec * 1000ULL + t.tv_nsec / 1000000;
 }
 
-/*
- * A call on the socket has failed: 0 if it is to be tried again, else why not.
- * @since is 0 before the first failure.
- */
+/* 0, or -ETIMEDOUT once it is asked so long after the first time. @since is 0 before that. */
+static int late(unsigned long long *since, unsigned int timeout_ms)
+{
+	if (!*since)
+		*since = now_ms();
+	else if (now_ms() - *since >= timeout_ms)
+		return -ETIMEDOUT;
+	return 0;
+}
+
+/* A call on the socket has failed: 0 if it is to be tried again, else why not. */
 static int again(unsigned long long *since, unsigned int timeout_ms)
 {
 	if (errno == EAGAIN || errno == EWOULDBLOCK)
 		return -ETIMEDOUT;
 	if (errno != EINTR)
 		return -errno;
-	if (!*since)
-		*since = now_ms();
-	else if (now_ms() - *since >= timeout_ms)
-		return -ETIMEDOUT;
-	return 0;
+	return late(since, timeout_ms);
 }
 
 int pci_socket_adopt(int fd, unsigned int timeout_ms)
@@ -146,21 +150,48 @@ int pci_socket_send(int fd, const void *head, unsigned long head_len,
 	return 0;
 }
 
+/* Keeps the first descriptor that has come along, and closes all others. */
+static void keep_one(struct msghdr *msg, int *passed)
+{
+	struct cmsghdr *cmsg;
+
+	for (cmsg = CMSG_FIRSTHDR(msg); cmsg; cmsg = CMSG_NXTHDR(msg, cmsg)) {
+		size_t count, i;
+
+		if (cmsg->cmsg_level != SOL_SOCKET ||
+		    cmsg->cmsg_type != SCM_RIGHTS)
+			continue;
+		count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (i = 0; i < count; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(cmsg) + i * sizeof(fd), sizeof(fd));
+			if (*passed < 0)
+				*passed = fd;
+			else
+				close(fd);
+		}
+	}
+}
+
 /*
  * Up to @len bytes, at least one. If @passed is not NULL, a descriptor that
- * comes along is put there; all others are closed.
+ * comes along is put there unless there is one; all others are closed. (The
+ * host closes what there is no room for, here and where @passed is NULL.)
  */
 int pci_socket_recv(int fd, void *buf, unsigned long len, int *passed,
-		    unsigned int timeout_ms)
+		    struct pci_socket_wait *wait)
 {
 	union {
 		char bytes[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
 	} control;
 	struct iovec iov = { .iov_base = buf, .iov_len = len };
-	unsigned long long since = 0;
 	struct msghdr msg;
 	ssize_t n;
+
+	if (wait->calls++ && late(&wait->since, wait->timeout_ms))
+		return -ETIMEDOUT;
 
 	for (;;) {
 		if (passed) {
@@ -178,22 +209,13 @@ int pci_socket_recv(int fd, void *buf, unsigned long len, int *passed,
 			break;
 		if (n == 0)
 			return -ECONNRESET;
-		n = again(&since, timeout_ms);
+		n = again(&wait->since, wait->timeout_ms);
 		if (n)
 			return n;
 	}
 
-	if (passed) {
-		struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
-
-		if (cmsg && cmsg->cmsg_level == SOL_SOCKET &&
-		    cmsg->cmsg_type == SCM_RIGHTS &&
-		    cmsg->cmsg_len == CMSG_LEN(sizeof(int))) {
-			if (*passed >= 0)
-				close(*passed);
-			memcpy(passed, CMSG_DATA(cmsg), sizeof(int));
-		}
-	}
+	if (passed)
+		keep_one(&msg, passed);
 	return n;
 }
 

@@ -138,7 +138,8 @@ static int vfu_send(struct vfu_device *dev, void *head, u32 head_len,
 }
 
 /* A whole message at the front of dev->rx; its size, or an error. */
-static int vfu_recv(struct vfu_device *dev, int *passed)
+static int vfu_recv(struct vfu_device *dev, int *passed,
+		    struct pci_socket_wait *wait)
 {
 	struct vfu_header *header = (void *)dev->rx;
 	int n;
@@ -155,7 +156,7 @@ static int vfu_recv(struct vfu_device *dev, int *passed)
 		}
 		n = pci_socket_recv(dev->fd, dev->rx + dev->rx_len,
 				    sizeof(dev->rx) - dev->rx_len, passed,
-				    vfu_timeout_ms);
+				    wait);
 		if (n < 0)
 			return vfu_broken(dev, n);
 		dev->rx_len += n;
@@ -194,11 +195,13 @@ static int vfu_refuse(struct vfu_device *dev, struct vfu_header header)
 static int vfu_reply(struct vfu_device *dev, enum vfu_command command,
 		     int *passed)
 {
+	struct pci_socket_wait wait = { .timeout_ms = vfu_timeout_ms };
 	struct vfu_header header;
 	int size, err;
 
+	/* One wait for all that comes before the reply: a server may talk without end. */
 	for (;;) {
-		size = vfu_recv(dev, passed);
+		size = vfu_recv(dev, passed, &wait);
 		if (size < 0)
 			return size;
 		memcpy(&header, dev->rx, sizeof(header));

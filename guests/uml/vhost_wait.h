@@ -5,7 +5,10 @@
 #ifndef __UM_VHOST_WAIT_H
 #define __UM_VHOST_WAIT_H
 
-/* 0 once there is something to be read or the other end has gone, -ETIMEDOUT, or another error. */
-int vhost_wait_readable(int fd, unsigned int timeout_ms);
+/*
+ * 0 once there is something to be read or the other end has gone, -ETIMEDOUT, or another error. @end, which begins with 0, is
+ * when all waits that are given it are over.
+ */
+int vhost_wait_readable(int fd, unsigned int timeout_ms, long long *end);
 
 #endif

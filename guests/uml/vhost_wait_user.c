@@ -16,18 +16,19 @@ static long long now_ms(void)
 	return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-int vhost_wait_readable(int fd, unsigned int timeout_ms)
+int vhost_wait_readable(int fd, unsigned int timeout_ms, long long *end)
 {
-	long long end = now_ms() + timeout_ms, left = timeout_ms;
 	struct pollfd wanted = { .fd = fd, .events = POLLIN };
+	long long left;
 	int n;
 
-	/* UML's timer interrupts the wait. */
-	while ((n = poll(&wanted, 1, left)) < 0 && errno == EINTR) {
-		left = end - now_ms();
-		if (left < 0)
-			left = 0;
-	}
+	if (!*end)
+		*end = now_ms() + timeout_ms;
+	do {
+		left = *end - now_ms();
+		n = poll(&wanted, 1, left < 0 ? 0 : left);
+		/* UML's timer interrupts the wait. */
+	} while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return -errno;
 	return n ? 0 : -ETIMEDOUT;

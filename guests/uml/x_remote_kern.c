@@ -131,13 +131,14 @@ static int xr_send(struct xr_device *dev, void *message, u32 size,
 
 static int xr_answer(struct xr_device *dev, u64 *val)
 {
+	struct pci_socket_wait wait = { .timeout_ms = XR_TIMEOUT_MS };
 	struct xr_ret ret;
 	u32 have = 0;
 	int n;
 
 	while (have < sizeof(ret)) {
 		n = pci_socket_recv(dev->fd, (u8 *)&ret + have,
-				    sizeof(ret) - have, NULL, XR_TIMEOUT_MS);
+				    sizeof(ret) - have, NULL, &wait);
 		if (n < 0)
 			return xr_fail(dev, n);
 		have += n;

@@ -8,8 +8,10 @@ use std::{
     fmt::Display,
     fs,
     io::{BufRead, BufReader, Write},
-    path::PathBuf,
+    os::unix::net::UnixListener,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -185,6 +187,41 @@ fn a_guest_whose_adapters_server_does_not_start_says_why() {
     // QEMU's own words, then ours.
     assert!(error.contains("mac") && error.contains("zz"), "{error}");
     assert!(error.contains("what served its adapter had ended by itself: exit status: 1"), "{error}");
+}
+
+/// A vfio-user server that never answers and is never silent either: over and over it sends these bytes, the next of them each time,
+/// until its client has had enough.
+fn chatter(path: &Path, pieces: &'static [&'static [u8]]) -> JoinHandle<()> {
+    let listener = well(UnixListener::bind(path));
+    thread::spawn(move || {
+        let (mut client, _) = well(listener.accept());
+        for piece in pieces.iter().cycle() {
+            if client.write_all(piece).is_err() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+    })
+}
+
+#[test]
+fn a_server_that_talks_without_answering_is_given_up_in_time() {
+    let (root, config) = guests();
+    let folder = well(Folder::new());
+    // A request that wants no reply (VFIO_USER_DMA_READ), as often as it likes; a reply to the first message, byte by byte.
+    let request: &[&[u8]] = &[&[1, 0, 11, 0, 16, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0]];
+    let reply: &[&[u8]] = &[&[1], &[0], &[1], &[0], &[0], &[16], &[0], &[0], &[1], &[0], &[0]];
+    let servers = [("one", request), ("two", reply)].map(|(name, pieces)| chatter(&folder.path().join(name), pieces));
+    let devices = ["one", "two"].map(|name| format!("vfio_user.device={}", folder.join(name))).to_vec();
+    let append = vec!["vfio_user.timeout_ms=500".into()];
+    let mut guest = well(Guest::boot(&root, UmlConfig { devices, append, ..config }));
+    // Each at most three times the time that an answer may take, and the boot itself.
+    assert!(guest.boot_time() < Duration::from_secs(8), "{:?}", guest.boot_time());
+    let told = well(guest.succeed("dmesg | grep -c 'the server does not answer'", SOON));
+    assert_eq!(told.trim(), "2", "{}", well(guest.succeed("dmesg", SOON)));
+    for server in servers {
+        server.join().unwrap();
+    }
 }
 
 /// The way of a Ctrl-C: the process that owns a guest is killed without a chance to clean up. This program is that process too.
