@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nicety_daemon::host::{PortConfig, Transport};
 use nicety_lab::real::uml::{UmlConfig, UmlKernel};
-use nicety_lab::real::{Error, Guest, Hosted, Machine, Programs};
+use nicety_lab::real::{Error, Folder, Guest, Hosted, Machine, Programs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{Peer, Try};
@@ -42,6 +42,16 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
             "a shell needs a terminal; for one command: nicety try ADAPTER -- COMMAND",
         ));
     };
+    let room = Folder::new().map_err(Failure::with(Exit::Failed))?;
+    if !tellable(room.path()) {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!(
+                "{}: a path with a blank, a quote or a colon cannot be told to the guest's kernel; set XDG_RUNTIME_DIR, or TMPDIR if there is none, to another folder",
+                room.path().display()
+            ),
+        ));
+    }
     let kernel = kernel(args)?;
     let programs = Programs::find(&mut |line| eprintln!("{line}")).map_err(failure)?;
     // From here on a signal ends guests and switch in order; what is laid above dies of it.
@@ -56,7 +66,11 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     };
     let names = || vec![(OWN.to_owned(), "own".to_owned()), (PEER.to_owned(), "peer".to_owned())];
     let guest = |port: &PortConfig, name: &str, address: Option<&str>| Hosted {
-        machine: attached(UmlConfig { memory_mib: args.memory, ..UmlConfig::new(&kernel) }, port),
+        machine: attached(
+            UmlConfig { memory_mib: args.memory, append: args.append.clone(), ..UmlConfig::new(&kernel) },
+            port,
+            &room,
+        ),
         name: name.to_owned(),
         address: address.map(|address| format!("{address}/24")),
         hosts: if address.is_some() { names() } else { Vec::new() },
@@ -119,9 +133,16 @@ fn built(tree: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A machine at a port, by the protocol of the port.
-fn attached(machine: UmlConfig, port: &PortConfig) -> UmlConfig {
-    let socket = port.socket.display().to_string();
+/// Whether a path can be a part of a word of the kernel's command line: virtio_uml's has colons of its own.
+fn tellable(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().iter().any(|byte| byte.is_ascii_whitespace() || matches!(byte, b'"' | b':'))
+}
+
+/// A machine at a port, by the protocol of the port. A socket whose path cannot be told has another name in `room`.
+fn attached(machine: UmlConfig, port: &PortConfig, room: &Folder) -> UmlConfig {
+    let other = room.path().join(format!("{}.sock", port.mac).replace(':', "-"));
+    let told = !tellable(&port.socket) && std::os::unix::fs::symlink(&port.socket, &other).is_ok();
+    let socket = if told { other } else { port.socket.clone() }.display().to_string();
     match port.transport() {
         Transport::VfioUser => machine.vfio_user(&socket),
         Transport::VhostUser => machine.vhost_user(&socket, &port.mac.to_string()),

@@ -189,6 +189,9 @@ pub struct Try {
     /// The tree, or the build folder, in which you have built one
     #[arg(long, value_name = "DIR")]
     pub kernel_tree: Option<PathBuf>,
+    /// A word more for the guest's kernel, as `vfio_user.msix=0`; may come several times
+    #[arg(long, value_name = "WORD")]
+    pub append: Vec<String>,
     /// Run this instead of a shell
     #[arg(last = true)]
     pub command: Vec<OsString>,

@@ -324,12 +324,16 @@ fn a_terminal_that_goes_away_ends_all_of_it() {
 fn a_guest_joins_a_port_of_a_running_switch() {
     let scratch = Scratch::new();
     let host = "[switch]\nname = \"lan\"\n\n[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\n\
-                socket = \"vm1.sock\"\n";
+                socket = \"a blank/vm1.sock\"\n";
+    // Such a path is no word of a kernel's command line.
+    fs::create_dir(scratch.0.join("a blank")).unwrap();
     fs::write(scratch.0.join("host.toml"), host).unwrap();
     let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
     serve.arg("serve").current_dir(&scratch.0).env("XDG_RUNTIME_DIR", &scratch.0).stderr(Stdio::null());
     let serve = Killed(serve.spawn().unwrap());
-    until("the daemon serves", || scratch.0.join("vm1.sock").exists() && scratch.0.join("nicety/lan.sock").exists());
+    until("the daemon serves", || {
+        scratch.0.join("a blank/vm1.sock").exists() && scratch.0.join("nicety/lan.sock").exists()
+    });
     let at_port = |words: &[&str]| {
         let mut command = scratch.command(&[&["--port", "vm1", "--host", "host.toml", "--"], words].concat());
         command.env("XDG_RUNTIME_DIR", &scratch.0).output().unwrap()
@@ -346,6 +350,27 @@ fn a_guest_joins_a_port_of_a_running_switch() {
     let output = at_port(&["true"]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(text(&output.stderr).contains("nicety serve host.toml"), "{output:?}");
+}
+
+#[test]
+fn a_runtime_folder_that_a_kernel_cannot_be_told_of_is_named_before_anything_starts() {
+    let scratch = Scratch::new();
+    let runtime = scratch.0.join("a blank");
+    fs::create_dir(&runtime).unwrap();
+    let output = scratch.command(&["e1000", "--", "true"]).env("XDG_RUNTIME_DIR", &runtime).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.starts_with(&runtime.display().to_string()) && said.contains("set XDG_RUNTIME_DIR"), "{said}");
+    assert_eq!(fs::read_dir(&runtime).unwrap().count(), 0);
+}
+
+#[test]
+fn a_word_for_the_kernel_is_one_of_its_command_line() {
+    let scratch = Scratch::new();
+    let words =
+        ["--append", "nicety.word=1", "--append", "vfio_user.msix=0", "--", "grep", "-o", "nicety.word=1 vfio.*=0"];
+    let said = scratch.says(&[&["vmxnet3"], &words[..], &["/proc/cmdline"]].concat());
+    assert_eq!(said, "nicety.word=1 vfio_user.msix=0\n");
 }
 
 /// A process that ends with the test.

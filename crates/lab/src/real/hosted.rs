@@ -77,8 +77,6 @@ impl Hosted {
         let path = |name: &str| folder.path().join(name);
         let init = path("init");
         fs::write(&init, self.init(programs, folder.path())).map_err(file("write", &init))?;
-        let executable = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-        fs::set_permissions(&init, executable).map_err(file("make executable", &init))?;
         for (name, content) in &self.files {
             fs::write(path(name), content).map_err(file("write", path(name)))?;
         }
@@ -86,7 +84,7 @@ impl Hosted {
         command.arg(self.machine.kernel.program()).args(KERNEL_WORDS);
         command.arg(format!("mem={}M", self.machine.memory_mib)).args(&self.machine.devices).args(&self.machine.append);
         command.args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"]);
-        command.arg(format!("init={}", init.display())).arg(format!("uml_dir={}/", folder.path().display()));
+        command.arg(format!("uml_dir={}/", folder.path().display()));
         command.env("TMPDIR", folder_for_memory(self.machine.memory_mib)?);
         let title = format!("kernel {} in user mode", self.machine.kernel.release());
         let mut lines = self.lines.into_iter();
@@ -100,6 +98,12 @@ impl Hosted {
             fcntl_setfd(line, FdFlags::empty()).map_err(failed)?;
             command.arg(format!("ssl{number}=fd:{0},fd:{0}", line.as_raw_fd()));
         }
+        // Not the script itself: its folder may be mounted noexec. What stands behind -- is told to the first process.
+        let (shell, applet) = match &programs.0 {
+            Some(root) => (root.busybox(), Some("sh")),
+            None => ("/bin/sh".into(), None),
+        };
+        command.arg(format!("init={}", shell.display())).arg("--").args(applet).arg(&init);
         let boot_limit = self.machine.boot_limit;
         Guest::launch(Launch { command, title, boot_limit, input, companion: None, folder: Some(folder) })
     }
@@ -110,7 +114,6 @@ impl Hosted {
             Some(root) => (root.busybox().display().to_string(), root.tree().display().to_string()),
             None => (String::new(), String::new()),
         };
-        let interpreter = if busybox.is_empty() { "/bin/sh".to_owned() } else { format!("{busybox} sh") };
         let here = folder.join("init").display().to_string();
         let files = folder.display().to_string();
         let hosts: Vec<String> = self.hosts.iter().map(|(address, name)| format!("{address} {name}")).collect();
@@ -124,6 +127,6 @@ impl Hosted {
             ("FILES", &files),
         ];
         let settings = settings.map(|(name, value)| format!("{name}={}\n", quoted(value)));
-        format!("#!{interpreter}\n{}export FILES\n{INIT}", settings.concat())
+        format!("{}export FILES\n{INIT}", settings.concat())
     }
 }
