@@ -54,10 +54,11 @@ fn kind(target: &str) -> String {
     }
 }
 
-/// proc_pid_maps(5): a map of a file that has no name any more. Neighbours may be one line or two, so that the count of lines
-/// tells only whether there are any.
+/// proc_pid_maps(5): a shared map of a file that has no name any more (a private one is of a program that was built anew
+/// meanwhile). Neighbours may be one line or two, so that the count of lines tells only whether there are any.
 fn mapped(line: &str) -> Option<&'static str> {
-    line.ends_with(" (deleted)").then_some("map of a memory file")
+    let shared = line.split(' ').nth(1).is_some_and(|rights| rights.ends_with('s'));
+    (shared && line.ends_with(" (deleted)")).then_some("map of a memory file")
 }
 
 #[cfg(test)]
@@ -92,5 +93,6 @@ mod tests {
         assert_eq!(kind("/dev/null"), "file");
         assert_eq!(mapped("7f00-7f01 rw-s 0 00:1a 5 /dev/shm/vm_file-x (deleted)"), Some("map of a memory file"));
         assert_eq!(mapped("7f00-7f01 r--p 0 00:1a 5 /usr/lib/libc.so.6"), None);
+        assert_eq!(mapped("7f00-7f01 r-xp 0 00:1a 5 /target/debug/nicety (deleted)"), None);
     }
 }
