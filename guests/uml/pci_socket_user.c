@@ -54,9 +54,11 @@ static int again(unsigned long long *since, unsigned int timeout_ms)
 
 int pci_socket_adopt(int fd, unsigned int timeout_ms)
 {
+	/* For the host, no time is no limit. */
+	unsigned int limit_ms = timeout_ms ? timeout_ms : 1;
 	struct timeval t = {
-		.tv_sec = timeout_ms / 1000,
-		.tv_usec = timeout_ms % 1000 * 1000,
+		.tv_sec = limit_ms / 1000,
+		.tv_usec = limit_ms % 1000 * 1000,
 	};
 
 	if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof(t)) < 0 ||

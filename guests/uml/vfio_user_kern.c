@@ -198,10 +198,13 @@ static void vfu_bar_write(struct um_pci_device *pdev, int bar,
 {
 	struct vfu_device *dev = to_vfu(pdev);
 	void *at = vfu_mapped(dev, bar, offset, size);
+	bool table = bar == dev->table_bar && offset >= dev->table_offset &&
+		     offset - dev->table_offset < dev->table_size;
 	__le64 data = cpu_to_le64(val);
 	unsigned long flags;
 
-	if (at) {
+	/* The table of interrupts is ours too, even if a server maps its page. */
+	if (at && !table) {
 		vfu_store(at, size, val);
 		return;
 	}
@@ -210,8 +213,7 @@ static void vfu_bar_write(struct um_pci_device *pdev, int bar,
 	raw_spin_lock_irqsave(&dev->lock, flags);
 	vfu_region_write(dev, bar, offset, &data, size,
 			 dev->regions[bar].posted);
-	if (bar == dev->table_bar && offset >= dev->table_offset &&
-	    offset - dev->table_offset < dev->table_size)
+	if (table)
 		vfu_irq_table_written(dev, offset - dev->table_offset, size,
 				      val);
 	raw_spin_unlock_irqrestore(&dev->lock, flags);

@@ -324,7 +324,9 @@ static irqreturn_t xr_interrupt(int irq, void *opaque)
 	int ret = pci_socket_drain(dev->irq_fd);
 
 	if (ret > 0) {
-		generic_handle_irq(dev->pdev.irq);
+		/* None yet while the device is being registered. */
+		if (dev->pdev.irq)
+			generic_handle_irq(dev->pdev.irq);
 	} else if (ret < 0) {
 		unsigned long flags;
 

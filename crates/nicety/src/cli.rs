@@ -175,7 +175,7 @@ pub struct Try {
     #[arg(long)]
     pub port: Option<String>,
     /// The host file that the daemon serves
-    #[arg(long, value_name = "FILE", default_value = HOST_FILE, requires = "port")]
+    #[arg(long, value_name = "FILE", default_value = HOST_FILE, requires = "port", conflicts_with = "adapter")]
     pub host: PathBuf,
     /// Who else is at the throw-away switch
     #[arg(long, value_enum, default_value = "guest", conflicts_with = "port")]
@@ -202,6 +202,13 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn a_host_file_is_nothing_for_a_switch_of_ones_own() {
+        assert!(Cli::try_parse_from(["nicety", "try", "--port", "vm1", "--host", "other.toml"]).is_ok());
+        assert!(Cli::try_parse_from(["nicety", "try", "e1000"]).is_ok());
+        assert!(Cli::try_parse_from(["nicety", "try", "e1000", "--host", "other.toml"]).is_err());
+    }
 
     #[test]
     fn the_command_line_contradicts_itself_nowhere() {
