@@ -3,7 +3,8 @@
 //! Whoever wakes a sleeping thread pays for it, mostly a virtual processor that has just rung, and the thread itself comes
 //! late. While accesses follow each other closely, as the registers of one interrupt do, looking for the next one a little longer
 //! costs less than both. The span grows while watch and sleep together turn out shorter than [`MOST`], so that a longer watch
-//! would have spared the sleep, and shrinks to nothing with long ones, so that an idle or slowly beating worker just sleeps. The rule is KVM's halt polling (Linux,
+//! would have spared the sleep, and shrinks to nothing with long ones, so that an idle or slowly beating worker just sleeps. If a
+//! VMM's message ends the sleep, a processor of its guest may have to wait for the answer: then the sleep alone counts. The rule is KVM's halt polling (Linux,
 //! Documentation/virt/kvm/halt-polling.rst), whose longest span is 200 µs; with 50 a request and its answer between two idle
 //! guests fell on either side of it, and their rate with it.
 
@@ -32,7 +33,8 @@ impl Vigil {
         self.span
     }
 
-    /// In spite of it the worker has slept, until somebody woke it (a timer is nobody): so long after it began to watch.
+    /// In spite of it the worker has slept, until somebody woke it (a timer is nobody): so long after it began to watch, or
+    /// if it was a message, to sleep.
     pub fn slept(&mut self, waited: Duration) {
         self.span = match waited <= MOST {
             _ if self.never => Duration::ZERO,

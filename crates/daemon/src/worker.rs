@@ -43,6 +43,11 @@ const SOCKET: u64 = 0;
 const SESSION: u64 = 1;
 const KICK: u64 = 2;
 
+/// Whether an event is a VMM's message.
+fn is_message(data: u64) -> bool {
+    data & 0xffff_ffff == SESSION
+}
+
 fn token(port: PortId, what: u64) -> EventData {
     EventData::new_u64(u64::from(port.0) << 32 | what)
 }
@@ -281,7 +286,8 @@ impl Worker {
         if asleep {
             self.inbox.awake();
             if !events.is_empty() {
-                self.vigil.slept(self.clock.now().since(watched_since));
+                let (now, message) = (self.clock.now(), events.iter().any(|event| is_message(event.data.u64())));
+                self.vigil.slept(now.since(if message { begin } else { watched_since }));
             }
         }
     }
