@@ -43,11 +43,6 @@ const SOCKET: u64 = 0;
 const SESSION: u64 = 1;
 const KICK: u64 = 2;
 
-/// Whether an event is a VMM's message.
-fn is_message(data: u64) -> bool {
-    data & 0xffff_ffff == SESSION
-}
-
 fn token(port: PortId, what: u64) -> EventData {
     EventData::new_u64(u64::from(port.0) << 32 | what)
 }
@@ -273,32 +268,34 @@ impl Worker {
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>) {
-        let nothing_to_do = self.ready.is_empty() && !self.stop;
-        let watched_since = self.clock.now();
-        if nothing_to_do && self.watch(events) {
+        if !self.ready.is_empty() || self.stop {
+            self.look(events, Some(Duration::ZERO));
             return;
         }
-        let asleep = nothing_to_do && self.inbox.sleep();
-        let begin = self.clock.now();
-        let timeout =
-            if asleep { self.timers.peek().map(|Reverse((at, _))| at.since(begin)) } else { Some(Duration::ZERO) };
+        let began = self.clock.now();
+        if self.watch(began, events) {
+            return;
+        }
+        if !self.inbox.sleep() {
+            self.look(events, Some(Duration::ZERO));
+            return;
+        }
+        let asleep_since = self.clock.now();
+        let timeout = self.timers.peek().map(|Reverse((at, _))| at.since(asleep_since));
         self.look(events, timeout);
-        if asleep {
-            self.inbox.awake();
-            if !events.is_empty() {
-                let (now, message) = (self.clock.now(), events.iter().any(|event| is_message(event.data.u64())));
-                self.vigil.slept(now.since(if message { begin } else { watched_since }));
-            }
+        self.inbox.awake();
+        if !events.is_empty() {
+            let message = events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION);
+            self.vigil.slept(self.clock.now().since(if message { asleep_since } else { began }));
         }
     }
 
-    /// Waits actively for a while. True if something has come.
-    fn watch(&mut self, events: &mut Vec<epoll::Event>) -> bool {
+    /// Waits actively for a while from now on, `begin`. True if something has come.
+    fn watch(&mut self, begin: Time, events: &mut Vec<epoll::Event>) -> bool {
         let span = self.vigil.span();
         if span.is_zero() {
             return false;
         }
-        let begin = self.clock.now();
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         loop {
             self.look(events, Some(Duration::ZERO));
