@@ -1,6 +1,7 @@
 //! A daemon with real sockets, and VMMs that behave, leave, cheat or stay silent: each with one worker and with two.
 
 #[macro_use]
+#[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
 
 use std::io::Read;

@@ -1,6 +1,7 @@
 //! Front ends that wait for their socket and go to work the moment it is there: each with one worker and with two.
 
 #[macro_use]
+#[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
 
 use std::os::fd::AsFd;

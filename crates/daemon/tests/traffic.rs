@@ -2,6 +2,7 @@
 //! 82540EM by hand, with its rings in one memory file and its buffers in another; each with one worker and with two.
 
 #[macro_use]
+#[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
 mod nic;
 

@@ -1,5 +1,6 @@
 //! Turns, backlogs and floods, with ends that are two queues each: what goes in comes out, or is counted.
 
+mod owners;
 #[macro_use]
 mod workers;
 
@@ -15,7 +16,7 @@ use nicety_adapter::{
 use nicety_memory::{Map, Rights, Span};
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
-use workers::as_worker;
+use owners::as_worker;
 
 with_one_worker_and_with_two!(
     frames_arrive_in_order_and_whole,

@@ -1,5 +1,6 @@
 //! The queues of one port: none starves another, and one that cannot ring is looked at.
 
+mod owners;
 #[macro_use]
 mod workers;
 
@@ -12,7 +13,7 @@ use nicety_adapter::{
 };
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
-use workers::as_worker;
+use owners::as_worker;
 
 with_one_worker_and_with_two!(
     a_queue_that_never_runs_dry_leaves_the_others_their_turns,

@@ -1,6 +1,4 @@
-//! Tests of one worker and of two. A worker is a thread; a port belongs to one at a time, and may be given to another between turns.
-
-use std::thread;
+//! Tests of one worker and of two: the plane's, and the daemon's.
 
 /// Each of these sentences is proved with one worker, and with two.
 macro_rules! with_one_worker_and_with_two {
@@ -12,12 +10,4 @@ macro_rules! with_one_worker_and_with_two {
             $(#[test] fn $name() { super::$name(2) })+
         }
     };
-}
-
-/// Does something as the worker of this number would: the first is the test's own thread, any other is one more.
-pub fn as_worker<R: Send>(number: usize, act: impl FnOnce() -> R + Send) -> R {
-    if number == 0 {
-        return act();
-    }
-    thread::scope(|scope| scope.spawn(act).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
