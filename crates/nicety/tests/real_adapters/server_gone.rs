@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use nicety_adapters::REGISTRY;
+use nicety_adapters::{Entry, REGISTRY};
 use nicety_lab::real::{Guest, processes_of_group};
 
 use crate::{
@@ -75,21 +75,30 @@ fn attach_again(guest: &mut Guest) {
     ping(guest, "", HOST);
 }
 
+/// Every adapter at the same time, each in a network of its own, for a test that mostly waits.
+fn side_by_side(test: impl Fn(&Entry) + Sync) {
+    std::thread::scope(|scope| {
+        for entry in REGISTRY {
+            scope.spawn(|| test(entry));
+        }
+    });
+}
+
 #[test]
 fn a_user_mode_guest_whose_daemon_is_killed_says_so_in_one_sentence_goes_on_and_powers_off() {
-    for entry in REGISTRY {
+    side_by_side(|entry| {
         let (mut stage, mut guest) = one(entry.about.name, &[LOUD]);
         flood(&mut guest);
         well(stage.served.kill(&mut stage.namespace));
         sh(&mut guest, &format!("{WATCHDOG}; killall ping nc || true"));
         let lines = said(&mut guest, 1);
-        println!("{}", lines.concat());
+        println!("{}: {}", entry.about.name, lines.concat());
         assert!(lines[0].contains("/vm1.sock: the server has closed the connection; the device is gone"), "{lines:?}");
         powers_off(guest);
         // And the port is the next one's.
         well(stage.served.restart(&mut stage.namespace));
         quiet(&mut boot(&stage, &[]));
-    }
+    });
 }
 
 #[test]
@@ -113,7 +122,7 @@ fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
 /// A register read waits for an answer; a virtio device has none, and is waited for when it is taken away.
 #[test]
 fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says() {
-    for entry in REGISTRY {
+    side_by_side(|entry| {
         let (mut stage, mut guest) = one(entry.about.name, &[LOUD, "vfio_user.timeout_ms=1000"]);
         flood(&mut guest);
         well(stage.served.stand_still(&mut stage.namespace));
@@ -131,10 +140,10 @@ fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says
             sh(&mut guest, &format!("{command} sleep 1; [ ! -e /tmp/done ]"));
             powers_off(guest)
         };
-        println!("it was off after {:.1} s", begin.elapsed().as_secs_f64());
+        println!("{}: it was off after {:.1} s", entry.about.name, begin.elapsed().as_secs_f64());
         assert!(begin.elapsed() < LATER);
         assert!(console.contains("/vm1.sock: the server does not answer; the device is gone"), "{console}");
         well(stage.served.go_on(&mut stage.namespace));
         quiet(&mut boot(&stage, &[]));
-    }
+    });
 }
