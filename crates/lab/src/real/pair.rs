@@ -99,16 +99,17 @@ pub fn boot_unless<M: Machine>(root: &Root, left: M, right: M, stop: &AtomicBool
 }
 
 impl Pair {
-    /// Pings the right guest from the left one, five times a second, after a request that resolves the address and is not
+    /// Pings the right guest from the left one, one request after the other, after one that resolves the address and is not
     /// counted: QEMU's e1000 holds the first one back for two seconds.
     ///
     /// # Errors
     /// Those of [`Guest::run`]; that no reply comes is an answer, not an error.
     pub fn ping(&mut self, address: &str, count: u32) -> Result<Ping, Error> {
-        // By its path: the shell would take busybox's own.
-        let ping = "/usr/bin/ping -n -q -i 0.2 -W 3";
-        let command = format!("{ping} -c 1 {address} >/dev/null; {ping} -c {count} {address}");
-        let output = self.left.run(&command, SLACK + Duration::from_millis(200).saturating_mul(count))?;
+        // By its path: the shell would take busybox's own. One program for each: iputils waits for the last of several replies no
+        // longer than for two round trips.
+        let ping = format!("/usr/bin/ping -n -q -c 1 -W 3 {address}");
+        let command = format!("{ping} >/dev/null; for request in $(seq {count}); do {ping}; done");
+        let output = self.left.run(&command, SLACK + Duration::from_secs(3).saturating_mul(count))?;
         parse_ping(&output.text).ok_or(Error::Command { command, code: output.code, said: output.text })
     }
 
@@ -159,15 +160,22 @@ impl Pair {
     }
 }
 
-/// `3 packets transmitted, 3 received, ...` and `rtt min/avg/max/mdev = 0.1/0.2/0.3/0.0 ms`, as iputils writes them.
+/// `3 packets transmitted, 3 received, ...` and `rtt min/avg/max/mdev = 0.1/0.2/0.3/0.0 ms`, as iputils writes them, once or more often.
 fn parse_ping(text: &str) -> Option<Ping> {
-    let counts = text.lines().find(|line| line.contains(" packets transmitted"))?;
-    let mut words = counts.split(", ");
-    let number = |part: Option<&str>| part?.split_whitespace().next()?.parse().ok();
-    let (sent, received) = (number(words.next())?, number(words.next())?);
-    let round_trip = text.lines().find_map(|line| line.strip_prefix("rtt ")?.split_once("= "));
-    let mean_ms = round_trip.and_then(|(_, times)| times.split('/').nth(1)?.parse().ok());
-    Some(Ping { sent, received, mean_ms })
+    let (mut ping, mut sum_ms) = (Ping { sent: 0, received: 0, mean_ms: None }, 0.0);
+    let mut replies = 0;
+    for line in text.lines() {
+        if line.contains(" packets transmitted") {
+            let mut words = line.split(", ").map(|part| part.split_whitespace().next()?.parse().ok());
+            (ping.sent, replies) = (ping.sent + words.next()??, words.next()??);
+            ping.received += replies;
+        }
+        if let Some((_, times)) = line.strip_prefix("rtt ").and_then(|times| times.split_once("= ")) {
+            sum_ms += times.split('/').nth(1)?.parse::<f64>().ok()? * f64::from(replies);
+        }
+    }
+    ping.mean_ms = (ping.received > 0).then(|| sum_ms / f64::from(ping.received));
+    (ping.sent > 0).then_some(ping)
 }
 
 #[cfg(test)]
@@ -182,6 +190,9 @@ mod tests {
         let lost = "3 packets transmitted, 0 received, +3 errors, 100% packet loss, time 2030ms\n";
         assert_eq!(parse_ping(lost), Some(Ping { sent: 3, received: 0, mean_ms: None }));
         assert_eq!(parse_ping("ping: connect: Network is unreachable\n"), None);
+        let one = "1 packets transmitted, 1 received, 0% packet loss, time 0ms\nrtt min/avg/max/mdev = 2.0/2.000/2.0/0.0 ms\n\n";
+        let three = one.to_owned() + lost.trim_end() + "\n\n" + &one.replace("2.0", "3.0");
+        assert_eq!(parse_ping(&three), Some(Ping { sent: 5, received: 2, mean_ms: Some(2.5) }));
     }
 
     #[test]

@@ -93,6 +93,12 @@ impl Session {
                 self.start(ring)
             }
             Request::SetVringBase => {
+                // Said of a ring that stands still. User-mode Linux never stops one by GET_VRING_BASE: it disables it, and begins
+                // another, perhaps at the very same place.
+                if self.told(ring).runs.is_some() {
+                    self.stop(ring);
+                    self.port.set_kick(ring, Kick::Stopped);
+                }
                 // Packed rings have two indices here; those are not offered.
                 self.told(ring).base = number as u16;
                 Ok(())

@@ -109,6 +109,25 @@ fn a_front_end_that_comes_again_goes_on_where_its_rings_stand() {
     assert!(matches!(one.served.ended(), Ended::Gone));
 }
 
+/// User-mode Linux never says GET_VRING_BASE: a driver that leaves its device has its rings disabled, and the next one's may come to lie
+/// where they were.
+#[test]
+fn a_ring_that_was_only_disabled_begins_anew_at_the_same_place() {
+    let (mut one, two) = (Guest::new(), Guest::new());
+    for index in 0..3 {
+        one.offer(1, index, BASE + 0x8_0000, 100, 0);
+    }
+    assert_eq!(one.served.port.forward(&two.served.port), 3);
+    one.front.enable(1, false).unwrap();
+    // The driver's own reset takes back what it had offered and clears the ring.
+    one.memory.write(place(1).descriptors, &[0; 0x3000]).unwrap();
+    one.transmit = one.front.start(1, place(1), 0).unwrap();
+    one.offer(1, 0, BASE + 0x8_0000, 100, 0);
+    assert_eq!(one.served.port.forward(&two.served.port), 1);
+    assert_eq!(one.used(1), 1, "counted from the beginning");
+    assert!(one.transmit.wait(LIMIT).unwrap());
+}
+
 #[test]
 fn a_front_end_that_vanishes_with_frames_in_its_ring_leaves_nothing_behind() {
     let one = Guest::new();
