@@ -10,6 +10,7 @@ use crate::face::Face;
 use crate::frames::{Delivery, Frames};
 use crate::outbox::Outbox;
 use crate::snapshot::Snapshot;
+use crate::stall::Stall;
 use crate::time::Time;
 
 /// All that an adapter can see and touch during one call.
@@ -113,4 +114,9 @@ pub trait Adapter: Snapshot + Send {
 
     /// The features that the guest's driver has turned on, in words for a person ("tso4", "rx-checksum", "mq 4").
     fn features(&self) -> Vec<&'static str>;
+
+    /// Whether a queue stands still because its driver broke it. Queues have the numbers of [`Outbox::stalled`].
+    fn stall(&self, _number: u16) -> Option<Stall> {
+        None
+    }
 }

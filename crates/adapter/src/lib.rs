@@ -14,6 +14,7 @@
 //! - [`Batch`]: frames on their way out of one queue: private heads, translated spans, offload requests.
 //! - [`Frames`] and [`Unfolded`]: the same frames as one receiver shall get them.
 //! - [`Outbox`]: what an adapter wants of the world: work, room, a wake-up, interrupts.
+//! - [`Stall`]: a queue that its driver broke, and why.
 //! - [`Counters`] and [`Reason`]: every frame is delivered or counted with the reason why not.
 //! - [`trace`]: what a driver did to a device, as text.
 //! - [`Bus`]: the other side, a driver's view of an adapter. [`Uplink`]: a port without a guest.
@@ -27,6 +28,7 @@ mod face;
 mod frames;
 mod outbox;
 pub mod snapshot;
+mod stall;
 mod time;
 pub mod trace;
 mod unfold;
@@ -43,6 +45,7 @@ pub use face::{Face, Mappable, PciFace, RingFace, RingPlace};
 pub use frames::{Delivery, Edit, Frames, Pick};
 pub use outbox::{Outbox, Set};
 pub use snapshot::{RestoreError, Snapshot};
+pub use stall::{Queue, Stall};
 pub use time::Time;
 pub use unfold::{Checked, Piece, Scratch, Unfolded, Wants};
 pub use uplink::Uplink;

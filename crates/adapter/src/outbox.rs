@@ -7,6 +7,9 @@ use crate::time::Time;
 pub struct Set(u128);
 
 impl Set {
+    /// Numbers that can be in it: all below this one.
+    pub const NUMBERS: u16 = 128;
+
     /// Adds a number below 128; larger ones are no member of any set.
     pub fn insert(&mut self, number: u16) {
         self.0 |= 1u128.checked_shl(u32::from(number)).unwrap_or(0);
@@ -65,6 +68,9 @@ pub struct Outbox {
     pub room: Set,
     /// Interrupt messages to send: MSI or MSI-X vectors, or a ring's call.
     pub messages: Set,
+    /// Queues that have just broken, and [say why](crate::Adapter::stall): receive queue n is number 2n, transmit queue n
+    /// is 2n + 1, as virtio-net's rings are.
+    pub stalled: Set,
     /// The INTx line, if it changed: the level now.
     pub line: Option<bool>,
     /// The next time to call [`tick`](crate::Adapter::tick); whatever was asked before is replaced.

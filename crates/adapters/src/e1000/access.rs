@@ -200,6 +200,7 @@ impl E1000 {
         self.eeprom.drive(0);
         self.filter.load(&self.registers[..]);
         self.transmit = super::transmit::Transmit::default();
+        self.stalls = [None; 2];
         self.resume = 0;
         self.receive_due = None;
         self.receive_last = None;

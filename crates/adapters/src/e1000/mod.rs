@@ -49,7 +49,9 @@ mod saved;
 mod statistics;
 mod transmit;
 
-use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Reset, Time};
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall, Time,
+};
 use nicety_pci::{Bar, Capability, Changes, Function, Identity, Pin, Power, Rom};
 
 use self::eeprom::Eeprom;
@@ -114,6 +116,14 @@ pub static ABOUT: About = About {
     transports: &["vfio-user"],
 };
 
+/// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
+const RECEIVE_RING: u16 = 0;
+const TRANSMIT_RING: u16 = 1;
+/// A ring that lies in no memory.
+const NOWHERE: &str = "the ring lies where no memory is";
+/// What makes a driver reset the chip and set its rings up anew: Linux e1000_main.c, e1000_close and e1000_open.
+const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
+
 /// Makes one.
 pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
     Ok(Box::new(E1000::new(&MODEL, settings)?))
@@ -153,6 +163,8 @@ pub struct E1000 {
     receive_last: Option<Time>,
     /// Completions that wait for company.
     completions: Patience,
+    /// Why the receive ring, and the transmit ring, could not be walked when it last was to be. The chip has no such state.
+    stalls: [Option<&'static str>; 2],
     generation: u32,
 }
 
@@ -189,6 +201,7 @@ impl E1000 {
             receive_due: None,
             receive_last: None,
             completions: Patience::default(),
+            stalls: [None; 2],
             generation: 0,
         };
         this.clear_chip();
@@ -203,6 +216,14 @@ impl E1000 {
         self.buffer = None;
         self.announce = true;
         self.reset_chip(cx);
+    }
+
+    /// A ring could not be walked, or now it can.
+    fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
+        let before = std::mem::replace(&mut self.stalls[usize::from(number)], why);
+        if why.is_some() && before.is_none() {
+            cx.out.stalled.insert(number);
+        }
     }
 
     /// One access of up to four bytes within a dword. Only whole dwords can be written.
@@ -354,5 +375,15 @@ impl Adapter for E1000 {
             (self.loops(), "loopback"),
         ];
         on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn stall(&self, number: u16) -> Option<Stall> {
+        let (on, queue) = match number {
+            RECEIVE_RING => (self.registers[r::RCTL] & r::rctl::EN != 0, Queue::Receive(0)),
+            TRANSMIT_RING => (self.registers[r::TCTL] & r::tctl::EN != 0, Queue::Transmit(0)),
+            _ => return None,
+        };
+        let why = self.stalls[usize::from(number)].filter(|_| on && self.function.bus_master())?;
+        Some(Stall { queue, why, cure: CURE })
     }
 }

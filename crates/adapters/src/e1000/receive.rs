@@ -13,7 +13,7 @@ use nicety_memory::{Map, Rights, Span, Window};
 
 use super::filter::Match;
 use super::registers::{self as r, cause, ctrl, rctl, rxcsum};
-use super::{DESCRIPTOR, E1000};
+use super::{DESCRIPTOR, E1000, NOWHERE, RECEIVE_RING};
 
 /// Pieces of guest memory for one frame at most: 16 KiB in buffers of 256 bytes, and a few region borders.
 const PIECES: usize = 80;
@@ -163,12 +163,14 @@ impl E1000 {
         let window = memory.window(base, self.registers[r::RDLEN], Rights::BOTH).ok().filter(|_| on);
         let Some(window) = window else {
             cx.counters.guest_errors += u64::from(on);
+            self.saw_ring(RECEIVE_RING, on.then_some(NOWHERE), cx);
             if !looped {
                 self.resume = 0;
                 frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
             }
             return delivery;
         };
+        self.saw_ring(RECEIVE_RING, None, cx);
         let mut ring = Ring {
             window,
             memory: &memory,

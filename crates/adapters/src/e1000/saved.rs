@@ -52,6 +52,7 @@ impl Snapshot for E1000 {
             receive_due,
             receive_last: _,
             completions,
+            stalls: _,
             generation: _,
         } = self;
         let mut registers = registers.to_vec();
@@ -109,6 +110,7 @@ impl Snapshot for E1000 {
         self.announce = true;
         (self.quiet_until, self.receive_due, self.receive_last) = (Time::ZERO, None, None);
         self.completions = Patience::default();
+        self.stalls = [None; 2];
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())

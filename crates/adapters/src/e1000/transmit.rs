@@ -17,7 +17,7 @@ use nicety_memory::{Fault, Rights, Window};
 use serde::{Deserialize, Serialize};
 
 use super::registers::{self as r, cause, ctrl, rctl, tctl};
-use super::{DESCRIPTOR, E1000};
+use super::{DESCRIPTOR, E1000, NOWHERE, TRANSMIT_RING};
 
 /// Descriptors that one call walks at most, whatever the ring says.
 const WALK: usize = 2048;
@@ -184,21 +184,26 @@ impl E1000 {
         let (size, base) = self.transmit_ring();
         let tail = self.registers[r::TDT];
         if self.transmit.next == tail {
+            self.saw_ring(TRANSMIT_RING, None, cx);
             return idle;
         }
         let memory = std::sync::Arc::clone(cx.memory);
         let ring = memory.window(base, size * DESCRIPTOR as u32, Rights::READ);
-        let (Ok(ring), true) = (ring, self.transmit.next < size && tail < size) else {
+        let placed = self.transmit.next < size && tail < size;
+        let (Ok(ring), true) = (&ring, placed) else {
             cx.counters.guest_errors += 1;
+            let why = if ring.is_err() { NOWHERE } else { "its head or tail lies beyond its end" };
+            self.saw_ring(TRANSMIT_RING, Some(why), cx);
             return idle;
         };
+        self.saw_ring(TRANSMIT_RING, None, cx);
         let mut walked = 0;
         while self.transmit.next != tail {
             if walked >= WALK || !budget.allows(batch) {
                 return Progress { more: true, armed: false };
             }
             let next = self.transmit.next;
-            let first = Descriptor::read(&ring, next);
+            let first = Descriptor::read(ring, next);
             let after = if next + 1 == size { 0 } else { next + 1 };
             if self.transmit.skipping || first.is_context() {
                 walked += 1;
@@ -211,7 +216,7 @@ impl E1000 {
                 self.transmit.next = after;
                 continue;
             }
-            match self.take_packet(&ring, size, first, looped, batch, cx) {
+            match self.take_packet(ring, size, first, looped, batch, cx) {
                 Walk::Taken(end) => {
                     walked += ((end + size - next) % size) as usize;
                     self.transmit.next = end;

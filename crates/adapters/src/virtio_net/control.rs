@@ -7,8 +7,9 @@ use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
 use super::VirtioNet;
+use super::broken::Broken;
 use super::registers::{command, feature};
-use super::ring::{Areas, Broken};
+use super::ring::Areas;
 
 /// Addresses that are filtered one by one, of each kind; more turn the filter of that kind off (5.1.6.5.2).
 const ADDRESSES: usize = 64;
@@ -179,7 +180,7 @@ impl Command {
             let n = room.min(buffer.len as usize);
             this.long |= n < buffer.len as usize;
             let mut part = [0; COMMAND_MOST];
-            memory.read(buffer.address, &mut part[..n]).map_err(|_| Broken)?;
+            memory.read(buffer.address, &mut part[..n]).map_err(|_| Broken::Buffer)?;
             let _fits = this.bytes.try_extend_from_slice(&part[..n]);
         }
         Ok(this)
@@ -189,8 +190,8 @@ impl Command {
 impl VirtioNet {
     /// Serves the control queue.
     pub(super) fn serve_control(&mut self, number: u16, cx: &mut Context<'_>) {
-        if self.serve_commands(number, cx).is_err() {
-            self.break_ring(number, cx);
+        if let Err(broken) = self.serve_commands(number, cx) {
+            self.break_ring(number, broken, cx);
         }
     }
 
@@ -213,7 +214,8 @@ impl VirtioNet {
                 cx.counters.guest_errors += 1;
             }
             let answer = if done.is_some() { command::OK } else { command::ERR };
-            memory.write(read.acknowledge.ok_or(Broken)?, &[answer]).map_err(|_| Broken)?;
+            let at = read.acknowledge.ok_or(Broken::Answer)?;
+            memory.write(at, &[answer]).map_err(|_| Broken::Buffer)?;
             // A partly delivered packet may now be filtered, or go elsewhere: it begins anew.
             self.resume.fill(0);
             ring.next = ring.next.wrapping_add(1);

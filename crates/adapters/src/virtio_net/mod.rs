@@ -29,6 +29,7 @@
 //! queue pairs ring by ring: then every enabled ring counts, and there is no filter. QEMU sets the same features once per queue
 //! pair (hw/virtio/vhost.c), also while rings run: the same again is no change.
 
+mod broken;
 mod control;
 mod receive;
 mod registers;
@@ -39,9 +40,10 @@ mod steering;
 mod transmit;
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Reset};
+use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Queue, Reset, Stall};
 
 use crate::{About, CreateError, Kind, Settings, Since, Sources};
+use broken::Broken;
 use control::Control;
 use registers::{Config, feature, header};
 use ring::Ring;
@@ -53,6 +55,9 @@ const PAIRS_MOST: usize = 16;
 const PAIRS_USUAL: u16 = 8;
 /// Rings at most, with the control queue.
 const RINGS_MOST: usize = 2 * PAIRS_MOST + 1;
+/// What makes a driver start its rings anew: it resets the device. Linux's ndo_stop and ndo_open (virtio_net.c) do not.
+const CURE: &str = "make the guest's driver start it anew: restart the guest, or take the driver off the device and put it \
+     back (in Linux: write the device's name, say virtio0, to `unbind`, then to `bind`, in /sys/bus/virtio/drivers/virtio_net)";
 /// The link speed that the driver is told.
 const SPEED_MBPS: u32 = 10_000;
 /// Smallest MTU of IPv4 (virtio 1.2, 5.1.4.1: at least 68).
@@ -223,11 +228,13 @@ impl VirtioNet {
     }
 
     /// The guest broke a ring: it is left alone until it is started again (2.1.2).
-    fn break_ring(&mut self, number: u16, cx: &mut Context<'_>) {
+    #[cold]
+    fn break_ring(&mut self, number: u16, broken: Broken, cx: &mut Context<'_>) {
         cx.counters.guest_errors += 1;
         self.tell(number, cx);
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
-            ring.broken = true;
+            cx.out.stalled.insert(number);
+            ring.broken = Some(broken);
             ring.generation = ring.generation.wrapping_add(1);
         }
     }
@@ -295,5 +302,16 @@ impl Adapter for VirtioNet {
     fn features(&self) -> Vec<&'static str> {
         let taken = self.effective();
         feature::WORDS.iter().filter(|(bit, _)| taken & bit != 0).map(|(_, word)| *word).collect()
+    }
+
+    fn stall(&self, number: u16) -> Option<Stall> {
+        let ring = self.rings.get(usize::from(number)).filter(|ring| ring.started)?;
+        let queue = match self.role(number) {
+            Role::Receive(queue) => Queue::Receive(queue),
+            Role::Transmit(queue) => Queue::Transmit(queue),
+            Role::Control => Queue::Control,
+            Role::Nothing => return None,
+        };
+        Some(Stall { queue, why: ring.broken?.why(), cure: CURE })
     }
 }

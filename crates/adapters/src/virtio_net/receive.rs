@@ -8,8 +8,9 @@ use nicety_adapter::{
 use nicety_frame::{L3Kind, L4Kind};
 use nicety_memory::{Map, Rights, Span, Touch};
 
+use super::broken::Broken;
 use super::registers::{Header, feature, header};
-use super::ring::{Areas, Broken, Ring};
+use super::ring::{Areas, Ring};
 use super::transmit::AHEAD;
 use super::{VirtioNet, receive_ring, steering};
 
@@ -81,8 +82,8 @@ impl VirtioNet {
         while let Some(queue) = touched.pop() {
             let picks = frames.picks.iter().zip(&queues).enumerate();
             let picks = picks.filter(|(_, (_, place))| **place == queue).map(|(i, (pick, _))| (i, *pick));
-            if self.deliver_queue(queue, frames, picks, &mut delivery, cx).is_err() {
-                self.break_ring(receive_ring(queue), cx);
+            if let Err(broken) = self.deliver_queue(queue, frames, picks, &mut delivery, cx) {
+                self.break_ring(receive_ring(queue), broken, cx);
             }
         }
         delivery
@@ -131,7 +132,7 @@ impl VirtioNet {
             (0..AHEAD).for_each(|ahead| ring.foresee_buffer(areas, ahead, FORESEEN, Touch::Write));
         }
         let mut scratch = Scratch::new();
-        let (mut refused, mut broken) = (false, areas.is_err());
+        let (mut refused, mut broken) = (false, areas.as_ref().err().copied());
         for (i, pick) in picks {
             if refused {
                 delivery.refuse(i);
@@ -141,7 +142,7 @@ impl VirtioNet {
                 cx.counters.receive_drop(Reason::ReceiverOff);
                 continue;
             };
-            if broken {
+            if broken.is_some() {
                 cx.counters.receive_drop(Reason::ReceiverOff);
                 continue;
             }
@@ -160,8 +161,8 @@ impl VirtioNet {
                     refused = true;
                     delivery.refuse(i);
                 }
-                Err(Broken) => {
-                    broken = true;
+                Err(why) => {
+                    broken = Some(why);
                     cx.counters.receive_drop(Reason::BadDescriptor);
                 }
             }
@@ -173,14 +174,14 @@ impl VirtioNet {
             self.tell_arrivals(number, cx);
         }
         self.schedule(cx);
-        if broken { Err(Broken) } else { Ok(()) }
+        broken.map_or(Ok(()), Err)
     }
 
     /// Notifies the driver of what a receive ring has shown it, if it wants that.
     pub(super) fn tell_arrivals(&mut self, number: u16, cx: &mut Context<'_>) {
         let event_index = self.taken & feature::EVENT_IDX != 0;
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
-        let live = ring.started && !ring.broken;
+        let live = ring.started && ring.broken.is_none();
         if !live || !ring.open(cx.memory, event_index).is_ok_and(|areas| ring.tell(&areas)) {
             // A driver that polls finds it without.
             ring.moderation.seen();
@@ -332,7 +333,7 @@ impl Receiver<'_> {
         for buffer in self.areas.chain(head, self.features & feature::INDIRECT_DESC != 0) {
             let buffer = buffer?;
             if !buffer.write {
-                return Err(Broken);
+                return Err(Broken::ReadOnly);
             }
             let mut full = false;
             let header_len = self.header_len as u32;
@@ -342,7 +343,7 @@ impl Receiver<'_> {
             });
             match (translated, full) {
                 (_, true) => return Ok(Some(Found::Never(Reason::TooManyPieces))),
-                (Err(_), _) => return Err(Broken),
+                (Err(_), _) => return Err(Broken::Buffer),
                 (Ok(()), _) => {}
             }
         }

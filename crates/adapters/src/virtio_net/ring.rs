@@ -12,6 +12,7 @@
 use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 use serde::{Deserialize, Serialize};
 
+use super::broken::Broken;
 use crate::moderation::Moderation;
 use crate::patience::Patience;
 
@@ -25,10 +26,6 @@ const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 /// Flag of either ring: do not notify me (2.7.6, 2.7.8).
 const QUIET: u16 = 1;
-
-/// The ring broke its own rules, or lies where no memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Broken;
 
 /// One virtqueue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,8 +42,8 @@ pub(super) struct Ring {
     pub started: bool,
     /// The transport has enabled it.
     pub enabled: bool,
-    /// It has broken the rules since it was started.
-    pub broken: bool,
+    /// How its driver has broken it since it was started.
+    pub broken: Option<Broken>,
     /// The next entry of the driver's ring to take.
     pub next: u16,
     /// The next entry of the device's ring to fill.
@@ -82,13 +79,13 @@ impl Ring {
 
     /// Whether it is to be served.
     pub fn live(&self) -> bool {
-        self.started && self.enabled && !self.broken
+        self.started && self.enabled && self.broken.is_none()
     }
 
     /// Its areas, translated once for a call.
     pub fn open<'m>(&self, memory: &'m Map, event_index: bool) -> Result<Areas<'m>, Broken> {
         let size = u32::from(self.size);
-        let window = |address, len, rights| memory.window(address, len, rights).map_err(|_| Broken);
+        let window = |address, len, rights| memory.window(address, len, rights).map_err(|_| Broken::Place);
         Ok(Areas {
             memory,
             descriptors: window(self.descriptors, 16 * size, Rights::READ)?,
@@ -102,7 +99,7 @@ impl Ring {
     /// Entries that wait to be taken. More than the ring holds breaks it.
     pub fn waiting(&self, areas: &Areas<'_>) -> Result<u16, Broken> {
         let waiting = areas.driver.load_u16(2).wrapping_sub(self.next);
-        if waiting > self.size { Err(Broken) } else { Ok(waiting) }
+        if waiting > self.size { Err(Broken::Index) } else { Ok(waiting) }
     }
 
     /// Hints at what the next entries will touch, before any of them is: their descriptors, and the device's ring.
@@ -209,7 +206,7 @@ impl<'m> Areas<'m> {
     /// The head in an entry of the driver's ring.
     pub fn head(&self, entry: u16) -> Result<u16, Broken> {
         let head = self.driver.load_u16(4 + 2 * usize::from(entry & (self.size - 1)));
-        if head < self.size { Ok(head) } else { Err(Broken) }
+        if head < self.size { Ok(head) } else { Err(Broken::Head) }
     }
 
     /// The device's own index, as it stands in memory.
@@ -257,15 +254,18 @@ pub(super) struct Chain<'m> {
 impl Chain<'_> {
     fn step(&mut self) -> Result<Buffer, Broken> {
         loop {
-            if self.at >= self.entries || self.left == 0 {
-                return Err(Broken);
+            if self.left == 0 {
+                return Err(Broken::Loop);
+            }
+            if self.at >= self.entries {
+                return Err(Broken::Next);
             }
             self.left -= 1;
             let descriptor = u128::from_le_bytes(self.table.read(16 * self.at as usize));
             let (address, len) = (descriptor as u64, (descriptor >> 64) as u32);
             let (flags, next) = ((descriptor >> 96) as u16, (descriptor >> 112) as u16);
             if len == 0 {
-                return Err(Broken);
+                return Err(Broken::Empty);
             }
             if flags & INDIRECT == 0 {
                 self.at = u32::from(next);
@@ -274,9 +274,9 @@ impl Chain<'_> {
             }
             let entries = len / 16;
             if !self.tables || flags & NEXT != 0 || len % 16 != 0 || entries > TABLE_MOST {
-                return Err(Broken);
+                return Err(Broken::Table);
             }
-            self.table = self.memory.window(address, len, Rights::READ).map_err(|_| Broken)?;
+            self.table = self.memory.window(address, len, Rights::READ).map_err(|_| Broken::Table)?;
             (self.entries, self.left, self.at, self.tables) = (entries, entries, 0, false);
         }
     }

@@ -50,7 +50,7 @@ impl RingFace for VirtioNet {
         let Ok(areas) = ring.open(cx.memory, event_index) else { return false };
         let at = areas.device_index();
         // As if the driver had been told to be quiet: the first arming clears the flag, whatever it says.
-        let fresh = Ring { started: true, broken: false, next: at, used: at, told: at, quiet: true, ..*ring };
+        let fresh = Ring { started: true, broken: None, next: at, used: at, told: at, quiet: true, ..*ring };
         *ring = Ring {
             starved: false,
             settled: at == 0,

@@ -10,7 +10,7 @@ use super::ring::Ring;
 use super::{ABOUT, PAIRS_MOST, RINGS_MOST, VirtioNet};
 use crate::moderation::Moderation;
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct State {

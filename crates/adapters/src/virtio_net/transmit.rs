@@ -7,8 +7,9 @@ use nicety_adapter::{
 use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
 use nicety_memory::{Fault, Map, Touch};
 
+use super::broken::Broken;
 use super::registers::{Header, feature, header};
-use super::ring::{Areas, Broken, Buffer};
+use super::ring::{Areas, Buffer};
 use super::{VirtioNet, steering, transmit_ring};
 
 /// Shortest frame on a wire, without its check sequence.
@@ -58,8 +59,8 @@ impl VirtioNet {
         }
         match self.walk(number, queue, budget, batch, cx) {
             Ok(progress) => progress,
-            Err(Broken) => {
-                self.break_ring(number, cx);
+            Err(broken) => {
+                self.break_ring(number, broken, cx);
                 asleep
             }
         }
@@ -126,10 +127,13 @@ impl VirtioNet {
         let number = transmit_ring(batch.queue);
         let event_index = self.taken & feature::EVENT_IDX != 0;
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
-        if batch.is_empty() || !ring.started || ring.broken || ring.generation != batch.generation {
+        if batch.is_empty() || !ring.started || ring.broken.is_some() || ring.generation != batch.generation {
             return;
         }
-        let Ok(areas) = ring.open(cx.memory, event_index) else { return self.break_ring(number, cx) };
+        let areas = match ring.open(cx.memory, event_index) {
+            Ok(areas) => areas,
+            Err(broken) => return self.break_ring(number, broken, cx),
+        };
         if ring.patience.due().is_some() && !ring.wants(&areas) {
             // What waited was looked at in the meantime.
             ring.tell(&areas);
@@ -156,7 +160,7 @@ impl VirtioNet {
     pub(super) fn tell_completions(&mut self, number: u16, cx: &mut Context<'_>) {
         let event_index = self.taken & feature::EVENT_IDX != 0;
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
-        let live = ring.started && !ring.broken;
+        let live = ring.started && ring.broken.is_none();
         ring.patience.join();
         if live && ring.open(cx.memory, event_index).is_ok_and(|areas| ring.tell(&areas)) {
             cx.out.messages.insert(number);

@@ -228,6 +228,7 @@ impl Vmxnet3 {
     /// A transmit queue stops: the driver will reset the device.
     pub(super) fn stop_transmit(&mut self, queue: u16, error: u32, cx: &mut Context<'_>) {
         cx.counters.guest_errors += 1;
+        cx.out.stalled.insert(2 * queue + 1);
         if let Some(queue) = self.transmit.get_mut(usize::from(queue)) {
             queue.error = error;
         }
@@ -237,6 +238,7 @@ impl Vmxnet3 {
     /// A receive queue stops.
     pub(super) fn stop_receive(&mut self, queue: u16, error: u32, cx: &mut Context<'_>) {
         cx.counters.guest_errors += 1;
+        cx.out.stalled.insert(2 * queue);
         if let Some(queue) = self.receive.get_mut(usize::from(queue)) {
             queue.error = error;
         }

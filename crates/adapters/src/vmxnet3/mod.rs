@@ -44,7 +44,9 @@
 
 use std::time::Duration;
 
-use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Reason, Reset, Time};
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Queue, Reason, Reset, Stall, Time,
+};
 use nicety_frame::Mac;
 use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom};
 
@@ -105,6 +107,10 @@ pub static ABOUT: About = About {
     transports: &["vfio-user"],
 };
 
+/// What makes a driver activate the device anew. Linux's does so when it is told of the error (vmxnet3_drv.c,
+/// vmxnet3_process_events), and whenever its interface goes up.
+const CURE: &str = "Linux's driver resets the device by itself; if it stays so, restart the guest's driver (in Linux: \
+     `ip link set eth0 down`, then up)";
 /// Queue pairs if nobody said how many: what drivers before version 6 use at most for transmit.
 const QUEUES_DEFAULT: u16 = 8;
 /// How long after a refusal the rings are looked at for the first time; doubles up to [`ROOM_MOST`].
@@ -506,6 +512,17 @@ impl Adapter for Vmxnet3 {
         .filter(|&(on, _)| on)
         .map(|(_, name)| name)
         .collect()
+    }
+
+    fn stall(&self, number: u16) -> Option<Stall> {
+        self.setup?;
+        let queue = number / 2;
+        let (error, queue) = if number.is_multiple_of(2) {
+            (self.receive.get(usize::from(queue))?.error, Queue::Receive(queue))
+        } else {
+            (self.transmit.get(usize::from(queue))?.error, Queue::Transmit(queue))
+        };
+        Some(Stall { queue, why: registers::stopped::why(error)?, cure: CURE })
     }
 }
 

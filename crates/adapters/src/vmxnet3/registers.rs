@@ -178,6 +178,17 @@ pub mod stopped {
     pub const NO_EOP: u32 = 0x8000_0000;
     pub const DESCRIPTOR_TYPE: u32 = 0x8000_0003;
     pub const BAD_RING: u32 = 0x8000_0007;
+
+    /// What a queue's error means; nothing for 0, none.
+    pub fn why(error: u32) -> Option<&'static str> {
+        match error {
+            0 => None,
+            NO_EOP => Some("a packet fills the whole ring and has no end"),
+            DESCRIPTOR_TYPE => Some("a descriptor is of a type that there is not"),
+            BAD_RING => Some("a ring lies where no memory is"),
+            _ => Some("the device has stopped it"),
+        }
+    }
 }
 
 /// UPT1_F_*: what the driver turned on.

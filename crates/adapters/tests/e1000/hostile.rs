@@ -1,6 +1,6 @@
 //! A guest that writes anything anywhere: every call ends, nothing panics, every fetched frame is accounted for.
 
-use nicety_adapter::{Budget, Edit, Event, Offload, Reset, Set};
+use nicety_adapter::{Budget, Edit, Event, Offload, Queue, Reset, Set};
 
 use crate::bench::*;
 
@@ -146,4 +146,37 @@ fn rings_of_nothing_but_contexts_or_of_one_endless_packet_end() {
     b.w(TDT, 255);
     assert!(b.transmit().is_empty());
     assert_eq!(b.r(TDH), 255, "an endless packet is given up");
+}
+
+#[test]
+fn a_ring_that_cannot_be_walked_says_so_until_it_can() {
+    let mut b = Bench::opened();
+    let said = |b: &Bench| [0, 1].map(|ring| b.nic.stall(ring).map(|stall| (stall.queue, stall.why)));
+    let nowhere = |queue| Some((queue, "the ring lies where no memory is"));
+    // TDBAH, RDBAH: 4 GiB further than its memory.
+    for (register, number, stalls) in
+        [(0x3804, 1, [None, nowhere(Queue::Transmit(0))]), (0x2804, 0, [nowhere(Queue::Receive(0)), None])]
+    {
+        b.w(register, 1);
+        for told in [true, false] {
+            b.out.stalled = Set::default();
+            b.descriptor(0, TX_DATA, CMD | 60, 0);
+            let tail = b.r(TDH) + 1;
+            b.w(TDT, tail);
+            b.fetch();
+            b.complete();
+            b.bring_one(&ethernet(0x88b5, &[0; 100]));
+            assert_eq!((said(&b), b.out.stalled.contains(number)), (stalls, told));
+        }
+        b.w(register, 0);
+        b.fetch();
+        b.complete();
+        b.bring_one(&ethernet(0x88b5, &[0; 100]));
+        assert_eq!(said(&b), [None; 2], "it can be walked");
+    }
+    b.w(TDT, 256);
+    b.fetch();
+    assert_eq!(said(&b)[1], Some((Queue::Transmit(0), "its head or tail lies beyond its end")));
+    b.reset();
+    assert_eq!(said(&b), [None; 2], "a chip that was reset");
 }

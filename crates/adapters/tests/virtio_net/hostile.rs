@@ -1,6 +1,11 @@
 //! Rings that break the rules, one by one and at random.
 
-use nicety_adapter::{Outbox, Reason, RingPlace};
+use std::sync::Arc;
+
+use nicety_adapter::{Outbox, Queue, Reason, RingPlace, Set};
+use nicety_memory::Map;
+
+use virtio_bindings::virtio_net::VIRTIO_NET_F_CTRL_VQ;
 
 use crate::guest::{Guest, MEMORY, Part, bit, cx, rings};
 use crate::packets::{payload, tcp4};
@@ -13,14 +18,28 @@ fn raw(guest: &Guest, index: u16, words: (u64, u32, u16, u16)) {
     guest.memory.write(table + 16 * u64::from(index), &bytes).unwrap();
 }
 
-/// Breaks a transmit ring in some way; it stops, is counted once, and works again when it is started again.
-fn breaks(what: &str, act: impl Fn(&mut Guest)) {
+/// The one queue that stands still, and why; its ring is told of, just now and once.
+fn stalled(guest: &mut Guest) -> (Queue, &'static str) {
+    let all: Vec<_> = (0..Set::NUMBERS).filter_map(|ring| Some((ring, guest.adapter.stall(ring)?))).collect();
+    let [(ring, stall)] = all[..] else { panic!("one ring has broken, and not {all:?}") };
+    let told = std::mem::take(&mut guest.out.stalled);
+    assert!(told.contains(ring) && told.len() == 1, "{told:?}");
+    assert!(stall.cure.contains("unbind") && stall.cure.contains("restart the guest"), "{stall}");
+    (stall.queue, stall.why)
+}
+
+/// Breaks a transmit ring in some way; it stops, says why, is counted once, and works again when it is started again.
+fn breaks(what: &str, why: &str, act: impl Fn(&mut Guest)) {
     let mut guest = Guest::new(rich(), 16);
     act(&mut guest);
     for _ in 0..3 {
         let progress = guest.fetch(0);
         assert!(guest.batch.is_empty() && progress.armed && !progress.more, "{what}");
     }
+    let (queue, said) = stalled(&mut guest);
+    assert!(queue == Queue::Transmit(0) && said.contains(why), "{what}: {queue}: {said}");
+    guest.fetch(0);
+    assert!(guest.out.stalled.is_empty(), "{what}: told once");
     assert_eq!(guest.counters.guest_errors, 1, "{what}");
     let place = guest.queues[1].place;
     guest.memory.write(place.driver, &[0; 4]).unwrap();
@@ -28,46 +47,49 @@ fn breaks(what: &str, act: impl Fn(&mut Guest)) {
     guest.queues[1].added = 0;
     let face = rings(&mut *guest.adapter);
     face.stop(1, cx!(guest));
-    assert!(face.start(1, 0, cx!(guest)));
+    assert_eq!(guest.adapter.stall(1), None, "{what}: a ring that is stopped is to stand still");
+    assert!(rings(&mut *guest.adapter).start(1, 0, cx!(guest)));
+    assert_eq!(guest.adapter.stall(1), None, "{what}");
     guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
     guest.fetch(0);
     assert_eq!(guest.batch.len(), 1, "{what}: it works again");
+    assert!(guest.out.stalled.is_empty() && guest.adapter.stall(1).is_none(), "{what}");
 }
 
 #[test]
 fn a_ring_that_breaks_the_rules_stops_until_it_is_started_again() {
-    breaks("an index that runs ahead", |guest| {
+    breaks("an index that runs ahead", "index ran further ahead", |guest| {
         guest.memory.write(guest.queues[1].place.driver + 2, &17u16.to_le_bytes()).unwrap();
     });
-    breaks("a head behind the table", |guest| guest.offer(1, 16));
-    breaks("a chain that loops", |guest| {
+    breaks("a head behind the table", "head beyond", |guest| guest.offer(1, 16));
+    breaks("a chain that loops", "loops", |guest| {
         raw(guest, 0, (0x10_0000, 12, 1, 1));
         raw(guest, 1, (0x10_0000, 64, 1, 1));
         guest.offer(1, 0);
     });
-    breaks("a chain out of the table", |guest| {
+    breaks("a chain out of the table", "leaves its table", |guest| {
         raw(guest, 0, (0x10_0000, 12, 1, 999));
         guest.offer(1, 0);
     });
-    breaks("a buffer of no bytes", |guest| {
+    breaks("a buffer of no bytes", "no bytes", |guest| {
         raw(guest, 0, (0x10_0000, 0, 0, 0));
         guest.offer(1, 0);
     });
-    breaks("a table in a table", |guest| {
+    breaks("a table in a table", "indirect", |guest| {
         let inner = [&0x10_0000u64.to_le_bytes()[..], &16u32.to_le_bytes(), &4u16.to_le_bytes(), &[0; 2]].concat();
         guest.memory.write(0x10_0000, &inner).unwrap();
         raw(guest, 0, (0x10_0000, 16, 4, 0));
         guest.offer(1, 0);
     });
-    breaks("a table that goes on", |guest| {
+    breaks("a table that goes on", "indirect", |guest| {
         raw(guest, 0, (0x10_0000, 16, 4 | 1, 1));
         guest.offer(1, 0);
     });
-    breaks("a table of broken size", |guest| {
+    breaks("a table of broken size", "indirect", |guest| {
         raw(guest, 0, (0x10_0000, 17, 4, 0));
         guest.offer(1, 0);
     });
-    breaks("a table outside memory", |guest| {
+    breaks("a table outside memory", "indirect", |guest| {
         raw(guest, 0, (MEMORY - 8, 16, 4, 0));
         guest.offer(1, 0);
     });
@@ -80,6 +102,46 @@ fn a_table_of_descriptors_that_was_not_negotiated_breaks_the_ring() {
     guest.offer(1, 0);
     guest.fetch(0);
     assert_eq!(guest.counters.guest_errors, 1);
+    assert!(stalled(&mut guest).1.contains("indirect"));
+}
+
+#[test]
+fn a_ring_whose_memory_goes_away_says_so_whoever_finds_it() {
+    let gone = Arc::new(Map::private(0x2000).unwrap());
+    let mut sender = Guest::new(plain(), 16);
+    sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    sender.fetch(0);
+    type Find = fn(&mut Guest, &Guest);
+    let finders: [(Queue, Find); 3] = [
+        (Queue::Transmit(0), |guest, _| assert!(guest.fetch(0).armed)),
+        (Queue::Transmit(0), |guest, _| guest.complete()),
+        (Queue::Receive(0), |guest, sender| assert_eq!(guest.deliver(&sender.batch).refused, 0)),
+    ];
+    for (queue, find) in finders {
+        let mut guest = Guest::new(plain(), 16);
+        guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+        guest.fetch(0);
+        guest.memory = Arc::clone(&gone);
+        find(&mut guest, &sender);
+        assert_eq!(stalled(&mut guest), (queue, "the ring lies where no memory is"));
+    }
+}
+
+#[test]
+fn a_control_queue_that_breaks_says_so() {
+    let ends = [
+        (None, "a command has no room for its answer"),
+        (Some(MEMORY), "a buffer lies where no memory is, or where a device may not write"),
+    ];
+    for (answer, why) in ends {
+        let mut guest = Guest::new(plain() | bit(VIRTIO_NET_F_CTRL_VQ), 16);
+        let command = Part { address: 0x10_0000, len: 3, write: false };
+        let answer = answer.map(|address| Part { address, len: 1, write: true });
+        // Without MQ it is ring 2.
+        guest.add(2, &[&[command][..], answer.as_slice()].concat());
+        guest.kick(2);
+        assert_eq!(stalled(&mut guest), (Queue::Control, why));
+    }
 }
 
 #[test]
@@ -114,6 +176,10 @@ fn a_receive_buffer_that_the_device_may_not_write_breaks_that_ring_only() {
         guest.add(0, &[part]);
         assert_eq!(guest.deliver(&sender.batch).refused, 0);
         assert_eq!(guest.counters.guest_errors, 1);
+        let why =
+            if part.write { "a buffer lies where no memory is" } else { "a receive buffer is not for the device" };
+        let (queue, said) = stalled(&mut guest);
+        assert!(queue == Queue::Receive(0) && said.starts_with(why), "{queue}: {said}");
         assert_eq!(guest.counters.receive_drops.iter().sum::<u64>(), 1);
         guest.deliver(&sender.batch);
         assert_eq!(guest.counters.receive_drops.iter().sum::<u64>(), 2);

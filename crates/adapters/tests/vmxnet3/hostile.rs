@@ -1,6 +1,9 @@
 //! A guest that means harm, or has lost its mind: everything stays bounded, nothing panics, every frame is counted.
 
-use nicety_adapter::{Batch, Event, Frames, PciFace, Pick};
+use std::sync::Arc;
+
+use nicety_adapter::{Batch, Event, Frames, PciFace, Pick, Queue};
+use nicety_memory::Map;
 
 use crate::guest::{Guest, MAC, MEMORY, Offload, Open, QUEUES, SHARED};
 use crate::packets::udp4;
@@ -102,6 +105,47 @@ fn a_chain_without_end_stops_the_queue_and_tells_the_driver() {
     guest.command(0xf00d_0000);
     assert_eq!(guest.get32(QUEUES + 80), 1);
     assert_eq!(guest.get32(QUEUES + 84), 0x8000_0000);
+    let stall = guest.adapter.stall(1).unwrap();
+    assert_eq!((stall.queue, stall.why), (Queue::Transmit(0), "a packet fills the whole ring and has no end"));
+    assert!(guest.out.stalled.contains(1) && guest.adapter.stall(0).is_none(), "{stall}");
+    guest.open(Open::default());
+    assert_eq!(guest.adapter.stall(1), None, "it was activated anew");
+}
+
+#[test]
+fn a_queue_that_stops_says_why_until_it_is_activated_again() {
+    let mut source = Guest::opened(Open::default());
+    source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
+    let (mut batch, mut inbound) = (Batch::new(), Batch::new());
+    source.fetch(0, &mut inbound);
+    let mut guest = Guest::opened(Open::default());
+    let whole = Arc::clone(&guest.memory);
+    for round in 0..2 {
+        // A bit that no descriptor has (VMXNET3_TXD_DTYPE); then rings in memory that has gone.
+        guest.put32(0x1_0000 + 12, 3 << 12);
+        guest.put32(0x1_0000 + 8, 60 | 1 << 14 | 1 << 16);
+        if round > 0 {
+            guest.memory = Arc::new(Map::private(0x1_0000).unwrap());
+        }
+        guest.out = Default::default();
+        guest.fetch(0, &mut batch);
+        guest.deliver(&inbound);
+        let [receive, transmit] =
+            [0, 1].map(|number| guest.adapter.stall(number).map(|stall| (stall.queue, stall.why)));
+        let why = ["a descriptor is of a type that there is not", "a ring lies where no memory is"][round];
+        assert_eq!(transmit, Some((Queue::Transmit(0), why)));
+        assert_eq!(receive, (round > 0).then_some((Queue::Receive(0), why)));
+        assert_eq!((guest.out.stalled.contains(0), guest.out.stalled.contains(1)), (round > 0, true));
+        guest.out = Default::default();
+        guest.fetch(0, &mut batch);
+        guest.deliver(&inbound);
+        assert!(guest.out.stalled.is_empty(), "told once");
+        guest.memory = Arc::clone(&whole);
+        assert_eq!(guest.command(0xcafe_0002), 0, "RESET_DEV");
+        assert_eq!([0, 1].map(|number| guest.adapter.stall(number)), [None; 2]);
+        guest.open(Open::default());
+        assert_eq!([0, 1].map(|number| guest.adapter.stall(number)), [None; 2]);
+    }
 }
 
 #[test]

@@ -1,0 +1,57 @@
+//! Queues that stand still: their driver broke them, and nothing moves there before it starts them anew.
+
+use std::fmt;
+
+/// A queue, as a person names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Wire → guest.
+    Receive(u16),
+    /// Guest → wire.
+    Transmit(u16),
+    /// Commands.
+    Control,
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Queue::Receive(queue) => write!(f, "receive queue {queue}"),
+            Queue::Transmit(queue) => write!(f, "transmit queue {queue}"),
+            Queue::Control => f.write_str("the control queue"),
+        }
+    }
+}
+
+/// That a queue stands still. It prints itself as a sentence for whoever asks where the network is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// Which one.
+    pub queue: Queue,
+    /// What the driver did: "a chain of descriptors loops".
+    pub why: &'static str,
+    /// What makes the driver start it anew: "restart the guest".
+    pub cure: &'static str,
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queue, why, cure } = self;
+        write!(f, "{queue} stands still: {why}; {cure}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_says_what_where_and_what_to_do() {
+        let stall = Stall { queue: Queue::Transmit(3), why: "a head is none", cure: "restart the guest" };
+        assert_eq!(stall.to_string(), "transmit queue 3 stands still: a head is none; restart the guest");
+        assert_eq!(
+            [Queue::Receive(0), Queue::Control].map(|queue| queue.to_string()),
+            ["receive queue 0", "the control queue"]
+        );
+    }
+}

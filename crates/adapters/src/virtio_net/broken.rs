@@ -1,0 +1,46 @@
+//! Why a ring is left alone: what its driver did that virtio 1.2, section 2.7, does not allow.
+
+use serde::{Deserialize, Serialize};
+
+/// A ring broke the rules, or lies where no memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Broken {
+    /// An area of the ring.
+    Place,
+    /// The driver's index (2.7.6).
+    Index,
+    /// An entry of the driver's ring (2.7.6).
+    Head,
+    /// A descriptor's `next` (2.7.5).
+    Next,
+    /// More steps than there are descriptors (2.7.5.2: loops are forbidden).
+    Loop,
+    /// A descriptor's length.
+    Empty,
+    /// A descriptor that names a table (2.7.5.3.1), or where the table lies.
+    Table,
+    /// A buffer's address.
+    Buffer,
+    /// A receive buffer without the flag WRITE (5.1.6.3.1).
+    ReadOnly,
+    /// A command's chain (5.1.6.5).
+    Answer,
+}
+
+impl Broken {
+    /// In words, for the sentence of a [`Stall`](nicety_adapter::Stall).
+    pub fn why(self) -> &'static str {
+        match self {
+            Broken::Place => "the ring lies where no memory is",
+            Broken::Index => "the driver's index ran further ahead than the ring is long",
+            Broken::Head => "the driver's ring names a head beyond the descriptor table",
+            Broken::Next => "a chain of descriptors leaves its table",
+            Broken::Loop => "a chain of descriptors loops, or is longer than its table",
+            Broken::Empty => "a descriptor is of no bytes",
+            Broken::Table => "an indirect descriptor is not allowed there, or its table is malformed or in no memory",
+            Broken::Buffer => "a buffer lies where no memory is, or where a device may not write",
+            Broken::ReadOnly => "a receive buffer is not for the device to write",
+            Broken::Answer => "a command has no room for its answer",
+        }
+    }
+}
