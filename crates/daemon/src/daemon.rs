@@ -277,7 +277,7 @@ impl Daemon {
 
     /// A port whose VM comes by vhost-user.
     fn open_rings(&self, id: PortId, spec: PortSpec, adapter: Box<dyn Adapter>) -> Result<Running, StartError> {
-        let (signals, inbox) = (Arc::new(Signals::calls()), self.inbox(id));
+        let (signals, inbox) = (Arc::new(Signals::rings()), self.inbox(id));
         let Opened { name, listener, schedule, recorder, port } =
             self.opened(id, &spec, adapter, Arc::clone(&signals))?;
         let link = Link::Rings { kicks: Vec::new() };

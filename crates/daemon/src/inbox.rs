@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use nicety_adapter::{PortId, Time};
+use nicety_adapter::{PortId, Stall, Time};
 use nicety_vhost_user::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -26,6 +26,8 @@ pub enum Note {
     Remove(PortId, std::sync::mpsc::Sender<()>),
     /// Watch (or no longer watch) a ring's kick.
     Kick(PortId, u16, Option<Bell>),
+    /// A port's guest has broken a queue: the operator shall hear of it.
+    Stalled(PortId, Stall),
     /// End.
     Stop,
 }

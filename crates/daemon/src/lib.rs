@@ -3,6 +3,7 @@
 
 pub mod attach;
 pub mod clock;
+mod complaints;
 pub mod control;
 pub mod daemon;
 pub mod descriptors;

@@ -22,7 +22,7 @@ pub enum Condition {
     Attached,
     /// The guest's driver, or the uplink, works.
     Up,
-    /// It cannot work: the sentence says what to do.
+    /// It cannot work, or one of its queues does not: the sentence says what to do.
     Broken,
 }
 
@@ -121,6 +121,11 @@ pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Co
     let nothing = state.shared_bytes == 0 && !state.features.is_empty();
     if absent || nothing || (blank && !sent) {
         return (Condition::Broken, SHARE_MEMORY.to_owned());
+    }
+    if let [stall, more @ ..] = state.stalls.as_slice() {
+        let all =
+            if more.is_empty() { String::new() } else { format!("; {} queues stand still in all", more.len() + 1) };
+        return (Condition::Broken, format!("{stall}{all}"));
     }
     let carried = sent || state.counters.taken().packets > 0;
     if state.features.is_empty() && !carried {

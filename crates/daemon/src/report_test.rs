@@ -1,4 +1,4 @@
-use nicety_adapter::Counters;
+use nicety_adapter::{Counters, Queue, Stall};
 use nicety_frame::Mac;
 
 use super::*;
@@ -9,6 +9,7 @@ fn state() -> State {
         attached: true,
         counters: Counters::default(),
         features: Vec::new(),
+        stalls: Vec::new(),
         backlog_frames: 0,
         backlog_bytes: 0,
         shared_bytes: 512 << 20,
@@ -36,6 +37,20 @@ fn a_port_says_how_it_is_and_what_to_do() {
     assert_eq!(condition("uplink", &state(), false, true).0, Condition::Up);
     let alone = State { vacant: Some("cannot join /run/up.sock".to_owned()), ..state() };
     assert_eq!(condition("uplink", &alone, false, true), (Condition::Waiting, "cannot join /run/up.sock".to_owned()));
+}
+
+#[test]
+fn a_queue_that_stands_still_is_told_with_what_to_do_unless_there_is_a_deeper_reason() {
+    let stall = |queue| Stall { queue, why: "a chain loops", cure: "restart the guest" };
+    let up = State { features: vec!["tso4"], ..state() };
+    let one = State { stalls: vec![stall(Queue::Transmit(0))], ..up.clone() };
+    let sentence = "transmit queue 0 stands still: a chain loops; restart the guest";
+    assert_eq!(condition("vm1", &one, false, false), (Condition::Broken, sentence.to_owned()));
+    let three = State { stalls: [0, 1, 2].map(|queue| stall(Queue::Transmit(queue))).to_vec(), ..up };
+    let sentence = format!("{sentence}; 3 queues stand still in all");
+    assert_eq!(condition("vm1", &three, false, false), (Condition::Broken, sentence));
+    let unshared = State { shared_bytes: 0, ..one };
+    assert!(condition("vm1", &unshared, false, false).1.contains("share=on"), "no ring can be read there");
 }
 
 #[test]

@@ -193,8 +193,8 @@ impl nicety_vhost_user::Port for Served {
         self.signals.set_call(ring, call);
     }
 
-    fn set_err(&self, _ring: u16, _err: Option<Bell>) {
-        // A broken ring is counted and shown by `nicety ports`; no front end seen so far reads this descriptor.
+    fn set_err(&self, ring: u16, err: Option<Bell>) {
+        self.signals.set_error(ring, err);
     }
 
     fn refused(&self, refusal: &Refusal) {

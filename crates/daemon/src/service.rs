@@ -8,6 +8,7 @@ use nicety_plane::{Port, Turn};
 use nicety_vfio_user::{Listener, Session};
 use nicety_vhost_user::Bell;
 
+use crate::complaints::Complaints;
 use crate::device::PortDevice;
 use crate::recorder::Recorder;
 use crate::shell::Schedule;
@@ -52,12 +53,24 @@ pub struct Service {
     pub(crate) turn: Option<Box<Turn>>,
     /// Bytes that it may still cost before others have their turns.
     pub(crate) credit: i64,
+    /// How much of what its guest breaks is still written to the log.
+    pub(crate) complaints: Complaints,
 }
 
 impl Service {
     /// A port that nobody has connected to yet.
     pub fn new(name: &str, port: Arc<Port>, schedule: Arc<Schedule>, link: Link) -> Self {
-        Self { name: name.to_owned(), port, schedule, link, recorder: None, deaf_until: None, turn: None, credit: 0 }
+        Self {
+            name: name.to_owned(),
+            port,
+            schedule,
+            link,
+            recorder: None,
+            deaf_until: None,
+            turn: None,
+            credit: 0,
+            complaints: Complaints::default(),
+        }
     }
 
     /// The descriptors to watch from the beginning.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::trace::Event;
-use nicety_adapter::{PortId, Set, Time};
+use nicety_adapter::{PortId, Set, Stall, Time};
 use nicety_pci::Mode;
 use nicety_plane::Shell;
 use nicety_vfio_user::Interrupts;
@@ -25,8 +25,17 @@ pub enum Signals {
         /// Whether messages are MSI-X (else MSI), as the function's configuration space says.
         msix: AtomicU8,
     },
-    /// Rings behind vhost-user: the call descriptor of each.
-    Calls(Mutex<Vec<Option<Bell>>>),
+    /// Rings behind vhost-user: the descriptors of each.
+    Rings(Mutex<Vec<RingBells>>),
+}
+
+/// What a front end wants to be rung for a ring.
+#[derive(Debug, Default)]
+pub struct RingBells {
+    /// Its driver shall look at it.
+    call: Option<Bell>,
+    /// It has broken.
+    error: Option<Bell>,
 }
 
 impl Signals {
@@ -36,8 +45,8 @@ impl Signals {
     }
 
     /// For rings.
-    pub fn calls() -> Self {
-        Self::Calls(Mutex::default())
+    pub fn rings() -> Self {
+        Self::Rings(Mutex::default())
     }
 
     /// The function's interrupt mode may have changed.
@@ -50,22 +59,33 @@ impl Signals {
     /// Connects a ring's call descriptor, or takes it away. One that is connected anew is written once: what was
     /// raised meanwhile must not be lost, and one interrupt too many harms nobody.
     pub fn set_call(&self, ring: u16, bell: Option<Bell>) {
-        let Self::Calls(calls) = self else { return };
-        let mut calls = lock(calls);
-        let index = usize::from(ring);
-        if calls.len() <= index {
-            calls.resize_with(index + 1, || None);
-        }
-        if let Some(bell) = &bell {
-            call(bell);
-        }
-        calls[index] = bell;
+        self.with_ring(ring, |bells| {
+            if let Some(bell) = &bell {
+                call(bell);
+            }
+            bells.call = bell;
+        });
     }
 
-    /// Forgets all call descriptors.
+    /// Connects a ring's error descriptor, or takes it away.
+    pub fn set_error(&self, ring: u16, bell: Option<Bell>) {
+        self.with_ring(ring, |bells| bells.error = bell);
+    }
+
+    fn with_ring(&self, ring: u16, act: impl FnOnce(&mut RingBells)) {
+        let Self::Rings(rings) = self else { return };
+        let mut rings = lock(rings);
+        let index = usize::from(ring);
+        if rings.len() <= index {
+            rings.resize_with(index + 1, RingBells::default);
+        }
+        act(&mut rings[index]);
+    }
+
+    /// Forgets all rings' descriptors.
     pub fn disconnect(&self) {
-        if let Self::Calls(calls) = self {
-            lock(calls).clear();
+        if let Self::Rings(rings) = self {
+            lock(rings).clear();
         }
     }
 }
@@ -147,10 +167,10 @@ impl Shell for PortShell {
                     }
                 }
             }
-            Signals::Calls(calls) => {
-                let calls = lock(calls);
+            Signals::Rings(rings) => {
+                let rings = lock(rings);
                 while let Some(ring) = vectors.pop() {
-                    if let Some(Some(bell)) = calls.get(usize::from(ring)) {
+                    if let Some(bell) = rings.get(usize::from(ring)).and_then(|bells| bells.call.as_ref()) {
                         call(bell);
                     }
                 }
@@ -177,5 +197,15 @@ impl Shell for PortShell {
 
     fn wake_at(&self, time: Time) {
         self.inbox.push(Note::Wake(self.id, time));
+    }
+
+    fn stalled(&self, number: u16, stall: Stall) {
+        if let Signals::Rings(rings) = self.signals.as_ref()
+            && let Some(bell) = lock(rings).get(usize::from(number)).and_then(|bells| bells.error.as_ref())
+        {
+            call(bell);
+        }
+        // Said there: whoever calls holds the port's lock, and the log may be slow.
+        self.inbox.push(Note::Stalled(self.id, stall));
     }
 }

@@ -127,6 +127,7 @@ impl Worker {
                     let _the_asker_may_have_gone = done.send(());
                 }
                 Note::Kick(port, ring, fd) => self.watch_kick(port, ring, fd),
+                Note::Stalled(port, stall) => self.stalled(port, stall),
                 Note::Stop => self.stop = true,
             }
         }

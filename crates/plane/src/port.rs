@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nicety_adapter::{
     Adapter, Budget, Context, Counters, Event, Face, Frames, Outbox, PciFace, PortId, Progress, Reason, Reset,
-    RestoreError, RingFace, Set, Time, Uplink,
+    RestoreError, RingFace, Set, Stall, Time, Uplink,
 };
 use nicety_memory::{Map, MapError};
 
@@ -28,6 +28,9 @@ pub trait Shell: Send + Sync {
 
     /// Take a turn at this time, or earlier.
     fn wake_at(&self, time: Time);
+
+    /// The guest broke a queue, of this number in [`Outbox::stalled`]: it stands still from now on.
+    fn stalled(&self, _number: u16, _stall: Stall) {}
 }
 
 /// What is behind a port.
@@ -56,6 +59,8 @@ pub struct State {
     pub counters: Counters,
     /// The features that the guest's driver turned on.
     pub features: Vec<&'static str>,
+    /// The queues that its driver broke.
+    pub stalls: Vec<Stall>,
     /// Frames that wait for the receiver.
     pub backlog_frames: usize,
     /// Bytes that they take.
@@ -309,6 +314,10 @@ impl Port {
             counters: inner.counters.clone(),
             features: match &inner.end {
                 End::Adapter(adapter) => adapter.features(),
+                End::Uplink(_) => Vec::new(),
+            },
+            stalls: match &inner.end {
+                End::Adapter(adapter) => (0..Set::NUMBERS).filter_map(|number| adapter.stall(number)).collect(),
                 End::Uplink(_) => Vec::new(),
             },
             backlog_frames: inner.backlog.len(),

@@ -157,6 +157,13 @@ impl Frontend {
         Ok(bells)
     }
 
+    /// A bell that is rung when a ring breaks: when the driver has not kept to its rules.
+    pub fn error_bell(&mut self, ring: u16) -> Result<Bell, FrontendError> {
+        let bell = Bell::new().map_err(std::io::Error::from)?;
+        self.tell(Request::SetVringErr, &u64::from(ring).to_ne_bytes(), &[bell.as_fd()])?;
+        Ok(bell)
+    }
+
     /// Enables or disables a ring.
     pub fn enable(&mut self, ring: u16, on: bool) -> Result<(), FrontendError> {
         self.tell(Request::SetVringEnable, &pair(ring.into(), on.into()), &[])

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use nicety_adapter::PortId;
 use nicety_adapter::trace::Event;
+use nicety_adapter::{PortId, Stall};
 use nicety_vfio_user::{Accepted, Session, SessionError};
 use rustix::event::epoll::{self, EventFlags};
 use tracing::{debug, info, warn};
@@ -92,6 +92,17 @@ impl Worker {
             flags.set(EventFlags::IN, wants.0);
             flags.set(EventFlags::OUT, wants.1);
             let _its_session_is_watched = epoll::modify(&self.epoll, session.as_fd(), token(id, SESSION), flags);
+        }
+    }
+
+    /// A guest has broken one of its queues; a hostile one does so again and again.
+    pub(super) fn stalled(&mut self, id: PortId, stall: Stall) {
+        let now = self.clock.now();
+        let Some(service) = self.services.get_mut(&id) else { return };
+        match service.complaints.may_say(now) {
+            Some(0) => warn!(port = service.name, "{stall}"),
+            Some(unsaid) => warn!(port = service.name, "{stall} (and {unsaid} such lines that were left out)"),
+            None => {}
         }
     }
 

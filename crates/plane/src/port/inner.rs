@@ -107,6 +107,17 @@ impl Inner {
         }
     }
 
+    #[cold]
+    fn tell_stalls(&self, mut stalled: Set, shell: &dyn Shell) {
+        let End::Adapter(adapter) = &self.end else { return };
+        while let Some(number) = stalled.pop() {
+            // One that has been started again meanwhile has nothing to say.
+            if let Some(stall) = adapter.stall(number) {
+                shell.stalled(number, stall);
+            }
+        }
+    }
+
     /// Acts on what the adapter wants: once, however often it was asked for.
     pub fn settle(&mut self, shell: &dyn Shell) {
         let mut out = std::mem::take(&mut self.out);
@@ -118,6 +129,9 @@ impl Inner {
         }
         if let Some(level) = out.line {
             shell.line(level);
+        }
+        if !out.stalled.is_empty() {
+            self.tell_stalls(out.stalled, shell);
         }
         // Whoever was told of an earlier time comes then, and hears of this one if it is still wanted.
         if let Some(at) = out.wake
