@@ -244,6 +244,9 @@ impl Session {
     }
 
     fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
+        if features != self.features {
+            self.give_up_disabled();
+        }
         let mut taken = false;
         let device = u128::from(features & !F_PROTOCOL_FEATURES);
         self.port.with(&mut |face, _| taken = face.take_features(device));

@@ -95,10 +95,7 @@ impl Session {
             Request::SetVringBase => {
                 // Said of a ring that stands still. User-mode Linux never stops one by GET_VRING_BASE: it disables it, and begins
                 // another, perhaps at the very same place.
-                if self.told(ring).runs.is_some() {
-                    self.stop(ring);
-                    self.port.set_kick(ring, Kick::Stopped);
-                }
+                self.give_up(ring);
                 // Packed rings have two indices here; those are not offered.
                 self.told(ring).base = number as u16;
                 Ok(())
@@ -174,6 +171,28 @@ impl Session {
         self.told(ring).base
     }
 
+    /// Stops a ring that the front end does not want any more, though it has not said so.
+    fn give_up(&mut self, ring: u16) {
+        if self.told(ring).runs.is_some() {
+            self.stop(ring);
+            self.port.set_kick(ring, Kick::Stopped);
+        }
+    }
+
+    /// The driver may be another one than that of the rings that are disabled.
+    pub(super) fn give_up_disabled(&mut self) {
+        for ring in 0..self.rings.count() {
+            if !self.enabled(ring) {
+                self.give_up(ring);
+            }
+        }
+    }
+
+    /// Without protocol features there is no SET_VRING_ENABLE: rings start enabled.
+    fn enabled(&mut self, ring: u16) -> bool {
+        self.told(ring).enabled || self.features & F_PROTOCOL_FEATURES == 0
+    }
+
     /// Starts a ring if all has been told and it does not run yet.
     fn start(&mut self, ring: u16) -> Result<(), Refusal> {
         let told = *self.told(ring);
@@ -181,8 +200,7 @@ impl Session {
             return Ok(());
         }
         let Some(place) = self.rings.place(ring)? else { return Ok(()) };
-        // Without protocol features there is no SET_VRING_ENABLE: rings start enabled.
-        let enabled = told.enabled || self.features & F_PROTOCOL_FEATURES == 0;
+        let enabled = self.enabled(ring);
         let (mut placed, mut started) = (false, false);
         self.port.with(&mut |face, cx| {
             placed = face.place(ring, place);

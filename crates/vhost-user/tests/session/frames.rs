@@ -129,6 +129,18 @@ fn a_ring_that_was_only_disabled_begins_anew_at_the_same_place() {
 }
 
 #[test]
+fn the_next_driver_of_disabled_rings_may_take_other_features_and_that_of_enabled_ones_may_not() {
+    const MAC: u64 = 1 << 5;
+    let mut one = Guest::new();
+    let refused = one.front.negotiate(VERSION_1 | MAC).unwrap_err();
+    assert_eq!(refused.to_string(), "the back end refused SetFeatures");
+    for ring in [0, 1] {
+        one.front.enable(ring, false).unwrap();
+    }
+    assert_eq!(one.front.negotiate(VERSION_1 | MAC).unwrap(), VERSION_1 | MAC);
+}
+
+#[test]
 fn a_front_end_that_vanishes_with_frames_in_its_ring_leaves_nothing_behind() {
     let one = Guest::new();
     for index in 0..8 {
