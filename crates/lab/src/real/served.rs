@@ -198,12 +198,11 @@ impl Served {
 
     fn wait_ready(&self) -> Result<(), Error> {
         let end = Instant::now() + PATIENCE;
-        let sockets = || self.ports.iter().all(|port| self.folder.path().join(format!("{}.sock", port.name)).exists());
-        while !(sockets() && self.counts().is_some()) {
+        while !self.serves() {
             let why = if !self.process.runs() {
                 "it ended".to_owned()
             } else if Instant::now() > end {
-                format!("its sockets were not there within {PATIENCE:?}")
+                format!("its ports were not open within {PATIENCE:?}")
             } else {
                 std::thread::sleep(LOOK_AGAIN);
                 continue;
@@ -211,6 +210,14 @@ impl Served {
             return Err(Error::Daemon { why, said: self.log() });
         }
         Ok(())
+    }
+
+    /// Whether it tells of every port: it does when it has made the port's socket. A file alone may be of one that was killed, and the
+    /// control socket answers before there are ports.
+    fn serves(&self) -> bool {
+        let answer = self.ask().and_then(|line| serde_json::from_str::<Answer>(&line).ok());
+        answer
+            .is_some_and(|answer| self.ports.iter().all(|port| answer.ports.iter().any(|told| told.name == port.name)))
     }
 
     /// Attaches a guest to the port of this name, by the transport that its adapter has.
@@ -325,6 +332,7 @@ struct Answer {
 
 #[derive(Deserialize)]
 struct PortAnswer {
+    name: String,
     adapter: Option<String>,
     transmit: Vec<QueueAnswer>,
     receive: Vec<QueueAnswer>,
