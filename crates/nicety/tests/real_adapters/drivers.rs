@@ -3,7 +3,7 @@
 use nicety_adapters::REGISTRY;
 use nicety_lab::real::{Guest, Kernel};
 
-use crate::stage::{FLOOD, LATER, SOON, Stage, address, ping, quiet, send, sh, well};
+use crate::stage::{FLOOD, LATER, SOON, Stage, address, ping, quiet, send, sh, side_by_side, well};
 
 /// How Linux names the driver of each.
 fn driver(adapter: &str) -> &'static str {
@@ -154,8 +154,9 @@ fn every_driver_goes_down_and_is_removed_under_traffic_and_comes_back() {
 /// Registers, EEPROM, interrupt, loopback, link: what QEMU's own e1000 fails.
 #[test]
 fn the_e1000_passes_every_self_test_of_its_driver() {
-    let stage = Stage::new(&["e1000"]);
-    for kernel in Kernel::ALL {
+    side_by_side(&Kernel::ALL, |&kernel| {
+        println!("kernel {kernel}");
+        let stage = Stage::new(&["e1000"]);
         let [mut guest] = stage.boot(kernel, [1]);
         let text = well(guest.succeed("ethtool -t eth0 offline", LATER));
         assert!(text.contains("The test result is PASS"), "{text}");
@@ -166,5 +167,5 @@ fn the_e1000_passes_every_self_test_of_its_driver() {
             well(guest.succeed(dump, SOON));
         }
         quiet(&mut guest);
-    }
+    });
 }

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use nicety_adapters::{Entry, REGISTRY};
+use nicety_adapters::REGISTRY;
 use nicety_lab::real::{Guest, processes_of_group};
 
 use crate::{
-    stage::{HOST, LATER, SOON, Stage, address, ping, quiet, sh, well},
+    stage::{HOST, LATER, SOON, Stage, address, ping, quiet, sh, side_by_side, well},
     user_mode::{flood, machine},
 };
 
@@ -75,18 +75,9 @@ fn attach_again(guest: &mut Guest) {
     ping(guest, "", HOST);
 }
 
-/// Every adapter at the same time, each in a network of its own, for a test that mostly waits.
-fn side_by_side(test: impl Fn(&Entry) + Sync) {
-    std::thread::scope(|scope| {
-        for entry in REGISTRY {
-            scope.spawn(|| test(entry));
-        }
-    });
-}
-
 #[test]
 fn a_user_mode_guest_whose_daemon_is_killed_says_so_in_one_sentence_goes_on_and_powers_off() {
-    side_by_side(|entry| {
+    side_by_side(REGISTRY, |entry| {
         let (mut stage, mut guest) = one(entry.about.name, &[LOUD]);
         flood(&mut guest);
         well(stage.served.kill(&mut stage.namespace));
@@ -122,7 +113,7 @@ fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
 /// A register read waits for an answer; a virtio device has none, and is waited for when it is taken away.
 #[test]
 fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says() {
-    side_by_side(|entry| {
+    side_by_side(REGISTRY, |entry| {
         let (mut stage, mut guest) = one(entry.about.name, &[LOUD, "vfio_user.timeout_ms=1000"]);
         flood(&mut guest);
         well(stage.served.stand_still(&mut stage.namespace));

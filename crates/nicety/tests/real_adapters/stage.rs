@@ -30,6 +30,15 @@ pub fn well<T, E: Display>(result: Result<T, E>) -> T {
     }
 }
 
+/// Tries each of these at the same time, each on a stage of its own: for what mostly waits.
+pub fn side_by_side<T: Sync>(all: &[T], test: impl Fn(&T) + Sync) {
+    std::thread::scope(|scope| {
+        for each in all {
+            scope.spawn(|| test(each));
+        }
+    });
+}
+
 /// A network and a daemon with these ports.
 pub struct Stage {
     pub root: Root,
