@@ -171,6 +171,7 @@ impl VirtioNet {
 
 impl Sender<'_> {
     /// Drafts the packet of one chain.
+    #[inline(always)]
     fn take(&self, head: u16, batch: &mut Batch) -> Result<Taken, Broken> {
         let mut chain = self.areas.chain(head, self.features & feature::INDIRECT_DESC != 0);
         let mut bytes = [0; header::LEN];
