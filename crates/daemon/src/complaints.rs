@@ -1,9 +1,11 @@
-//! How much a port's guest may make the log grow: some lines at once, then a line a minute. What is left out is counted,
+//! How much a port's guest, or its front end, may make the log grow: some lines at once, then a line a minute. What is left out is counted,
 //! and told with the next line; `nicety ports` tells how things are all the while.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use nicety_adapter::Time;
+use tracing::warn;
 
 /// Lines at once.
 const BURST: u32 = 8;
@@ -26,8 +28,17 @@ impl Default for Complaints {
 }
 
 impl Complaints {
+    /// Writes a line about a port to the log, if it may have one now.
+    pub fn warn(&mut self, now: Time, port: &str, what: impl Display) {
+        match self.may_say(now) {
+            Some(0) => warn!(port, "{what}"),
+            Some(unsaid) => warn!(port, "{what} (and {unsaid} such lines that were left out)"),
+            None => {}
+        }
+    }
+
     /// Whether a line may be written now; with it, how many were not since the last one.
-    pub fn may_say(&mut self, now: Time) -> Option<u64> {
+    fn may_say(&mut self, now: Time) -> Option<u64> {
         let grown = now.since(self.since).as_secs() / PAUSE.as_secs();
         if grown > 0 {
             let grown = u32::try_from(grown).unwrap_or(BURST);

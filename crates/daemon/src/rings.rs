@@ -18,6 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
+use crate::complaints::Complaints;
 use crate::device::SHARE_MEMORY;
 use crate::inbox::{Inbox, Note};
 use crate::recorder::Recorder;
@@ -65,7 +66,8 @@ impl RingsServer {
     ) -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
-        let served = Arc::new(Served { name: name.to_owned(), port, signals, inbox, clock, recorder });
+        let complaints = Mutex::default();
+        let served = Arc::new(Served { name: name.to_owned(), port, signals, inbox, clock, recorder, complaints });
         let thread = std::thread::Builder::new().name(format!("vhost {name}"));
         let (watch, port) = (Arc::clone(&stop), Arc::clone(&served));
         let thread = thread.stack_size(256 << 10).spawn(move || serve(&listener, &port, &watch))?;
@@ -158,6 +160,8 @@ struct Served {
     inbox: Arc<Inbox>,
     clock: Clock,
     recorder: Option<Arc<Recorder>>,
+    /// How much of what its front end does wrong is still written to the log.
+    complaints: Mutex<Complaints>,
 }
 
 impl Served {
@@ -198,9 +202,11 @@ impl nicety_vhost_user::Port for Served {
     }
 
     fn refused(&self, refusal: &Refusal) {
+        let mut complaints = self.complaints.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let now = self.clock.now();
         match refusal {
-            Refusal::Unshared { .. } => warn!(port = self.name, "{SHARE_MEMORY}"),
-            refusal => debug!(port = self.name, "a message was refused: {refusal}"),
+            Refusal::Unshared { .. } => complaints.warn(now, &self.name, SHARE_MEMORY),
+            refusal => complaints.warn(now, &self.name, format_args!("a message was refused: {refusal}")),
         }
     }
 

@@ -169,14 +169,20 @@ impl Worker {
         if kicks.len() <= index {
             kicks.resize_with(index + 1, || None);
         }
-        if let Some(old) = kicks[index].take() {
-            let _not_watched_if_adding_failed = epoll::delete(&self.epoll, &old);
+        let old = kicks[index].take();
+        if let Some(old) = &old {
+            let _not_watched_if_adding_failed = epoll::delete(&self.epoll, old);
         }
+        // The old one may have been rung a moment ago.
+        let kicked = old.is_some() && bell.is_some();
         if let Some(bell) = bell {
             if let Err(error) = epoll::add(&self.epoll, &bell, token(id, KICK + u64::from(ring)), EventFlags::IN) {
                 warn!(port = name, "the kick of ring {ring} cannot be watched: {error}");
             }
             kicks[index] = Some(bell);
+        }
+        if kicked {
+            self.kicked(id, ring);
         }
     }
 
@@ -334,20 +340,22 @@ impl Worker {
     }
 
     fn kick(&mut self, id: PortId, ring: u16, flags: EventFlags) {
-        let Some(Service { link: Link::Rings { kicks }, port, recorder, .. }) = self.services.get_mut(&id) else {
-            return;
-        };
+        let Some(Service { link: Link::Rings { kicks }, .. }) = self.services.get_mut(&id) else { return };
         let Some(Some(bell)) = kicks.get(usize::from(ring)) else { return };
         if bell.clear() {
-            if let Some(recorder) = recorder {
-                recorder.note(Event::Kick(ring));
-            }
-            let now = self.clock.now();
-            port.with_rings(now, |rings, cx| rings.kick(ring, cx));
+            self.kicked(id, ring);
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
             let _watched_until_now = epoll::delete(&self.epoll, bell);
             kicks[usize::from(ring)] = None;
         }
+    }
+
+    fn kicked(&self, id: PortId, ring: u16) {
+        let Some(Service { port, recorder, .. }) = self.services.get(&id) else { return };
+        if let Some(recorder) = recorder {
+            recorder.note(Event::Kick(ring));
+        }
+        port.with_rings(self.clock.now(), |rings, cx| rings.kick(ring, cx));
     }
 }
 

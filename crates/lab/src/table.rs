@@ -6,7 +6,7 @@
 use crate::findings;
 use crate::method::Server;
 use crate::number;
-use crate::results::{Results, Test};
+use crate::results::{Results, Row, Test};
 use crate::statistics::RUNS_FOR_INTERVAL;
 
 /// The columns of a terminal that the table fits.
@@ -156,6 +156,15 @@ fn lines(results: &Results) -> Vec<Line<'_>> {
     lines
 }
 
+/// What a figure lacks that has fewer samples than the title says.
+fn lost_run(results: &Results, row: &Row) -> Option<String> {
+    let (had, rounds) = (row.samples.len(), results.method.repeat as usize);
+    let mut runs = results.runs.iter().filter(|run| run.adapter == row.adapter && run.server == row.server);
+    let run = runs.find(|run| run.failure.is_some() && row.test.load().is_none_or(|load| load == run.load))?;
+    let why = run.failure.as_deref().filter(|_| had < rounds)?;
+    Some(format!("The median of {had}, for round {} gave no figure: {why}", run.round + 1))
+}
+
 fn column(results: &Results, lines: &[Line<'_>], test: Test, footnotes: &mut Footnotes) -> Column {
     let cells = lines
         .iter()
@@ -163,10 +172,14 @@ fn column(results: &Results, lines: &[Line<'_>], test: Test, footnotes: &mut Foo
             Line::Figures(adapter, server) => {
                 let row = results.row(adapter, test, *server);
                 match row.and_then(|row| Some((row, row.median?))) {
-                    Some((row, median)) => Cell {
-                        figure: number::figure(median),
-                        after: row.interval.map_or(String::new(), |i| format!(" [{}]", number::range(&i, median))),
-                    },
+                    Some((row, median)) => {
+                        let range = row.interval.map(|i| format!(" [{}]", number::range(&i, median)));
+                        let lost = lost_run(results, row).map(|reason| footnotes.mark(&reason));
+                        Cell {
+                            figure: number::figure(median),
+                            after: range.unwrap_or_default() + &lost.unwrap_or_default(),
+                        }
+                    }
                     None => {
                         let reason = row.and_then(|row| row.absent.as_deref()).unwrap_or("it was not measured");
                         Cell { figure: number::NONE.to_owned(), after: footnotes.mark(reason) }
@@ -303,7 +316,7 @@ mod tests {
     use super::*;
     use crate::bench::BenchError;
     use crate::bench::fake::Fault;
-    use crate::results::{Row, Sample, sample};
+    use crate::results::{Sample, sample};
 
     #[test]
     fn the_embedded_table_reads_as_written_here() {
@@ -363,6 +376,16 @@ virtio-net  nicety         3090 [3000–3180]
         assert!(table.starts_with(expected), "{table}");
         assert!(table.contains("¹ QEMU has none.\n² QEMU does not count it.\n"), "{table}");
         assert!(table.contains("CPU per gigabit"), "costs are taken over what there is: {table}");
+    }
+
+    #[test]
+    fn a_figure_of_fewer_runs_than_the_title_says_has_a_footnote_that_says_why() {
+        let failed = BenchError::Failed("the guest stopped answering".to_owned());
+        let results = sample::with_faults(vec![Fault::On("round 4: e1000 by nicety, bulk receive".to_owned(), failed)]);
+        let table = render(&results);
+        assert!(table.contains("The median of 6, for round 4 gave no figure: the guest stopped answering."), "{table}");
+        let whole = render(&sample::two_servers());
+        assert!(!whole.contains("The median of"), "{whole}");
     }
 
     #[test]

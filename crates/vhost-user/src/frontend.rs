@@ -59,6 +59,19 @@ pub struct Shared<'a> {
     pub offset: u64,
 }
 
+impl Shared<'_> {
+    fn region(&self) -> Region {
+        Region { guest: self.base, len: self.len, user: self.base.wrapping_add(USER_OFFSET), offset: self.offset }
+    }
+
+    /// As the message about one region alone has it: padding, then the region.
+    fn alone(&self) -> [u8; 40] {
+        let mut body = [0; 40];
+        body[8..].copy_from_slice(&self.region().bytes());
+        body
+    }
+}
+
 /// The bells of a started ring.
 #[derive(Debug)]
 pub struct Bells {
@@ -126,12 +139,19 @@ impl Frontend {
     pub fn share(&mut self, memory: &[Shared<'_>]) -> Result<(), FrontendError> {
         let mut body = (memory.len() as u32).to_ne_bytes().to_vec();
         body.extend([0; 4]);
-        for Shared { base, len, offset, .. } in memory {
-            let region = Region { guest: *base, len: *len, user: base.wrapping_add(USER_OFFSET), offset: *offset };
-            body.extend(region.bytes());
-        }
+        memory.iter().for_each(|shared| body.extend(shared.region().bytes()));
         let fds: Vec<BorrowedFd<'_>> = memory.iter().map(|shared| shared.fd).collect();
         self.tell(Request::SetMemTable, &body, &fds)
+    }
+
+    /// Shares one more piece of the guest's memory.
+    pub fn share_more(&mut self, shared: &Shared<'_>) -> Result<(), FrontendError> {
+        self.tell(Request::AddMemReg, &shared.alone(), &[shared.fd])
+    }
+
+    /// Takes back a piece of memory that was shared.
+    pub fn unshare(&mut self, shared: &Shared<'_>) -> Result<(), FrontendError> {
+        self.tell(Request::RemMemReg, &shared.alone(), &[])
     }
 
     /// Starts a ring at a guest-physical place, and enables it.

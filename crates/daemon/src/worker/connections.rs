@@ -99,11 +99,7 @@ impl Worker {
     pub(super) fn stalled(&mut self, id: PortId, stall: Stall) {
         let now = self.clock.now();
         let Some(service) = self.services.get_mut(&id) else { return };
-        match service.complaints.may_say(now) {
-            Some(0) => warn!(port = service.name, "{stall}"),
-            Some(unsaid) => warn!(port = service.name, "{stall} (and {unsaid} such lines that were left out)"),
-            None => {}
-        }
+        service.complaints.warn(now, &service.name, stall);
     }
 
     /// The VM is gone, or must go: the port waits for the next one.

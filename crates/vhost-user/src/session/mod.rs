@@ -298,7 +298,8 @@ impl Session {
         }
         fields.end().ok_or(Refusal::Body(request))?;
         self.rings.memory.replace(regions, fds)?;
-        self.memory_changed()
+        self.memory_changed();
+        Ok(())
     }
 
     fn add_region(&mut self, body: &[u8], fds: Vec<OwnedFd>) -> Result<(), Refusal> {
@@ -310,13 +311,15 @@ impl Session {
             wanted: 1,
         })?;
         self.rings.memory.add(region, fd)?;
-        self.memory_changed()
+        self.memory_changed();
+        Ok(())
     }
 
     /// Descriptors that come with it are closed: some front ends send one, and the specification allows for it.
     fn remove_region(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.rings.memory.remove(single_region(Request::RemMemReg, body)?)?;
-        self.memory_changed()
+        self.memory_changed();
+        Ok(())
     }
 
     /// As before the first message, but for memory and calls.

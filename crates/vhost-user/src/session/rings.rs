@@ -95,7 +95,9 @@ impl Session {
             Request::SetVringBase => {
                 // Said of a ring that stands still. User-mode Linux never stops one by GET_VRING_BASE: it disables it, and begins
                 // another, perhaps at the very same place.
-                self.give_up(ring);
+                if !self.enabled(ring) {
+                    self.give_up(ring);
+                }
                 // Packed rings have two indices here; those are not offered.
                 self.told(ring).base = number as u16;
                 Ok(())
@@ -232,17 +234,16 @@ impl Session {
         self.start(ring)
     }
 
-    /// The port gets the new map; rings whose addresses now mean another place move there, and those that lie nowhere
-    /// stop.
-    pub(super) fn memory_changed(&mut self) -> Result<(), Refusal> {
+    /// The port gets the new map; rings whose addresses now mean another place move there. One that lies nowhere stops until it
+    /// lies somewhere: a front end may take a region away to offer it again, larger or in pieces.
+    pub(super) fn memory_changed(&mut self) {
         self.port.set_memory(self.rings.memory.map().clone());
-        let mut worst = Ok(());
         for ring in 0..self.rings.count() {
-            if self.told(ring).runs.is_some() {
-                worst = worst.and(self.move_or_start(ring));
+            if self.told(ring).kicked {
+                // Nor can it start where its place is refused; who tells of the place hears of that.
+                let _stands_still = self.move_or_start(ring);
             }
         }
-        worst
     }
 }
 

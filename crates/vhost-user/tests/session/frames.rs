@@ -1,5 +1,6 @@
 //! Frames between two guests with our own front end: memory file, bells, rings.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ struct Guest {
     served: Served,
     front: Frontend,
     memory: Arc<Map>,
-    file: std::os::fd::OwnedFd,
+    file: OwnedFd,
     receive: Bells,
     transmit: Bells,
 }
@@ -57,10 +58,13 @@ impl Guest {
     }
 }
 
-fn connect(front: &mut Frontend, file: &std::os::fd::OwnedFd) -> (Bells, Bells) {
-    use std::os::fd::AsFd;
+fn shared(file: &OwnedFd) -> Shared<'_> {
+    Shared { base: BASE, len: LEN, fd: file.as_fd(), offset: 0 }
+}
+
+fn connect(front: &mut Frontend, file: &OwnedFd) -> (Bells, Bells) {
     assert_eq!(front.negotiate(VERSION_1).unwrap(), VERSION_1);
-    front.share(&[Shared { base: BASE, len: LEN, fd: file.as_fd(), offset: 0 }]).unwrap();
+    front.share(&[shared(file)]).unwrap();
     (front.start(0, place(0), 0).unwrap(), front.start(1, place(1), 0).unwrap())
 }
 
@@ -107,6 +111,25 @@ fn a_front_end_that_comes_again_goes_on_where_its_rings_stand() {
     assert_eq!(one.used(1), 4);
     drop(one.front);
     assert!(matches!(one.served.ended(), Ended::Gone));
+}
+
+/// QEMU replaces a region that grows, shrinks or is split.
+#[test]
+fn a_ring_whose_memory_is_taken_away_and_offered_again_goes_on() {
+    let (mut one, two) = (Guest::new(), Guest::new());
+    let forwarded = |one: &Guest, index| {
+        one.offer(1, index, BASE + 0x8_0000, 100, 0);
+        one.served.port.forward(&two.served.port)
+    };
+    assert_eq!(forwarded(&one, 0), 1);
+    one.front.share(&[]).unwrap();
+    assert_eq!(forwarded(&one, 1), 0, "its ring is nowhere");
+    one.front.share(&[shared(&one.file)]).unwrap();
+    assert_eq!(forwarded(&one, 2), 2, "without a kick");
+    one.front.unshare(&shared(&one.file)).unwrap();
+    assert_eq!(forwarded(&one, 3), 0);
+    one.front.share_more(&shared(&one.file)).unwrap();
+    assert_eq!((forwarded(&one, 4), one.used(1)), (2, 5));
 }
 
 /// User-mode Linux never says GET_VRING_BASE: a driver that leaves its device has its rings disabled, and the next one's may come to lie
