@@ -15,7 +15,7 @@ use nicety_memory::Map;
 use nicety_plane::Port;
 use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, Listener, Refusal, Session};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::complaints::Complaints;
