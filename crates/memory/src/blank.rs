@@ -1,4 +1,7 @@
 //! Whether a memory file has anything in it, told without touching its holes.
+//!
+//! A file of huge pages does not tell its holes (hugetlbfs answers SEEK_DATA as if all were data), but reads them as zeros
+//! without taking a page: there the first 4 MiB count, holes and all.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

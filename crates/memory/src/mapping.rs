@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use vm_memory::volatile_memory::VolatileSlice;
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 use crate::blank::is_blank;
 use crate::guard;
+use crate::pages::Pages;
 
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,12 @@ pub enum MappingError {
 /// If the file behind it shrinks, the touched pages turn to zeros and [`Mapping::damaged`] says so; the process lives.
 #[derive(Debug)]
 pub struct Mapping {
-    region: MmapRegion<()>,
+    pages: Pages,
+    /// Where in the pages the bytes that were asked for begin, and how many they are.
+    skew: usize,
+    len: usize,
+    /// The file, and where in it they begin.
+    file: Option<(File, u64)>,
     damaged: &'static AtomicBool,
     slot: guard::Slot,
 }
@@ -53,11 +58,8 @@ impl Mapping {
         if end > held {
             return Err(MappingError::BeyondFile { file: held, end });
         }
-        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        let region = MmapRegion::build(Some(FileOffset::new(file, offset)), size, protection, flags)
-            .map_err(|error| MappingError::Os(std::io::Error::other(error.to_string())))?;
-        Self::guarded(region)
+        let (pages, skew) = Pages::of_file(&file, offset, end, writable).map_err(std::io::Error::from)?;
+        Self::guarded(pages, skew, size, Some((file, offset)))
     }
 
     /// Private pages of this process, zeroed: for buffers that this side owns.
@@ -65,33 +67,33 @@ impl Mapping {
         if len == 0 {
             return Err(MappingError::Length(0));
         }
-        let region =
-            MmapRegion::new(len).map_err(|error| MappingError::Os(std::io::Error::other(error.to_string())))?;
-        Self::guarded(region)
+        let pages = Pages::private(len).map_err(std::io::Error::from)?;
+        Self::guarded(pages, 0, len, None)
     }
 
-    fn guarded(region: MmapRegion<()>) -> Result<Self, MappingError> {
-        let (slot, damaged) =
-            guard::watch(region.as_ptr() as usize, region.size()).ok_or(MappingError::TooMany(guard::SLOTS))?;
-        Ok(Self { region, damaged, slot })
+    fn guarded(pages: Pages, skew: usize, len: usize, file: Option<(File, u64)>) -> Result<Self, MappingError> {
+        let watched = guard::watch(pages.start().addr(), pages.len());
+        let (slot, damaged) = watched.ok_or(MappingError::TooMany(guard::SLOTS))?;
+        Ok(Self { pages, skew, len, file, damaged, slot })
     }
 
     /// The bytes, for bounded volatile access.
     pub fn bytes(&self) -> VolatileSlice<'_> {
-        self.region.as_volatile_slice()
+        // SAFETY: the pages hold `skew + len` bytes and stay mapped while the slice borrows `self`; nobody makes a reference
+        // to what lies in them.
+        unsafe { VolatileSlice::new(self.pages.start().add(self.skew), self.len) }
     }
 
     /// Length in bytes, never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
-        self.region.size() as u64
+        self.len as u64
     }
 
     /// Whether the file has nothing but zeros here: nobody has written to it yet, or he who did has a private copy of it. Holes are
     /// not touched, and no more than the first 4 MiB of data are read.
     pub fn is_blank(&self) -> bool {
-        let file = self.region.file_offset();
-        file.is_some_and(|file| is_blank(file.file(), file.start(), file.start().saturating_add(self.len())))
+        self.file.as_ref().is_some_and(|(file, start)| is_blank(file, *start, start.saturating_add(self.len())))
     }
 
     /// True once the peer took pages away under us (truncated its file, or the host ran out of them).
