@@ -10,6 +10,7 @@ pub mod descriptors;
 pub mod device;
 pub mod host;
 pub mod inbox;
+mod patience;
 pub mod recorder;
 pub mod report;
 pub mod rings;

@@ -10,6 +10,7 @@ use nicety_vhost_user::Bell;
 
 use crate::complaints::Complaints;
 use crate::device::PortDevice;
+use crate::patience::Patience;
 use crate::recorder::Recorder;
 use crate::shell::Schedule;
 
@@ -22,8 +23,8 @@ pub enum Link {
         listener: Listener,
         /// The device that they find.
         device: Box<PortDevice>,
-        /// The VMM that is connected, and until when it has to have said which version it speaks.
-        session: Option<(Box<Session>, Time)>,
+        /// The VMM that is connected, and what it owes.
+        session: Option<Talk>,
     },
     /// vhost-user: its control connection has a thread of its own; the worker only watches kicks.
     Rings {
@@ -32,6 +33,13 @@ pub enum Link {
     },
     /// An uplink's descriptor, if it has one.
     Uplink(Option<OwnedFd>),
+}
+
+/// A VMM that is connected.
+#[derive(Debug)]
+pub struct Talk {
+    pub(crate) session: Box<Session>,
+    pub(crate) patience: Patience,
 }
 
 /// See the module's page.

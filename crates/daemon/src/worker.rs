@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
-use crate::service::{Link, Service};
+use crate::service::{Link, Service, Talk};
 use crate::vigil::Vigil;
 pub use connections::DEAF;
 use connections::Why;
@@ -233,7 +233,9 @@ impl Worker {
                 let _it_was_watched_before = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN);
             }
         }
-        if let Link::Function { device, .. } = &mut service.link {
+        if let Link::Function { device, session, .. } = &mut service.link {
+            let next = session.as_mut().and_then(|talk| talk.patience.rung(now));
+            self.timers.extend(next.map(|at| Reverse((at, id))));
             device.scan_doorbells();
         }
         let turn = service.turn.as_mut().unwrap_or(&mut self.turn);
@@ -254,15 +256,16 @@ impl Worker {
         }
     }
 
-    /// Whether a port's VM must go: it stays silent, or has taken its memory back.
+    /// Whether a port's VM must go: it owes something for too long, or has taken its memory back.
     fn unfit(&self, id: PortId, now: Time) -> Option<Why> {
         let service = self.services.get(&id)?;
         match &service.link {
-            Link::Function { session: Some((session, deadline)), .. } => {
-                let silent = (!session.is_ready() && *deadline <= now).then_some(Why::Silent);
-                silent.or_else(|| service.port.damaged().then_some(Why::Damaged))
+            Link::Function { session: Some(Talk { session, patience }), .. } if patience.is_over(now) => {
+                Some(if session.is_within_message() { Why::Stopped } else { Why::Silent })
             }
-            Link::Rings { .. } if service.port.damaged() => Some(Why::Damaged),
+            Link::Function { session: Some(_), .. } | Link::Rings { .. } if service.port.damaged() => {
+                Some(Why::Damaged)
+            }
             _ => None,
         }
     }

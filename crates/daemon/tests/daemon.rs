@@ -4,7 +4,7 @@
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -270,7 +270,7 @@ fn a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once(work
     let silent = UnixStream::connect(folder.path().join("vm1.sock")).unwrap();
     let silent_front_end = UnixStream::connect(folder.path().join("vm3.sock")).unwrap();
     let mut nonsense = UnixStream::connect(folder.path().join("vm2.sock")).unwrap();
-    std::io::Write::write_all(&mut nonsense, &[0xff; 64]).unwrap();
+    nonsense.write_all(&[0xff; 64]).unwrap();
     let mut rest = Vec::new();
     let _closed_or_reset = nonsense.read_to_end(&mut rest);
     until("the port is free", || !attached(&daemon, "vm2"));
@@ -281,6 +281,84 @@ fn a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once(work
     until("its port is free", || !attached(&daemon, "vm3"));
     let mut next = connect(&folder.path().join("vm1.sock"));
     assert_eq!(identity(&mut next), 0x100e_8086);
+}
+
+/// VERSION 0.1 as vfio-user.rst has it: a header (id 0, command 1, size, no flags, no error), the version, JSON. The answer is read.
+fn negotiated(path: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(path).unwrap();
+    let json = b"{\"capabilities\":{}}\0";
+    let size = 20 + json.len() as u8;
+    let head = [0, 0, 1, 0, size, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    stream.write_all(&[&head[..], json].concat()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut answer = [0; 16];
+    stream.read_exact(&mut answer).unwrap();
+    let size = u32::from_le_bytes([answer[4], answer[5], answer[6], answer[7]]);
+    stream.read_exact(&mut vec![0; size as usize - answer.len()]).unwrap();
+    stream
+}
+
+fn a_vmm_that_stops_within_a_message_is_sent_away_and_one_that_rests_between_messages_is_not(workers: usize) {
+    let folder = Folder::new(workers);
+    let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "e1000"), ("vm3", "e1000"), ("vm4", "e1000")]);
+    let path = |name: &str| folder.path().join(format!("{name}.sock"));
+    // DEVICE_GET_INFO (command 4), with no more than its own size in it: 20 bytes.
+    let question = [7, 0, 4, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let (mut in_header, mut in_body) = (negotiated(&path("vm1")), negotiated(&path("vm2")));
+    let (mut resting, mut dripping) = (negotiated(&path("vm3")), negotiated(&path("vm4")));
+    resting.write_all(&question[..4]).unwrap();
+    let began = Instant::now();
+    in_header.write_all(&question[..4]).unwrap();
+    in_body.write_all(&[&question[..], &question[..20]].concat()).unwrap();
+    in_body.read_exact(&mut [0; 32]).unwrap();
+    resting.write_all(&question[4..]).unwrap();
+    resting.read_exact(&mut [0; 32]).unwrap();
+    // A byte now and then is no message: the eleventh would come too late.
+    let drip = std::thread::spawn(move || {
+        let sent = question.iter().take_while(|byte| {
+            std::thread::sleep(Duration::from_secs(1));
+            dripping.write_all(std::slice::from_ref(byte)).is_ok()
+        });
+        sent.count()
+    });
+    hung_up(in_header);
+    assert!(began.elapsed() >= Duration::from_secs(9), "it has had its time: {:?}", began.elapsed());
+    hung_up(in_body);
+    until("their ports are free", || !attached(&daemon, "vm1") && !attached(&daemon, "vm2"));
+    let dripped = drip.join().unwrap();
+    assert!(dripped < question.len(), "{dripped} bytes were waited for");
+    assert!(attached(&daemon, "vm3"));
+    resting.write_all(&question).unwrap();
+    resting.read_exact(&mut [0; 32]).unwrap();
+    assert_eq!(identity(&mut connect(&path("vm1"))), 0x100e_8086, "the port serves the next one");
+}
+
+/// QEMU 11's q35 with `memory-backend-memfd,hugetlb=on`: pieces of 4 KiB of a file of 2 MiB pages. Mapping takes no page.
+fn memory_of_huge_pages_is_taken_in_pieces_that_begin_within_a_page(workers: usize) {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let file = match memfd_create("huge", flags).and_then(|file| ftruncate(&file, 8 << 20).map(|()| file)) {
+        Ok(file) => file,
+        Err(errno) => {
+            let test = "memory_of_huge_pages_is_taken_in_pieces_that_begin_within_a_page";
+            // Past the harness, which keeps what is printed by tests that pass to itself.
+            let _nobody_listens =
+                writeln!(std::io::stdout(), "\nSKIPPED {test} ({workers}): no memory file of huge pages: {errno}");
+            return;
+        }
+    };
+    let folder = Folder::new(workers);
+    let daemon = daemon(&folder, &[("vm1", "e1000")]);
+    let mut client = connect(&folder.path().join("vm1.sock"));
+    let mapped = || daemon.views().iter().map(|view| view.state.shared_bytes).sum::<u64>();
+    let mut bytes = 0;
+    for (address, size) in [(0, 0xa_0000), (0xc_0000, 0x1000), (0x10_0000, 0x70_0000)] {
+        client.dma_map(DmaRange { address, size }, BOTH, Some((file.as_fd(), address))).unwrap();
+        bytes += size;
+        assert_eq!(mapped(), bytes);
+    }
+    client.dma_unmap(DmaRange { address: 0xc_0000, size: 0x1000 }).unwrap();
+    assert_eq!(mapped(), bytes - 0x1000);
 }
 
 fn a_port_is_closed_while_a_vmm_is_on_it_and_its_name_is_free_again(workers: usize) {
@@ -305,5 +383,7 @@ with_one_worker_and_with_two!(
     memory_in_which_nothing_ever_appears_is_told_once_the_driver_is_up_and_not_before,
     one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone,
     a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once,
+    a_vmm_that_stops_within_a_message_is_sent_away_and_one_that_rests_between_messages_is_not,
+    memory_of_huge_pages_is_taken_in_pieces_that_begin_within_a_page,
     a_port_is_closed_while_a_vmm_is_on_it_and_its_name_is_free_again,
 );

@@ -11,10 +11,9 @@ use rustix::event::epoll::{self, EventFlags};
 use tracing::{debug, info, warn};
 
 use super::{SESSION, Worker, token};
-use crate::service::Link;
+use crate::patience::{PATIENCE, Patience};
+use crate::service::{Link, Talk};
 
-/// How long a VMM that has connected may take to say which version it speaks.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a socket is left alone after a connection could not be accepted (no descriptors left, say): it stays readable.
 pub const DEAF: Duration = Duration::from_secs(1);
 
@@ -23,6 +22,7 @@ pub(super) enum Why {
     Closed,
     Removed,
     Silent,
+    Stopped,
     Damaged,
     Broken(SessionError),
 }
@@ -39,10 +39,10 @@ impl Worker {
                 Ok(Accepted::Client(socket, peer)) => {
                     let mut fresh = Box::new(Session::new(socket));
                     fresh.limit_dma_maps(nicety_memory::MAX_REGIONS);
-                    let deadline = self.clock.now().after(HANDSHAKE);
-                    self.timers.push(Reverse((deadline, id)));
-                    let (session, _) = session.insert((fresh, deadline));
-                    let added = epoll::add(&self.epoll, session.as_fd(), token(id, SESSION), EventFlags::IN);
+                    let mut patience = Patience::default();
+                    self.timers.extend(patience.begin(self.clock.now()).map(|at| Reverse((at, id))));
+                    let talk = session.insert(Talk { session: fresh, patience });
+                    let added = epoll::add(&self.epoll, talk.session.as_fd(), token(id, SESSION), EventFlags::IN);
                     info!(port = service.name, pid = peer.map(|p| p.pid), "a VMM has connected");
                     if let Err(error) = added {
                         warn!(port = service.name, "its connection cannot be watched: {error}");
@@ -72,12 +72,19 @@ impl Worker {
     pub(super) fn session(&mut self, id: PortId) {
         self.settle_flood(id);
         let Some(service) = self.services.get_mut(&id) else { return };
-        let Link::Function { device, session: Some((session, _)), .. } = &mut service.link else { return };
+        let Link::Function { device, session: Some(Talk { session, patience }), .. } = &mut service.link else {
+            return;
+        };
         let had = (session.wants_read(), session.wants_write());
+        let mut handled = 0;
         let result = loop {
             match session.receive(device.as_mut()) {
-                Ok(progress) if progress.more && !session.wants_write() => {}
-                Ok(_) => break Ok(()),
+                Ok(progress) => {
+                    handled += progress.handled;
+                    if !progress.more || session.wants_write() {
+                        break Ok(());
+                    }
+                }
                 Err(error) => break Err(error),
             }
         };
@@ -93,6 +100,13 @@ impl Worker {
             flags.set(EventFlags::OUT, wants.1);
             let _its_session_is_watched = epoll::modify(&self.epoll, session.as_fd(), token(id, SESSION), flags);
         }
+        if handled > 0 {
+            patience.end();
+        }
+        // While its answers are not taken, the rest of a message may be there and not be read.
+        if session.is_within_message() && wants.0 {
+            self.timers.extend(patience.begin(self.clock.now()).map(|at| Reverse((at, id))));
+        }
     }
 
     /// A guest has broken one of its queues; a hostile one does so again and again.
@@ -107,15 +121,20 @@ impl Worker {
         let now = self.clock.now();
         let Some(service) = self.services.get_mut(&id) else { return };
         if let Link::Function { device, session, .. } = &mut service.link
-            && let Some((mut session, _)) = session.take()
+            && let Some(Talk { mut session, .. }) = session.take()
         {
             match &why {
                 Why::Closed => info!(port = service.name, "the VMM has disconnected"),
                 Why::Removed => info!(port = service.name, "the VMM is disconnected: its port is closed"),
-                Why::Silent => warn!(port = service.name, "the VMM is disconnected: it said nothing for {HANDSHAKE:?}"),
+                Why::Silent => warn!(port = service.name, "the VMM is disconnected: it said nothing for {PATIENCE:?}"),
+                Why::Stopped => warn!(
+                    port = service.name,
+                    "the VMM is disconnected: it stopped within a message, which was not whole after {PATIENCE:?}"
+                ),
                 Why::Damaged => warn!(
                     port = service.name,
-                    "the VMM is disconnected: it took back memory that it had shared (was its memory file truncated?)"
+                    "the VMM is disconnected: it took back memory that it had shared (was its memory file truncated, or is there \
+                     no huge page left?)"
                 ),
                 Why::Broken(error) => warn!(port = service.name, "the VMM is disconnected: {error}"),
             }

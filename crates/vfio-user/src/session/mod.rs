@@ -114,6 +114,12 @@ impl Session {
         !self.core.outbound.is_full()
     }
 
+    /// Whether a message has begun to arrive and is not whole. The session waits for its rest as long as it is left alone: how
+    /// long that is, is for whoever drives it to say, who has a clock.
+    pub fn is_within_message(&self) -> bool {
+        self.inbound.has_partial() && !self.inbound.has_whole()
+    }
+
     /// Whether versions have been exchanged.
     pub fn is_ready(&self) -> bool {
         self.core.peer.is_some()

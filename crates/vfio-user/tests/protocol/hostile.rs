@@ -64,6 +64,7 @@ fn a_header_that_cannot_be_true_ends_the_session_with_a_sentence() {
 #[test]
 fn half_a_message_waits_without_a_sound_and_closing_in_the_middle_is_told_apart() {
     let mut raw = Raw::ready();
+    assert!(!raw.session.is_within_message(), "it rests between messages");
     let bytes = message(1, 9, 0, &words(&[0, 0, 0, 4]));
     for cut in 1..bytes.len() {
         let mut raw = Raw::ready();
@@ -72,6 +73,7 @@ fn half_a_message_waits_without_a_sound_and_closing_in_the_middle_is_told_apart(
             assert_eq!(raw.turn().unwrap().handled, 0);
         }
         assert_eq!(raw.model.told(), []);
+        assert!(raw.session.is_within_message(), "whoever has a clock may end it");
         drop(std::mem::replace(&mut raw.peer, pair().0));
         assert_eq!(raw.turn(), Err(SessionError::ClosedWithinMessage), "cut at {cut}");
     }

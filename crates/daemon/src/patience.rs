@@ -1,0 +1,88 @@
+//! How long a VMM may take to say which version it speaks, and to finish a message that it has begun. Between messages it may
+//! rest for as long as it likes.
+
+use std::time::Duration;
+
+use nicety_adapter::Time;
+
+/// The same as a vhost-user front end has.
+pub const PATIENCE: Duration = nicety_vhost_user::PATIENCE;
+
+/// Something that a VMM owes, until when, and the timer that looks: one at a time, however often it begins anew.
+#[derive(Debug, Default)]
+pub struct Patience {
+    end: Option<Time>,
+    timer: Option<Time>,
+}
+
+impl Patience {
+    /// It owes something from now on, if it did not already. Returns when a timer is to ring, if none is set.
+    pub fn begin(&mut self, now: Time) -> Option<Time> {
+        if self.end.is_some() {
+            return None;
+        }
+        self.end = Some(now.after(PATIENCE));
+        if self.timer.is_some() {
+            return None;
+        }
+        self.timer = self.end;
+        self.timer
+    }
+
+    /// It has delivered.
+    pub fn end(&mut self) {
+        self.end = None;
+    }
+
+    /// A timer may have rung: returns when the next one is to, if it has and something is owed still.
+    pub fn rung(&mut self, now: Time) -> Option<Time> {
+        if self.timer.is_none_or(|timer| timer > now) {
+            return None;
+        }
+        self.timer = self.end.filter(|&end| end > now);
+        self.timer
+    }
+
+    /// Whether it has taken too long.
+    pub fn is_over(&self, now: Time) -> bool {
+        self.end.is_some_and(|end| end <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: u64) -> Time {
+        Time::ZERO.after(Duration::from_millis(milliseconds))
+    }
+
+    #[test]
+    fn what_is_owed_is_due_ten_seconds_after_it_began_however_often_it_is_asked_for() {
+        let mut patience = Patience::default();
+        assert_eq!(patience.begin(at(5)), Some(at(10_005)));
+        assert_eq!(patience.begin(at(9_000)), None);
+        assert!(!patience.is_over(at(10_004)) && patience.is_over(at(10_005)));
+        patience.end();
+        assert!(!patience.is_over(at(1_000_000)));
+    }
+
+    #[test]
+    fn a_million_messages_in_two_parts_set_one_timer_at_a_time() {
+        let mut patience = Patience::default();
+        let mut timers = Vec::new();
+        for message in 0..1_000_000 {
+            let now = at(message / 40);
+            timers.extend(patience.rung(now));
+            timers.extend(patience.begin(now));
+            assert!(!patience.is_over(now));
+            if message < 999_999 {
+                patience.end();
+            }
+        }
+        assert_eq!(timers, [at(10_000), at(20_000), at(30_000)]);
+        // The last one began at 24,999 ms: its timer is the one that was set for another.
+        assert_eq!(patience.rung(at(30_000)), Some(at(34_999)));
+        assert!(!patience.is_over(at(34_998)) && patience.is_over(at(34_999)));
+    }
+}
