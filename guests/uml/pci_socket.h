@@ -14,8 +14,8 @@
 #define PCI_SOCKET_MAX_FDS	8
 
 /*
- * The wait for one answer, however many pieces it comes in: begins with its
- * timeout alone.
+ * The wait for one answer, however many pieces it comes in and whatever is
+ * said meanwhile: begins with its timeout alone.
  */
 struct pci_socket_wait {
 	unsigned int timeout_ms;
@@ -27,7 +27,7 @@ int pci_socket_connect(const char *path, unsigned int timeout_ms);
 int pci_socket_adopt(int fd, unsigned int timeout_ms);
 int pci_socket_send(int fd, const void *head, unsigned long head_len,
 		    const void *data, unsigned long data_len,
-		    const int *fds, int nfds, unsigned int timeout_ms);
+		    const int *fds, int nfds, struct pci_socket_wait *wait);
 int pci_socket_recv(int fd, void *buf, unsigned long len, int *passed,
 		    struct pci_socket_wait *wait);
 void pci_socket_shutdown(int fd);

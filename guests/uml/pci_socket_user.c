@@ -13,6 +13,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -98,7 +99,7 @@ fail:
 
 int pci_socket_send(int fd, const void *head, unsigned long head_len,
 		    const void *data, unsigned long data_len,
-		    const int *fds, int nfds, unsigned int timeout_ms)
+		    const int *fds, int nfds, struct pci_socket_wait *wait)
 {
 	union {
 		char bytes[CMSG_SPACE(sizeof(int) * PCI_SOCKET_MAX_FDS)];
@@ -110,7 +111,6 @@ int pci_socket_send(int fd, const void *head, unsigned long head_len,
 	};
 	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = data_len ? 2 : 1 };
 	unsigned long left = head_len + data_len;
-	unsigned long long since = 0;
 
 	if (nfds > PCI_SOCKET_MAX_FDS)
 		return -EINVAL;
@@ -128,10 +128,13 @@ int pci_socket_send(int fd, const void *head, unsigned long head_len,
 	}
 
 	while (left) {
-		ssize_t n = sendmsg(fd, &msg, MSG_NOSIGNAL);
+		ssize_t n;
 
+		if (wait->calls++ && late(&wait->since, wait->timeout_ms))
+			return -ETIMEDOUT;
+		n = sendmsg(fd, &msg, MSG_NOSIGNAL);
 		if (n < 0) {
-			int err = again(&since, timeout_ms);
+			int err = again(&wait->since, wait->timeout_ms);
 
 			if (err)
 				return err;
@@ -256,11 +259,14 @@ int pci_socket_pipe(int *read_end, int *write_end)
 int pci_socket_drain(int fd)
 {
 	char bytes[1024];
-	int found = 0;
+	int found = 0, reads = 0;
 	ssize_t n;
 
 	for (;;) {
 		n = read(fd, bytes, sizeof(bytes));
+		/* A whole pipe of it is enough of a server that writes without end. */
+		if (n == (ssize_t)sizeof(bytes) && ++reads == 64)
+			return 1;
 		if (n == (ssize_t)sizeof(bytes))
 			found = 1;
 		else if (n > 0)
@@ -322,9 +328,17 @@ int pci_socket_ready(int epoll_fd, unsigned int *tokens, int max)
 void *pci_socket_map(int fd, unsigned long long offset, unsigned long size,
 		     int writable)
 {
-	void *at = mmap(NULL, size, PROT_READ | (writable ? PROT_WRITE : 0),
-			MAP_SHARED, fd, offset);
+	struct stat file;
+	void *at;
 
+	/* Who touches what lies beyond the end of a file dies of it. */
+	if (fstat(fd, &file) < 0 ||
+	    (S_ISREG(file.st_mode) && (file.st_size < 0 ||
+	     offset > (unsigned long long)file.st_size ||
+	     size > (unsigned long long)file.st_size - offset)))
+		return NULL;
+	at = mmap(NULL, size, PROT_READ | (writable ? PROT_WRITE : 0),
+		  MAP_SHARED, fd, offset);
 	return at == MAP_FAILED ? NULL : at;
 }
 

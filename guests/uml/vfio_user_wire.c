@@ -119,6 +119,7 @@ static int vfu_send(struct vfu_device *dev, void *head, u32 head_len,
 		    enum vfu_command command, const void *data, u32 data_len,
 		    int pass, u32 flags)
 {
+	struct pci_socket_wait wait = { .timeout_ms = vfu_timeout_ms };
 	struct vfu_header *header = head;
 	int err;
 
@@ -133,7 +134,7 @@ static int vfu_send(struct vfu_device *dev, void *head, u32 head_len,
 	vfu_messages++;
 	vfu_waits += !(flags & VFU_NO_REPLY);
 	err = pci_socket_send(dev->fd, head, head_len, data, data_len,
-			      &pass, pass >= 0, vfu_timeout_ms);
+			      &pass, pass >= 0, &wait);
 	return err ? vfu_broken(dev, err) : 0;
 }
 
@@ -174,7 +175,8 @@ static void vfu_consume(struct vfu_device *dev, u32 size)
  * A request of the server. All memory was mapped with its file, so that it has
  * nothing to ask for; but an answer is owed.
  */
-static int vfu_refuse(struct vfu_device *dev, struct vfu_header header)
+static int vfu_refuse(struct vfu_device *dev, struct vfu_header header,
+		      struct pci_socket_wait *wait)
 {
 	int err;
 
@@ -184,7 +186,7 @@ static int vfu_refuse(struct vfu_device *dev, struct vfu_header header)
 	header.flags = VFU_REPLY | VFU_ERROR;
 	header.error = EOPNOTSUPP;
 	err = pci_socket_send(dev->fd, &header, sizeof(header), NULL, 0, NULL,
-			      0, vfu_timeout_ms);
+			      0, wait);
 	return err ? vfu_broken(dev, err) : 0;
 }
 
@@ -208,7 +210,7 @@ static int vfu_reply(struct vfu_device *dev, enum vfu_command command,
 		if ((header.flags & VFU_TYPE_MASK) == VFU_REPLY)
 			break;
 		vfu_consume(dev, size);
-		err = vfu_refuse(dev, header);
+		err = vfu_refuse(dev, header, &wait);
 		if (err)
 			return err;
 	}
@@ -425,8 +427,10 @@ int vfu_region_info(struct vfu_device *dev, int index,
 	len = vfu_call(dev, VFU_GET_REGION_INFO, &reply,
 		       sizeof(reply.header) + sizeof(*info), sizeof(reply),
 		       -1, &fd);
-	if (len < 0)
-		return len;
+	if (len < 0) {
+		err = len;
+		goto out;
+	}
 	len = min_t(int, len, sizeof(reply)) - sizeof(reply.header);
 	err = len < sizeof(*info) ? -EPROTO :
 		vfu_find_areas(reply.bytes, len, region);
@@ -443,6 +447,8 @@ int vfu_region_info(struct vfu_device *dev, int index,
 		area->at = pci_socket_map(fd, info->offset + area->offset,
 					  area->size, region->writable);
 		if (!area->at) {
+			pr_err("vfio_user: %s: region %d cannot be mapped: the server's file may be too short\n",
+			       dev->path, index);
 			err = -ENOMEM;
 			region->nr_areas = i;
 			break;

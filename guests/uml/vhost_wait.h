@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A bounded wait for a vhost-user server's answer (see apply, virtio_uml.c).
+ * Bounded waits for a vhost-user server (see apply, virtio_uml.c): that it takes a connection, a message, and answers.
  */
 #ifndef __UM_VHOST_WAIT_H
 #define __UM_VHOST_WAIT_H
@@ -10,5 +10,12 @@
  * when all waits that are given it are over.
  */
 int vhost_wait_readable(int fd, unsigned int timeout_ms, long long *end);
+
+/* A socket that is connected to @path, or an error. */
+int vhost_connect(const char *path, unsigned int timeout_ms);
+
+/* As os_sendmsg_fds(), but all of it: @len, or an error. */
+int vhost_send(int fd, const void *buf, unsigned int len, const int *fds,
+	       unsigned int fds_num, unsigned int timeout_ms);
 
 #endif

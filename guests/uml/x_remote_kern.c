@@ -115,6 +115,7 @@ static int xr_fail(struct xr_device *dev, int err)
 static int xr_send(struct xr_device *dev, void *message, u32 size,
 		   enum xr_command command, const int *fds, int nfds)
 {
+	struct pci_socket_wait wait = { .timeout_ms = XR_TIMEOUT_MS };
 	struct xr_header *header = message;
 	int err;
 
@@ -125,7 +126,7 @@ static int xr_send(struct xr_device *dev, void *message, u32 size,
 		.size = size - sizeof(*header),
 	};
 	err = pci_socket_send(dev->fd, message, size, NULL, 0, fds, nfds,
-			      XR_TIMEOUT_MS);
+			      &wait);
 	return err ? xr_fail(dev, err) : 0;
 }
 

@@ -7,10 +7,11 @@ use std::{
     ffi::OsString,
     fmt::Display,
     fs,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::mpsc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -211,20 +212,74 @@ fn chatter(path: &Path, pieces: &'static [&'static [u8]]) -> JoinHandle<()> {
 fn a_server_that_talks_without_answering_is_given_up_in_time() {
     let (root, config) = guests();
     let folder = well(Folder::new());
-    // A request that wants no reply (VFIO_USER_DMA_READ), as often as it likes; a reply to the first message, byte by byte.
+    // A request that wants no reply (VFIO_USER_DMA_READ), and one that wants one, which nobody reads, as often as it likes; a reply
+    // to the first message, byte by byte.
     let request: &[&[u8]] = &[&[1, 0, 11, 0, 16, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0]];
+    let question: &[&[u8]] = &[&[1, 0, 11, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]];
     let reply: &[&[u8]] = &[&[1], &[0], &[1], &[0], &[0], &[16], &[0], &[0], &[1], &[0], &[0]];
-    let servers = [("one", request), ("two", reply)].map(|(name, pieces)| chatter(&folder.path().join(name), pieces));
-    let devices = ["one", "two"].map(|name| format!("vfio_user.device={}", folder.join(name))).to_vec();
+    let talks = [("one", request), ("two", reply), ("three", question)];
+    let servers = talks.map(|(name, pieces)| chatter(&folder.path().join(name), pieces));
+    let devices = talks.map(|(name, _)| format!("vfio_user.device={}", folder.join(name))).to_vec();
     let append = vec!["vfio_user.timeout_ms=500".into()];
     let mut guest = well(Guest::boot(&root, UmlConfig { devices, append, ..config }));
     // Each at most three times the time that an answer may take, and the boot itself.
     assert!(guest.boot_time() < Duration::from_secs(8), "{:?}", guest.boot_time());
     let told = well(guest.succeed("dmesg | grep -c 'the server does not answer'", SOON));
-    assert_eq!(told.trim(), "2", "{}", well(guest.succeed("dmesg", SOON)));
+    assert_eq!(told.trim(), "3", "{}", well(guest.succeed("dmesg", SOON)));
     for server in servers {
         server.join().unwrap();
     }
+}
+
+/// A vhost-user back end of many queues that says what it is, takes the memory, and then reads no more: the guest's messages fill the
+/// socket. Until `over`.
+fn deaf(socket: &Path, over: mpsc::Receiver<()>) -> JoinHandle<()> {
+    let listener = well(UnixListener::bind(socket));
+    thread::spawn(move || {
+        let (mut guest, _) = well(listener.accept());
+        let mut header = [0; 12];
+        while guest.read_exact(&mut header).is_ok() {
+            let [request, _, len] =
+                [0, 4, 8].map(|at| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap_or_default()));
+            let mut body = vec![0; len as usize];
+            well(guest.read_exact(&mut body));
+            let answer = match request {
+                // GET_FEATURES: VERSION_1, protocol features, MQ, CTRL_VQ, STATUS, MAC. GET_PROTOCOL_FEATURES: MQ and CONFIG.
+                1 => (1u64 << 32 | 1 << 30 | 1 << 22 | 1 << 17 | 1 << 16 | 1 << 5).to_ne_bytes().to_vec(),
+                15 => (1u64 | 1 << 9).to_ne_bytes().to_vec(),
+                // GET_QUEUE_NUM: 31 pairs, the most that UML has rings for. GET_CONFIG: an address, link up, as many pairs.
+                17 => 31u64.to_ne_bytes().to_vec(),
+                24 => {
+                    let config = [0x52, 0x54, 0, 0x12, 0x34, 0x56, 1, 0, 31, 0];
+                    let room = body.len().min(12 + config.len());
+                    body[12..room].copy_from_slice(&config[..room - 12]);
+                    body
+                }
+                // SET_MEM_TABLE.
+                5 => break,
+                _ => continue,
+            };
+            let head = [request, 5, answer.len() as u32].map(u32::to_ne_bytes).concat();
+            well(guest.write_all(&[head, answer].concat()));
+        }
+        // Connected, and deaf.
+        let _it_is_over = over.recv();
+    })
+}
+
+#[test]
+fn a_back_end_that_reads_no_more_is_given_up_in_time() {
+    let (root, config) = guests();
+    let folder = well(Folder::new());
+    let (end, over) = mpsc::channel();
+    let server = deaf(&folder.path().join("deaf"), over);
+    let append = vec![format!("virtio_uml.device={}:1", folder.join("deaf")), "nicety.patience=50".into()];
+    let mut guest = well(Guest::boot(&root, UmlConfig { append, ..config }));
+    assert!(guest.boot_time() < Duration::from_secs(12), "{:?}", guest.boot_time());
+    let told = well(guest.succeed("dmesg | grep -c 'the server does not answer'", SOON));
+    assert_eq!(told.trim(), "1", "{}", well(guest.succeed("dmesg", SOON)));
+    drop(end);
+    server.join().unwrap();
 }
 
 /// The way of a Ctrl-C: the process that owns a guest is killed without a chance to clean up. This program is that process too.
