@@ -17,19 +17,21 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
     let attach = if args.libvirt { libvirt(port) } else { qemu(port) };
     output::print(&attach.words)?;
     for note in &attach.notes {
-        eprintln!("note: {note}");
+        output::tell(format_args!("note: {note}"));
     }
     match control::ask(&host.control(runtime_dir().as_deref()), Ask::Port { name: port.name.clone() }) {
         // That it waits for a VM is why these words were asked for.
         Ok(control::Reply::Port { port }) if port.condition == Condition::Waiting => {
-            eprintln!("note: the daemon runs, and {} is free", port.name);
+            output::tell(format_args!("note: the daemon runs, and {} is free", port.name));
         }
-        Ok(control::Reply::Port { port }) => eprintln!("note: the daemon runs; {}: {}", port.name, port.sentence),
+        Ok(control::Reply::Port { port }) => {
+            output::tell(format_args!("note: the daemon runs; {}: {}", port.name, port.sentence))
+        }
         Err(AskError::Nobody(_)) => {
-            eprintln!("note: the daemon does not run yet: nicety serve {}", args.host.display());
+            output::tell(format_args!("note: the daemon does not run yet: nicety serve {}", args.host.display()));
         }
         Ok(_) => {}
-        Err(error) => eprintln!("note: {error}"),
+        Err(error) => output::tell(format_args!("note: {error}")),
     }
     Ok(())
 }

@@ -16,11 +16,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::cli::{Peer, Try};
 use crate::exit::{Exit, Failure};
+use crate::output::tell;
 
 mod console;
+mod ended;
 mod switch;
 
 use console::Console;
+use ended::{by_itself, failure};
 use switch::Switch;
 
 /// The addresses of the guest and its peer, on a switch that nobody else is at.
@@ -53,7 +56,7 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
         ));
     }
     let kernel = kernel(args)?;
-    let programs = Programs::find(&mut |line| eprintln!("{line}")).map_err(failure)?;
+    let programs = Programs::find(&mut |line| tell(line)).map_err(failure)?;
     // From here on a signal ends guests and switch in order; what is laid above dies of it.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -85,9 +88,12 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     own.wait_ready_unless(&stop).map_err(failure)?;
     let serves = peer.as_mut().map(|peer| serve(peer, &stop)).transpose().map_err(failure)?;
     if args.command.is_empty() {
-        eprintln!("{}", greeting(&switch, &own, serves.as_deref()));
+        tell(greeting(&switch, &own, serves.as_deref()));
     }
-    console.begin(&stop).map_err(Failure::with(Exit::Failed))?;
+    console.begin(&stop).map_err(|error| {
+        // Of a terminal that has just gone there is nothing to say but that.
+        if stop.load(Ordering::Relaxed) { failure(Error::Stopped) } else { Failure::new(Exit::Failed, error) }
+    })?;
     let ended = own.run_unless(&console.script(), FOREVER, &stop);
     // What it has said is read to its end, and the terminal is as it was, before anything else is said.
     drop((own, peer));
@@ -96,8 +102,18 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     if stop.load(Ordering::Relaxed) {
         return Err(failure(Error::Stopped));
     }
-    // A code is the last byte of what a program ends with.
-    Ok(ExitCode::from(ended.map_err(failure)?.code.to_le_bytes()[0]))
+    match ended {
+        // A code is the last byte of what a program ends with.
+        Ok(output) => Ok(ExitCode::from(output.code.to_le_bytes()[0])),
+        // That is a way to leave a shell. Of a command nobody knows whether it did well.
+        Err(error) => match by_itself(&error).filter(|_| args.command.is_empty()) {
+            Some(sentence) => {
+                tell(sentence);
+                Ok(ExitCode::SUCCESS)
+            }
+            None => Err(failure(error)),
+        },
+    }
 }
 
 /// The kernel that was named, or that of the cache, built if it is not there.
@@ -114,9 +130,9 @@ fn kernel(args: &Try) -> Result<UmlKernel, Failure> {
     let mut told = false;
     let kernel = UmlKernel::lay(&mut |line| {
         if !std::mem::replace(&mut told, true) {
-            eprintln!("building the user-mode kernel: about 3 minutes, this once");
+            tell("building the user-mode kernel: about 3 minutes, this once");
         }
-        eprintln!("{line}");
+        tell(line);
     });
     kernel.map_err(failure)
 }
@@ -160,6 +176,7 @@ fn serve(peer: &mut Guest, stop: &AtomicBool) -> Result<String, Error> {
 /// What there is, and what to try, in a line each.
 fn greeting(switch: &Switch, own: &Guest, serves: Option<&str>) -> String {
     let adapter = switch.port.entry.about.name;
+    let article = article(adapter);
     let seconds = own.boot_time().as_secs_f64();
     let others = match (switch.shared, serves) {
         (true, _) => format!("at the port {}, without an IPv4 address yet", switch.port.name),
@@ -171,10 +188,15 @@ fn greeting(switch: &Switch, own: &Guest, serves: Option<&str>) -> String {
     tries.extend(switch.shared.then(|| "ip address add ADDRESS/24 dev eth0".to_owned()));
     tries.extend(serves.unwrap_or_default().lines().map(str::to_owned));
     format!(
-        "eth0 is an {adapter}, {others} (booted in {seconds:.2} s)\n\
+        "eth0 is {article} {adapter}, {others} (booted in {seconds:.2} s)\n\
          try: {}; what is written here is gone after `exit`",
         tries.join(", ")
     )
+}
+
+/// A name's first letter is what is heard first, also of `e1000`.
+fn article(name: &str) -> &'static str {
+    if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
 }
 
 /// The script that becomes the command, or a shell, where the person is.
@@ -210,26 +232,19 @@ fn quoted(word: &OsStr) -> Vec<u8> {
     quoted
 }
 
-/// The lab's error with its exit code.
-fn failure(error: Error) -> Failure {
-    let exit = match &error {
-        Error::Stopped => Exit::Interrupted,
-        Error::NoCache
-        | Error::NoMemoryFolder { .. }
-        | Error::Program { .. }
-        | Error::NoMirror { .. }
-        | Error::Apt { .. } => Exit::Missing,
-        _ => Exit::Failed,
-    };
-    Failure::new(exit, error)
-}
-
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn an_adapter_has_its_article() {
+        let with_article = |name: &str| format!("{} {name}", article(name));
+        let all: Vec<String> = nicety_adapters::REGISTRY.iter().map(|entry| with_article(entry.about.name)).collect();
+        assert_eq!(all, ["an e1000", "a vmxnet3", "a virtio-net"]);
+    }
 
     #[test]
     fn a_commands_words_come_as_they_were_given() {

@@ -165,8 +165,9 @@ pub enum Peer {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The guest's files are this machine's own; what it writes is gone when it ends. The exit code is that of the shell
-or the COMMAND; COMMAND's output goes to stdout, what it complains of to stderr, and its input is empty, except on a
-terminal, which it has for itself. docs/driver-developers.md shows more.")]
+or the COMMAND; if the guest powers itself off, 0 after a shell and 1 after a COMMAND. COMMAND's output goes to stdout,
+what it complains of to stderr, and its input is empty, except on a terminal, which it has for itself.
+docs/driver-developers.md shows more.")]
 pub struct Try {
     /// The adapter, on a throw-away switch
     #[arg(required_unless_present = "port", conflicts_with = "port")]

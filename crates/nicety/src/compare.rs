@@ -31,11 +31,11 @@ fn bench(guests: Guests) -> Result<Box<dyn Bench>, Missing> {
             Box::new(Embedded::new(Program { path, hidden: words(HIDDEN), serve: words("serve") }))
         }
         Guests::Qemu => {
-            let bench = RealBench::qemu(&path, &mut |line| eprintln!("{line}"));
+            let bench = RealBench::qemu(&path, &mut |line| output::tell(line));
             Box::new(bench.map_err(|error| Missing(format!("--guests qemu: {error}")))?)
         }
         Guests::Uml => {
-            let bench = RealBench::user_mode(&path, &mut |line| eprintln!("{line}"));
+            let bench = RealBench::user_mode(&path, &mut |line| output::tell(line));
             Box::new(bench.map_err(|error| Missing(format!("--guests uml: {error}")))?)
         }
     })
@@ -61,7 +61,7 @@ pub fn run(args: &Compare) -> Result<(), Failure> {
     })?;
     let plan = Plan::new(&options(args), bench.as_ref()).map_err(unplanned)?;
     for warning in plan.warnings() {
-        eprintln!("note: {warning}");
+        output::tell(format_args!("note: {warning}"));
     }
     let mut progress = Progress::stderr();
     let results = run::run(&plan, bench.as_mut(), &again(args, &plan), &mut progress, &cancel);

@@ -1,5 +1,7 @@
 //! The program: commands and exit codes (README.md; docs/host-file.md).
 #![forbid(unsafe_code)]
+// They panic when the terminal is gone: `output` has what is used instead.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
 
@@ -34,7 +36,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { exit, message }) => {
-            eprintln!("{message}");
+            output::tell(message);
             exit.into()
         }
     }

@@ -1,5 +1,7 @@
-//! Text for stdout: written at once, columns aligned, amounts short. A reader who has gone (`| head`) is no error.
+//! Text for stdout: written at once, columns aligned, amounts short. A reader who has gone (`| head`) is no error, nor is a terminal
+//! that was closed, of which `eprintln!` would make a panic.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use crate::exit::{Exit, Failure};
@@ -13,6 +15,12 @@ pub fn print(text: &str) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes a line to stderr. If that fails, there is nobody to tell.
+pub fn tell(line: impl Display) {
+    // At once, so that nobody else's words come between.
+    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Rows with aligned columns, two spaces apart, without spaces at the end of a line.

@@ -30,7 +30,9 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
             Reply::Ports { ports, host: served } => {
                 if let Some(host) = host.filter(|host| host.path != served) {
                     let (served, asked) = (served.display(), host.path.display());
-                    eprintln!("note: this daemon serves {served}, not {asked}: give their switches different names");
+                    output::tell(format_args!(
+                        "note: this daemon serves {served}, not {asked}: give their switches different names"
+                    ));
                 }
                 ports
             }

@@ -58,7 +58,8 @@ fn log() -> Result<(), Failure> {
     let filter = EnvFilter::try_new(&asked).map_err(|error| wrong(error.to_string()))?;
     let terminal = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
-    log.with_target(false).try_init().map_err(|error| Failure::new(Exit::Failed, error))
+    // A daemon outlives its terminal, and what cannot be written would be reported with `eprintln!`, which panics.
+    log.with_target(false).log_internal_errors(false).try_init().map_err(|error| Failure::new(Exit::Failed, error))
 }
 
 /// A level, or a part of the program with one. The filter would take any other word for a part that there is not, and be silent.

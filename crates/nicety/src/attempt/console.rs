@@ -75,7 +75,7 @@ impl Console {
         }
         self.raw = Some(Raw::begin()?);
         // Both wait for what may never come, and end with this process.
-        let _ = carry(io::stdin(), self.first.try_clone()?, stop);
+        let _ = carry(Keys(Arc::clone(stop)), self.first.try_clone()?, stop);
         let mut sizes = self.second.try_clone()?;
         let mut changes = Signals::new([SIGWINCH])?;
         thread::spawn(move || {
@@ -118,6 +118,22 @@ fn carry(
             }
         }
     })
+}
+
+/// What is typed. Without settings a terminal has no key that ends its input: if that ends, the terminal is gone, and with it the one
+/// who would read on.
+struct Keys(Arc<AtomicBool>);
+
+impl Read for Keys {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = io::stdin().read(bytes);
+        let gone = match &read {
+            Ok(read) => *read == 0,
+            Err(error) => error.kind() != io::ErrorKind::Interrupted,
+        };
+        self.0.fetch_or(gone, Ordering::Relaxed);
+        read
+    }
 }
 
 /// The terminal's rows and columns, if it knows them.

@@ -1,9 +1,10 @@
 //! A daemon that serves, one that cannot, and none.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scratch::{Ended, HOST, Scratch, Served};
 
@@ -52,6 +53,19 @@ fn a_daemon_serves_shows_its_ports_and_ends_cleanly_by_a_signal() {
         assert_eq!(served.end(signal), Some(0));
         assert_eq!(scratch.sockets(), [""; 0], "no socket is left behind");
     }
+}
+
+#[test]
+fn a_daemon_whose_log_nobody_reads_any_more_goes_on_and_ends_cleanly() {
+    let scratch = Scratch::with(HOST);
+    let mut served = scratch.command(&["serve"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let log = BufReader::new(served.stderr.take().unwrap());
+    assert!(log.lines().map_while(Result::ok).any(|line| line.contains("all sockets are ready")));
+    // The pipe is closed now, as a terminal's window would be.
+    let ports = scratch.run(&["ports"]).code;
+    kill_process(Pid::from_child(&served), Signal::TERM).unwrap();
+    assert_eq!((ports, served.wait().unwrap().code()), (Some(0), Some(0)));
+    assert_eq!(scratch.sockets(), [""; 0]);
 }
 
 #[test]
