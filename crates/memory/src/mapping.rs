@@ -5,11 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use vm_memory::MmapRegion;
 use vm_memory::volatile_memory::VolatileSlice;
 
 use crate::blank::is_blank;
 use crate::guard;
-use crate::pages::Pages;
+use crate::pages;
 
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -38,12 +39,11 @@ pub enum MappingError {
 /// If the file behind it shrinks, the touched pages turn to zeros and [`Mapping::damaged`] says so; the process lives.
 #[derive(Debug)]
 pub struct Mapping {
-    pages: Pages,
-    /// Where in the pages the bytes that were asked for begin, and how many they are.
+    /// Whole pages.
+    region: MmapRegion<()>,
+    /// Where in them the bytes that were asked for begin, and how many they are.
     skew: usize,
     len: usize,
-    /// The file, and where in it they begin.
-    file: Option<(File, u64)>,
     damaged: &'static AtomicBool,
     slot: guard::Slot,
 }
@@ -51,15 +51,20 @@ pub struct Mapping {
 impl Mapping {
     /// Maps `len` bytes of `fd` from `offset`, shared.
     pub fn of_file(fd: OwnedFd, offset: u64, len: u64, writable: bool) -> Result<Self, MappingError> {
+        let file = File::from(fd);
+        let page = pages::size_of(&file).map_err(std::io::Error::from)?;
+        Self::by_pages(file, page, offset, len, writable)
+    }
+
+    fn by_pages(file: File, page: u64, offset: u64, len: u64, writable: bool) -> Result<Self, MappingError> {
         let size = usize::try_from(len).ok().filter(|&n| n > 0).ok_or(MappingError::Length(len))?;
         let end = offset.checked_add(len).ok_or(MappingError::Length(len))?;
-        let file = File::from(fd);
         let held = file.metadata()?.len();
         if end > held {
             return Err(MappingError::BeyondFile { file: held, end });
         }
-        let (pages, skew) = Pages::of_file(&file, offset, end, writable).map_err(std::io::Error::from)?;
-        Self::guarded(pages, skew, size, Some((file, offset)))
+        let (region, skew) = pages::around(file, page, (offset, end), writable)?;
+        Self::guarded(region, skew, size)
     }
 
     /// Private pages of this process, zeroed: for buffers that this side owns.
@@ -67,21 +72,21 @@ impl Mapping {
         if len == 0 {
             return Err(MappingError::Length(0));
         }
-        let pages = Pages::private(len).map_err(std::io::Error::from)?;
-        Self::guarded(pages, 0, len, None)
+        let region = MmapRegion::new(len).map_err(|error| std::io::Error::other(error.to_string()))?;
+        Self::guarded(region, 0, len)
     }
 
-    fn guarded(pages: Pages, skew: usize, len: usize, file: Option<(File, u64)>) -> Result<Self, MappingError> {
-        let watched = guard::watch(pages.start().addr(), pages.len());
+    fn guarded(region: MmapRegion<()>, skew: usize, len: usize) -> Result<Self, MappingError> {
+        let watched = guard::watch(region.as_ptr().addr(), region.size());
         let (slot, damaged) = watched.ok_or(MappingError::TooMany(guard::SLOTS))?;
-        Ok(Self { pages, skew, len, file, damaged, slot })
+        Ok(Self { region, skew, len, damaged, slot })
     }
 
     /// The bytes, for bounded volatile access.
     pub fn bytes(&self) -> VolatileSlice<'_> {
-        // SAFETY: the pages hold `skew + len` bytes and stay mapped while the slice borrows `self`; nobody makes a reference
-        // to what lies in them.
-        unsafe { VolatileSlice::new(self.pages.start().add(self.skew), self.len) }
+        // SAFETY: the region holds `skew + len` bytes and stays mapped while the slice borrows `self`; nobody makes a reference
+        // to what lies in it.
+        unsafe { VolatileSlice::new(self.region.as_ptr().add(self.skew), self.len) }
     }
 
     /// Length in bytes, never 0.
@@ -93,7 +98,10 @@ impl Mapping {
     /// Whether the file has nothing but zeros here: nobody has written to it yet, or he who did has a private copy of it. Holes are
     /// not touched, and no more than the first 4 MiB of data are read.
     pub fn is_blank(&self) -> bool {
-        self.file.as_ref().is_some_and(|(file, start)| is_blank(file, *start, start.saturating_add(self.len())))
+        self.region.file_offset().is_some_and(|file| {
+            let start = file.start().saturating_add(self.skew as u64);
+            is_blank(file.file(), start, start.saturating_add(self.len()))
+        })
     }
 
     /// True once the peer took pages away under us (truncated its file, or the host ran out of them).
@@ -116,4 +124,42 @@ pub fn shared_file(name: &str, len: u64) -> Result<OwnedFd, MappingError> {
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(std::io::Error::from)?;
     Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Map, Rights};
+
+    /// Pieces as QEMU 11's q35 offers them, one over two pages, and the file's end. That a file of huge pages is mapped by those is for
+    /// `tests/huge.rs`; that a piece is the right bytes needs none.
+    #[test]
+    fn what_is_written_to_one_piece_is_read_in_another_that_shares_its_page() {
+        const PAGE: u64 = 2 << 20;
+        const LEN: u64 = 4 * PAGE;
+        let fd = shared_file("pieces", LEN).unwrap();
+        let piece = |offset, len| {
+            let mapping = Mapping::by_pages(fd.try_clone().unwrap().into(), PAGE, offset, len, true).unwrap();
+            Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap()
+        };
+        let (low, high) = (piece(0, 0xa_0000), piece(0x10_0000, LEN - 0x10_0000));
+        let (over, last) = (piece(PAGE - 0x1000, 0x2000), piece(LEN - 0x1000, 0x1000));
+        assert!(low.is_blank());
+        low.write(0x9_fff8, b"low, top").unwrap();
+        high.write(PAGE - 0x10_0000 - 4, b"over two").unwrap();
+        high.write(LEN - 0x10_0000 - 8, b"very end").unwrap();
+        assert!(!low.is_blank() && !high.is_blank() && !last.is_blank());
+        let read = |map: &Map, at| {
+            let mut bytes = [0; 8];
+            map.read(at, &mut bytes).unwrap();
+            String::from_utf8(bytes.to_vec()).unwrap()
+        };
+        assert_eq!((read(&over, 0xffc), read(&last, 0xff8)), ("over two".into(), "very end".into()));
+        let mut bytes = [0; 8];
+        rustix::io::pread(&fd, &mut bytes, 0x9_fff8).unwrap();
+        assert_eq!(&bytes, b"low, top");
+        assert!(high.read(LEN - 0x10_0000, &mut bytes).is_err(), "the piece ends with the file");
+    }
 }

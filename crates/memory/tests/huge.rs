@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use nicety_memory::{Map, Mapping, MappingError, Rights};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstat, ftruncate, memfd_create};
@@ -16,9 +16,6 @@ const LEN: u64 = 4 * PAGE;
 /// QEMU 11's q35 offers the first three; the fourth lies over two pages, the last ends the file.
 const PIECES: [(u64, u64); 5] =
     [(0, 0xa_0000), (0xc_0000, 0x1000), (0x10_0000, LEN - 0x10_0000), (PAGE - 0x1000, 0x2000), (LEN - 0x1000, 0x1000)];
-
-/// Held by tests that take pages of the pool, or count on its having none.
-static POOL: Mutex<()> = Mutex::new(());
 
 fn skipped(test: &str, reason: impl std::fmt::Display) {
     // Past the harness, which keeps what is printed by tests that pass to itself.
@@ -122,7 +119,6 @@ fn a_peer_that_truncates_its_file_damages_the_whole_piece_and_it_is_unmapped_all
 fn a_page_that_the_host_does_not_have_damages_the_piece_and_not_the_process() {
     let test = "a_page_that_the_host_does_not_have_damages_the_piece_and_not_the_process";
     let Some(fd) = file(test) else { return };
-    let _alone = POOL.lock();
     let any = fallocate(&fd, FallocateFlags::empty(), 0, PAGE);
     if any.is_ok() {
         return skipped(test, "this machine has free huge pages");
@@ -131,32 +127,5 @@ fn a_page_that_the_host_does_not_have_damages_the_piece_and_not_the_process() {
     map.write(0x1000, &[1; 8]).unwrap();
     assert!(map.damaged());
     drop(map);
-    assert_eq!(ranges(test), []);
-}
-
-#[test]
-fn what_is_written_to_one_piece_is_read_in_another_that_shares_its_page() {
-    let test = "what_is_written_to_one_piece_is_read_in_another_that_shares_its_page";
-    let Some(fd) = file(test) else { return };
-    let _alone = POOL.lock();
-    if let Err(errno) = fallocate(&fd, FallocateFlags::empty(), 0, LEN) {
-        return skipped(test, format_args!("fewer than four free huge pages ({errno})"));
-    }
-    let [low, _, high, over, last] = PIECES.map(|piece| at_zero(mapped(&fd, piece).unwrap()));
-    assert!(low.is_blank());
-    low.write(0x9_fff8, b"low, top").unwrap();
-    high.write(PAGE - 0x10_0000 - 4, b"over two").unwrap();
-    high.write(LEN - 0x10_0000 - 8, b"very end").unwrap();
-    assert!(!low.is_blank() && !high.is_blank());
-    let read = |map: &Map, at| {
-        let mut bytes = [0; 8];
-        map.read(at, &mut bytes).unwrap();
-        String::from_utf8(bytes.to_vec()).unwrap()
-    };
-    assert_eq!((read(&over, 0xffc), read(&last, 0xff8)), ("over two".into(), "very end".into()));
-    let mut bytes = [0; 8];
-    rustix::io::pread(&fd, &mut bytes, 0x9_fff8).unwrap();
-    assert_eq!(&bytes, b"low, top");
-    drop((low, high, over, last));
     assert_eq!(ranges(test), []);
 }
