@@ -243,7 +243,7 @@ impl Daemon {
         let listener = Listener::bind(&spec.socket);
         let listener = listener.map_err(|source| StartError::Socket { port: name.clone(), source })?;
         let (schedule, recorder) = (Arc::new(Schedule::default()), self.recorder(spec)?);
-        let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.clone());
+        let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.clone(), self.clock);
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes);
         let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
         Ok(Opened { name, listener, schedule, recorder, port: Arc::new(port) })
@@ -306,7 +306,8 @@ impl Daemon {
         let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
         let fd = fd.map_err(|source| StartError::System { what: "watching the uplink", source })?;
-        let shell = PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None);
+        let shell =
+            PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None, self.clock);
         let port = Port::new(id, End::Uplink(uplink), Box::new(shell), buffer_bytes);
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?);
         self.join(name, &port, Service::new(name, Arc::clone(&port), schedule, Link::Uplink(fd)), &inbox)?;

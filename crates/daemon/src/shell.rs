@@ -10,6 +10,7 @@ use nicety_plane::Shell;
 use nicety_vfio_user::Interrupts;
 use nicety_vhost_user::Bell;
 
+use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::recorder::Recorder;
 
@@ -107,6 +108,7 @@ pub struct PortShell {
     signals: Arc<Signals>,
     state: Arc<Schedule>,
     recorder: Option<Arc<Recorder>>,
+    clock: Clock,
 }
 
 /// Whether a port waits for its turn already; shared by the shell and the worker.
@@ -141,8 +143,9 @@ impl PortShell {
         signals: Arc<Signals>,
         state: Arc<Schedule>,
         recorder: Option<Arc<Recorder>>,
+        clock: Clock,
     ) -> Self {
-        Self { id, inbox, signals, state, recorder }
+        Self { id, inbox, signals, state, recorder, clock }
     }
 }
 
@@ -197,6 +200,10 @@ impl Shell for PortShell {
 
     fn wake_at(&self, time: Time) {
         self.inbox.push(Note::Wake(self.id, time));
+    }
+
+    fn now(&self, _given: Time) -> Time {
+        self.clock.now()
     }
 
     fn stalled(&self, number: u16, stall: Stall) {

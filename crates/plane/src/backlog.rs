@@ -112,8 +112,8 @@ impl Backlog {
         if whole.is_ok() { out } else { Span::default() }
     }
 
-    /// Offers the first frames again; those that are not refused are gone. Returns the bytes that went.
-    pub fn drain(&mut self, mut deliver: impl FnMut(&Frames<'_>) -> Delivery) -> u64 {
+    /// Offers the first frames again, `most` of them at most; those that are not refused are gone. Returns how many went.
+    pub fn drain(&mut self, most: usize, mut deliver: impl FnMut(&Frames<'_>) -> Delivery) -> usize {
         self.batch.start(&self.map, PortId::default(), 0);
         self.picks.clear();
         self.offered.clear();
@@ -127,7 +127,7 @@ impl Backlog {
             draft.finish(entry.offload, 0);
             self.picks.push(Pick { packet: self.picks.len() as u16, edit: entry.edit });
             self.offered.push(index as u16);
-            if self.batch.bytes() >= 64 << 10 {
+            if self.picks.len() >= most || self.batch.bytes() >= 64 << 10 {
                 break;
             }
         }
@@ -135,13 +135,13 @@ impl Backlog {
             return 0;
         }
         let delivery = deliver(&Frames { batch: &self.batch, picks: &self.picks });
-        let mut bytes = 0;
+        let mut gone = 0;
         for (pick, &index) in self.offered.iter().enumerate() {
             if !delivery.is_refused(pick)
                 && let Some(entry) = self.entries.get_mut(usize::from(index))
             {
                 entry.gone = true;
-                bytes += u64::from(entry.len);
+                gone += 1;
             }
         }
         self.batch.release();
@@ -150,7 +150,7 @@ impl Backlog {
             self.used -= entry.held;
             self.entries.pop_front();
         }
-        bytes
+        gone
     }
 
     /// Forgets all; returns how many frames waited.

@@ -8,9 +8,10 @@
 //!                  complete                        one lock: its own
 //! ```
 //!
-//! No step holds two locks. A hold is bounded by the batch: 64 packets or 64 KiB, at least one packet. There is no
-//! file descriptor, clock or thread here: what must happen outside (an interrupt, a wake-up, another turn) goes
-//! through the port's [`Shell`], which a daemon, a VMM or a simulation implements.
+//! No step holds two locks. A hold is bounded by the batch: 64 packets or 64 KiB, at least one packet; a receiver that is
+//! slow, since its memory is touched for the first time, gets the batch in several holds. There is no file descriptor,
+//! clock or thread here: what must happen outside (an interrupt, a wake-up, another turn) goes through the port's
+//! [`Shell`], which a daemon, a VMM or a simulation implements.
 #![forbid(unsafe_code)]
 
 mod backlog;
@@ -18,6 +19,7 @@ mod doorbells;
 mod lock;
 #[cfg(feature = "measure")]
 pub mod measure;
+mod pace;
 mod plane;
 mod poll;
 mod port;

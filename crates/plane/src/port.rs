@@ -1,18 +1,19 @@
 //! One port: what is behind it, and everything that its lock guards.
 
 mod inner;
+mod steps;
 
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Budget, Context, Counters, Event, Face, Frames, Outbox, PciFace, PortId, Progress, Reason, Reset,
-    RestoreError, RingFace, Set, Stall, Time, Uplink,
+    Adapter, Context, Counters, Event, Face, Outbox, PciFace, PortId, Reset, RestoreError, RingFace, Set, Stall, Time,
+    Uplink,
 };
 use nicety_memory::{Map, MapError};
 
 use crate::backlog::Backlog;
 use crate::lock::{Held, Lock};
-use crate::poll;
+use crate::pace::Pace;
 use inner::Inner;
 
 /// What a port's owner does for it. Called with the port's lock held: it must not call the port back, nor block.
@@ -28,6 +29,11 @@ pub trait Shell: Send + Sync {
 
     /// Take a turn at this time, or earlier.
     fn wake_at(&self, time: Time);
+
+    /// What time it is, if that can be told in some nanoseconds; else the time that the call above was given.
+    fn now(&self, given: Time) -> Time {
+        given
+    }
 
     /// The guest broke a queue, of this number in [`Outbox::stalled`]: it stands still from now on.
     fn stalled(&self, _number: u16, _stall: Stall) {}
@@ -92,6 +98,7 @@ impl Port {
     /// A port with nobody attached (an uplink always is), and a receive buffer of this many bytes.
     pub fn new(id: PortId, end: End, shell: Box<dyn Shell>, buffer_bytes: u32) -> Result<Self, MapError> {
         let attached = matches!(end, End::Uplink(_));
+        let pace = if attached { Pace::whole() } else { Pace::careful() };
         let inner = Inner {
             end,
             memory: Map::empty(),
@@ -109,6 +116,7 @@ impl Port {
             attached,
             in_flight: false,
             waiting: 0,
+            pace,
         };
         Ok(Self { id, shell, inner: Lock::new(inner) })
     }
@@ -330,111 +338,5 @@ impl Port {
                 End::Uplink(uplink) => uplink.vacant(),
             },
         }
-    }
-
-    /// Frames from the switch. Whatever is refused waits in the backlog, or is dropped with a reason.
-    pub(crate) fn offer(&self, frames: &Frames<'_>, now: Time) {
-        let mut inner = self.lock();
-        if !inner.attached {
-            for _ in frames.picks {
-                inner.counters.receive_drop(Reason::NoVm);
-            }
-            return;
-        }
-        let damages = nicety_memory::damages();
-        let refused = if inner.backlog.is_empty() { inner.deliver(frames, now).refused } else { u64::MAX };
-        if damages != nicety_memory::damages() {
-            // Somebody's memory went away just now. If it is this port's, its owner finds out with its next turn.
-            self.shell.schedule();
-        }
-        if refused != 0 {
-            for (i, pick, packet) in frames.iter().filter(|(i, ..)| refused & 1 << i != 0) {
-                debug_assert!(i < nicety_adapter::PACKETS);
-                if !inner.backlog.push(frames.batch, packet, pick.edit) {
-                    let alone = packet.len() > inner.backlog.size();
-                    let reason = if alone { Reason::NoBuffer } else { Reason::BufferFull };
-                    inner.counters.receive_drop(reason);
-                }
-            }
-        }
-        inner.active = now;
-        // Who receives may answer, and does not ring.
-        if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
-            inner.poll_by(poll::next(now, now), self.shell.as_ref());
-        }
-        inner.settle(self.shell.as_ref());
-    }
-
-    /// The uplink's descriptor is ready: frames have come, or may go again. The caller, its owner, gives it a turn.
-    pub fn ready(&self) {
-        let mut inner = self.lock();
-        inner.room = true;
-        inner.pending.insert(0);
-    }
-
-    /// The first steps of a turn, under the lock: tick, drain, fetch. Returns what fetch said, if it was called.
-    pub(crate) fn gather(&self, batch: &mut nicety_adapter::Batch, budget: Budget, now: Time) -> Option<Progress> {
-        let mut inner = self.lock();
-        if inner.wake.is_some_and(|at| at <= now) {
-            inner.wake = None;
-            if matches!(inner.end, End::Uplink(_)) {
-                // What it wants next it says after the fetch.
-                inner.room = true;
-                inner.pending.insert(0);
-            } else {
-                inner.call(now, |adapter, cx| adapter.tick(cx));
-                inner.settle(self.shell.as_ref());
-            }
-        }
-        if inner.room {
-            inner.drain(now);
-        }
-        if inner.poll_at.is_some_and(|at| at <= now) {
-            inner.poll_at = None;
-            let polled = std::mem::take(&mut inner.polled);
-            inner.pending.extend(polled);
-        }
-        let may = inner.attached && inner.waiting == 0;
-        let from = inner.next_queue;
-        let queue = if may { inner.pending.pop_from(from) } else { None };
-        let progress = queue.map(|queue| {
-            let progress = inner.fetch(self.id, queue, budget, batch, now);
-            inner.next_queue = queue + 1;
-            inner.in_flight = !batch.is_empty();
-            if inner.in_flight {
-                inner.active = now;
-            }
-            if progress.more {
-                inner.pending.insert(queue);
-            } else if !progress.armed {
-                inner.polled.insert(queue);
-            }
-            progress
-        });
-        if inner.poll_at.is_none() && !inner.polled.is_empty() {
-            let at = poll::next(inner.active, now);
-            inner.poll_by(at, self.shell.as_ref());
-        }
-        inner.settle(self.shell.as_ref());
-        progress
-    }
-
-    /// The last step of a turn: the batch's descriptors go back, and what went nowhere is counted.
-    pub(crate) fn finish(&self, batch: &nicety_adapter::Batch, drops: &[(u16, Reason)], now: Time) {
-        let mut inner = self.lock();
-        for (_, reason) in drops {
-            inner.counters.transmit_drop(*reason);
-        }
-        match &mut inner.end {
-            End::Adapter(_) => {
-                inner.call(now, |adapter, cx| adapter.complete(batch, cx));
-            }
-            End::Uplink(uplink) => uplink.complete(batch),
-        }
-        inner.in_flight = false;
-        if inner.waiting > 0 {
-            self.inner.landed();
-        }
-        inner.settle(self.shell.as_ref());
     }
 }

@@ -1,16 +1,19 @@
-//! The queues of one port: none starves another, and one that cannot ring is looked at.
+//! The queues of one port: none starves another, one that cannot ring is looked at, and what is slow to go in goes in few
+//! frames at a time.
 
 mod owners;
 #[macro_use]
 mod workers;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PortId, Progress, Reset, RingFace, RingPlace, Set,
-    Snapshot, Time,
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Offload, PACKETS, PortId, Progress, Reset,
+    RingFace, RingPlace, Set, Snapshot, Time,
 };
+use nicety_memory::Map;
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
 use owners::as_worker;
@@ -19,12 +22,23 @@ with_one_worker_and_with_two!(
     a_queue_that_never_runs_dry_leaves_the_others_their_turns,
     queues_that_cannot_ring_are_all_looked_at_at_times_that_are_asked_for,
     a_queue_that_can_ring_is_left_alone,
+    a_receiver_that_is_slow_gets_few_frames_in_one_hold_and_one_that_is_quick_a_whole_batch,
+    frames_that_waited_go_in_few_at_a_time_too,
 );
 
-/// An adapter that sends nothing, and notes which queues it was asked for.
+/// An adapter that notes which queues it was asked for, and how many frames it was given at a time. It sends frames that lie
+/// at the beginning of its memory.
+#[derive(Default)]
 struct Queues {
     fetched: Arc<Mutex<Vec<u16>>>,
     progress: Progress,
+    sends: usize,
+    holds: Arc<Mutex<Vec<usize>>>,
+    /// What its owner's clock shows, and by how much a frame that it is given moves that.
+    clock: Arc<AtomicU64>,
+    cost_ns: u64,
+    /// It refuses this many frames.
+    refuses: usize,
 }
 
 impl Snapshot for Queues {
@@ -76,15 +90,28 @@ impl Adapter for Queues {
         Face::Rings(self)
     }
 
-    fn fetch(&mut self, queue: u16, _: Budget, _: &mut Batch, _: &mut Context<'_>) -> Progress {
+    fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         self.fetched.lock().unwrap().push(queue);
+        while self.sends > 0 && budget.allows(batch) {
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(0, FRAME).unwrap();
+            draft.finish(Offload::default(), 0);
+            self.sends -= 1;
+        }
         self.progress
     }
 
     fn complete(&mut self, _: &Batch, _: &mut Context<'_>) {}
 
-    fn deliver(&mut self, _: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
-        Delivery::default()
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        let mut delivery = Delivery::default();
+        let refused = frames.picks.len().min(self.refuses);
+        (0..refused).for_each(|pick| delivery.refuse(pick));
+        self.refuses -= refused;
+        self.holds.lock().unwrap().push(frames.picks.len() - refused);
+        self.clock.fetch_add(self.cost_ns * frames.picks.len() as u64, Ordering::Relaxed);
+        cx.out.messages.insert(0);
+        delivery
     }
 
     fn notice(&mut self, _: Event, _: &mut Context<'_>) {}
@@ -114,10 +141,32 @@ impl Shell for Alarm {
     }
 }
 
+/// What a receiver's owner is told, and its clock.
+#[derive(Clone, Default)]
+struct Owner {
+    clock: Arc<AtomicU64>,
+    interrupts: Arc<AtomicU64>,
+}
+
+impl Shell for Owner {
+    fn messages(&self, _: Set) {
+        self.interrupts.fetch_add(1, Ordering::Relaxed);
+    }
+    fn line(&self, _: bool) {}
+    fn schedule(&self) {}
+    fn wake_at(&self, _: Time) {}
+    fn now(&self, _: Time) -> Time {
+        Time(self.clock.load(Ordering::Relaxed))
+    }
+}
+
+/// Bytes of a frame, the smallest there is: a batch is full by its packets.
+const FRAME: u32 = 60;
+
 /// A port with such an adapter, queues 1, 3 and 5 of which have been rung.
 fn rung(progress: Progress) -> (Plane, Arc<Port>, Alarm, Arc<Mutex<Vec<u16>>>) {
     let (fetched, alarm) = (Arc::default(), Alarm::default());
-    let end = End::Adapter(Box::new(Queues { fetched: Arc::clone(&fetched), progress }));
+    let end = End::Adapter(Box::new(Queues { fetched: Arc::clone(&fetched), progress, ..Queues::default() }));
     let port = Arc::new(Port::new(PortId(0), end, Box::new(alarm.clone()), 4096).unwrap());
     let plane = Plane::new(Limits::default());
     plane.join(Arc::clone(&port)).unwrap();
@@ -160,4 +209,62 @@ fn a_queue_that_can_ring_is_left_alone(workers: usize) {
     as_worker(workers - 1, || while plane.turn(&port, &mut turn, Time::ZERO).more {});
     assert_eq!(*fetched.lock().unwrap(), [1, 3, 5]);
     assert!(alarm.0.lock().unwrap().is_empty() && !port.busy(Time(u64::MAX)));
+}
+
+/// Two ports, the first of which sends frames to the second, to whom each costs some time.
+struct Slow {
+    plane: Plane,
+    ports: [Arc<Port>; 2],
+    owner: Owner,
+    holds: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Slow {
+    fn new(sends: usize, cost_ns: u64, refuses: usize) -> Self {
+        let (owner, holds) = (Owner::default(), Arc::default());
+        let clock = Arc::clone(&owner.clock);
+        let progress = Progress { more: true, armed: true };
+        let from = Queues { progress, sends, ..Queues::default() };
+        let to = Queues { holds: Arc::clone(&holds), clock, cost_ns, refuses, ..Queues::default() };
+        let plane = Plane::new(Limits::default());
+        let ports = [(0, from), (1, to)].map(|(id, queues)| {
+            let end = End::Adapter(Box::new(queues));
+            let port = Arc::new(Port::new(PortId(id), end, Box::new(owner.clone()), 1 << 20).unwrap());
+            port.attach();
+            plane.join(Arc::clone(&port)).unwrap();
+            port
+        });
+        let map = Map::private(4096).unwrap();
+        map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]).unwrap();
+        ports[0].set_memory(Arc::new(map), Time::ZERO);
+        ports[0].with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
+        Self { plane, ports, owner, holds }
+    }
+
+    /// A turn of a port, and in what holds the receiver was given how many frames.
+    fn turn(&self, port: usize, workers: usize) -> Vec<usize> {
+        as_worker(workers - 1, || self.plane.turn(&self.ports[port], &mut Turn::new(), Time::ZERO));
+        std::mem::take(&mut self.holds.lock().unwrap())
+    }
+}
+
+fn a_receiver_that_is_slow_gets_few_frames_in_one_hold_and_one_that_is_quick_a_whole_batch(workers: usize) {
+    let slow = Slow::new(3 * PACKETS, 4_000, 0);
+    for batch in 1..=3 {
+        assert_eq!(slow.turn(0, workers), [8; 8], "batch {batch}: each frame cost 4 µs");
+        assert_eq!(slow.owner.interrupts.load(Ordering::Relaxed), batch, "once a batch, not once a hold");
+    }
+    let quick = Slow::new(3 * PACKETS, 100, 0);
+    assert_eq!(quick.turn(0, workers), [8, 16, 32, 8]);
+    assert_eq!(quick.turn(0, workers), [64]);
+    assert_eq!(quick.turn(0, workers), [64]);
+}
+
+fn frames_that_waited_go_in_few_at_a_time_too(workers: usize) {
+    let slow = Slow::new(PACKETS, 4_000, 8);
+    assert_eq!(slow.turn(0, workers), [0], "the first are refused, so that the others wait behind them");
+    assert_eq!(slow.ports[1].state().backlog_frames, PACKETS);
+    slow.ports[1].with(Time::ZERO, |_, cx| cx.out.room.insert(0)).unwrap();
+    assert_eq!(slow.turn(1, workers), [8; 8]);
+    assert_eq!(slow.ports[1].state().backlog_frames, 0);
 }

@@ -9,6 +9,7 @@ use nicety_memory::{Map, Rights, Window};
 
 use super::{End, Shell};
 use crate::backlog::Backlog;
+use crate::pace::Pace;
 
 /// What the lock guards.
 pub(super) struct Inner {
@@ -33,6 +34,8 @@ pub(super) struct Inner {
     pub in_flight: bool,
     /// Control threads that wait for that to end; while there are any, nothing is fetched.
     pub waiting: u32,
+    /// How many frames go in one hold.
+    pub pace: Pace,
 }
 
 /// The mapped page of doorbells, to look into.
@@ -78,15 +81,15 @@ impl Inner {
         self.call(now, |adapter, cx| adapter.fetch(queue, budget, batch, cx)).unwrap_or_default()
     }
 
-    /// Offers what waits, until it is refused or gone; bounded by one batch.
-    pub fn drain(&mut self, now: Time) {
+    /// Offers what waits, as many frames as go in one hold. Returns how many were taken.
+    pub fn drain(&mut self, now: Time) -> usize {
         self.room = false;
         if self.backlog.is_empty() {
-            return;
+            return 0;
         }
-        let Self { end, memory, page, out, counters, backlog, .. } = self;
+        let Self { end, memory, page, out, counters, backlog, pace, .. } = self;
         let window = window(page);
-        let gone = backlog.drain(|frames| match end {
+        let gone = backlog.drain(pace.frames(), |frames| match end {
             End::Uplink(uplink) => uplink.deliver(frames, counters, now),
             End::Adapter(adapter) => {
                 let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
@@ -94,6 +97,7 @@ impl Inner {
             }
         });
         self.room = gone > 0 && !self.backlog.is_empty();
+        gone
     }
 
     pub fn drop_backlog(&mut self) {

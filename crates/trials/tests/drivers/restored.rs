@@ -227,8 +227,8 @@ fn an_interrupt_that_waited_for_its_time_when_the_adapter_was_saved_comes_all_th
         let (mut middles, mut random) = (Middles::default(), Random::new(1));
         let mut life = Life::new(entry, false);
         for round in 0..20 {
-            // Much, which is told; and a little more, which waits.
-            for count in [40, 3] {
+            // Much, which is told, and at last in one hold of the port's lock; and a little more, which waits.
+            for count in [40, 40, 40, 3] {
                 for _ in 0..count {
                     let (payload, seed) = life.into.next(1400);
                     life.world.arrive(whole(MAC.0, PEER, payload, seed), Offload::default());

@@ -1,0 +1,82 @@
+//! How many frames a port takes in one hold of its lock: as many as have proved to be quick.
+//!
+//! A frame that goes into memory which nobody has touched before costs a page fault or two, some hundred times what the
+//! next one there costs, and nothing tells beforehand. So a port begins with few frames a hold, takes twice as many after
+//! each hold that was short, and half as many after one that was long.
+
+use nicety_adapter::{PACKETS, Time};
+
+/// Frames of the first hold, and of each while holds are long.
+const LEAST: usize = 8;
+/// A hold that took longer was too long: well below the 50 µs that a lock may be held.
+const LONG_NS: u64 = 30_000;
+/// After one that was shorter, twice as many frames may be tried.
+const SHORT_NS: u64 = LONG_NS / 3;
+
+/// See the module's page.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    frames: usize,
+    least: usize,
+}
+
+impl Pace {
+    /// A guest's adapter: few frames at first.
+    pub fn careful() -> Self {
+        Self { frames: LEAST, least: LEAST }
+    }
+
+    /// A whole batch, always. An uplink's lock is wanted by its owner alone, and what it sends in one go may cost one
+    /// system call.
+    pub fn whole() -> Self {
+        Self { frames: PACKETS, least: PACKETS }
+    }
+
+    /// Frames of the next hold.
+    pub fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// A hold in which this many frames went lasted from `begin` to `end`.
+    pub fn took(&mut self, frames: usize, begin: Time, end: Time) {
+        let ns = end.since(begin).as_nanos();
+        if ns > u128::from(LONG_NS) {
+            self.frames = (self.frames / 2).max(self.least);
+        } else if ns < u128::from(SHORT_NS) && frames >= self.frames {
+            self.frames = (self.frames * 2).min(PACKETS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(pace: &mut Pace, frames: usize, ns: u64) -> usize {
+        pace.took(frames, Time(5), Time(5 + ns));
+        pace.frames()
+    }
+
+    #[test]
+    fn short_holds_double_it_up_to_a_batch_and_long_ones_halve_it() {
+        let mut pace = Pace::careful();
+        assert_eq!([8, 16, 32, 64].map(|frames| hold(&mut pace, frames, 2_000)), [16, 32, 64, 64]);
+        assert_eq!([64; 5].map(|frames| hold(&mut pace, frames, 100_000)), [32, 16, 8, 8, 8]);
+        assert_eq!(hold(&mut pace, 8, 25_000), 8, "neither short nor long");
+    }
+
+    #[test]
+    fn few_frames_prove_nothing_of_many() {
+        let mut pace = Pace::careful();
+        assert_eq!(hold(&mut pace, 1, 100), 8);
+        assert_eq!(hold(&mut pace, 8, 100), 16);
+        assert_eq!(hold(&mut pace, 15, 100), 16);
+    }
+
+    #[test]
+    fn an_uplink_takes_a_whole_batch_however_long_that_lasts() {
+        let mut pace = Pace::whole();
+        assert_eq!(hold(&mut pace, 64, 1_000_000), PACKETS);
+        assert_eq!(hold(&mut pace, 64, 1), PACKETS);
+    }
+}
