@@ -1,5 +1,5 @@
-//! How long a VMM may take to say which version it speaks, and to finish a message that it has begun. Between messages it may
-//! rest for as long as it likes.
+//! How long a VMM may take to say which version it speaks, to finish a message that it has begun, and to take its answers.
+//! Between messages it may rest for as long as it likes.
 
 use std::time::Duration;
 

@@ -298,14 +298,17 @@ fn negotiated(path: &Path) -> UnixStream {
     stream
 }
 
-fn a_vmm_that_stops_within_a_message_is_sent_away_and_one_that_rests_between_messages_is_not(workers: usize) {
+fn a_vmm_that_stops_within_a_message_or_takes_no_answer_is_sent_away_and_one_that_rests_between_messages_is_not(
+    workers: usize,
+) {
     let folder = Folder::new(workers);
-    let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "e1000"), ("vm3", "e1000"), ("vm4", "e1000")]);
+    let daemon = daemon(&folder, &["vm1", "vm2", "vm3", "vm4", "vm5"].map(|name| (name, "e1000")));
     let path = |name: &str| folder.path().join(format!("{name}.sock"));
     // DEVICE_GET_INFO (command 4), with no more than its own size in it: 20 bytes.
     let question = [7, 0, 4, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let (mut in_header, mut in_body) = (negotiated(&path("vm1")), negotiated(&path("vm2")));
-    let (mut resting, mut dripping) = (negotiated(&path("vm3")), negotiated(&path("vm4")));
+    let (mut resting, mut dripping, mut mute) =
+        (negotiated(&path("vm3")), negotiated(&path("vm4")), negotiated(&path("vm5")));
     resting.write_all(&question[..4]).unwrap();
     let began = Instant::now();
     in_header.write_all(&question[..4]).unwrap();
@@ -313,6 +316,8 @@ fn a_vmm_that_stops_within_a_message_is_sent_away_and_one_that_rests_between_mes
     in_body.read_exact(&mut [0; 32]).unwrap();
     resting.write_all(&question[4..]).unwrap();
     resting.read_exact(&mut [0; 32]).unwrap();
+    // It asks until the daemon, whose answers it leaves unread, reads no more, or has sent it away.
+    let asking = std::thread::spawn(move || while mute.write_all(&question).is_ok() {});
     // A byte now and then is no message: the eleventh would come too late.
     let drip = std::thread::spawn(move || {
         let sent = question.iter().take_while(|byte| {
@@ -324,7 +329,8 @@ fn a_vmm_that_stops_within_a_message_is_sent_away_and_one_that_rests_between_mes
     hung_up(in_header);
     assert!(began.elapsed() >= Duration::from_secs(9), "it has had its time: {:?}", began.elapsed());
     hung_up(in_body);
-    until("their ports are free", || !attached(&daemon, "vm1") && !attached(&daemon, "vm2"));
+    until("their ports are free", || ["vm1", "vm2", "vm5"].iter().all(|name| !attached(&daemon, name)));
+    asking.join().unwrap();
     let dripped = drip.join().unwrap();
     assert!(dripped < question.len(), "{dripped} bytes were waited for");
     assert!(attached(&daemon, "vm3"));
@@ -383,7 +389,7 @@ with_one_worker_and_with_two!(
     memory_in_which_nothing_ever_appears_is_told_once_the_driver_is_up_and_not_before,
     one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone,
     a_vmm_that_says_nothing_is_sent_away_and_one_that_talks_nonsense_at_once,
-    a_vmm_that_stops_within_a_message_is_sent_away_and_one_that_rests_between_messages_is_not,
+    a_vmm_that_stops_within_a_message_or_takes_no_answer_is_sent_away_and_one_that_rests_between_messages_is_not,
     memory_of_huge_pages_is_taken_in_pieces_that_begin_within_a_page,
     a_port_is_closed_while_a_vmm_is_on_it_and_its_name_is_free_again,
 );

@@ -23,6 +23,7 @@ pub(super) enum Why {
     Removed,
     Silent,
     Stopped,
+    Unread,
     Damaged,
     Broken(SessionError),
 }
@@ -100,11 +101,11 @@ impl Worker {
             flags.set(EventFlags::OUT, wants.1);
             let _its_session_is_watched = epoll::modify(&self.epoll, session.as_fd(), token(id, SESSION), flags);
         }
-        if handled > 0 {
+        if handled > 0 || (had.1 && !wants.1) {
             patience.end();
         }
-        // While its answers are not taken, the rest of a message may be there and not be read.
-        if session.is_within_message() && wants.0 {
+        // While its answers are not taken, nothing more of it is read.
+        if wants.1 || session.is_within_message() {
             self.timers.extend(patience.begin(self.clock.now()).map(|at| Reverse((at, id))));
         }
     }
@@ -131,6 +132,9 @@ impl Worker {
                     port = service.name,
                     "the VMM is disconnected: it stopped within a message, which was not whole after {PATIENCE:?}"
                 ),
+                Why::Unread => {
+                    warn!(port = service.name, "the VMM is disconnected: it did not take its answers for {PATIENCE:?}")
+                }
                 Why::Damaged => warn!(
                     port = service.name,
                     "the VMM is disconnected: it took back memory that it had shared (was its memory file truncated, or is there \

@@ -1,0 +1,44 @@
+//! What a worker owes to a port that is not known to it yet, and how exactly it waits.
+
+use std::time::Instant;
+
+use nicety_plane::{End, Port};
+use nicety_switch::Limits;
+use nicety_uplink::Null;
+
+use super::fair_test::Silent;
+use super::*;
+use crate::shell::Schedule;
+
+#[test]
+fn a_turn_that_was_asked_for_before_the_port_was_known_is_not_the_last_one() {
+    let inbox = Arc::new(Inbox::new().unwrap());
+    let plane = Arc::new(Plane::new(Limits::default()));
+    let mut worker = Worker::new(plane, Clock::start(), Arc::clone(&inbox)).unwrap();
+    let (id, schedule) = (PortId(0), Arc::new(Schedule::default()));
+    let ask = || schedule.queue().then(|| inbox.push(Note::Schedule(id)));
+    // As a port's shell does, when a frame comes to it from another worker's.
+    assert!(ask().is_some());
+    worker.read_notes();
+    worker.turns();
+    let port = Arc::new(Port::new(id, End::Uplink(Box::new(Null)), Box::new(Silent), 1 << 20).unwrap());
+    let service = Service::new("vm1", port, Arc::clone(&schedule), Link::Rings { kicks: Vec::new() });
+    inbox.push(Note::Serve(Box::new(service)));
+    worker.read_notes();
+    assert_eq!(worker.ready, [id], "what it asked for is done now");
+    worker.turns();
+    assert!(ask().is_some(), "and it may ask again");
+}
+
+#[test]
+fn a_wait_of_less_than_a_millisecond_is_not_made_one() {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let waited = || {
+        let begin = Instant::now();
+        sleep(&epoll, &mut Vec::with_capacity(1), Some(Duration::from_micros(100))).unwrap();
+        begin.elapsed()
+    };
+    // The shortest of many: a busy machine lengthens some, rounding lengthens all.
+    let shortest = (0..200).map(|_| waited()).min().unwrap();
+    assert!(shortest >= Duration::from_micros(100) && shortest < Duration::from_micros(900), "{shortest:?}");
+}
