@@ -16,29 +16,20 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/uio.h>
-#include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 #include <os.h>
 
+#include "host_connect.h"
 #include "pci_socket.h"
 
 #define MAX_READY	16
-
-static unsigned long long now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000ULL + t.tv_nsec / 1000000;
-}
 
 /* 0, or -ETIMEDOUT once it is asked so long after the first time. @since is 0 before that. */
 static int late(unsigned long long *since, unsigned int timeout_ms)
 {
 	if (!*since)
-		*since = now_ms();
-	else if (now_ms() - *since >= timeout_ms)
+		*since = host_now_ms();
+	else if (host_now_ms() - *since >= timeout_ms)
 		return -ETIMEDOUT;
 	return 0;
 }
@@ -71,28 +62,14 @@ int pci_socket_adopt(int fd, unsigned int timeout_ms)
 
 int pci_socket_connect(const char *path, unsigned int timeout_ms)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	unsigned long long since = 0;
-	int fd, err;
+	int fd = host_connect(path, timeout_ms);
+	int err;
 
-	if (strlen(path) >= sizeof(address.sun_path))
-		return -ENAMETOOLONG;
-	strcpy(address.sun_path, path);
-
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
-		return -errno;
+		return fd;
 	err = pci_socket_adopt(fd, timeout_ms);
-	if (err)
-		goto fail;
-	while (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
-		err = again(&since, timeout_ms);
-		if (err)
-			goto fail;
-	}
-	return fd;
-
-fail:
+	if (!err)
+		return fd;
 	close(fd);
 	return err;
 }

@@ -4,23 +4,13 @@
  */
 #include <errno.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 #include <os.h>
 
+#include "host_connect.h"
 #include "vhost_wait.h"
-
-static long long now_ms(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
-}
 
 static int wait_for(int fd, short events, unsigned int timeout_ms,
 		    long long *end)
@@ -30,9 +20,9 @@ static int wait_for(int fd, short events, unsigned int timeout_ms,
 	int n;
 
 	if (!*end)
-		*end = now_ms() + timeout_ms;
+		*end = host_now_ms() + timeout_ms;
 	do {
-		left = *end - now_ms();
+		left = *end - host_now_ms();
 		n = poll(&wanted, 1, left < 0 ? 0 : left);
 		/* UML's timer interrupts the wait. */
 	} while (n < 0 && errno == EINTR);
@@ -48,37 +38,14 @@ int vhost_wait_readable(int fd, unsigned int timeout_ms, long long *end)
 
 int vhost_connect(const char *path, unsigned int timeout_ms)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	struct timeval limit = {
-		.tv_sec = timeout_ms / 1000,
-		.tv_usec = timeout_ms % 1000 * 1000,
-	};
-	long long end = now_ms() + timeout_ms;
-	int fd, err;
+	/* Once it is connected, who waits says how long. */
+	struct timeval no_limit = { };
+	int fd = host_connect(path, timeout_ms);
+	int err;
 
-	if (strlen(path) >= sizeof(address.sun_path))
-		return -ENAMETOOLONG;
-	strcpy(address.sun_path, path);
-	fd = socket(AF_UNIX, SOCK_STREAM, 0);
-	if (fd < 0)
-		return -errno;
-	/* For a server that accepts nobody, and whose queue is full. */
-	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0)
-		goto fail;
-	while (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
-		if (errno == EINTR && now_ms() < end)
-			continue;
-		if (errno == EINTR || errno == EAGAIN)
-			errno = ETIMEDOUT;
-		goto fail;
-	}
-	/* From here on, who waits says how long. */
-	limit = (struct timeval) { };
-	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0)
-		goto fail;
-	return fd;
-
-fail:
+	if (fd < 0 || !setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &no_limit,
+				  sizeof(no_limit)))
+		return fd;
 	err = -errno;
 	close(fd);
 	return err;

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A connection to another process of the host, and the host's clock: what
+ * pci_socket_user.c and vhost_wait_user.c have in common.
+ */
+#ifndef __UM_HOST_CONNECT_H
+#define __UM_HOST_CONNECT_H
+
+/* Milliseconds by a clock of the host that nobody sets. */
+long long host_now_ms(void);
+
+/*
+ * A socket that is connected to @path, or an error. Waits @timeout_ms at most
+ * (no less than 1) for a server that accepts nobody and whose queue is full;
+ * the socket keeps that as the limit of each send.
+ */
+int host_connect(const char *path, unsigned int timeout_ms);
+
+#endif
