@@ -75,6 +75,9 @@ pub enum Event {
     Memory,
     /// Frames that it had refused, and that waited, will not come again: a partly delivered one is to be forgotten.
     BacklogDropped,
+    /// The packet that this queue refused last, [after it had taken some of its frames](crate::Delivery::refuse_rest), will
+    /// not come again: it is to be forgotten.
+    RestDropped(u16),
     /// Its state is saved next: what the guest has written into a mapped page without anybody being told is taken over.
     Saving,
     /// Its state was restored: interrupts that were due or waited for a time are told now, queues are looked at without

@@ -1,6 +1,7 @@
 //! The frames of a batch that one receiver gets.
 
 use crate::batch::{Batch, PACKETS, Packet};
+use crate::counters::QUEUES;
 
 /// What changes on the way to one receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,12 +47,32 @@ impl<'a> Frames<'a> {
 pub struct Delivery {
     /// Bit i: pick i found no room yet. It may be offered again, first, when the queue has room.
     pub refused: u64,
+    /// For each queue the pick that it refused after it had taken some of its frames, plus one.
+    begun: [u8; QUEUES],
 }
 
 impl Delivery {
+    /// Nothing was taken, nor looked at.
+    pub fn all_refused() -> Self {
+        Self { refused: u64::MAX, ..Self::default() }
+    }
+
     /// Marks a pick as refused.
     pub fn refuse(&mut self, pick: usize) {
         self.refused |= 1u64.checked_shl(pick as u32).unwrap_or(0);
+    }
+
+    /// Marks a pick as refused, of which this queue has taken some frames.
+    pub fn refuse_rest(&mut self, pick: usize, queue: u16) {
+        self.refuse(pick);
+        if let Some(begun) = self.begun.get_mut(usize::from(queue)) {
+            *begun = pick as u8 + 1;
+        }
+    }
+
+    /// The queue that has taken some frames of a pick that was refused.
+    pub fn begun(&self, pick: usize) -> Option<u16> {
+        self.begun.iter().position(|begun| usize::from(*begun) == pick + 1).map(|queue| queue as u16)
     }
 
     /// Whether a pick was refused.

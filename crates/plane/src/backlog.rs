@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Delivery, Edit, Frames, Offload, Packet, Pick, PortId};
+use nicety_adapter::{Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId};
 use nicety_memory::{Map, MapError, Rights, Span, copy};
 
 /// Frames that can wait at once, however short they are.
@@ -75,6 +75,10 @@ impl Backlog {
     /// Copies a frame in, behind the others. False if there is no room.
     pub fn push(&mut self, batch: &Batch, packet: &Packet, edit: Edit) -> bool {
         let len = packet.len();
+        if self.entries.is_empty() {
+            // Nothing is to be skipped.
+            (self.head, self.used) = (0, 0);
+        }
         let tail = self.head.wrapping_add(self.used) % self.size.max(1);
         let skipped = if len > self.size - tail { self.size - tail } else { 0 };
         let held = skipped.saturating_add(len);
@@ -112,8 +116,9 @@ impl Backlog {
         if whole.is_ok() { out } else { Span::default() }
     }
 
-    /// Offers the first frames again, `most` of them at most; those that are not refused are gone. Returns how many went.
-    pub fn drain(&mut self, most: usize, mut deliver: impl FnMut(&Frames<'_>) -> Delivery) -> usize {
+    /// Offers the first frames again, as the budget allows; those that are not refused are gone. Returns how many went, and
+    /// their bytes.
+    pub fn drain(&mut self, budget: Budget, mut deliver: impl FnMut(&Frames<'_>) -> Delivery) -> (usize, u64) {
         self.batch.start(&self.map, PortId::default(), 0);
         self.picks.clear();
         self.offered.clear();
@@ -127,21 +132,22 @@ impl Backlog {
             draft.finish(entry.offload, 0);
             self.picks.push(Pick { packet: self.picks.len() as u16, edit: entry.edit });
             self.offered.push(index as u16);
-            if self.picks.len() >= most || self.batch.bytes() >= 64 << 10 {
+            if !budget.allows(&self.batch) {
                 break;
             }
         }
         if self.picks.is_empty() {
-            return 0;
+            return (0, 0);
         }
         let delivery = deliver(&Frames { batch: &self.batch, picks: &self.picks });
-        let mut gone = 0;
+        let (mut gone, mut bytes) = (0, 0);
         for (pick, &index) in self.offered.iter().enumerate() {
             if !delivery.is_refused(pick)
                 && let Some(entry) = self.entries.get_mut(usize::from(index))
             {
                 entry.gone = true;
                 gone += 1;
+                bytes += u64::from(entry.len);
             }
         }
         self.batch.release();
@@ -150,7 +156,7 @@ impl Backlog {
             self.used -= entry.held;
             self.entries.pop_front();
         }
-        gone
+        (gone, bytes)
     }
 
     /// Forgets all; returns how many frames waited.

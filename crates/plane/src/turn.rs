@@ -18,7 +18,7 @@ pub struct Outcome {
     pub more: bool,
     /// The batch is not delivered to all its receivers yet: the same [`Turn`] must go on.
     pub unfinished: bool,
-    /// What it cost, in bytes, replicas included: for fairness between ports.
+    /// What it cost, in bytes, replicas and what had waited for it included: for fairness between ports.
     pub cost: u64,
     /// Packets that were fetched.
     pub packets: usize,
@@ -50,7 +50,9 @@ impl Plane {
     pub fn turn(&self, port: &Port, turn: &mut Turn, now: Time) -> Outcome {
         let mut outcome = Outcome::default();
         if turn.port.is_none() {
-            if port.gather(&mut turn.batch, Budget::TURN, now).is_none() {
+            let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
+            outcome.cost = gathered.drained_bytes + gathered.drained as u64 * PACKET_COST;
+            if gathered.progress.is_none() {
                 outcome.more = port.busy(now);
                 return outcome;
             }

@@ -23,6 +23,7 @@ with_one_worker_and_with_two!(
     what_a_receiver_refuses_waits_and_comes_in_order_when_it_has_room,
     a_receive_buffer_holds_its_bytes_and_no_more_and_the_rest_is_counted,
     the_ring_of_waiting_bytes_wraps_at_every_offset_and_keeps_frames_whole,
+    an_empty_receive_buffer_takes_whatever_fits_wherever_the_last_frame_ended,
     ports_that_all_send_to_each_other_lose_nothing_and_keep_their_order,
     a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody,
     between_two_turns_of_a_port_a_flood_to_255_others_is_served_a_bounded_number_of_bytes,
@@ -251,7 +252,26 @@ fn the_ring_of_waiting_bytes_wraps_at_every_offset_and_keeps_frames_whole(worker
         assert!(marks.is_sorted(), "and in order");
         drop(wire);
         world.balances(1);
+        world.wires[1].lock().unwrap().room = usize::MAX;
+        world.ports[1].ready();
+        world.run();
+        let left = world.ports[1].state();
+        assert_eq!((left.backlog_frames, left.backlog_bytes), (0, 0), "no byte of it is lost for good");
     }
+}
+
+fn an_empty_receive_buffer_takes_whatever_fits_wherever_the_last_frame_ended(workers: usize) {
+    let mut world = World::new(workers, 2, 0, 1514);
+    for (mark, len) in [600, 1000, 1514, 61, 1514].into_iter().enumerate() {
+        world.send(0, [frame(1, 0, len, mark as u8)]);
+        world.run();
+        assert_eq!(world.ports[1].state().backlog_frames, 1, "{len} bytes");
+        world.wires[1].lock().unwrap().room = 1;
+        world.ports[1].ready();
+        world.run();
+        assert_eq!(world.received(1), mark + 1);
+    }
+    world.balances(1);
 }
 
 fn ports_that_all_send_to_each_other_lose_nothing_and_keep_their_order(workers: usize) {

@@ -24,6 +24,8 @@ with_one_worker_and_with_two!(
     a_queue_that_can_ring_is_left_alone,
     a_receiver_that_is_slow_gets_few_frames_in_one_hold_and_one_that_is_quick_a_whole_batch,
     frames_that_waited_go_in_few_at_a_time_too,
+    what_waited_costs_a_turn_no_more_bytes_than_a_batch_and_is_paid_for,
+    frames_that_wait_for_a_queue_that_is_full_do_not_keep_the_others_waiting,
 );
 
 /// An adapter that notes which queues it was asked for, and how many frames it was given at a time. It sends frames that lie
@@ -33,12 +35,15 @@ struct Queues {
     fetched: Arc<Mutex<Vec<u16>>>,
     progress: Progress,
     sends: usize,
+    bytes: u32,
     holds: Arc<Mutex<Vec<usize>>>,
     /// What its owner's clock shows, and by how much a frame that it is given moves that.
     clock: Arc<AtomicU64>,
     cost_ns: u64,
     /// It refuses this many frames.
     refuses: usize,
+    /// And the first of each delivery, as if they were all for a queue that stays full.
+    stuck: usize,
 }
 
 impl Snapshot for Queues {
@@ -94,7 +99,7 @@ impl Adapter for Queues {
         self.fetched.lock().unwrap().push(queue);
         while self.sends > 0 && budget.allows(batch) {
             let mut draft = batch.draft(0).unwrap();
-            draft.push(0, FRAME).unwrap();
+            draft.push(0, self.bytes).unwrap();
             draft.finish(Offload::default(), 0);
             self.sends -= 1;
         }
@@ -105,9 +110,9 @@ impl Adapter for Queues {
 
     fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
-        let refused = frames.picks.len().min(self.refuses);
+        let refused = frames.picks.len().min(self.refuses.max(self.stuck));
         (0..refused).for_each(|pick| delivery.refuse(pick));
-        self.refuses -= refused;
+        self.refuses -= refused.min(self.refuses);
         self.holds.lock().unwrap().push(frames.picks.len() - refused);
         self.clock.fetch_add(self.cost_ns * frames.picks.len() as u64, Ordering::Relaxed);
         cx.out.messages.insert(0);
@@ -162,6 +167,8 @@ impl Shell for Owner {
 
 /// Bytes of a frame, the smallest there is: a batch is full by its packets.
 const FRAME: u32 = 60;
+/// Of a receive buffer.
+const BUFFER: u32 = 1 << 20;
 
 /// A port with such an adapter, queues 1, 3 and 5 of which have been rung.
 fn rung(progress: Progress) -> (Plane, Arc<Port>, Alarm, Arc<Mutex<Vec<u16>>>) {
@@ -220,51 +227,83 @@ struct Slow {
 }
 
 impl Slow {
-    fn new(sends: usize, cost_ns: u64, refuses: usize) -> Self {
+    fn new(sends: usize, bytes: u32, to: Queues) -> Self {
         let (owner, holds) = (Owner::default(), Arc::default());
         let clock = Arc::clone(&owner.clock);
         let progress = Progress { more: true, armed: true };
-        let from = Queues { progress, sends, ..Queues::default() };
-        let to = Queues { holds: Arc::clone(&holds), clock, cost_ns, refuses, ..Queues::default() };
+        let from = Queues { progress, sends, bytes, ..Queues::default() };
+        let to = Queues { holds: Arc::clone(&holds), clock, ..to };
         let plane = Plane::new(Limits::default());
         let ports = [(0, from), (1, to)].map(|(id, queues)| {
             let end = End::Adapter(Box::new(queues));
-            let port = Arc::new(Port::new(PortId(id), end, Box::new(owner.clone()), 1 << 20).unwrap());
+            let port = Arc::new(Port::new(PortId(id), end, Box::new(owner.clone()), BUFFER).unwrap());
             port.attach();
             plane.join(Arc::clone(&port)).unwrap();
             port
         });
-        let map = Map::private(4096).unwrap();
+        let map = Map::private(1 << 16).unwrap();
         map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]).unwrap();
         ports[0].set_memory(Arc::new(map), Time::ZERO);
         ports[0].with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
         Self { plane, ports, owner, holds }
     }
 
-    /// A turn of a port, and in what holds the receiver was given how many frames.
-    fn turn(&self, port: usize, workers: usize) -> Vec<usize> {
-        as_worker(workers - 1, || self.plane.turn(&self.ports[port], &mut Turn::new(), Time::ZERO));
-        std::mem::take(&mut self.holds.lock().unwrap())
+    /// A turn of a port: what it cost, and in what holds the receiver was given how many frames.
+    fn turn(&self, port: usize, workers: usize) -> (u64, Vec<usize>) {
+        let outcome = as_worker(workers - 1, || self.plane.turn(&self.ports[port], &mut Turn::new(), Time::ZERO));
+        (outcome.cost, std::mem::take(&mut self.holds.lock().unwrap()))
+    }
+
+    /// The receiver says that it has room.
+    fn room(&self) {
+        self.ports[1].with(Time::ZERO, |_, cx| cx.out.room.insert(0)).unwrap();
+    }
+
+    fn waiting(&self) -> usize {
+        self.ports[1].state().backlog_frames
     }
 }
 
 fn a_receiver_that_is_slow_gets_few_frames_in_one_hold_and_one_that_is_quick_a_whole_batch(workers: usize) {
-    let slow = Slow::new(3 * PACKETS, 4_000, 0);
+    let slow = Slow::new(3 * PACKETS, FRAME, Queues { cost_ns: 4_000, ..Queues::default() });
     for batch in 1..=3 {
-        assert_eq!(slow.turn(0, workers), [8; 8], "batch {batch}: each frame cost 4 µs");
+        assert_eq!(slow.turn(0, workers).1, [8; 8], "batch {batch}: each frame cost 4 µs");
         assert_eq!(slow.owner.interrupts.load(Ordering::Relaxed), batch, "once a batch, not once a hold");
     }
-    let quick = Slow::new(3 * PACKETS, 100, 0);
-    assert_eq!(quick.turn(0, workers), [8, 16, 32, 8]);
-    assert_eq!(quick.turn(0, workers), [64]);
-    assert_eq!(quick.turn(0, workers), [64]);
+    let quick = Slow::new(3 * PACKETS, FRAME, Queues { cost_ns: 100, ..Queues::default() });
+    assert_eq!(quick.turn(0, workers).1, [8, 16, 32, 8]);
+    assert_eq!(quick.turn(0, workers).1, [64]);
+    assert_eq!(quick.turn(0, workers).1, [64]);
 }
 
 fn frames_that_waited_go_in_few_at_a_time_too(workers: usize) {
-    let slow = Slow::new(PACKETS, 4_000, 8);
-    assert_eq!(slow.turn(0, workers), [0], "the first are refused, so that the others wait behind them");
-    assert_eq!(slow.ports[1].state().backlog_frames, PACKETS);
-    slow.ports[1].with(Time::ZERO, |_, cx| cx.out.room.insert(0)).unwrap();
-    assert_eq!(slow.turn(1, workers), [8; 8]);
-    assert_eq!(slow.ports[1].state().backlog_frames, 0);
+    let slow = Slow::new(PACKETS, FRAME, Queues { cost_ns: 4_000, refuses: 8, ..Queues::default() });
+    assert_eq!(slow.turn(0, workers).1, [0], "the first are refused, so that the others wait behind them");
+    assert_eq!(slow.waiting(), PACKETS);
+    slow.room();
+    assert_eq!(slow.turn(1, workers).1, [8; 8]);
+    assert_eq!(slow.waiting(), 0);
+}
+
+fn what_waited_costs_a_turn_no_more_bytes_than_a_batch_and_is_paid_for(workers: usize) {
+    const LONG: u32 = 60_000;
+    let slow = Slow::new(20, LONG, Queues { refuses: 1, ..Queues::default() });
+    while slow.waiting() < 17 {
+        slow.turn(0, workers);
+    }
+    slow.room();
+    for left in [15, 13, 11] {
+        let (cost, holds) = slow.turn(1, workers);
+        assert_eq!((slow.waiting(), holds.iter().sum()), (left, 2), "64 KiB, and what the last packet has more");
+        assert!(cost > u64::from(2 * LONG), "{cost}");
+    }
+}
+
+fn frames_that_wait_for_a_queue_that_is_full_do_not_keep_the_others_waiting(workers: usize) {
+    let slow = Slow::new(PACKETS, FRAME, Queues { stuck: 20, ..Queues::default() });
+    slow.turn(0, workers);
+    assert_eq!(slow.waiting(), PACKETS);
+    slow.room();
+    slow.turn(1, workers);
+    assert_eq!(slow.waiting(), 20, "more than go in one hold at first");
 }

@@ -14,6 +14,9 @@ use crate::wire::{Far, Wire};
 /// Turns that a settled world may take at most; more means that somebody never stops.
 const TURNS: usize = 100_000;
 
+/// Bytes of a port's receive buffer.
+const BUFFER: u32 = 1 << 20;
+
 /// Addresses that the switch remembers. Few: a table of the usual size takes longer to make than most trials take.
 const ADDRESSES: usize = 1 << 10;
 
@@ -103,15 +106,24 @@ impl Rig {
         Self::around(entry, Arc::new(Map::private(memory_bytes).expect("private memory")), whole)
     }
 
+    /// The same with a receive buffer of this many bytes.
+    pub fn with_buffer(entry: &Entry, memory_bytes: usize, whole: bool, buffer: u32) -> Self {
+        Self::build(entry, Arc::new(Map::private(memory_bytes).expect("private memory")), whole, buffer)
+    }
+
     /// The same for a guest that is there already: with the memory that it has.
     pub fn around(entry: &Entry, memory: Arc<Map>, whole: bool) -> Self {
+        Self::build(entry, memory, whole, BUFFER)
+    }
+
+    fn build(entry: &Entry, memory: Arc<Map>, whole: bool, buffer: u32) -> Self {
         let plane = Plane::new(Limits { addresses: ADDRESSES, ..Limits::default() });
         let (wire, far) = Wire::new(whole).expect("private memory");
         let memo = Memo::default();
         let end = End::Adapter(adapter(entry));
-        let port = Arc::new(Port::new(PortId(1), end, Box::new(memo.clone()), 1 << 20).expect("private memory"));
+        let port = Arc::new(Port::new(PortId(1), end, Box::new(memo.clone()), buffer).expect("private memory"));
         let end = End::Uplink(Box::new(wire));
-        let uplink = Arc::new(Port::new(PortId(0), end, Box::new(Memo::default()), 1 << 20).expect("private memory"));
+        let uplink = Arc::new(Port::new(PortId(0), end, Box::new(Memo::default()), BUFFER).expect("private memory"));
         plane.join(Arc::clone(&uplink)).expect("a new switch has room");
         plane.join(Arc::clone(&port)).expect("a new switch has room");
         port.attach();

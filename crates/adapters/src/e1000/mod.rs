@@ -346,6 +346,7 @@ impl Adapter for E1000 {
                 self.count(r::MPC, 1);
                 self.cause(cause::RXO, cx);
             }
+            Event::RestDropped(_) => self.resume = 0,
             Event::Restored => self.resume_restored(cx),
             _ => {}
         }

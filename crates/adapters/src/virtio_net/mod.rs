@@ -264,6 +264,11 @@ impl Adapter for VirtioNet {
                 self.resume.fill(0);
             }
             Event::BacklogDropped => self.resume.fill(0),
+            Event::RestDropped(queue) => {
+                if let Some(resume) = self.resume.get_mut(usize::from(queue)) {
+                    *resume = 0;
+                }
+            }
             Event::Restored => {
                 self.resume.fill(0);
                 (0..self.rings.len() as u16).for_each(|number| self.wake(number, cx));

@@ -440,7 +440,11 @@ impl Adapter for Vmxnet3 {
             let before = queue.completions;
             let arrival = Arrival { frames, pick, hash, number };
             if let Outcome::Refused = queue.deliver(windows, &arrival, &setup, wants, cx) {
-                delivery.refuse(place);
+                if queue.resume > 0 {
+                    delivery.refuse_rest(place, number)
+                } else {
+                    delivery.refuse(place)
+                }
                 refused |= 1 << number;
             }
             touched |= u64::from(queue.completions != before) << number;
@@ -458,6 +462,11 @@ impl Adapter for Vmxnet3 {
             Event::BacklogDropped => {
                 self.receive.iter_mut().for_each(|queue| (queue.resume, queue.starved) = (0, false));
                 self.room_at = None;
+            }
+            Event::RestDropped(queue) => {
+                if let Some(queue) = self.receive.get_mut(usize::from(queue)) {
+                    queue.resume = 0;
+                }
             }
             Event::Saving => self.interrupts.read_masks(cx.page),
             Event::Restored => self.resume_restored(cx),

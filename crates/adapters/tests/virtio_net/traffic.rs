@@ -1,6 +1,6 @@
 //! Frames between two guests, with and without offloads.
 
-use nicety_adapter::{Event, Outbox, Reason};
+use nicety_adapter::{Delivery, Event, Outbox, Reason};
 use nicety_adapters::Settings;
 use nicety_frame::Mac;
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
@@ -184,19 +184,23 @@ fn a_packet_that_found_too_few_buffers_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn a_backlog_that_was_dropped_makes_the_next_packet_begin_at_its_beginning() {
-    let (asked, packet) = tso(4);
-    let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(plain(), 32));
-    sender.send(0, &asked, &packet, 700);
-    sender.fetch(0);
-    receiver.post(0, 2, 1526);
-    assert!(receiver.deliver(&sender.batch).is_refused(0));
-    receiver.received(0);
-    receiver.adapter.notice(Event::BacklogDropped, cx!(receiver));
-    receiver.post(0, 4, 1526);
-    assert_eq!(receiver.deliver(&sender.batch).refused, 0);
-    let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| judged(frame)).collect();
-    assert_eq!(whole, payload(5000));
+fn what_was_dropped_after_it_had_begun_makes_the_next_packet_begin_at_its_beginning() {
+    for event in [Event::BacklogDropped, Event::RestDropped(0)] {
+        let (asked, packet) = tso(4);
+        let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(plain(), 32));
+        sender.send(0, &asked, &packet, 700);
+        sender.fetch(0);
+        receiver.post(0, 2, 1526);
+        let delivery = receiver.deliver(&sender.batch);
+        assert!(delivery.is_refused(0));
+        assert_eq!(delivery.begun(0), Some(0));
+        receiver.received(0);
+        receiver.adapter.notice(event, cx!(receiver));
+        receiver.post(0, 4, 1526);
+        assert_eq!(receiver.deliver(&sender.batch), Delivery::default());
+        let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| judged(frame)).collect();
+        assert_eq!(whole, payload(5000));
+    }
 }
 
 #[test]

@@ -81,22 +81,29 @@ impl Inner {
         self.call(now, |adapter, cx| adapter.fetch(queue, budget, batch, cx)).unwrap_or_default()
     }
 
-    /// Offers what waits, as many frames as go in one hold. Returns how many were taken.
-    pub fn drain(&mut self, now: Time) -> usize {
+    /// Offers what waits, as many frames as go in one hold and the budget allows. Returns how many were taken, and their
+    /// bytes.
+    pub fn drain(&mut self, budget: Budget, now: Time) -> (usize, u64) {
         self.room = false;
         if self.backlog.is_empty() {
-            return 0;
+            return (0, 0);
         }
         let Self { end, memory, page, out, counters, backlog, pace, .. } = self;
         let window = window(page);
-        let gone = backlog.drain(pace.frames(), |frames| match end {
+        let mut deliver = |frames: &Frames<'_>| match end {
             End::Uplink(uplink) => uplink.deliver(frames, counters, now),
             End::Adapter(adapter) => {
                 let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
                 adapter.deliver(frames, &mut cx)
             }
-        });
-        self.room = gone > 0 && !self.backlog.is_empty();
+        };
+        let few = Budget { packets: budget.packets.min(pace.frames()), ..budget };
+        let mut gone = backlog.drain(few, &mut deliver);
+        if gone.0 == 0 && few.packets < budget.packets {
+            // They may all be for a queue that is full, and others behind them for one that is not.
+            gone = backlog.drain(budget, &mut deliver);
+        }
+        self.room = gone.0 > 0 && !self.backlog.is_empty();
         gone
     }
 

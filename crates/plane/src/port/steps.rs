@@ -1,9 +1,19 @@
 //! What a turn does with a port, step by step (`crate::turn`): each takes the port's lock, and lets it go.
 
-use nicety_adapter::{Batch, Budget, Frames, PACKETS, Pick, Progress, Reason, Time};
+use nicety_adapter::{Batch, Budget, Delivery, Event, Frames, Pick, Progress, Reason, Time};
 
 use super::{End, Port};
 use crate::poll;
+
+/// What the first steps of a turn did.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    /// What the fetch said, if there was one.
+    pub progress: Option<Progress>,
+    /// Frames that had waited and went in, and their bytes.
+    pub drained: usize,
+    pub drained_bytes: u64,
+}
 
 impl Port {
     /// Frames from the switch. Whatever is refused waits in the backlog, or is dropped with a reason. The lock is let go
@@ -29,18 +39,20 @@ impl Port {
         let frames = Frames { batch, picks };
         let damages = nicety_memory::damages();
         let behind = !inner.backlog.is_empty();
-        let refused = if behind { u64::MAX } else { inner.deliver(&frames, now).refused };
+        let delivery = if behind { Delivery::all_refused() } else { inner.deliver(&frames, now) };
         if damages != nicety_memory::damages() {
             // Somebody's memory went away just now. If it is this port's, its owner finds out with its next turn.
             self.shell.schedule();
         }
-        if refused != 0 {
-            for (i, pick, packet) in frames.iter().filter(|(i, ..)| refused & 1 << i != 0) {
-                debug_assert!(i < PACKETS);
-                if !inner.backlog.push(batch, packet, pick.edit) {
-                    let alone = packet.len() > inner.backlog.size();
-                    let reason = if alone { Reason::NoBuffer } else { Reason::BufferFull };
-                    inner.counters.receive_drop(reason);
+        if delivery.refused != 0 {
+            for (i, pick, packet) in frames.iter().filter(|(i, ..)| delivery.is_refused(*i)) {
+                if inner.backlog.push(batch, packet, pick.edit) {
+                    continue;
+                }
+                let alone = packet.len() > inner.backlog.size();
+                inner.counters.receive_drop(if alone { Reason::NoBuffer } else { Reason::BufferFull });
+                if let Some(queue) = delivery.begun(i) {
+                    inner.call(now, |adapter, cx| adapter.notice(Event::RestDropped(queue), cx));
                 }
             }
         }
@@ -53,7 +65,7 @@ impl Port {
             inner.settle(self.shell.as_ref());
         }
         // What waits has proved nothing of the receiver's memory.
-        let taken = if behind { 0 } else { picks.len().saturating_sub(refused.count_ones() as usize) };
+        let taken = if behind { 0 } else { picks.len().saturating_sub(delivery.refused.count_ones() as usize) };
         inner.pace.took(taken, begin, self.shell.now(now));
         rest
     }
@@ -65,8 +77,10 @@ impl Port {
         inner.pending.insert(0);
     }
 
-    /// The first steps of a turn, under the lock: tick, drain, fetch. Returns what fetch said, if it was called.
-    pub(crate) fn gather(&self, batch: &mut Batch, budget: Budget, now: Time) -> Option<Progress> {
+    /// The first steps of a turn, under the lock: tick, drain, fetch. Drains and fetches a batch each at most, and lets go of the
+    /// lock in between.
+    pub(crate) fn gather(&self, batch: &mut Batch, budget: Budget, now: Time) -> Gathered {
+        let mut gathered = Gathered::default();
         let mut inner = self.lock();
         if inner.wake.is_some_and(|at| at <= now) {
             inner.wake = None;
@@ -79,17 +93,19 @@ impl Port {
                 inner.settle(self.shell.as_ref());
             }
         }
-        let mut drained = 0;
-        while inner.room && drained < PACKETS {
-            let begin = self.shell.now(now);
-            let frames = inner.drain(now);
-            inner.pace.took(frames, begin, self.shell.now(now));
-            drained += frames;
-            if inner.room && drained < PACKETS {
+        let mut left = budget;
+        while inner.room && left.packets > 0 && left.bytes > 0 {
+            if gathered.drained > 0 {
                 inner.settle(self.shell.as_ref());
                 drop(inner);
                 inner = self.lock();
             }
+            let begin = self.shell.now(now);
+            let (frames, bytes) = inner.drain(left, now);
+            inner.pace.took(frames, begin, self.shell.now(now));
+            gathered.drained += frames;
+            gathered.drained_bytes += bytes;
+            left = Budget { packets: left.packets - frames, bytes: left.bytes.saturating_sub(bytes) };
         }
         if inner.poll_at.is_some_and(|at| at <= now) {
             inner.poll_at = None;
@@ -99,7 +115,7 @@ impl Port {
         let may = inner.attached && inner.waiting == 0;
         let from = inner.next_queue;
         let queue = if may { inner.pending.pop_from(from) } else { None };
-        let progress = queue.map(|queue| {
+        gathered.progress = queue.map(|queue| {
             let progress = inner.fetch(self.id, queue, budget, batch, now);
             inner.next_queue = queue + 1;
             inner.in_flight = !batch.is_empty();
@@ -118,7 +134,7 @@ impl Port {
             inner.poll_by(at, self.shell.as_ref());
         }
         inner.settle(self.shell.as_ref());
-        progress
+        gathered
     }
 
     /// The last step of a turn: the batch's descriptors go back, and what went nowhere is counted.

@@ -1,5 +1,6 @@
 //! Each adapter under the driver that was written for it from other sources than its own.
 
+mod dropped;
 mod interleaved;
 mod lengths;
 mod packets;
@@ -41,7 +42,10 @@ impl World {
     }
 
     pub(crate) fn with(name: &str, whole: bool, net: Net) -> World {
-        let rig = Rig::new(find(name).unwrap(), MEMORY, whole);
+        World::on(Rig::new(find(name).unwrap(), MEMORY, whole), net)
+    }
+
+    pub(crate) fn on(rig: Rig, net: Net) -> World {
         let guest = Guest::new(PortBus::of(&rig), net);
         let mut world = World { rig, guest, received: Vec::new(), rude: false };
         world.open();
