@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -10,6 +11,7 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
+use crate::PATIENCE;
 use crate::protocol::{BODY_MOST, FDS_MOST, Fields, HEADER_BYTES, NEED_REPLY, REPLY, VERSION, VERSION_MASK};
 
 /// Why no message could be read or sent.
@@ -46,11 +48,12 @@ impl Message {
         self.flags & NEED_REPLY != 0
     }
 
-    /// Waits for a whole message.
+    /// Waits for a whole message. One that comes in pieces has [`PATIENCE`] from its first piece on, and the last of them
+    /// as long as the socket waits.
     pub fn receive(socket: BorrowedFd<'_>) -> Result<Self, WireError> {
         let mut header = [0; HEADER_BYTES];
-        let mut fds = Vec::new();
-        fill(socket, &mut header, &mut fds, true)?;
+        let (mut fds, mut end) = (Vec::new(), None);
+        fill(socket, &mut header, &mut fds, &mut end)?;
         let mut fields = Fields(&header);
         let mut next = || fields.u32().unwrap_or(0);
         let (code, flags, len) = (next(), next(), next());
@@ -61,7 +64,8 @@ impl Message {
             return Err(WireError::TooLong(len));
         }
         let mut body = vec![0; len as usize];
-        fill(socket, &mut body, &mut fds, false)?;
+        end.get_or_insert_with(|| Instant::now() + PATIENCE);
+        fill(socket, &mut body, &mut fds, &mut end)?;
         Ok(Self { code, flags, body, fds })
     }
 
@@ -71,9 +75,14 @@ impl Message {
     }
 }
 
-/// Fills `buffer`, taking descriptors wherever they come: some peers send a header and its body apart.
-fn fill(socket: BorrowedFd<'_>, mut buffer: &mut [u8], fds: &mut Vec<OwnedFd>, may_end: bool) -> Result<(), WireError> {
-    let whole = buffer.len();
+/// Fills `buffer`, taking descriptors wherever they come: some peers send a header and its body apart. `end`, until when the
+/// message must be there, is set once it has begun.
+fn fill(
+    socket: BorrowedFd<'_>,
+    mut buffer: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    end: &mut Option<Instant>,
+) -> Result<(), WireError> {
     while !buffer.is_empty() {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MOST))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -93,9 +102,13 @@ fn fill(socket: BorrowedFd<'_>, mut buffer: &mut [u8], fds: &mut Vec<OwnedFd>, m
             return Err(WireError::TooManyFds);
         }
         if read.bytes == 0 {
-            return Err(if may_end && buffer.len() == whole { WireError::Closed } else { WireError::Cut });
+            return Err(if end.is_none() { WireError::Closed } else { WireError::Cut });
         }
         buffer = &mut buffer[read.bytes..];
+        let end = *end.get_or_insert_with(|| Instant::now() + PATIENCE);
+        if !buffer.is_empty() && Instant::now() >= end {
+            return Err(WireError::Stalled);
+        }
     }
     Ok(())
 }

@@ -115,6 +115,18 @@ fn who_says_nothing_or_stops_within_a_message_or_takes_no_answer_is_sent_away_an
     half.0.write_all(&[1, 0, 0, 0, 1]).unwrap();
     let (deaf, mut asking) = connected();
     let (rested, mut resting) = connected();
+    let (dripped, mut dripping) = connected();
+    // A byte now and then is no message: the twelve of a header would take 36 s.
+    let drip = std::thread::spawn(move || {
+        let header = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
+        header
+            .chunks(1)
+            .take_while(|byte| {
+                std::thread::sleep(std::time::Duration::from_secs(3));
+                dripping.0.write_all(byte).is_ok()
+            })
+            .count()
+    });
     let asked = std::thread::spawn(move || {
         let question = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
         // Until the session waits for its answers to be taken, and this side for its questions; then it is hung up on.
@@ -124,7 +136,9 @@ fn who_says_nothing_or_stops_within_a_message_or_takes_no_answer_is_sent_away_an
     assert!(matches!(silent.ended(), Ended::Silent));
     assert!(matches!(stalled.ended(), Ended::Wire(why) if why.contains("stopped within a message")));
     assert!(matches!(deaf.ended(), Ended::Wire(why) if why.contains("does not take its answer")));
+    assert!(matches!(dripped.ended(), Ended::Wire(why) if why.contains("stopped within a message")));
     assert!(begun.elapsed() >= PATIENCE - std::time::Duration::from_secs(1) && begun.elapsed() < PATIENCE * 4);
+    assert!(drip.join().unwrap() < 12);
     asked.join().unwrap();
     assert_ne!(resting.asked(1, &[]), [0; 8], "it may be silent now");
     drop(resting);
