@@ -16,7 +16,7 @@ use nicety_adapter::{
     Wants,
 };
 use nicety_memory::{Map, MapError};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buffers::{Buffers, SLOT_BYTES};
@@ -48,6 +48,9 @@ pub enum CaptureError {
         /// Why it failed.
         source: io::Error,
     },
+    /// Something else is there.
+    #[error("writing a capture to {}: that is no capture (pcapng), and is left as it is; choose another file, or move that one away", .0.display())]
+    NoCapture(PathBuf),
     /// Not even the file's head fits the limit.
     #[error("a capture of at most {0} bytes holds no frame: allow 4096 or more")]
     Limit(u64),
@@ -84,19 +87,32 @@ impl fmt::Debug for Capture {
 }
 
 impl Capture {
-    /// Begins a file, in place of one that is there, or writes to a pipe that is there.
+    /// Begins a file, in place of an empty one or a capture that is there, or writes to a pipe that is there. Any other file is
+    /// left as it is.
     pub fn create(path: impl AsRef<Path>, options: &CaptureOptions) -> Result<Self, CaptureError> {
         let path = path.as_ref();
-        let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(os)?;
-        let status = rustix::fs::fstat(&fd).map_err(os)?;
-        let regular = rustix::fs::FileType::from_raw_mode(status.st_mode) == rustix::fs::FileType::RegularFile;
         let mut gathered = Vec::with_capacity(GATHER_BYTES + SLOT_BYTES as usize + AROUND_BYTES);
         pcapng::begin(&mut gathered, &options.interface);
         let most_bytes = options.most_bytes.unwrap_or(u64::MAX);
         if gathered.len() as u64 > most_bytes {
             return Err(CaptureError::Limit(most_bytes));
+        }
+        let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
+        // A pipe is opened to write only: its reader may not be there. A file is looked into, by the descriptor that writes.
+        let is_file = |mode| FileType::from_raw_mode(mode) == FileType::RegularFile;
+        let known = rustix::fs::stat(path).is_ok_and(|status| is_file(status.st_mode));
+        let way = if known { OFlags::RDWR } else { OFlags::WRONLY };
+        let flags = way | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(os)?;
+        let status = rustix::fs::fstat(&fd).map_err(os)?;
+        let regular = is_file(status.st_mode);
+        if regular && status.st_size > 0 {
+            let mut begin = [0; pcapng::MAGIC.len()];
+            let len = rustix::io::pread(&fd, &mut begin, 0).map_err(os)?;
+            if begin[..len] != pcapng::MAGIC {
+                return Err(CaptureError::NoCapture(path.to_owned()));
+            }
+            rustix::fs::ftruncate(&fd, 0).map_err(os)?;
         }
         let mut this = Self {
             fd,

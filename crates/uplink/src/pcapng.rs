@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 const SECTION: u32 = 0x0a0d_0d0a;
+/// How every file begins, in either byte order.
+pub(crate) const MAGIC: [u8; 4] = SECTION.to_le_bytes();
 const INTERFACE: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;

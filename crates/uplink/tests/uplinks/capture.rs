@@ -107,6 +107,30 @@ fn a_capture_ends_at_its_limit_and_counts_what_it_lost() {
 }
 
 #[test]
+fn a_capture_takes_the_place_of_an_empty_file_and_of_an_older_capture_and_of_nothing_else() {
+    let path = place("there");
+    for mine in [&b"[uplink]\nkind = \"capture\"\n"[..], b"x", b"\x0a\x0d\x0d", b"\xd4\xc3\xb2\xa1 an older format"] {
+        std::fs::write(&path, mine).unwrap();
+        let said = Capture::create(&path, &options(None)).unwrap_err().to_string();
+        let begin =
+            format!("writing a capture to {}: that is no capture (pcapng), and is left as it is", path.display());
+        assert!(said.starts_with(&begin), "{said}");
+        assert_eq!(std::fs::read(&path).unwrap(), mine);
+    }
+    for older in [&b""[..], &[b"\x0a\x0d\x0d\x0a".as_slice(), &[7; 9000]].concat()] {
+        std::fs::write(&path, older).unwrap();
+        let mut capture = Capture::create(&path, &options(None)).unwrap();
+        capture.record(&tcp(b"new"), Direction::Outbound, None, Time::ZERO);
+        let seen = read(&path);
+        assert_eq!(seen.iter().map(|seen| judged(&seen.frame)).collect::<Vec<_>>(), [b"new"]);
+    }
+    // What is too small for a capture at all is not touched either.
+    let before = std::fs::read(&path).unwrap();
+    assert!(Capture::create(&path, &options(Some(10))).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
 fn a_full_disk_and_a_slow_reader_are_counted_and_block_nobody() {
     let mut counters = Counters::default();
     let sender = Sender::new(&vec![(tcp(&payload(1400)), Offload::default()); 64]);
