@@ -13,6 +13,7 @@ use nicety_uplink::Rate;
 use toml::de::DeTable;
 
 mod errors;
+mod paths;
 mod quantity;
 mod sections;
 mod walk;
@@ -41,6 +42,8 @@ pub struct Host {
     pub daemon: DaemonConfig,
     /// The ports, in the file's order; at least one.
     pub ports: Vec<PortConfig>,
+    /// What each of its paths is for.
+    paths: paths::Paths,
 }
 
 /// `[switch]`.
@@ -265,7 +268,7 @@ impl Host {
         Self::parse(text, &absolute).map_err(shown)
     }
 
-    /// Understands a host file's text. Relative paths in it begin at `path`'s folder.
+    /// Understands a host file's text. Relative paths in it begin at `path`'s folder; where they lead is looked up.
     pub fn parse(text: &str, path: &Path) -> Result<Self, HostErrors> {
         let (root, errors) = DeTable::parse_recoverable(text);
         let mut walk = walk::Walk::new(text);

@@ -3,20 +3,20 @@ use std::path::Path;
 use super::*;
 
 /// A port that is right; each test adds its mistake.
-const PORT: &str =
+pub(super) const PORT: &str =
     "[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n";
 
-fn parse(text: &str) -> Result<Host, HostErrors> {
+pub(super) fn parse(text: &str) -> Result<Host, HostErrors> {
     Host::parse(text, Path::new("/etc/nicety/host.toml"))
 }
 
-fn errors(text: &str) -> Vec<String> {
+pub(super) fn errors(text: &str) -> Vec<String> {
     let errors = parse(text).expect_err(text);
     errors.list.iter().map(|error| format!("{}: {error}", error.line)).collect()
 }
 
 /// The one mistake of a text.
-fn error(text: &str) -> String {
+pub(super) fn error(text: &str) -> String {
     let all = errors(text);
     assert_eq!(all.len(), 1, "{all:#?}");
     all.into_iter().next().unwrap()
@@ -28,7 +28,7 @@ fn port_error(line: &str) -> String {
 }
 
 /// The one mistake after a line of a right port is replaced.
-fn replaced(key: &str, line: &str) -> String {
+pub(super) fn replaced(key: &str, line: &str) -> String {
     let lines: Vec<&str> = PORT.lines().map(|old| if old.starts_with(key) { line } else { old }).collect();
     error(&lines.join("\n"))
 }
@@ -182,6 +182,19 @@ fn names_and_sockets_are_each_of_one_port() {
     assert!(error(&format!("{PORT}{other}")).starts_with("10: port.socket: "));
     let said = error(&format!("{PORT}[daemon]\ncontrol = \"/etc/nicety/vm1.sock\"\n"));
     assert!(said.starts_with("5: port.socket: /etc/nicety/vm1.sock is the socket of line 7 already"), "{said}");
+}
+
+#[test]
+fn what_is_there_twice_is_seen_on_one_line_too() {
+    let port = |number: u8, socket: &str| {
+        format!(
+            "{{name = \"vm{number}\", adapter = \"e1000\", mac = \"02:00:00:00:00:0{number}\", socket = \"{socket}\"}}"
+        )
+    };
+    assert!(parse(&format!("port = [{}, {}]", port(1, "a"), port(2, "b"))).is_ok());
+    let said = errors(&format!("port = [{}, {}]", port(1, "a"), port(1, "a")));
+    let keys: Vec<&str> = said.iter().map(|line| line.split(": ").nth(1).unwrap()).collect();
+    assert_eq!(keys, ["port.name", "port.mac", "port.socket"], "{said:?}");
 }
 
 #[test]

@@ -29,6 +29,11 @@ const WAITING_MOST: usize = 1 << 16;
 /// Bytes of one file at most.
 const FILE_MOST: u64 = 32 << 20;
 
+/// A port's files in this folder, in the order in which they are begun: after the last the second has its turn again.
+pub(crate) fn files(folder: &Path, port: &str) -> [PathBuf; 3] {
+    ["", ".1", ".2"].map(|part| folder.join(format!("{port}.trace{part}")))
+}
+
 /// Why traces cannot be recorded.
 #[derive(Debug, thiserror::Error)]
 #[error("recording to {path}: {source}")]
@@ -117,7 +122,7 @@ impl Recording {
     pub fn port(&self, name: &str, entry: &'static Entry) -> Result<Arc<Recorder>, RecordError> {
         let (clock, bell) = (self.clock, Arc::clone(&self.bell));
         let recorder = Arc::new(Recorder { clock, waiting: Mutex::default(), bell });
-        let output = Output::create(self.folder.join(format!("{name}.trace")), name, entry, &recorder)?;
+        let output = Output::create(files(&self.folder, name), name, entry, &recorder)?;
         lock(&self.outputs).push(output);
         Ok(recorder)
     }
@@ -150,7 +155,7 @@ struct Output {
     recorder: Arc<Recorder>,
     name: String,
     entry: &'static Entry,
-    path: PathBuf,
+    files: [PathBuf; 3],
     /// `None` after an error: what comes then is gone.
     file: Option<File>,
     /// Bytes of one file at most.
@@ -162,22 +167,25 @@ struct Output {
 }
 
 impl Output {
-    fn create(path: PathBuf, name: &str, entry: &'static Entry, recorder: &Arc<Recorder>) -> Result<Self, RecordError> {
+    fn create(
+        files: [PathBuf; 3],
+        name: &str,
+        entry: &'static Entry,
+        recorder: &Arc<Recorder>,
+    ) -> Result<Self, RecordError> {
         let (recorder, name) = (Arc::clone(recorder), name.to_owned());
         let (records, text) = (Vec::new(), String::new());
         let mut output =
-            Self { recorder, name, entry, path, file: None, most: FILE_MOST, part: 0, written: 0, records, text };
+            Self { recorder, name, entry, files, file: None, most: FILE_MOST, part: 0, written: 0, records, text };
         let begun = output.begin().and_then(|()| output.flush());
-        begun.map_err(|source| RecordError { path: output.path.clone(), source })?;
+        begun.map_err(|source| RecordError { path: output.files[0].clone(), source })?;
         Ok(output)
     }
 
     /// Begins the next part, in the file whose turn it is.
     fn begin(&mut self) -> std::io::Result<()> {
-        let mut path = self.path.clone().into_os_string();
-        if self.part > 0 {
-            path.push(format!(".{}", (self.part - 1) % 2 + 1));
-        }
+        let turn = if self.part == 0 { 0 } else { 1 + (self.part as usize - 1) % 2 };
+        let path = &self.files[turn];
         self.part += 1;
         let mut options = OpenOptions::new();
         self.file = Some(options.write(true).create(true).truncate(true).mode(0o600).open(path)?);
@@ -210,7 +218,7 @@ impl Output {
             done = records.iter().try_for_each(|record| self.line(record)).and_then(|()| self.flush());
         }
         if let Err(error) = done {
-            warn!(port = self.name, "its trace {} ends here: {error}", self.path.display());
+            warn!(port = self.name, "its trace {} ends here: {error}", self.files[0].display());
             self.file = None;
         }
         records.clear();

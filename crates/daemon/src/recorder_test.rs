@@ -11,7 +11,7 @@ fn read(folder: &TempDir, file: &str) -> String {
 
 fn output(folder: &TempDir) -> Output {
     let recorder = Recorder { clock: Clock::start(), waiting: Mutex::default(), bell: Arc::default() };
-    Output::create(folder.path().join("vm1.trace"), "vm1", find("e1000").unwrap(), &Arc::new(recorder)).unwrap()
+    Output::create(files(folder.path(), "vm1"), "vm1", find("e1000").unwrap(), &Arc::new(recorder)).unwrap()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nicety_daemon::control::{Control, Inspect};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
-use nicety_daemon::host::{Host, UplinkKind, did_you_mean};
+use nicety_daemon::host::{Host, ReadError, UplinkKind, did_you_mean};
 use nicety_daemon::report::Soon;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
@@ -27,13 +27,14 @@ pub fn runtime_dir() -> Option<PathBuf> {
 /// Runs it.
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let host = Host::read(&args.host)?;
+    let socket = host.control(runtime_dir().as_deref());
+    host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
     if args.check {
         return output::print(&summary(&host));
     }
     log()?;
     descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
     let soon = Arc::new(Soon::default());
-    let socket = host.control(runtime_dir().as_deref());
     let control = Control::start(&socket, &host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
     let control = control.map_err(Failure::with(Exit::Failed))?;
     let ready = |daemon: &Arc<Daemon>| {

@@ -2,9 +2,9 @@
 //! (docs/host-file.md).
 
 use std::collections::HashMap;
+use std::collections::hash_map;
 use std::hash::Hash;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nicety_adapter::Face;
 use nicety_adapters::{Entry, REGISTRY, Settings};
@@ -12,6 +12,7 @@ use nicety_frame::Mac;
 use toml::de::DeTable;
 
 use super::errors::did_you_mean;
+use super::paths::Paths;
 use super::quantity::{Bytes, Seconds};
 use super::walk::{Found, Key, Kind, Section, Walk};
 use super::{DaemonConfig, Doorbells, Host, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
@@ -22,8 +23,6 @@ const PORTS_MOST: usize = nicety_switch::PORTS - 1;
 const NAME_MOST: usize = 64;
 /// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
 const INTERFACE_MOST: usize = 15;
-/// Longest path of a socket in bytes (`sun_path` of unix(7), less its NUL).
-const PATH_MOST: usize = 107;
 /// Least and most of a port's receive buffer.
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
 /// Ageing by IEEE 802.1Q-2018, table 8-6.
@@ -59,7 +58,7 @@ static UPLINK: Kind = Kind {
         },
         Key { name: "socket", allowed: "with kind = \"pair\" or \"stream\": a path of at most 107 bytes" },
         Key { name: "role", allowed: "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\"" },
-        Key { name: "file", allowed: "with kind = \"capture\": a path" },
+        Key { name: "file", allowed: "with kind = \"capture\": a path, of no other file or socket here" },
         Key { name: "rate", allowed: "an amount per second, such as \"100Mbit/s\"; not with kind = \"none\"" },
     ],
 };
@@ -93,25 +92,31 @@ static PORT: Kind = Kind {
 };
 
 /// What must not be there twice, and the line where it was first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Seen {
     names: HashMap<String, usize>,
     addresses: HashMap<Mac, usize>,
-    sockets: HashMap<PathBuf, usize>,
+    paths: Paths,
     /// The uplink's name: `nicety ports NAME` could not tell the two apart.
     uplink: Option<Found<String>>,
 }
 
 /// The line of an earlier one, or none: then this one is noted.
 fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> Option<usize> {
-    let first = *seen.entry(key).or_insert(line);
-    (first != line).then_some(first)
+    // A line may hold several.
+    match seen.entry(key) {
+        hash_map::Entry::Occupied(first) => Some(*first.get()),
+        hash_map::Entry::Vacant(none) => {
+            none.insert(line);
+            None
+        }
+    }
 }
 
 /// The host that a document describes. It is whole only if the walk noted no mistake.
 pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
     let dir = path.parent().unwrap_or(Path::new(""));
-    let mut seen = Seen::default();
+    let mut seen = Seen { names: HashMap::new(), addresses: HashMap::new(), paths: Paths::new(path), uplink: None };
     walk.unknown_sections(root, &KINDS);
     let switch = walk.sections(root, &SWITCH).pop().map_or_else(SwitchConfig::default, |section| switch(walk, section));
     let uplink = walk.sections(root, &UPLINK).pop().and_then(|section| uplink(walk, section, dir, &mut seen));
@@ -128,7 +133,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         walk.note(section.line, "port", what, String::new());
     }
     let ports = sections.into_iter().filter_map(|section| port(walk, section, dir, &mut seen)).collect();
-    Host { path: path.to_owned(), switch, uplink, daemon, ports }
+    Host { path: path.to_owned(), switch, uplink, daemon, ports, paths: seen.paths }
 }
 
 fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
@@ -146,7 +151,7 @@ fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
 
 fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> DaemonConfig {
     let workers = walk.integer(section, "workers", 1..=64).map_or(1, |found| found.value as usize);
-    DaemonConfig { workers, control: socket(walk, section, "control", dir, seen) }
+    DaemonConfig { workers, control: seen.paths.socket(walk, section, "control", dir) }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -196,13 +201,13 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         UplinkWord::Pair | UplinkWord::Stream => {
             let role = walk.word(section, "role", &[("listen", Role::Listen), ("connect", Role::Connect)]);
             let role = role.map_or(Role::Listen, |found| found.value);
-            let socket = socket(walk, section, "socket", dir, seen)?;
+            let socket = seen.paths.socket(walk, section, "socket", dir)?;
             match word {
                 UplinkWord::Pair => UplinkKind::Pair { socket, role },
                 _ => UplinkKind::Stream { socket, role },
             }
         }
-        UplinkWord::Capture => UplinkKind::Capture { file: file(walk, section, "file", dir)? },
+        UplinkWord::Capture => UplinkKind::Capture { file: seen.paths.capture(walk, section, dir)? },
         UplinkWord::Null => UplinkKind::Null,
         UplinkWord::None => return None,
     };
@@ -230,12 +235,12 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     });
     let entry = adapter(walk, section);
     let mac = address(walk, section, seen);
-    let socket = socket(walk, section, "socket", dir, seen);
+    let socket = seen.paths.socket(walk, section, "socket", dir);
     let buffer = walk.parsed::<Bytes>(section, "buffer").filter(|found| within(walk, section, "buffer", found, BUFFER));
     let doorbells = walk.word(section, "doorbells", &[("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)]);
     let queues = walk.integer(section, "queues", 1..=u32::from(u16::MAX));
     let mtu = walk.integer(section, "mtu", MTU_LEAST..=u32::from(u16::MAX));
-    let rom = file(walk, section, "rom", dir);
+    let rom = seen.paths.rom(walk, section, dir);
     if let Some(entry) = entry {
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
     }
@@ -367,34 +372,4 @@ fn interface(walk: &mut Walk, section: Section<'_>) -> Option<String> {
         return None;
     }
     Some(name.to_owned())
-}
-
-fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
-    let Found { value: path, line } = walk.string(section, key)?;
-    if path.is_empty() || path.contains('\0') {
-        walk.wrong(section, key, line, format!("{path:?} is no path"));
-        return None;
-    }
-    Some(dir.join(path))
-}
-
-/// A socket's path: short enough for the system, and no other's.
-fn socket(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path, seen: &mut Seen) -> Option<PathBuf> {
-    let path = file(walk, section, key, dir)?;
-    let line = walk.string(section, key)?.line;
-    let length = path.as_os_str().as_bytes().len();
-    if length > PATH_MOST {
-        let what = format!(
-            "{} has {length} bytes, and the system's limit is {PATH_MOST}: choose a shorter folder",
-            path.display()
-        );
-        walk.wrong(section, key, line, what);
-        return None;
-    }
-    // Components leave out `.` and doubled slashes.
-    if let Some(first) = earlier(&mut seen.sockets, path.components().collect(), line) {
-        walk.wrong(section, key, line, format!("{} is the socket of line {first} already", path.display()));
-        return None;
-    }
-    Some(path)
 }

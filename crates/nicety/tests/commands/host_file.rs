@@ -82,6 +82,37 @@ fn check_says_what_the_host_file_asks_for() {
 }
 
 #[test]
+fn a_capture_is_not_written_over_the_host_file_a_socket_or_somebodys_notes() {
+    let capture = |file: &str| format!("{HOST}[uplink]\nkind = \"capture\"\nfile = \"{file}\"\n");
+    for (file, record, said) in [
+        ("host.toml", None, "host.toml:18: uplink.file: "),
+        ("vm1.sock", None, "host.toml:8: port.socket: "),
+        ("nicety-lan.sock", None, "host.toml:18: uplink.file: "),
+        ("traces/vm2.trace.1", Some("traces"), "host.toml:18: uplink.file: "),
+    ] {
+        let scratch = Scratch::with(&capture(file));
+        for check in [Some("--check"), None] {
+            let record = record.map(|folder| ["--record", folder]);
+            let args: Vec<&str> = ["serve"].into_iter().chain(check).chain(record.into_iter().flatten()).collect();
+            let ended = scratch.run(&args);
+            assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{args:?}: {ended:?}");
+            assert!(ended.err.starts_with(said), "{}", ended.err);
+        }
+        let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(names, ["host.toml"], "{file}: nothing else is left");
+        assert_eq!(std::fs::read_to_string(scratch.path().join("host.toml")).unwrap(), capture(file));
+    }
+    let scratch = Scratch::with(&capture("notes.txt"));
+    let notes = scratch.path().join("notes.txt");
+    std::fs::write(&notes, "mine").unwrap();
+    let ended = scratch.run(&["serve"]);
+    let last = ended.err.lines().last().unwrap();
+    let sentence = format!("the uplink: writing a capture to {}: that is no capture (pcapng)", notes.display());
+    assert!(ended.code == Some(1) && last.starts_with(&sentence), "{ended:?}");
+    assert_eq!(std::fs::read_to_string(notes).unwrap(), "mine");
+}
+
+#[test]
 fn an_option_rom_that_is_none_names_its_file() {
     let scratch = Scratch::with(&HOST.replace("socket = \"vm1.sock\"", "socket = \"vm1.sock\"\nrom = \"pxe.rom\""));
     let absent = scratch.run(&["serve"]);

@@ -1,0 +1,149 @@
+//! The paths of a host file: each is for one thing. Two sockets in one place are one too many, and a capture or a trace
+//! would be written over whatever else is there.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::walk::{Found, Section, Walk};
+use super::{Host, HostError, HostErrors};
+
+/// Longest path of a socket in bytes (`sun_path` of unix(7), less its NUL).
+const PATH_MOST: usize = 107;
+
+/// What a path is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    HostFile,
+    Socket,
+    Capture,
+    Rom,
+}
+
+/// A path that has its use.
+#[derive(Clone, Debug)]
+struct Claim {
+    path: PathBuf,
+    what: Use,
+    /// The key that names it; empty for the host file.
+    key: String,
+    line: usize,
+}
+
+/// All that have one, by where they really are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Paths {
+    claims: HashMap<PathBuf, Claim>,
+}
+
+/// Where a path really is: links are followed as far as there is something. What is not there yet goes on as it is
+/// written, without `.` and doubled slashes.
+fn real(path: &Path) -> PathBuf {
+    let plain: PathBuf = path.components().collect();
+    let known = plain.ancestors().find_map(|there| {
+        let rest = plain.strip_prefix(there).ok()?;
+        Some(there.canonicalize().ok()?.join(rest))
+    });
+    known.unwrap_or(plain)
+}
+
+impl Paths {
+    /// Those of a host file at `path`: it is one itself.
+    pub(super) fn new(path: &Path) -> Self {
+        let host = Claim { path: path.to_owned(), what: Use::HostFile, key: String::new(), line: 1 };
+        Self { claims: HashMap::from([(real(path), host)]) }
+    }
+
+    /// An option ROM; ports may share one.
+    pub(super) fn rom(&mut self, walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PathBuf> {
+        let path = file(walk, section, "rom", dir)?;
+        self.claim(walk, section, "rom", path, Use::Rom)
+    }
+
+    /// A capture's file.
+    pub(super) fn capture(&mut self, walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PathBuf> {
+        let path = file(walk, section, "file", dir)?;
+        self.claim(walk, section, "file", path, Use::Capture)
+    }
+
+    /// A socket: its path is short enough for the system.
+    pub(super) fn socket(&mut self, walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
+        let path = file(walk, section, key, dir)?;
+        let length = path.as_os_str().as_bytes().len();
+        if length > PATH_MOST {
+            let what = format!(
+                "{} has {length} bytes, and the system's limit is {PATH_MOST}: choose a shorter folder",
+                path.display()
+            );
+            let line = walk.string(section, key)?.line;
+            walk.wrong(section, key, line, what);
+            return None;
+        }
+        self.claim(walk, section, key, path, Use::Socket)
+    }
+
+    fn claim(&mut self, walk: &mut Walk, section: Section<'_>, key: &str, path: PathBuf, what: Use) -> Option<PathBuf> {
+        let line = walk.string(section, key)?.line;
+        let place = real(&path);
+        match self.claims.get(&place) {
+            Some(earlier) if (earlier.what, what) != (Use::Rom, Use::Rom) => {
+                let whose = match earlier.what {
+                    Use::HostFile => "this host file itself".to_owned(),
+                    Use::Socket => format!("the socket of line {} already", earlier.line),
+                    Use::Capture => format!("the capture's file of line {} already", earlier.line),
+                    Use::Rom => format!("the option ROM of line {} already", earlier.line),
+                };
+                walk.wrong(section, key, line, format!("{} is {whose}: choose another path", path.display()));
+                None
+            }
+            _ => {
+                let key = format!("{}.{key}", section.kind.name);
+                self.claims.insert(place, Claim { path: path.clone(), what, key, line });
+                Some(path)
+            }
+        }
+    }
+}
+
+impl Host {
+    /// Whether what a daemon makes besides would lie upon something that the file names: its control socket, where the file does not
+    /// say where it is, and the traces in the folder `record`. `named` is the file as a person named it.
+    pub fn leaves_room(&self, named: &Path, control: &Path, record: Option<&Path>) -> Result<(), HostErrors> {
+        let mut errors = Vec::new();
+        let mut make = |path: &Path, ours: &str, other: &str| {
+            let Some(claim) = self.paths.claims.get(&real(path)) else { return };
+            let what = match claim.what {
+                Use::HostFile => format!("this host file would be {ours} too: {other}"),
+                _ => format!("{} would be {ours} too: choose another path", claim.path.display()),
+            };
+            errors.push(HostError { line: claim.line, key: claim.key.clone(), what, allowed: String::new() });
+        };
+        if self.daemon.control.is_none() {
+            make(control, "the control socket", "name another with [daemon] control");
+        }
+        if let Some(folder) = record.and_then(|folder| std::path::absolute(folder).ok()) {
+            let other = "name another folder with --record";
+            make(&folder, "the folder of --record", other);
+            for port in &self.ports {
+                for part in crate::recorder::files(&folder, &port.name) {
+                    make(&part, &format!("port {}'s trace of --record", port.name), other);
+                }
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(HostErrors::new(named, errors)) }
+    }
+}
+
+/// A path that a key names, from the host file's folder on.
+fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
+    let Found { value: path, line } = walk.string(section, key)?;
+    if path.is_empty() || path.contains('\0') {
+        walk.wrong(section, key, line, format!("{path:?} is no path"));
+        return None;
+    }
+    Some(dir.join(path))
+}
+
+#[cfg(test)]
+#[path = "paths_test.rs"]
+mod tests;
