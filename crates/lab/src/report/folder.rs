@@ -12,6 +12,11 @@ pub enum ReportError {
     /// The path of the folder, or a part of it, is a file.
     #[error("the report cannot be written: {0} is a file, not a folder; name another folder with --report DIR")]
     NotAFolder(PathBuf),
+    /// Where a file of the report belongs there is a folder.
+    #[error(
+        "the report cannot be written: {0} is a folder, where a file of that name belongs; remove it, or name another folder with --report DIR"
+    )]
+    NotAFile(PathBuf),
     /// No space, or no quota, left.
     #[error(
         "the report cannot be written: there is no disk space left for {0}; free some, or name a folder on another disk with --report DIR"
@@ -39,9 +44,8 @@ impl ReportError {
     fn of(path: &Path, error: io::Error) -> ReportError {
         let path = path.to_owned();
         match error.kind() {
-            ErrorKind::NotADirectory | ErrorKind::AlreadyExists | ErrorKind::IsADirectory => {
-                ReportError::NotAFolder(path)
-            }
+            ErrorKind::NotADirectory | ErrorKind::AlreadyExists => ReportError::NotAFolder(path),
+            ErrorKind::IsADirectory => ReportError::NotAFile(path),
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => ReportError::NoSpace(path),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => ReportError::NotWritable(path),
             _ => ReportError::Other { path, error },
@@ -49,19 +53,36 @@ impl ReportError {
     }
 }
 
-/// Finds out whether a report can be written into `dir`: makes what is missing and a file in it, and takes away what it made.
-pub(super) fn check(dir: &Path) -> Result<(), ReportError> {
-    let missing: Vec<&Path> = dir.ancestors().take_while(|path| *path != Path::new("") && !path.exists()).collect();
+/// Finds out whether a report of these files can be written into `dir`: makes what is missing and a file in it, and takes away what
+/// it made.
+pub(super) fn check(dir: &Path, names: &[&str]) -> Result<(), ReportError> {
+    let missing = missing(dir);
     let probe = dir.join(format!(".nicety.{}.part", std::process::id()));
     let made = fs::create_dir_all(dir)
+        .and_then(|()| write_one(&probe, "probe", create))
         .map_err(|error| ReportError::of(dir, error))
-        .and_then(|()| write_one(&probe, "probe", create).map_err(|error| ReportError::of(dir, error)));
+        .and_then(|()| names.iter().try_for_each(|name| fits(&dir.join(name))));
     // What was not made cannot be removed, and what cannot be removed harms nobody.
     let _ = fs::remove_file(&probe);
-    for path in missing {
+    remove(&missing);
+    made
+}
+
+/// The folders that are to be made for `dir`, the deepest first.
+fn missing(dir: &Path) -> Vec<&Path> {
+    dir.ancestors().take_while(|path| *path != Path::new("") && !path.exists()).collect()
+}
+
+fn remove(folders: &[&Path]) {
+    for path in folders {
         let _ = fs::remove_dir(path);
     }
-    made
+}
+
+/// Whether a file can take this place: no folder has it. A link would be replaced, wherever it leads.
+fn fits(place: &Path) -> Result<(), ReportError> {
+    let folder = fs::symlink_metadata(place).is_ok_and(|there| there.is_dir());
+    if folder { Err(ReportError::NotAFile(place.to_owned())) } else { Ok(()) }
 }
 
 /// Makes the file at `path`, which must not exist.
@@ -76,32 +97,71 @@ pub(super) fn write(
     files: &[(&str, &str)],
     create: impl Fn(&Path) -> io::Result<File>,
 ) -> Result<(), ReportError> {
-    let new = !dir.exists();
-    fs::create_dir_all(dir).map_err(|error| ReportError::of(dir, error))?;
-    let places: Vec<(PathBuf, PathBuf, &str)> = files
-        .iter()
-        .map(|(name, text)| (dir.join(format!(".{name}.{}.part", std::process::id())), dir.join(name), *text))
-        .collect();
-    let written = places
-        .iter()
-        .try_for_each(|(part, place, text)| {
+    let missing = missing(dir);
+    let made = fs::create_dir_all(dir).map_err(|error| ReportError::of(dir, error));
+    let places: Vec<Place> = files.iter().map(|(name, _)| Place::new(dir, name)).collect();
+    let mut taken = 0;
+    let written = made.and_then(|()| {
+        files.iter().zip(&places).try_for_each(|((_, text), Place { place, part, .. })| {
             write_one(part, text, &create).map_err(|error| ReportError::of(place, error))
-        })
-        .and_then(|()| {
-            places
-                .iter()
-                .try_for_each(|(part, place, _)| fs::rename(part, place).map_err(|error| ReportError::of(place, error)))
-        });
+        })?;
+        places.iter().try_for_each(|place| place.take().map(|()| taken += 1))
+    });
+    // The first error is the one to tell; what cannot be removed was not made.
     if written.is_err() {
-        // The first error is the one to tell; what cannot be removed was not made.
-        for (part, _, _) in &places {
+        places[..taken].iter().for_each(Place::leave);
+        for Place { part, .. } in &places {
             let _ = fs::remove_file(part);
         }
-        if new {
-            let _ = fs::remove_dir(dir);
-        }
+        remove(&missing);
+    }
+    for Place { older, .. } in &places[..taken] {
+        let _ = fs::remove_file(older);
     }
     written
+}
+
+/// Where a file goes, and what lies beside it meanwhile.
+struct Place {
+    place: PathBuf,
+    /// What is to be there.
+    part: PathBuf,
+    /// What was there, until all files are in their places.
+    older: PathBuf,
+}
+
+impl Place {
+    fn new(dir: &Path, name: &str) -> Place {
+        let beside = |what: &str| dir.join(format!(".{name}.{}.{what}", std::process::id()));
+        Place { place: dir.join(name), part: beside("part"), older: beside("older") }
+    }
+
+    /// The new file takes the place, and what was there has another name from then on.
+    fn take(&self) -> Result<(), ReportError> {
+        let Place { place, part, older } = self;
+        fits(place)?;
+        // Left by a process of the same number that was killed.
+        let _ = fs::remove_file(older);
+        // Not every file system has links. Without one there is neither file for a moment.
+        let kept = match fs::hard_link(place, older).or_else(|_| fs::rename(place, older)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            kept => kept,
+        };
+        let taken = kept.and_then(|()| fs::rename(part, place));
+        if taken.is_err() {
+            // To rename one of two links to the other does nothing.
+            let _ = fs::rename(older, place);
+            let _ = fs::remove_file(older);
+        }
+        taken.map_err(|error| ReportError::of(place, error))
+    }
+
+    /// What was there before has its place again, or nothing.
+    fn leave(&self) {
+        if fs::rename(&self.older, &self.place).is_err() {
+            let _ = fs::remove_file(&self.place);
+        }
+    }
 }
 
 fn write_one(part: &Path, text: &str, create: impl Fn(&Path) -> io::Result<File>) -> io::Result<()> {
@@ -135,8 +195,12 @@ mod tests {
         }
 
         fn names(&self) -> Vec<String> {
+            Scratch::names_in(&self.0)
+        }
+
+        fn names_in(dir: &Path) -> Vec<String> {
             let mut names: Vec<String> =
-                fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+                fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
             names.sort();
             names
         }
@@ -182,7 +246,7 @@ mod tests {
     #[test]
     fn a_full_disk_takes_away_the_folder_that_was_made_for_the_report() {
         let scratch = Scratch::new("new");
-        let dir = scratch.0.join("report");
+        let dir = scratch.0.join("deep/report");
         let full = |_: &Path| OpenOptions::new().write(true).open("/dev/full");
         assert!(matches!(write(&dir, &[("results.json", "{}")], full), Err(ReportError::NoSpace(_))));
         assert!(scratch.names().is_empty());
@@ -209,11 +273,53 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_where_a_file_of_the_report_should_be_is_an_error_and_leaves_no_parts() {
-        let scratch = Scratch::new("folder");
-        fs::create_dir(scratch.0.join("index.html")).unwrap();
-        assert!(report::write(&sample::quick(), &scratch.0).is_err());
-        assert!(scratch.names().iter().all(|name| !name.ends_with(".part")), "{:?}", scratch.names());
+    fn a_folder_where_a_file_of_the_report_belongs_is_said_to_be_one_and_leaves_what_was_there() {
+        for name in report::FILES {
+            for before in [&[][..], &["results.json"], &["index.html"]] {
+                let scratch = Scratch::new("folder");
+                let dir = scratch.0.join("report");
+                fs::create_dir_all(dir.join(name)).unwrap();
+                let before: Vec<&str> = before.iter().copied().filter(|file| *file != name).collect();
+                before.iter().for_each(|file| fs::write(dir.join(file), "before").unwrap());
+                let checked = report::check(&dir).unwrap_err().to_string();
+                assert!(
+                    checked.contains(&format!("{} is a folder, where a file", dir.join(name).display())),
+                    "{checked}"
+                );
+                assert_eq!(report::write(&sample::quick(), &dir).unwrap_err().to_string(), checked);
+                let mut left = vec![name];
+                left.extend(&before);
+                left.sort_unstable();
+                assert_eq!(Scratch::names_in(&dir), left, "{name} is a folder");
+                before.iter().for_each(|file| assert_eq!(fs::read_to_string(dir.join(file)).unwrap(), "before"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_take_its_place_leaves_the_older_ones_as_they_were() {
+        for (first, second) in [(None, None), (Some("first"), None), (Some("first"), Some("second"))] {
+            let scratch = Scratch::new("places");
+            for (name, text) in [("results.json", first), ("index.html", second)] {
+                text.iter().for_each(|text| fs::write(scratch.0.join(name), text).unwrap());
+            }
+            // The second is written, and is gone when its turn comes.
+            let gone = |path: &Path| {
+                let file = create(path)?;
+                if path.ends_with(part("index.html")) {
+                    fs::remove_file(path)?;
+                }
+                Ok(file)
+            };
+            let files = [("results.json", "new"), ("index.html", "new")];
+            assert!(write(&scratch.0, &files, gone).is_err());
+            let is = |name: &str| fs::read_to_string(scratch.0.join(name)).ok();
+            assert_eq!((is("results.json").as_deref(), is("index.html").as_deref()), (first, second));
+            assert_eq!(scratch.names().len(), usize::from(first.is_some()) + usize::from(second.is_some()));
+            write(&scratch.0, &files, create).unwrap();
+            assert_eq!((is("results.json").as_deref(), is("index.html").as_deref()), (Some("new"), Some("new")));
+            assert_eq!(scratch.names(), ["index.html", "results.json"]);
+        }
     }
 
     #[test]

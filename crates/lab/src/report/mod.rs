@@ -11,16 +11,20 @@ pub use folder::ReportError;
 
 use crate::results::Results;
 
+/// The files of a report.
+const FILES: [&str; 2] = ["results.json", "index.html"];
+
 /// Writes the report into the folder `dir`, which is made if it does not exist. Each file is written beside its place and
 /// then renamed, so that a reader, or a report of an earlier day, never sees half a file.
 pub fn write(results: &Results, dir: &Path) -> Result<(), ReportError> {
     let json = results.to_json().map_err(|error| ReportError::Unsaid(error.to_string()))?;
-    folder::write(dir, &[("results.json", &json), ("index.html", &page::page(results))], folder::create)
+    let [results_json, index] = FILES;
+    folder::write(dir, &[(results_json, &json), (index, &page::page(results))], folder::create)
 }
 
 /// Whether a report can be written into the folder `dir`: to be asked before measuring for minutes. Leaves no trace.
 pub fn check(dir: &Path) -> Result<(), ReportError> {
-    folder::check(dir)
+    folder::check(dir, &FILES)
 }
 
 /// The text of `index.html`.

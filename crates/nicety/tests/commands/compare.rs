@@ -51,6 +51,18 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
 }
 
 #[test]
+fn compare_measures_nothing_for_a_report_that_has_no_place() {
+    let scratch = Scratch::new();
+    std::fs::create_dir_all(scratch.path().join("bad/index.html")).unwrap();
+    let args = ["compare", "--adapters", "e1000", "--seconds", "0.1", "--repeat", "1", "--report", "bad"];
+    let ended = scratch.run(&args);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{ended:?}");
+    let said = "the report cannot be written: bad/index.html is a folder, where a file of that name belongs";
+    assert!(ended.err.starts_with(said) && ended.err.lines().count() == 1, "{}", ended.err);
+    assert_eq!(std::fs::read_dir(scratch.path().join("bad")).unwrap().count(), 1);
+}
+
+#[test]
 fn compare_says_what_it_cannot_compare() {
     let scratch = Scratch::new();
     let ended = scratch.run(&["compare", "--adapters", "e1001"]);
