@@ -9,6 +9,7 @@ pub mod conformance;
 pub mod guest;
 pub mod habits;
 pub mod hostile;
+pub mod messages;
 pub mod random;
 pub mod replay;
 pub mod rig;

@@ -1,7 +1,7 @@
 //! Every adapter of the registry faces every trial.
 
 use nicety_adapters::REGISTRY;
-use nicety_trials::{conformance, hostile};
+use nicety_trials::{conformance, hostile, messages};
 
 #[test]
 fn a_reset_gives_an_adapter_as_new() {
@@ -21,6 +21,12 @@ fn saved_state_that_is_cut_or_foreign_is_refused_and_changes_nothing() {
 #[test]
 fn without_bus_mastering_no_adapter_touches_memory() {
     REGISTRY.iter().for_each(conformance::no_dma_without_bus_mastering);
+}
+
+#[test]
+fn without_bus_mastering_no_adapter_sends_a_message_and_with_it_again_none_is_lost() {
+    let ways: usize = REGISTRY.iter().map(messages::no_message_without_bus_mastering).sum();
+    assert!(ways >= 2, "vmxnet3 alone has MSI and MSI-X");
 }
 
 #[test]

@@ -99,6 +99,8 @@ impl PciFace for Vmxnet3 {
         }
         if changes.contains(Changes::BUS_MASTER) && self.running().is_some() {
             (0..self.transmit_count()).for_each(|queue| cx.out.work.insert(queue));
+            // What happened meanwhile.
+            self.tell_events(cx);
         }
     }
 

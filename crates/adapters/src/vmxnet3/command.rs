@@ -209,10 +209,17 @@ impl Vmxnet3 {
     /// The queue descriptors were there when the device was activated. If they are gone there is nobody to tell.
     fn tell(&self, _written: Result<(), Fault>) {}
 
-    /// Something happened that the driver should look at.
+    /// Something happened that the driver should look at, when memory can be reached.
     pub(super) fn raise_event(&mut self, events: u32, cx: &mut Context<'_>) {
-        let Some(setup) = self.running() else { return };
-        self.events |= events;
+        if self.setup.is_some() {
+            self.events |= events;
+            self.tell_events(cx);
+        }
+    }
+
+    /// Tells of what has happened and was not acknowledged.
+    pub(super) fn tell_events(&mut self, cx: &mut Context<'_>) {
+        let Some(setup) = self.running().filter(|_| self.events != 0) else { return };
         self.tell(cx.memory.write(setup.shared + shared::ECR, &self.events.to_le_bytes()));
         self.raise(setup.event_vector, cx);
     }
