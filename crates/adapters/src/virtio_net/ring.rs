@@ -168,12 +168,20 @@ impl Ring {
     /// Asks the driver to notify when it adds to what it has added up to `seen`. True if it has added meanwhile, and
     /// may not have notified: look again (section 2.7.10).
     pub fn arm(&mut self, areas: &Areas<'_>, seen: u16) -> bool {
+        self.arm_around(areas, seen, || ())
+    }
+
+    /// The last look comes after what is asked for is written, or the driver may have read what was there before. `between`: what a
+    /// driver does just then.
+    #[inline(always)]
+    fn arm_around(&mut self, areas: &Areas<'_>, seen: u16, between: impl FnOnce()) -> bool {
         if areas.event_index {
             areas.device.store_u16(4 + 8 * usize::from(self.size), seen);
         } else if self.quiet {
             areas.device.store_u16(0, 0);
             self.quiet = false;
         }
+        between();
         full_barrier();
         areas.driver.load_u16(2) != seen
     }
@@ -294,3 +302,7 @@ impl Iterator for Chain<'_> {
         Some(step)
     }
 }
+
+#[cfg(test)]
+#[path = "ring_test.rs"]
+mod tests;

@@ -4,6 +4,7 @@ use nicety_adapter::{Outbox, Reason, RestoreError};
 use nicety_adapters::{CreateError, Settings, find};
 use nicety_frame::Mac;
 use virtio_bindings::virtio_net::*;
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 
 use crate::guest::{Guest, bit, cx, rings};
 use crate::packets::{payload, tcp4};
@@ -117,4 +118,46 @@ fn the_features_taken_are_told_in_words() {
     let guest = Guest::new(rich(), 16);
     let words = guest.adapter.features();
     assert!(words.contains(&"tso4") && words.contains(&"mergeable") && !words.contains(&"mq"));
+}
+
+#[test]
+fn a_device_that_sleeps_is_kicked_for_what_is_added_and_wakes() {
+    for event_index in [false, true] {
+        let features = if event_index { plain() | bit(VIRTIO_RING_F_EVENT_IDX) } else { plain() };
+        let mut guest = Guest::new(features, 16);
+        // Section 2.7.10, from the driver's side.
+        let must_kick = |guest: &Guest, ring: usize, old: u16| {
+            let place = guest.queues[ring].place;
+            let new = guest.queues[ring].added;
+            let event = guest.word(place.device + 4 + 8 * 16);
+            let flag = guest.word(place.device) & 1 == 0;
+            if event_index { new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old) } else { flag }
+        };
+        // Transmit: nothing is left when it arms. More than the ring holds, so that every index has its turn.
+        for sent in 0..40 {
+            let progress = guest.fetch(0);
+            assert!(progress.armed && !progress.more, "{event_index}, {sent}");
+            guest.complete();
+            guest.out = Outbox::default();
+            guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+            assert!(must_kick(&guest, 1, sent), "{event_index}, {sent}: transmit");
+            guest.kick(1);
+            assert_eq!(guest.out.work.pop(), Some(0), "{event_index}, {sent}");
+            guest.fetch(0);
+            guest.complete();
+        }
+        // Receive: there is no buffer for the frame.
+        let mut sender = Guest::new(plain(), 16);
+        sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+        sender.fetch(0);
+        for posted in 0..40 {
+            assert_eq!(guest.deliver(&sender.batch).refused, 1, "{event_index}, {posted}");
+            guest.out = Outbox::default();
+            guest.post(0, 1, 2048);
+            assert!(must_kick(&guest, 0, posted), "{event_index}, {posted}: receive");
+            guest.kick(0);
+            assert_eq!(guest.out.room.pop(), Some(0), "{event_index}, {posted}");
+            assert_eq!(guest.deliver(&sender.batch).refused, 0, "{event_index}, {posted}");
+        }
+    }
 }
