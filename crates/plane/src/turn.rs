@@ -31,6 +31,8 @@ pub struct Turn {
     plan: Plan,
     next: usize,
     port: Option<PortId>,
+    /// Packets whose receiver had left when they were to be delivered, a bit each.
+    missed: u64,
 }
 
 impl Turn {
@@ -63,13 +65,16 @@ impl Plane {
                 return outcome;
             }
             self.switch().forward(&turn.batch, now, &mut turn.plan);
-            (turn.next, turn.port) = (0, Some(port.id()));
+            (turn.next, turn.port, turn.missed) = (0, Some(port.id()), 0);
         }
         self.deliver(turn, now, &mut outcome);
         if turn.next < turn.plan.receivers().len() {
             outcome.unfinished = true;
             outcome.more = true;
             return outcome;
+        }
+        if turn.missed != 0 {
+            turn.plan.drop_missed(turn.missed);
         }
         port.finish(&turn.batch, turn.plan.drops(), now);
         turn.port = None;
@@ -83,11 +88,13 @@ impl Plane {
     fn deliver(&self, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
         let ports = self.ports();
         while let Some(&receiver) = turn.plan.receivers().get(turn.next) {
-            let picks = turn.plan.picks(receiver);
-            if let Some(port) = ports.get(usize::from(receiver.0)).and_then(Option::as_ref) {
-                port.offer(&Frames { batch: &turn.batch, picks }, now);
-            }
             turn.next += 1;
+            let Some(port) = ports.get(usize::from(receiver.0)).and_then(Option::as_ref) else {
+                turn.missed |= turn.plan.miss(receiver);
+                continue;
+            };
+            let picks = turn.plan.picks(receiver);
+            port.offer(&Frames { batch: &turn.batch, picks }, now);
             let bytes = picks.iter().filter_map(|pick| turn.batch.packet(pick.packet)).map(Packet::wire_bytes);
             outcome.cost += bytes.map(|len| len + PACKET_COST).sum::<u64>();
             if outcome.cost >= REPLICA_BYTES {

@@ -47,6 +47,24 @@ impl Plan {
         let _full_only_if_a_batch_were_longer_than_itself = self.drops.try_push((packet, reason));
     }
 
+    /// A receiver has left before it got its packets: those are not for it any more. Which they were, a bit each.
+    #[cold]
+    pub fn miss(&mut self, port: PortId) -> u64 {
+        let Some(list) = self.lists.get_mut(usize::from(port.0)) else { return 0 };
+        let missed = bits(list);
+        list.clear();
+        missed
+    }
+
+    /// Of packets that receivers missed, those that no other one got go nowhere.
+    #[cold]
+    pub fn drop_missed(&mut self, missed: u64) {
+        let reached = self.receivers.iter().fold(0, |all, port| all | bits(self.picks(*port)));
+        for packet in (0..PACKETS as u16).filter(|packet| (missed & !reached) >> packet & 1 != 0) {
+            self.drop(packet, Reason::Removed);
+        }
+    }
+
     /// The ports that get something.
     pub fn receivers(&self) -> &[PortId] {
         &self.receivers
@@ -61,4 +79,10 @@ impl Plan {
     pub fn drops(&self) -> &[(u16, Reason)] {
         &self.drops
     }
+}
+
+/// The packets of some picks, a bit each: a batch has no more than 64.
+fn bits(picks: &[Pick]) -> u64 {
+    const { assert!(PACKETS <= 64) }
+    picks.iter().fold(0, |bits, pick| bits | 1u64.checked_shl(pick.packet.into()).unwrap_or(0))
 }
