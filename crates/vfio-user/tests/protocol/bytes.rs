@@ -104,6 +104,59 @@ fn a_write_with_the_no_reply_bit_is_done_and_not_answered_even_if_it_fails() {
 }
 
 #[test]
+fn no_command_with_the_no_reply_bit_is_answered_whether_it_succeeds_or_fails() {
+    // Each succeeds when it is asked in this order, but for VERSION, which is there, and FEATURE, of which there is none.
+    let commands: [(u16, Vec<u8>); 12] = [
+        (1, qemu_version()),
+        (2, words(&[32, 3, 0, 0, 0x1000, 0, 0x1000, 0])),
+        (3, words(&[24, 0, 0x1000, 0, 0x1000, 0])),
+        (4, words(&[16, 0, 0, 0])),
+        (5, words(&[64, 0, 1, 0, 0, 0, 0, 0])),
+        (7, words(&[16, 0, 2, 0])),
+        (8, words(&[20, 1 | 32, 2, 0, 1])),
+        (9, words(&[0, 0, 0, 4])),
+        (10, [words(&[4, 0, 0, 2]), vec![5, 6]].concat()),
+        (13, Vec::new()),
+        (15, [words(&[1, 0, 8, 0, 0, 1]), vec![7; 8]].concat()),
+        (16, words(&[8, 1 | 1 << 16 | 1 << 18])),
+    ];
+    let ready = || {
+        let mut raw = Raw::ready();
+        let areas = vec![Area { offset: 0x1000, size: 0x2000 }];
+        let mapping = Mapping { fd: Arc::new(memfd(b"x")), offset: 0x3000, areas };
+        raw.model.shared = Some(RegionInfo { mapping: Some(mapping), ..RegionInfo::trapped(0x4000) });
+        raw
+    };
+    let (mut silent, mut answered) = (ready(), ready());
+    let mut failed = 0;
+    for (command, payload) in &commands {
+        silent.send(&message(1, *command, 0x10, payload), &[]);
+        silent.settle().unwrap();
+        assert_eq!(silent.replies(), [], "command {command}");
+        failed += u32::from(answered.errno(*command, payload, &[]) != 0);
+    }
+    assert_eq!(failed, 2);
+    assert_eq!(
+        (silent.model.told(), silent.model.bytes),
+        (answered.model.told(), answered.model.bytes),
+        "all were done"
+    );
+    // Those that fail: a region that always does, what is cut short, what is not served.
+    silent.send(&message(1, 9, 0x10, &words(&[0, 0, 2, 4])), &[]);
+    silent.send(&message(1, 10, 0x10, &words(&[0, 0, 2, 1, 0])), &[]);
+    for command in (0..=20).chain([255, 65535]) {
+        silent.send(&message(1, command, 0x10, &[1]), &[]);
+        silent.send(&message(1, command, 0x10, &words(&[u32::MAX; 8])), &[&event()]);
+    }
+    silent.settle().unwrap();
+    assert_eq!(silent.replies(), []);
+    let counters = silent.session.counters();
+    assert_eq!((counters.replies_sent, counters.errors_sent, counters.fds_sent), (1, 0, 0), "VERSION's alone");
+    assert_eq!(answered.session.counters().fds_sent, 1);
+    assert_eq!(silent.errno(9, &words(&[0, 0, 0, 4]), &[]), 0, "the session goes on");
+}
+
+#[test]
 fn several_writes_in_one_message_are_done_in_order_and_counted_in_the_answer() {
     let mut raw = Raw::ready();
     let one = |offset: u32, count: u32, data: [u8; 8]| [&words(&[offset, 0, 0, count])[..], &data].concat();
