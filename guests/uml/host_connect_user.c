@@ -20,6 +20,17 @@ long long host_now_ms(void)
 	return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
+int host_slow_ms(long long begun, unsigned int timeout_ms, long long *told)
+{
+	unsigned int slow_ms = timeout_ms < 5000 ? timeout_ms / 5 : 1000;
+	long long now = host_now_ms();
+
+	if (now - begun < slow_ms || (*told && now - *told < 60000))
+		return 0;
+	*told = now;
+	return now - begun;
+}
+
 int host_connect(const char *path, unsigned int timeout_ms)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };

@@ -64,6 +64,8 @@ struct vfu_device {
 	raw_spinlock_t lock;
 	int fd;
 	bool dead;
+	/* When its slowness was told of. */
+	long long slow_told;
 	u16 id;
 	u32 rx_len;
 	u8 rx[VFU_RX_SIZE];

@@ -12,6 +12,7 @@
 #include <linux/printk.h>
 #include <linux/string.h>
 
+#include "host_connect.h"
 #include "pci_socket.h"
 #include "vfio_user_dev.h"
 
@@ -198,8 +199,9 @@ static int vfu_reply(struct vfu_device *dev, enum vfu_command command,
 		     int *passed)
 {
 	struct pci_socket_wait wait = { .timeout_ms = vfu_timeout_ms };
+	long long begun = host_now_ms();
 	struct vfu_header header;
-	int size, err;
+	int size, took_ms, err;
 
 	/* One wait for all that comes before the reply: a server may talk without end. */
 	for (;;) {
@@ -214,6 +216,10 @@ static int vfu_reply(struct vfu_device *dev, enum vfu_command command,
 		if (err)
 			return err;
 	}
+	took_ms = host_slow_ms(begun, vfu_timeout_ms, &dev->slow_told);
+	if (took_ms)
+		pr_warn("vfio_user: %s: the server is slow: it took %d ms to answer\n",
+			dev->path, took_ms);
 	if (header.id != dev->id || header.command != command) {
 		vfu_wire_fail(dev, "the server answered what was not asked", 0);
 		return -EIO;

@@ -5,6 +5,8 @@
 #ifndef __UM_VHOST_WAIT_H
 #define __UM_VHOST_WAIT_H
 
+#include "host_connect.h"
+
 /*
  * 0 once there is something to be read or the other end has gone, -ETIMEDOUT, or another error. @end, which begins with 0, is
  * when all waits that are given it are over.

@@ -9,7 +9,6 @@
 #include <unistd.h>
 #include <os.h>
 
-#include "host_connect.h"
 #include "vhost_wait.h"
 
 static int wait_for(int fd, short events, unsigned int timeout_ms,
