@@ -83,7 +83,8 @@ impl Hosted {
         let mut command = ends_with_us();
         command.arg(self.machine.kernel.program()).args(KERNEL_WORDS);
         command.arg(format!("mem={}M", self.machine.memory_mib)).args(&self.machine.devices).args(&self.machine.append);
-        command.args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"]);
+        // Its root user cannot mount the host's files anew to change them (`guests/uml/apply`).
+        command.args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "hostfs=,ro"]);
         command.arg(format!("uml_dir={}/", folder.path().display()));
         command.env("TMPDIR", folder_for_memory(self.machine.memory_mib)?);
         let title = format!("kernel {} in user mode", self.machine.kernel.release());

@@ -145,6 +145,17 @@ fn the_guest_has_the_hosts_files_and_cannot_change_them() {
     assert_eq!(said, format!("the host'snew\n{}\n", scratch.0.display()));
     assert_eq!(fs::read_to_string(scratch.0.join("file")).unwrap(), "the host's");
     assert!(scratch.0.join("folder/inner").is_dir());
+    // Nor through a mount of its own, which cannot be made writable later.
+    let mount = format!("mkdir /mnt/h && mount -t hostfs none /mnt/h -o {}", scratch.0.display());
+    let script = format!(
+        "{mount} && cat /mnt/h/file; echo X >/mnt/h/file; mount -o remount,rw /mnt/h && echo writable; \
+         echo X >/mnt/h/file; rm /mnt/h/file; touch /mnt/h/new; echo tried"
+    );
+    let output = scratch.run(&["e1000", "--peer", "none", "--", "sh", "-c", &script]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "the host'stried\n"), "{output:?}");
+    assert_eq!(text(&output.stderr).matches("Read-only file system").count(), 4, "{output:?}");
+    assert_eq!(fs::read_to_string(scratch.0.join("file")).unwrap(), "the host's");
+    assert!(!scratch.0.join("new").exists());
 }
 
 #[test]
