@@ -407,6 +407,21 @@ fn a_back_end_whose_answers_make_no_sense_is_given_up_by_its_first() {
     }
 }
 
+/// `seccomp=on`, without which the kernel traces its programs: slower by far, and nobody would notice.
+#[test]
+fn a_guests_programs_run_without_being_traced() {
+    let (root, config) = guests();
+    let mut guest = well(Guest::boot(&root, config));
+    well(guest.succeed("sleep 600 &", SOON));
+    let leader = guest.process();
+    let status = |process: &u32| fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    // The kernel's own process is not filtered, and its helpers are not either.
+    let programs: Vec<String> =
+        processes_of_group(leader).iter().map(status).filter(|text| text.contains("Seccomp:\t2")).collect();
+    assert!(!programs.is_empty(), "no process of this guest has a filter for its system calls");
+    assert!(programs.iter().all(|text| text.contains("TracerPid:\t0")), "{programs:?}");
+}
+
 /// The way of a Ctrl-C: the process that owns a guest is killed without a chance to clean up. This program is that process too.
 #[test]
 fn a_guest_ends_when_its_owner_is_killed() {
