@@ -1,0 +1,190 @@
+//! vhost-user back ends that go wrong, and what the guest makes of each: one message, and it goes on without the device.
+
+use std::{
+    io::{IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    sync::mpsc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use nicety_lab::real::{Folder, Guest, uml::UmlConfig};
+use rustix::{
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+};
+
+use super::{SOON, guests, wait_gone, well};
+
+/// How a vhost-user back end of many queues goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// Takes the memory, and then reads no more: the guest's messages fill the socket.
+    Deaf,
+    /// Writes to the first queue's interrupt without end.
+    Interrupts,
+    /// Sends this request without end, and wants each to be answered.
+    Requests(u32),
+    /// Answers every message and serves no queue.
+    ServesNothing,
+    /// Answers with a flag that is none.
+    Flags,
+    /// Answers with a size that nothing has.
+    Size,
+}
+
+/// Such a back end, until `over`. It floods after three seconds, when the guest has booted.
+fn back_end(socket: &Path, fault: Fault, over: mpsc::Receiver<()>) -> JoinHandle<()> {
+    let listener = well(UnixListener::bind(socket));
+    thread::spawn(move || {
+        let (guest, _) = well(listener.accept());
+        let mut header = [0; 12];
+        // A pipe that closes tells that the server has gone.
+        let mut kept = Vec::new();
+        while let Ok((12, passed)) = receive(&guest, &mut header) {
+            let [request, flags, len] =
+                [0, 4, 8].map(|at| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap_or_default()));
+            let mut body = vec![0; len as usize];
+            if (&guest).read_exact(&mut body).is_err() {
+                break;
+            }
+            let flooded = match fault {
+                // SET_VRING_CALL of the first queue; SET_SLAVE_REQ_FD.
+                Fault::Interrupts if request == 13 && body[0] == 0 => 1u64.to_ne_bytes().to_vec(),
+                Fault::Requests(kind) if request == 21 => [kind, 1 | 8, 0].map(u32::to_ne_bytes).concat(),
+                _ => Vec::new(),
+            };
+            if let Some(pipe) = passed {
+                let its = well(pipe.try_clone());
+                kept.push(pipe);
+                if !flooded.is_empty() {
+                    let bytes = flooded.repeat(4096 / flooded.len());
+                    thread::spawn(move || flood(&its, &bytes));
+                }
+            }
+            let answer = match request {
+                // GET_FEATURES: VERSION_1, protocol features, MQ, CTRL_VQ, STATUS, MAC. GET_PROTOCOL_FEATURES: MQ, SLAVE_REQ, CONFIG.
+                1 => (1u64 << 32 | 1 << 30 | 1 << 22 | 1 << 17 | 1 << 16 | 1 << 5).to_ne_bytes().to_vec(),
+                15 => (1u64 | 1 << 5 | 1 << 9).to_ne_bytes().to_vec(),
+                // GET_QUEUE_NUM: 31 pairs, the most that UML has rings for. GET_CONFIG: an address, link up, as many pairs.
+                17 => 31u64.to_ne_bytes().to_vec(),
+                24 => {
+                    let config = [0x52, 0x54, 0, 0x12, 0x34, 0x56, 1, 0, 31, 0];
+                    let room = body.len().min(12 + config.len());
+                    body[12..room].copy_from_slice(&config[..room - 12]);
+                    body
+                }
+                // SET_MEM_TABLE.
+                5 if fault == Fault::Deaf => break,
+                _ if flags & 8 == 8 => 0u64.to_ne_bytes().to_vec(),
+                _ => continue,
+            };
+            let head = match fault {
+                Fault::Flags => [request, 1, answer.len() as u32],
+                Fault::Size => [request, 5, u32::MAX],
+                _ => [request, 5, answer.len() as u32],
+            };
+            if (&guest).write_all(&[&head.map(u32::to_ne_bytes).concat()[..], &answer].concat()).is_err() {
+                break;
+            }
+        }
+        // It stays connected.
+        let _it_is_over = over.recv();
+    })
+}
+
+/// Some bytes, and the first descriptor that comes along.
+fn receive(from: &UnixStream, into: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let message = recvmsg(from, &mut [IoSliceMut::new(into)], &mut control, RecvFlags::WAITALL)?;
+    let passed = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((message.bytes, passed))
+}
+
+/// Writes to a guest's pipe until nobody reads it.
+fn flood(pipe: &OwnedFd, bytes: &[u8]) {
+    thread::sleep(Duration::from_secs(3));
+    loop {
+        match rustix::io::write(pipe, bytes) {
+            // The guest's end does not wait, nor does this one.
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => thread::sleep(Duration::from_millis(1)),
+            Err(_) => return,
+        }
+    }
+}
+
+/// What a guest says of such a back end: how long it took to boot, and its lines about a device that has gone.
+fn with_a_back_end_that(fault: Fault, then: impl FnOnce(&mut Guest)) -> (Duration, String) {
+    let (root, config) = guests();
+    let folder = well(Folder::new());
+    let (end, over) = mpsc::channel();
+    let server = back_end(&folder.path().join("socket"), fault, over);
+    let append = vec![format!("virtio_uml.device={}:1", folder.join("socket")), "nicety.patience=50".into()];
+    let mut guest = well(Guest::boot(&root, UmlConfig { append, ..config }));
+    then(&mut guest);
+    let said = well(guest.succeed("dmesg | grep 'the server' | sed 's/.*socket: //'", SOON));
+    let complaints = "dmesg | grep -E 'Call Trace|WARNING|BUG' || true";
+    assert_eq!(well(guest.succeed(complaints, SOON)), "");
+    let boot_time = guest.boot_time();
+    // It powers off by itself.
+    let leader = guest.process();
+    let _it_answers_no_more = guest.run("poweroff -f", SOON);
+    wait_gone(leader);
+    drop((guest, end));
+    server.join().unwrap();
+    (boot_time, said)
+}
+
+const GONE: &str = "; the device is gone until it is attached again\n";
+
+#[test]
+fn a_back_end_that_reads_no_more_is_given_up_in_time() {
+    let (boot_time, said) = with_a_back_end_that(Fault::Deaf, |_| ());
+    assert!(boot_time < Duration::from_secs(12), "{boot_time:?}");
+    assert_eq!(said, format!("the server does not answer{GONE}"));
+}
+
+/// `virtnet_send_command_reply()` waits until the queue has answered or is broken.
+#[test]
+fn a_back_end_that_leaves_the_control_queue_alone_is_given_up_in_time() {
+    let (boot_time, said) = with_a_back_end_that(Fault::ServesNothing, |guest| {
+        // The one message, and the interface goes.
+        well(guest.succeed("until ! [ -e /sys/class/net/eth0 ]; do usleep 20000; done", SOON));
+    });
+    assert!(boot_time < Duration::from_secs(12), "{boot_time:?}");
+    assert_eq!(said, format!("the server does not serve its control queue{GONE}"));
+}
+
+#[test]
+fn a_back_end_that_interrupts_without_end_is_given_up_and_the_guest_goes_on() {
+    for fault in [Fault::Interrupts, Fault::Requests(2), Fault::Requests(3)] {
+        let (_, said) = with_a_back_end_that(fault, |guest| {
+            let told = "until dmesg | grep -q 'the device is gone'; do usleep 20000; done";
+            well(guest.succeed(told, SOON));
+            // A message for each request would have filled the log.
+            let many = "dmesg | grep -c 'unexpected slave request' || true";
+            let lines: u32 = well(well(guest.succeed(many, SOON)).trim().parse());
+            assert!(lines < 100, "{lines} lines");
+        });
+        assert!(said.ends_with(&format!("the server interrupts without end{GONE}")), "{fault:?}: {said}");
+    }
+}
+
+#[test]
+fn a_back_end_whose_answers_make_no_sense_is_given_up_by_its_first() {
+    for fault in [Fault::Flags, Fault::Size] {
+        let (boot_time, said) = with_a_back_end_that(fault, |_| ());
+        assert!(boot_time < Duration::from_secs(4), "{boot_time:?}");
+        assert_eq!(said, format!("the server sends what makes no sense{GONE}"), "{fault:?}");
+    }
+}
