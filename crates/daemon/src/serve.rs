@@ -109,11 +109,12 @@ pub fn start(host: &Host, record: Option<&Path>) -> Result<Daemon, ServeError> {
     if let Some(folder) = record {
         daemon.record(folder)?;
     }
-    if let Some(config) = &host.uplink {
-        daemon.open_uplink(config.kind.name(), uplink(config, &daemon)?, UPLINK_BUFFER)?;
-    }
     for config in &host.ports {
         daemon.open(spec(config)?)?;
+    }
+    // The last: a capture takes the place of an older one, which must not be lost if something else cannot be had.
+    if let Some(config) = &host.uplink {
+        daemon.open_uplink(config.kind.name(), uplink(config, &daemon)?, UPLINK_BUFFER)?;
     }
     Ok(daemon)
 }

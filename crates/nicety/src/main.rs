@@ -4,6 +4,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 
@@ -21,6 +22,8 @@ use cli::{Cli, Command};
 use exit::Failure;
 
 fn main() -> ExitCode {
+    // Then a limit of files' sizes (`ulimit -f`) is an error of whatever is written, and not the end of all guests.
+    let _the_limit_ends_the_program_then = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let done = match Cli::parse().command {
         Command::Serve(args) => serve::run(&args),
         Command::Attach(args) => attach::run(&args),

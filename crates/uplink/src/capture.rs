@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Frames, PACKET_BYTES, Packet, Piece, PortId, Progress, Reason, Time, Uplink,
-    Wants,
+    Batch, Budget, Counters, Delivery, Frames, PACKET_BYTES, Packet, Piece, PortId, Progress, QueueCounters, Reason,
+    Time, Uplink, Wants,
 };
 use nicety_memory::{Map, MapError};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buffers::{Buffers, SLOT_BYTES};
@@ -51,6 +51,9 @@ pub enum CaptureError {
     /// Something else is there.
     #[error("writing a capture to {}: that is no capture (pcapng), and is left as it is; choose another file, or move that one away", .0.display())]
     NoCapture(PathBuf),
+    /// Another daemon is at it.
+    #[error("writing a capture to {}: another process writes one there now; choose another file", .0.display())]
+    Busy(PathBuf),
     /// Not even the file's head fits the limit.
     #[error("a capture of at most {0} bytes holds no frame: allow 4096 or more")]
     Limit(u64),
@@ -76,7 +79,11 @@ pub struct Capture {
     direction: Direction,
     /// Lost since the last block.
     gap: u64,
+    /// Told of by blocks that are gathered.
+    told: u64,
     lost: u64,
+    /// Frames that were gathered and could not be written, after they were counted as taken.
+    forgotten: u64,
     errors: u64,
 }
 
@@ -98,14 +105,21 @@ impl Capture {
             return Err(CaptureError::Limit(most_bytes));
         }
         let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
-        // A pipe is opened to write only: its reader may not be there. A file is looked into, by the descriptor that writes.
+        // A file is looked into, by the descriptor that writes; a pipe whose reader is not there yet opens in no other way.
         let is_file = |mode| FileType::from_raw_mode(mode) == FileType::RegularFile;
-        let known = rustix::fs::stat(path).is_ok_and(|status| is_file(status.st_mode));
+        let both = |mode| is_file(mode) || FileType::from_raw_mode(mode) == FileType::Fifo;
+        let known = rustix::fs::stat(path).is_ok_and(|status| both(status.st_mode));
         let way = if known { OFlags::RDWR } else { OFlags::WRONLY };
         let flags = way | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(os)?;
         let status = rustix::fs::fstat(&fd).map_err(os)?;
         let regular = is_file(status.st_mode);
+        if regular {
+            rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+                Errno::WOULDBLOCK => CaptureError::Busy(path.to_owned()),
+                error => os(error),
+            })?;
+        }
         if regular && status.st_size > 0 {
             let mut begin = [0; pcapng::MAGIC.len()];
             let len = rustix::io::pread(&fd, &mut begin, 0).map_err(os)?;
@@ -126,7 +140,9 @@ impl Capture {
             now: Time::ZERO,
             direction: Direction::Outbound,
             gap: 0,
+            told: 0,
             lost: 0,
+            forgotten: 0,
             errors: 0,
         };
         match this.write() {
@@ -167,7 +183,7 @@ impl Capture {
             let frame = &self.frame;
             pcapng::packet(&mut self.gathered, note, len, |out| fill(frame, out));
             if self.written + (self.gathered.len() - self.done) as u64 <= self.most_bytes {
-                self.gap = 0;
+                self.told += std::mem::take(&mut self.gap);
                 return true;
             }
             self.gathered.truncate(before);
@@ -210,13 +226,17 @@ impl Capture {
         self.written += self.done as u64;
         self.gathered.drain(..self.done);
         self.done = 0;
+        if self.gathered.is_empty() {
+            self.told = 0;
+        }
     }
 
     /// What could not be written is lost, and the file ends where it was whole.
     fn forget(&mut self) {
         let frames = count_packets(&self.gathered);
-        self.gap += frames;
+        self.gap += frames + std::mem::take(&mut self.told);
         self.lost += frames;
+        self.forgotten += frames;
         self.gathered.clear();
         self.done = 0;
         if self.regular {
@@ -239,6 +259,20 @@ fn count_packets(mut blocks: &[u8]) -> u64 {
     count
 }
 
+/// Frames that were counted as taken, of which this many are lost after all: in this call, which `before` was before, or, on a
+/// slow pipe, some before it. Packets that were cut, and bytes, are reckoned by their share.
+fn take_back(before: QueueCounters, frames: u64, counters: &mut Counters) {
+    let all = &mut counters.receive[0];
+    let (packets, taken, bytes) = (all.packets - before.packets, all.frames - before.frames, all.bytes - before.bytes);
+    let here = frames.min(taken);
+    let share = |of: u64| (of * here).div_ceil(taken.max(1));
+    let lost = share(packets) + (frames - here);
+    all.packets = all.packets.saturating_sub(lost);
+    all.frames = all.frames.saturating_sub(frames);
+    all.bytes = all.bytes.saturating_sub(share(bytes));
+    (0..lost).for_each(|_| counters.receive_drop(Reason::UplinkRefused));
+}
+
 impl Uplink for Capture {
     fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
         batch.start(&Map::empty(), port, 0);
@@ -249,8 +283,13 @@ impl Uplink for Capture {
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
         (self.now, self.direction) = (now, Direction::Outbound);
+        let before = counters.receive[0];
         let delivery = egress::deliver(frames, counters, self);
         self.settle();
+        let lost = std::mem::take(&mut self.forgotten);
+        if lost > 0 {
+            take_back(before, lost, counters);
+        }
         delivery
     }
 

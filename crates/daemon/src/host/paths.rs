@@ -39,7 +39,12 @@ pub(super) struct Paths {
 /// Where a path really is: links are followed as far as there is something. What is not there yet goes on as it is
 /// written, without `.` and doubled slashes.
 fn real(path: &Path) -> PathBuf {
-    let plain: PathBuf = path.components().collect();
+    let mut plain: PathBuf = path.components().collect();
+    // A link to what is not there yet: that will be made. The system follows forty at most.
+    for _ in 0..40 {
+        let Some(to) = plain.read_link().ok().filter(|_| plain.canonicalize().is_err()) else { break };
+        plain = plain.parent().unwrap_or(Path::new("")).join(to);
+    }
     let known = plain.ancestors().find_map(|there| {
         let rest = plain.strip_prefix(there).ok()?;
         Some(there.canonicalize().ok()?.join(rest))

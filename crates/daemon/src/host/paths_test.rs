@@ -49,6 +49,15 @@ fn a_path_that_leads_to_the_same_place_by_a_link_is_the_same() {
             said(file).contains(&format!("host.toml:8: uplink.file: {} is this host file", dir.join(file).display()))
         );
     }
+    // Links to what is not there yet.
+    std::os::unix::fs::symlink("vm1.sock", dir.join("next")).unwrap();
+    std::os::unix::fs::symlink("here/next", dir.join("far")).unwrap();
+    std::os::unix::fs::symlink("round", dir.join("round")).unwrap();
+    for link in ["next", "far"] {
+        assert!(said(link).contains("host.toml:5: port.socket: "), "{link}");
+    }
+    std::fs::write(&path, format!("{PORT}[uplink]\nkind = \"capture\"\nfile = \"round\"\n")).unwrap();
+    assert!(Host::read(&path).is_ok(), "a link to itself is nobody's place");
     // Not there yet, in a folder that is.
     assert!(said("here/vm1.sock").contains("host.toml:5: port.socket: "));
 }

@@ -123,6 +123,32 @@ fn a_socket_that_cannot_be_made_ends_with_1_and_leaves_nothing() {
     );
 }
 
+/// As `HOST`, with a capture for an uplink.
+fn capturing() -> Scratch {
+    Scratch::with(&format!("{HOST}\n[uplink]\nkind = \"capture\"\nfile = \"all.pcapng\"\n"))
+}
+
+#[test]
+fn a_daemon_that_cannot_start_leaves_an_older_capture_as_it_is() {
+    let scratch = capturing();
+    let older = b"\x0a\x0d\x0d\x0a and what somebody needs";
+    std::fs::write(scratch.path().join("all.pcapng"), older).unwrap();
+    std::fs::write(scratch.path().join("vm2.sock"), "a file of the person's").unwrap();
+    assert_eq!(scratch.run(&["serve"]).code, Some(1));
+    assert_eq!(std::fs::read(scratch.path().join("all.pcapng")).unwrap(), older);
+}
+
+#[test]
+fn a_limit_of_files_sizes_is_said_and_is_not_the_end_by_a_signal() {
+    let scratch = capturing();
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -f 0; exec \"$0\" serve", env!("CARGO_BIN_EXE_nicety")]);
+    limited.current_dir(scratch.path()).env_remove("XDG_RUNTIME_DIR").env_remove("NICETY_LOG");
+    let ended = Ended::of(&limited.output().unwrap());
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("all.pcapng: File too large"), "{}", ended.err);
+}
+
 #[test]
 fn a_log_filter_that_is_none_is_said() {
     let scratch = Scratch::with(HOST);

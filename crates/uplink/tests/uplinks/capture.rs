@@ -130,24 +130,36 @@ fn a_capture_takes_the_place_of_an_empty_file_and_of_an_older_capture_and_of_not
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
+fn pipe_at(name: &str) -> PathBuf {
+    let path = place(name);
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    path
+}
+
+#[test]
+fn a_capture_that_somebody_writes_is_nobody_elses() {
+    let path = place("busy");
+    let mut capture = Capture::create(&path, &options(None)).unwrap();
+    capture.record(&tcp(b"kept"), Direction::Outbound, None, Time::ZERO);
+    let said = Capture::create(&path, &options(None)).unwrap_err().to_string();
+    assert!(said.contains("another process writes one there now; choose another file"), "{said}");
+    assert_eq!(read(&path).len(), 1);
+    drop(capture);
+    assert!(Capture::create(&path, &options(None)).is_ok());
+}
+
 #[test]
 fn a_full_disk_and_a_slow_reader_are_counted_and_block_nobody() {
     let mut counters = Counters::default();
     let sender = Sender::new(&vec![(tcp(&payload(1400)), Offload::default()); 64]);
     assert!(Capture::create("/dev/full", &options(None)).is_err());
 
-    let path = place("pipe");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &path,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
-        0,
-    )
-    .unwrap();
+    let path = pipe_at("pipe");
+    // Its reader comes later.
+    let mut capture = Capture::create(&path, &options(None)).unwrap();
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
     let pipe = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).unwrap();
-    let mut capture = Capture::create(&path, &options(None)).unwrap();
     for _ in 0..10 {
         sender.deliver(&mut capture, &mut counters, Time::ZERO);
     }
