@@ -169,10 +169,11 @@ mod tests {
     fn anchors() -> Vec<(String, String)> {
         let (_, apply) = FILES.iter().find(|(name, _)| *name == "apply").unwrap();
         let apply = String::from_utf8_lossy(apply);
-        let changes = apply.lines().filter_map(|line| line.strip_prefix("change arch/"));
+        let changes = apply.lines().filter_map(|line| line.strip_prefix("change ")?.strip_suffix("' <<'END'"));
         let parts = changes.map(|change| {
-            let (path, rest) = change.split_once(' ').unwrap();
-            (format!("arch/{path}"), rest.split('\'').nth(1).unwrap().to_owned())
+            let (place, line) = change.split_once('\'').unwrap();
+            // As a shell has a quote within quotes.
+            (place.split(' ').next().unwrap().to_owned(), line.replace(r"'\''", "'"))
         });
         parts.collect()
     }
