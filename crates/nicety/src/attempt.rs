@@ -92,7 +92,8 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     }
     console.begin(&stop).map_err(|error| {
         // Of a terminal that has just gone there is nothing to say but that.
-        if stop.load(Ordering::Relaxed) { failure(Error::Stopped) } else { Failure::new(Exit::Failed, error) }
+        let gone = error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
+        if gone || stop.load(Ordering::Relaxed) { failure(Error::Stopped) } else { Failure::new(Exit::Failed, error) }
     })?;
     let ended = own.run_unless(&console.script(), FOREVER, &stop);
     // What it has said is read to its end, and the terminal is as it was, before anything else is said.
