@@ -62,10 +62,12 @@ impl Delivery {
         self.refused |= 1u64.checked_shl(pick as u32).unwrap_or(0);
     }
 
-    /// Marks a pick as refused, of which this queue has taken some frames.
-    pub fn refuse_rest(&mut self, pick: usize, queue: u16) {
+    /// Marks a pick as refused, of which this queue has taken so many frames.
+    pub fn refuse_rest(&mut self, pick: usize, queue: u16, taken: u32) {
         self.refuse(pick);
-        if let Some(begun) = self.begun.get_mut(usize::from(queue)) {
+        if taken > 0
+            && let Some(begun) = self.begun.get_mut(usize::from(queue))
+        {
             *begun = pick as u8 + 1;
         }
     }

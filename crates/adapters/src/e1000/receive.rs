@@ -187,11 +187,7 @@ impl E1000 {
         for (i, pick, _) in frames.iter() {
             let fits = !full && self.take(&mut ring, Offer { frames, pick, wants, looped }, &mut scratch, cx);
             if !fits && !looped {
-                if self.resume > 0 && !full {
-                    delivery.refuse_rest(i, 0)
-                } else {
-                    delivery.refuse(i)
-                }
+                delivery.refuse_rest(i, 0, if full { 0 } else { self.resume });
                 full = true;
             }
         }

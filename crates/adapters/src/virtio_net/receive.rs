@@ -159,7 +159,7 @@ impl VirtioNet {
                 Ok(Put::Dropped(reason)) => cx.counters.receive_drop(reason),
                 Ok(Put::Refused) => {
                     refused = true;
-                    if *resume > 0 { delivery.refuse_rest(i, queue) } else { delivery.refuse(i) }
+                    delivery.refuse_rest(i, queue, *resume);
                 }
                 Err(why) => {
                     broken = Some(why);

@@ -440,11 +440,7 @@ impl Adapter for Vmxnet3 {
             let before = queue.completions;
             let arrival = Arrival { frames, pick, hash, number };
             if let Outcome::Refused = queue.deliver(windows, &arrival, &setup, wants, cx) {
-                if queue.resume > 0 {
-                    delivery.refuse_rest(place, number)
-                } else {
-                    delivery.refuse(place)
-                }
+                delivery.refuse_rest(place, number, queue.resume);
                 refused |= 1 << number;
             }
             touched |= u64::from(queue.completions != before) << number;
