@@ -1,6 +1,6 @@
 //! Deficit round-robin, counted: what a port that floods 255 others is served between two turns of another port.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Offload, Progress, Set, Uplink};
 use nicety_memory::Map;
@@ -20,7 +20,7 @@ const TURN: u64 = (128 << 10) + (64 << 10) + 1514 + 64 * FRAME;
 struct Source {
     map: Arc<Map>,
     len: u32,
-    most: usize,
+    most: Arc<AtomicUsize>,
     fetches: Arc<AtomicU64>,
 }
 
@@ -31,14 +31,15 @@ impl Source {
         frame[..6].fill(target);
         frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, source, 0x88, 0xb5]);
         map.write(0, &frame).unwrap();
-        Self { map, len, most, fetches: Arc::default() }
+        Self { map, len, most: Arc::new(AtomicUsize::new(most)), fetches: Arc::default() }
     }
 }
 
 impl Uplink for Source {
     fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
         batch.start(&self.map, port, 0);
-        while budget.allows(batch) && batch.len() < self.most {
+        let most = self.most.load(Ordering::Relaxed);
+        while budget.allows(batch) && batch.len() < most {
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, self.len).unwrap();
             draft.finish(Offload::default(), 0);
@@ -68,16 +69,26 @@ impl Shell for Silent {
     fn wake_at(&self, _time: Time) {}
 }
 
-#[test]
-fn a_port_that_floods_255_others_has_its_quantum_a_round_and_every_other_port_its_turn() {
-    const ROUNDS: u64 = 200;
-    for len in [60, 1514] {
+/// A port that floods 254 others, and one that always has its turn and sends nothing.
+struct Crowd {
+    worker: Worker,
+    ports: Vec<Arc<Port>>,
+    /// Bytes of the flood's frames.
+    len: u32,
+    /// How many of them a turn may have.
+    most: Arc<AtomicUsize>,
+    /// Turns of the port that sends nothing.
+    turns: Arc<AtomicU64>,
+}
+
+impl Crowd {
+    fn new(len: u32) -> Self {
         let plane = Arc::new(Plane::new(Limits::default()));
         let mut worker = Worker::new(Arc::clone(&plane), Clock::start(), Arc::new(Inbox::new().unwrap())).unwrap();
         let flood = Source::new(0xff, 1, len, usize::MAX);
         // It sends nothing, and always has more.
         let other = Source::new(0xff, 2, 60, 0);
-        let turns = Arc::clone(&other.fetches);
+        let (most, turns) = (Arc::clone(&flood.most), Arc::clone(&other.fetches));
         let mut ends: Vec<Box<dyn Uplink>> = vec![Box::new(flood), Box::new(other)];
         ends.extend((2..PORTS).map(|_| Box::new(Null) as Box<dyn Uplink>));
         let mut ports = Vec::new();
@@ -91,14 +102,40 @@ fn a_port_that_floods_255_others_has_its_quantum_a_round_and_every_other_port_it
             worker.serve(Service::new("vm", Arc::clone(port), Arc::default(), link));
             port.ready();
         }
-        for _ in 0..ROUNDS {
-            worker.turns();
+        Self { worker, ports, len, most, turns }
+    }
+
+    /// What the flood was served, after so many rounds more. The other port takes its part of it too, uncounted.
+    fn served(&mut self, rounds: u64) -> u64 {
+        for _ in 0..rounds {
+            self.worker.turns();
         }
-        assert_eq!(turns.load(Ordering::Relaxed), ROUNDS, "a turn in each round");
-        let frames: u64 = ports[2..].iter().map(|port| port.state().counters.taken().packets).sum();
-        // The other port takes its part of the flood too, uncounted.
-        let cost = frames * (u64::from(len) + FRAME);
-        let most = ROUNDS * QUANTUM as u64 + TURN;
-        assert!(cost <= most && cost * 2 > most, "frames of {len} bytes: {cost} served in {ROUNDS} rounds, not {most}");
+        let frames: u64 = self.ports[2..].iter().map(|port| port.state().counters.taken().packets).sum();
+        frames * (u64::from(self.len) + FRAME)
+    }
+}
+
+const ROUNDS: u64 = 200;
+const MOST: u64 = ROUNDS * QUANTUM as u64 + TURN;
+
+#[test]
+fn a_port_that_floods_255_others_has_its_quantum_a_round_and_every_other_port_its_turn() {
+    for len in [60, 1514] {
+        let mut crowd = Crowd::new(len);
+        let cost = crowd.served(ROUNDS);
+        assert_eq!(crowd.turns.load(Ordering::Relaxed), ROUNDS, "a turn in each round");
+        assert!(cost <= MOST && cost * 2 > MOST, "frames of {len} bytes: {cost} served in {ROUNDS} rounds, not {MOST}");
+    }
+}
+
+#[test]
+fn turns_in_which_a_port_sent_nothing_are_not_saved_for_a_flood() {
+    for len in [60, 1514] {
+        let mut crowd = Crowd::new(len);
+        crowd.most.store(0, Ordering::Relaxed);
+        assert_eq!(crowd.served(ROUNDS), 0);
+        crowd.most.store(usize::MAX, Ordering::Relaxed);
+        let cost = crowd.served(ROUNDS);
+        assert!(cost <= MOST && cost * 2 > MOST, "frames of {len} bytes: {cost} served in {ROUNDS} rounds, not {MOST}");
     }
 }
