@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use nicety_adapter::{Counters, Offload, Time, Uplink};
-use nicety_uplink::{Null, Paced, Pair, Rate};
+use nicety_uplink::{Null, Paced, Pair, Rate, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 fn rate(text: &str) -> Rate {
@@ -76,4 +76,30 @@ fn what_comes_in_waits_where_it_is_and_the_descriptor_is_silent_meanwhile() {
     }
     // A byte takes a microsecond: 64000 of them, less the bucket's content at the beginning.
     assert!((60_000_000..64_000_000).contains(&now.0), "{now:?}");
+}
+
+/// Fills the socket of a paced uplink that never lacks tokens, and lets its peer read.
+fn refused_by_the_socket<U: Uplink>((inside, mut outside): (U, U)) {
+    let mut uplink = Paced::new(inside, rate("10Tbit/s")).unwrap();
+    let mut counters = Counters::default();
+    let sender = filled(&mut uplink, &mut counters, 1 << 20);
+    assert_eq!(uplink.wake(), None, "nothing to wait for but the peer");
+    while uplink.wake().is_none() {
+        loop {
+            let (batch, progress) = fetch(&mut outside, &mut Counters::default(), Time::ZERO);
+            outside.complete(&batch);
+            if progress.armed {
+                break;
+            }
+        }
+        assert!(readable(&uplink), "room is told");
+        fetch(&mut uplink, &mut counters, Time::ZERO);
+    }
+    has_room(&mut uplink, &sender, &mut counters);
+}
+
+#[test]
+fn what_the_socket_of_a_paced_uplink_refused_is_wanted_when_its_peer_has_read() {
+    refused_by_the_socket(Pair::connected().unwrap());
+    refused_by_the_socket(Stream::connected().unwrap());
 }
