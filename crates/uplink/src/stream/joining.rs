@@ -18,7 +18,9 @@ use nicety_memory::{Map, Span};
 const FRAME_MOST: usize = 9_216;
 /// All headers at most: two tags, IPv6 or IPv4 with options, TCP with options.
 const HEADERS_MOST: usize = 22 + 60 + 60;
-/// What an IP packet holds at most (RFC 791 section 3.1; RFC 8200 section 3 counts less).
+/// Bytes of an IP packet at most, its header included: IPv4's total length holds no more (RFC 791 section 3.1). IPv6's payload length
+/// leaves the first forty bytes out (RFC 8200 section 3), but Linux joins no more of it either unless it is told to (`skb_gro_receive()` of
+/// net/core/gro.c).
 const IP_MOST: u32 = 65_535;
 /// Frames in one packet at most.
 const FRAMES_MOST: usize = 64;

@@ -11,7 +11,13 @@ const WHOLE: Wants = Wants { frame_max: PACKET_BYTES, tcp4: true, tcp6: true, ud
 
 /// The frames of one TCP packet, cut and checked as on a wire.
 fn cut(data: &[u8]) -> Vec<Vec<u8>> {
-    frames(&Sender::new(&[(partial(data), tso())]).batch, PLAIN)
+    cut_by(1448, data)
+}
+
+/// The same with so much payload in each.
+fn cut_by(mss: u16, data: &[u8]) -> Vec<Vec<u8>> {
+    let segment = tso().segment.map(|segment| nicety_adapter::Segment { mss, ..segment });
+    frames(&Sender::new(&[(partial(data), nicety_adapter::Offload { segment, ..tso() })]).batch, PLAIN)
 }
 
 /// An end into which these frames were sent at once.
@@ -83,6 +89,49 @@ fn the_frames_of_a_packet_become_that_packet_again() {
     });
     assert_eq!(packets, [(42, tso())]);
     assert_eq!(joined(&frames_sent), 1);
+}
+
+/// The same segment over IPv6 (RFC 8200 section 3): made by hand, its checksum by smoltcp.
+fn over_ipv6(frame: &[u8]) -> Vec<u8> {
+    use smoltcp::wire::{Ipv6Address, TcpPacket};
+    let mut tcp = frame[34..].to_vec();
+    let [source, target] = [2, 1].map(|last| Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, last));
+    TcpPacket::new_unchecked(&mut tcp[..]).fill_checksum(&source.into(), &target.into());
+    let len = (tcp.len() as u16).to_be_bytes();
+    let header = [&[0x60, 0, 0, 0, len[0], len[1], 6, 64], &source.octets()[..], &target.octets()].concat();
+    [&frame[..12], &[0x86, 0xdd], &header, &tcp].concat()
+}
+
+/// The same segment with one byte more of payload.
+fn longer(mut frame: Vec<u8>) -> Vec<u8> {
+    frame.push(7);
+    let len = (frame.len() - 14) as u16;
+    frame[16..18].copy_from_slice(&len.to_be_bytes());
+    summed(frame)
+}
+
+#[test]
+fn a_packet_grows_to_65535_bytes_with_its_ip_header_and_no_further() {
+    const MOST: usize = 65_535;
+    // What the header says of it: IPv4's total length counts the header (RFC 791 section 3.1), IPv6's payload length does not (RFC 8200
+    // section 3).
+    for (headers, field, said) in [(20 + 20, 16, MOST), (40 + 20, 18, MOST - 40)] {
+        let segments = |longer_by_one: bool| {
+            let mut frames = cut_by(1500 - headers as u16, &payload(MOST - headers));
+            let last = frames.pop().unwrap();
+            frames.push(if longer_by_one { longer(last) } else { last });
+            if headers == 60 { frames.iter().map(|frame| over_ipv6(frame)).collect() } else { frames }
+        };
+        assert_eq!(joined(&segments(false)), 1, "{headers} bytes of headers");
+        let (mut stream, _peer) = sent(&segments(false));
+        each(&mut stream, &mut Counters::default(), |batch| {
+            for packet in frames(batch, WHOLE) {
+                assert_eq!(packet.len(), 14 + MOST);
+                assert_eq!(usize::from(u16::from_be_bytes([packet[field], packet[field + 1]])), said);
+            }
+        });
+        assert_eq!(joined(&segments(true)), 2, "{headers} bytes of headers, and a byte more");
+    }
 }
 
 #[test]
