@@ -13,7 +13,7 @@ bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[must_use = "a reset or released messages may be due"]
     pub struct Changes: u16 {
-        /// Bus mastering was switched.
+        /// Command's bus mastering was switched; see also [`Changes::POWER`].
         const BUS_MASTER = 1;
         /// Memory decoding was switched.
         const MEMORY = 1 << 1;
@@ -29,7 +29,7 @@ bitflags! {
         const MSI = 1 << 6;
         /// MSI-X was enabled, disabled, masked or unmasked.
         const MSIX = 1 << 7;
-        /// The power state changed.
+        /// The power state changed, and with it what [`Function::bus_master`] says.
         const POWER = 1 << 8;
         /// D3hot to D0 without No_Soft_Reset: the device is to be reset, and [`Function::reset`] called (PCI PM 1.2 §5.4.1).
         const SOFT_RESET = 1 << 9;
@@ -170,10 +170,11 @@ impl Function {
         (self.read16(r::VENDOR), self.read16(r::DEVICE))
     }
 
-    /// Whether the function may start transactions: DMA and messages.
+    /// Whether the function may start transactions, DMA and messages alike: with bus mastering (PCI 3.0 §6.2.2), and in D0 (PCI PM 1.2
+    /// §5.4.1, PCIe 4.0 §5.3.1.4).
     #[must_use]
     pub fn bus_master(&self) -> bool {
-        self.command() & r::COMMAND_MASTER != 0
+        self.command() & r::COMMAND_MASTER != 0 && self.power_state() == PowerState::D0
     }
 
     /// Whether memory accesses are answered.

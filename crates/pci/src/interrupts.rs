@@ -130,7 +130,7 @@ impl Function {
         };
         debug_assert!(state.vectors <= place.vectors);
         let vector = vector & (u16::from(state.vectors) - 1);
-        if state.mask >> vector & 1 == 0 && self.may_send() {
+        if state.mask >> vector & 1 == 0 && self.bus_master() {
             return Raise::Deliver(state.message(vector));
         }
         self.set_msi_pending(self.msi_pending | 1 << vector);
@@ -236,13 +236,8 @@ impl Function {
         self.layout.msix.map_or(0, |(at, _)| self.read16(at + r::MSIX_CONTROL))
     }
 
-    /// A message is a memory write: it needs bus mastering (§6.2.2) and D0 (PCI PM 1.2 §5.4.1).
-    fn may_send(&self) -> bool {
-        self.bus_master() && self.power_state() == PowerState::D0
-    }
-
     fn msi_ready(&self) -> u32 {
-        self.msi().filter(|_| self.may_send()).map_or(0, |state| self.msi_pending & !state.mask)
+        self.msi().filter(|_| self.bus_master()).map_or(0, |state| self.msi_pending & !state.mask)
     }
 
     fn set_msi_pending(&mut self, pending: u32) {
@@ -267,7 +262,7 @@ impl Function {
         } else {
             self.set_msi_pending(self.msi_pending);
         }
-        let open = self.msix_enabled() && !self.msix_masked() && self.may_send();
+        let open = self.msix_enabled() && !self.msix_masked() && self.bus_master();
         if let Some(msix) = &mut self.msix {
             // The caller asks `has_due` afterwards.
             let _ = msix.set_open(open);

@@ -52,11 +52,25 @@ pub fn foreign_state_is_refused(entry: &Entry) {
 
 /// Without bus mastering nothing that a guest does makes the adapter read or write memory.
 pub fn no_dma_without_bus_mastering(entry: &Entry) {
-    let mut rig = Rig::new(entry, 1 << 20, true);
+    let rig = Rig::new(entry, 1 << 20, true);
     if rig.port.with_pci(rig.now, |_, _| ()).is_none() {
         return;
     }
     rig.port.config_write(4, &[3, 0], rig.now);
+    no_dma(entry, rig);
+}
+
+/// Nor in D3hot with bus mastering (PCIe 4.0, section 5.3.1.4; the power state lies as PCI PM 1.2, section 3.2.4, says).
+pub fn no_dma_in_d3hot(entry: &Entry) {
+    let rig = Rig::new(entry, 1 << 20, true);
+    let power = rig.port.with_pci(rig.now, |pci, _| pci.function().capability(1)).flatten();
+    let Some(power) = power else { return };
+    rig.port.config_write(4, &[7, 0], rig.now);
+    rig.port.config_write(power as u16 + 4, &[3], rig.now);
+    no_dma(entry, rig);
+}
+
+fn no_dma(entry: &Entry, mut rig: Rig) {
     let mut random = Random::new(77);
     let before = contents(&rig);
     for step in 0..20_000 {

@@ -1,5 +1,7 @@
 //! MSI and MSI-X are memory writes of the function, so that none may go while bus mastering is off (PCI 3.0, sections
-//! 6.2.2 and 6.8.1); what was to be told meanwhile is told when it is on again.
+//! 6.2.2 and 6.8.1), or in D3hot, where a function starts no transaction and its line is low (PCI PM 1.2, section 5.4.1; PCIe 4.0,
+//! section 5.3.1.4). What was to be told meanwhile is told afterwards; a function that D3hot resets (No_Soft_Reset of PCI PM 1.2, section
+//! 3.2.4, is clear) owes nothing.
 
 use nicety_adapter::{Bus, InterruptKind, Offload};
 use nicety_adapters::Entry;
@@ -7,12 +9,15 @@ use nicety_adapters::Entry;
 use crate::bus::PortBus;
 use crate::guest::{Guest, MEMORY, Net};
 use crate::random::Random;
-use crate::rig::{MAC, Rig};
+use crate::rig::{MAC, Rig, adapter};
 
-/// PCI 3.0, sections 6.2.2, 6.7, 6.8.1 and 6.8.2.
+/// PCI 3.0, sections 6.2.2, 6.7, 6.8.1 and 6.8.2; PCI PM 1.2, section 3.2.4.
 const COMMAND: u16 = 0x04;
 const COMMAND_MASTER: u16 = 1 << 2;
 const CAPABILITIES: u16 = 0x34;
+const POWER: u8 = 0x01;
+const POWER_D3HOT: u16 = 3;
+const POWER_NO_SOFT_RESET: u16 = 1 << 3;
 const MSI: u8 = 0x05;
 const MSI_ENABLE: u16 = 1;
 const MSIX: u8 = 0x11;
@@ -20,32 +25,57 @@ const MSIX_ENABLE: u16 = 1 << 15;
 /// Longer than any timer of an adapter or of its moderation.
 const LONG_NS: u64 = 20_000_000;
 
-/// A working driver whose interrupts are messages.
+/// How an adapter interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Line,
+    Msi,
+    Msix,
+}
+
+/// What keeps it from interrupting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silence {
+    NoBusMaster,
+    D3hot,
+}
+
+/// A working driver.
 struct World {
     rig: Rig,
     guest: Guest,
     name: String,
-    msix: bool,
+    way: Way,
+    silence: Silence,
     /// Packets that the driver took.
     took: u64,
 }
 
 impl World {
-    /// `None` of an adapter that has no such messages.
-    fn new(entry: &Entry, msix: bool) -> Option<World> {
+    /// `None` of an adapter that does not interrupt in that way: with the line only those that have no messages.
+    fn new(entry: &Entry, way: Way, silence: Silence) -> Option<World> {
         let rig = Rig::new(entry, MEMORY, true);
-        let has = rig.port.with_pci(rig.now, |pci, _| match msix {
-            true => pci.function().msix().is_some(),
-            false => pci.function().msi_vectors() > 0,
-        });
-        has.filter(|has| *has)?;
+        let (msi, msix) = rig.port.with_pci(rig.now, |pci, _| {
+            let function = pci.function();
+            (function.msi_vectors() > 0, function.msix().is_some())
+        })?;
+        let has = match way {
+            Way::Line => !msi && !msix,
+            Way::Msi => msi,
+            Way::Msix => msix,
+        };
+        if !has {
+            return None;
+        }
         let guest = Guest::new(PortBus::of(&rig), Net::named(entry.about.name));
-        let name = format!("{} by {}", entry.about.name, if msix { "MSI-X" } else { "MSI" });
-        let mut world = World { rig, guest, name, msix, took: 0 };
+        let name = format!("{}, {way:?}, {silence:?}", entry.about.name);
+        let mut world = World { rig, guest, name, way, silence, took: 0 };
         world.guest.open().expect("a new adapter can be opened");
-        let vectors = InterruptKind::Msix(1);
-        world.guest.bus.interrupts(vectors).expect("it has MSI-X, as all that have MSI here");
-        if !msix {
+        if way != Way::Line {
+            let vectors = InterruptKind::Msix(1);
+            world.guest.bus.interrupts(vectors).expect("it has MSI-X, as all that have MSI here");
+        }
+        if way == Way::Msi {
             let (at, other) = (world.capability(MSI), world.capability(MSIX));
             world.set(other + 2, MSIX_ENABLE, false);
             world.rig.port.config_write(at + 4, &0xfee0_0000u32.to_le_bytes(), world.rig.now);
@@ -76,17 +106,35 @@ impl World {
         at
     }
 
-    fn master(&mut self, on: bool) {
-        self.set(COMMAND, COMMAND_MASTER, on);
+    fn silence(&mut self, on: bool) {
+        match self.silence {
+            Silence::NoBusMaster => self.set(COMMAND, COMMAND_MASTER, !on),
+            Silence::D3hot => self.set(self.power(), POWER_D3HOT, on),
+        }
         self.rig.settle();
     }
 
-    fn is_master(&self) -> bool {
-        self.get(COMMAND) & COMMAND_MASTER != 0
+    fn is_silenced(&self) -> bool {
+        match self.silence {
+            Silence::NoBusMaster => self.get(COMMAND) & COMMAND_MASTER == 0,
+            Silence::D3hot => self.get(self.power()) & POWER_D3HOT != 0,
+        }
     }
 
+    /// The register of its power state.
+    fn power(&self) -> u16 {
+        self.capability(POWER) + 4
+    }
+
+    /// Whether it is after the silence what it was before.
+    fn keeps(&self) -> bool {
+        self.silence == Silence::NoBusMaster || self.get(self.power()) & POWER_NO_SOFT_RESET != 0
+    }
+
+    /// Messages that were sent, and how often the line went up.
     fn raised(&self) -> u64 {
-        self.rig.memo.asked().raised
+        let asked = self.rig.memo.asked();
+        asked.raised + asked.edges
     }
 
     fn pass(&mut self, ns: u64) {
@@ -136,28 +184,62 @@ impl World {
 /// Without bus mastering no message goes, whatever there would be to tell; with it again nothing is lost. Returns in how many ways the
 /// adapter sends messages.
 pub fn no_message_without_bus_mastering(entry: &Entry) -> usize {
-    let mut ways = 0;
-    for msix in [true, false] {
-        ways += usize::from(World::new(entry, msix).is_some());
-        World::new(entry, msix).into_iter().for_each(|world| a_lifted_mask(world, false));
-        World::new(entry, msix).into_iter().for_each(|world| a_lifted_mask(world, true));
-        World::new(entry, msix).into_iter().for_each(a_link);
-        for seed in 0..6 {
-            World::new(entry, msix).into_iter().for_each(|world| anything(world, seed));
-        }
-    }
-    ways
+    [Way::Msix, Way::Msi].into_iter().filter(|way| is_silent(entry, *way, Silence::NoBusMaster)).count()
 }
 
-/// A frame comes while the driver polls, and bus mastering goes before the driver unmasks. `moved`: the state is saved and
-/// restored in between.
+/// In D3hot no message goes and the line is low; in D0 again nothing is lost, or all is as new. Returns in how many ways the adapter
+/// interrupts.
+pub fn no_interrupt_in_d3hot(entry: &Entry) -> usize {
+    [Way::Msix, Way::Msi, Way::Line].into_iter().filter(|way| is_silent(entry, *way, Silence::D3hot)).count()
+}
+
+/// False of an adapter that does not interrupt in that way.
+fn is_silent(entry: &Entry, way: Way, silence: Silence) -> bool {
+    let world = || World::new(entry, way, silence);
+    let Some(first) = world() else { return false };
+    if !first.keeps() {
+        nothing_is_owed(first, entry);
+        return true;
+    }
+    a_lifted_mask(first, false);
+    world().into_iter().for_each(|world| a_lifted_mask(world, true));
+    world().into_iter().for_each(a_link);
+    for seed in 0..6 {
+        world().into_iter().for_each(|world| anything(world, seed));
+    }
+    true
+}
+
+/// The silence ends with a reset: what was to be told is forgotten with everything else.
+fn nothing_is_owed(mut world: World, entry: &Entry) {
+    world.arrive();
+    world.pass(LONG_NS);
+    assert!(world.rig.memo.asked().line || world.way != Way::Line, "{}: a frame interrupts", world.name);
+    world.silence(true);
+    let before = world.raised();
+    for link in [false, true] {
+        world.arrive();
+        world.rig.port.set_link(link, world.rig.now);
+        world.pass(LONG_NS);
+        assert!(!world.rig.memo.asked().line, "{}: the line is high", world.name);
+    }
+    world.silence(false);
+    world.pass(LONG_NS);
+    let asked = *world.rig.memo.asked();
+    assert_eq!((asked.raised + asked.edges, asked.line), (before, false), "{}: it interrupts", world.name);
+    let state = world.rig.port.with(world.rig.now, |adapter, _| adapter.save());
+    assert_eq!(state, Some(adapter(entry).save()), "{}: as new", world.name);
+}
+
+/// A frame comes while the driver polls, and the silence before the driver unmasks. `moved`: the state is saved and restored in
+/// between.
 fn a_lifted_mask(mut world: World, moved: bool) {
     world.arrive();
     world.pass(LONG_NS);
     assert_eq!(world.guest.interrupt().ok(), Some(true), "{}: a frame interrupts", world.name);
     world.arrive();
     world.pass(LONG_NS);
-    world.master(false);
+    world.silence(true);
     let before = world.raised();
     world.rest();
     if moved {
@@ -165,22 +247,22 @@ fn a_lifted_mask(mut world: World, moved: bool) {
         assert_eq!(world.rig.port.restore(&saved, world.rig.now), Some(Ok(())), "{}", world.name);
     }
     world.pass(LONG_NS);
-    assert_eq!(world.raised(), before, "{}: messages without bus mastering", world.name);
-    world.master(true);
-    assert!(world.raised() > before, "{}: a message with bus mastering again", world.name);
+    assert_eq!(world.raised(), before, "{}: messages", world.name);
+    world.silence(false);
+    assert!(world.raised() > before, "{}: a message afterwards", world.name);
     world.nothing_is_lost(true);
 }
 
 /// The link goes down.
 fn a_link(mut world: World) {
-    world.master(false);
+    world.silence(true);
     let before = world.raised();
     world.rig.port.set_link(false, world.rig.now);
     world.pass(LONG_NS);
-    assert_eq!(world.raised(), before, "{}: messages without bus mastering", world.name);
-    world.master(true);
-    assert!(world.raised() > before, "{}: a message with bus mastering again", world.name);
-    if world.msix {
+    assert_eq!(world.raised(), before, "{}: messages", world.name);
+    world.silence(false);
+    assert!(world.raised() > before, "{}: a message afterwards", world.name);
+    if world.way == Way::Msix {
         world.nothing_is_lost(false);
     }
 }
@@ -190,29 +272,29 @@ fn anything(mut world: World, seed: u64) {
     let mut random = Random::new(seed);
     let (mut link, mut silent) = (true, 0);
     for step in 0..600 {
-        let (without, before) = (!world.is_master(), world.raised());
+        let (silenced, before) = (world.is_silenced(), world.raised());
         match random.below(12) {
             0..3 => world.arrive(),
             3 | 4 => world.send(),
             5 => world.attend(),
             6 => _ = world.guest.interrupt().expect("a driver that works"),
             7 => world.rest(),
-            8 => world.master(false),
+            8 => world.silence(true),
             // Drivers know the link's vector with MSI-X alone.
-            9 if world.msix => {
+            9 if world.way == Way::Msix => {
                 link = !link;
                 world.rig.port.set_link(link, world.rig.now);
             }
-            10 if random.one_in(2) => world.master(true),
+            10 if random.one_in(2) => world.silence(false),
             _ => world.pass(random.below(400_000)),
         }
-        if without && !world.is_master() {
+        if silenced && world.is_silenced() {
             assert_eq!(world.raised(), before, "{}: seed {seed}, step {step}: a message", world.name);
             silent += 1;
         }
     }
-    assert!(silent > 50, "{}: bus mastering was hardly ever off", world.name);
-    world.master(true);
+    assert!(silent > 50, "{}: hardly ever silenced", world.name);
+    world.silence(false);
     world.nothing_is_lost(link);
     assert!(world.took > 20, "{}: {} frames try little", world.name, world.took);
 }

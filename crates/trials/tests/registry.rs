@@ -24,9 +24,20 @@ fn without_bus_mastering_no_adapter_touches_memory() {
 }
 
 #[test]
+fn in_d3hot_no_adapter_touches_memory() {
+    REGISTRY.iter().for_each(conformance::no_dma_in_d3hot);
+}
+
+#[test]
 fn without_bus_mastering_no_adapter_sends_a_message_and_with_it_again_none_is_lost() {
     let ways: usize = REGISTRY.iter().map(messages::no_message_without_bus_mastering).sum();
     assert!(ways >= 2, "vmxnet3 alone has MSI and MSI-X");
+}
+
+#[test]
+fn in_d3hot_no_adapter_interrupts_and_in_d0_again_it_tells_what_it_kept() {
+    let ways: usize = REGISTRY.iter().map(messages::no_interrupt_in_d3hot).sum();
+    assert!(ways >= 3, "vmxnet3 has MSI and MSI-X, e1000 the line");
 }
 
 #[test]

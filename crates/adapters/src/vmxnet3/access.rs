@@ -97,7 +97,7 @@ impl PciFace for Vmxnet3 {
         if changes.intersects(routes) {
             self.interrupts.reroute(&mut self.function, cx);
         }
-        if changes.contains(Changes::BUS_MASTER) && self.running().is_some() {
+        if changes.intersects(Changes::BUS_MASTER | Changes::POWER) && self.running().is_some() {
             (0..self.transmit_count()).for_each(|queue| cx.out.work.insert(queue));
             // What happened meanwhile.
             self.tell_events(cx);

@@ -211,9 +211,10 @@ fn waking_from_d3hot_asks_for_a_reset_unless_the_state_is_kept() {
     let mut function = devices::intel_82576();
     let _ = write32(&mut function, 0x10, 0xe080_0000);
     let _ = write16(&mut function, 4, 7);
-    assert_eq!(function.bar(0), Some(0xe080_0000));
+    assert_eq!((function.bar(0), function.bus_master()), (Some(0xe080_0000), true));
     assert_eq!(function.config_write(0x44, &[3]), Changes::POWER);
     assert_eq!(function.bar(0), None, "D3hot answers no memory access");
+    assert!(!function.bus_master(), "and starts no transaction");
     assert_eq!(function.config_write(0x44, &[0]), Changes::POWER | Changes::SOFT_RESET);
     assert_eq!(function.config_write(0x44, &[1]), Changes::empty(), "there is no D1");
     assert_eq!(function.config_write(0x44, &[2]), Changes::empty(), "there is no D2");
