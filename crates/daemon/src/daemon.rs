@@ -182,11 +182,17 @@ impl Daemon {
         })
     }
 
-    /// Records what guests do to the ports that are opened from now on, a trace for each, in this folder.
+    /// Notes what guests do to the ports that are opened from now on. [`Daemon::begin_traces`] writes it, a trace for each port, into
+    /// this folder; until then older traces stay there.
     pub fn record(&self, folder: &Path) -> Result<(), StartError> {
         let recording = Recording::start(folder, self.clock)?;
         *self.recording() = Some(recording);
         Ok(())
+    }
+
+    /// Takes the place of older traces, if there is to be a recording.
+    pub fn begin_traces(&self) -> Result<(), StartError> {
+        Ok(self.recording().as_mut().map_or(Ok(()), Recording::begin)?)
     }
 
     fn recording(&self) -> MutexGuard<'_, Option<Recording>> {
@@ -194,7 +200,7 @@ impl Daemon {
     }
 
     fn recorder(&self, spec: &PortSpec) -> Result<Option<Arc<Recorder>>, StartError> {
-        Ok(self.recording().as_ref().map(|recording| recording.port(&spec.name, spec.entry)).transpose()?)
+        Ok(self.recording().as_mut().map(|recording| recording.port(&spec.name, spec.entry)).transpose()?)
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, Running>> {

@@ -9,7 +9,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -71,6 +71,9 @@ pub struct Recording {
     folder: PathBuf,
     clock: Clock,
     bell: Arc<Bell>,
+    /// Not begun: what was in their files before still is.
+    waiting: Vec<Output>,
+    begun: bool,
     outputs: Arc<Mutex<Vec<Output>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -106,7 +109,7 @@ impl Recorder {
 }
 
 impl Recording {
-    /// Begins one. The folder is made if it is not there.
+    /// Makes one. The folder is made if it is not there.
     pub fn start(folder: &Path, clock: Clock) -> Result<Self, RecordError> {
         let failed = |source| RecordError { path: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(failed)?;
@@ -115,21 +118,39 @@ impl Recording {
         let (watch, all) = (Arc::clone(&bell), Arc::clone(&outputs));
         let thread = std::thread::Builder::new().name("traces".to_owned());
         let thread = thread.spawn(move || write_all(&watch, &all)).map_err(failed)?;
-        Ok(Self { folder: folder.to_owned(), clock, bell, outputs, thread: Some(thread) })
+        let (folder, waiting) = (folder.to_owned(), Vec::new());
+        Ok(Self { folder, clock, bell, waiting, begun: false, outputs, thread: Some(thread) })
     }
 
-    /// The recorder of a port. Its first file is there when this returns; an older one of that name is not.
-    pub fn port(&self, name: &str, entry: &'static Entry) -> Result<Arc<Recorder>, RecordError> {
+    /// The recorder of a port. Its first file is there when this returns, and can be written. An older one of that name is gone if the
+    /// recording has begun.
+    pub fn port(&mut self, name: &str, entry: &'static Entry) -> Result<Arc<Recorder>, RecordError> {
         let (clock, bell) = (self.clock, Arc::clone(&self.bell));
         let recorder = Arc::new(Recorder { clock, waiting: Mutex::default(), bell });
-        let output = Output::create(files(&self.folder, name), name, entry, &recorder)?;
-        lock(&self.outputs).push(output);
+        self.waiting.push(Output::open(files(&self.folder, name), name, entry, &recorder)?);
+        if self.begun {
+            self.begin()?;
+        }
         Ok(recorder)
+    }
+
+    /// Takes the place of older traces, and writes what was noted until now and what comes.
+    pub fn begin(&mut self) -> Result<(), RecordError> {
+        self.begun = true;
+        while let Some(mut output) = self.waiting.pop() {
+            let begun = output.begin().and_then(|()| output.flush());
+            begun.map_err(|source| RecordError { path: output.files[0].clone(), source })?;
+            lock(&self.outputs).push(output);
+        }
+        Ok(())
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
+        for output in self.waiting.iter().filter(|output| output.new) {
+            let _it_stays_empty = std::fs::remove_file(&output.files[0]);
+        }
         *lock(&self.bell.stop) = true;
         self.bell.rung.notify_one();
         if let Some(thread) = self.thread.take()
@@ -156,7 +177,9 @@ struct Output {
     name: String,
     entry: &'static Entry,
     files: [PathBuf; 3],
-    /// `None` after an error: what comes then is gone.
+    /// The first of them was not there before.
+    new: bool,
+    /// `None` before it has begun, and after an error: what comes then is gone.
     file: Option<File>,
     /// Bytes of one file at most.
     most: u64,
@@ -167,19 +190,22 @@ struct Output {
 }
 
 impl Output {
-    fn create(
+    /// Finds out whether the first file can be written. What is in it stays.
+    fn open(
         files: [PathBuf; 3],
         name: &str,
         entry: &'static Entry,
         recorder: &Arc<Recorder>,
     ) -> Result<Self, RecordError> {
+        let open = |new| OpenOptions::new().write(true).create_new(new).mode(0o600).open(&files[0]);
+        let new = match open(true) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => open(false).map(|_| false),
+            opened => opened.map(|_| true),
+        };
+        let new = new.map_err(|source| RecordError { path: files[0].clone(), source })?;
         let (recorder, name) = (Arc::clone(recorder), name.to_owned());
-        let (records, text) = (Vec::new(), String::new());
-        let mut output =
-            Self { recorder, name, entry, files, file: None, most: FILE_MOST, part: 0, written: 0, records, text };
-        let begun = output.begin().and_then(|()| output.flush());
-        begun.map_err(|source| RecordError { path: output.files[0].clone(), source })?;
-        Ok(output)
+        let (records, text, file, most) = (Vec::new(), String::new(), None, FILE_MOST);
+        Ok(Self { recorder, name, entry, files, new, file, most, part: 0, written: 0, records, text })
     }
 
     /// Begins the next part, in the file whose turn it is.

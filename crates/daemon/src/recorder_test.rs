@@ -11,15 +11,19 @@ fn read(folder: &TempDir, file: &str) -> String {
 
 fn output(folder: &TempDir) -> Output {
     let recorder = Recorder { clock: Clock::start(), waiting: Mutex::default(), bell: Arc::default() };
-    Output::create(files(folder.path(), "vm1"), "vm1", find("e1000").unwrap(), &Arc::new(recorder)).unwrap()
+    let files = files(folder.path(), "vm1");
+    let mut output = Output::open(files, "vm1", find("e1000").unwrap(), &Arc::new(recorder)).unwrap();
+    output.begin().unwrap();
+    output
 }
 
 #[test]
 fn a_recording_that_has_ended_has_every_event_in_order_with_the_register_s_name() {
     let folder = TempDir::new().unwrap();
-    let recording = Recording::start(&folder.path().join("deep"), Clock::start()).unwrap();
+    let mut recording = Recording::start(&folder.path().join("deep"), Clock::start()).unwrap();
     let recorder = recording.port("vm1", find("e1000").unwrap()).unwrap();
     recorder.note(Event::Connect);
+    recording.begin().unwrap();
     recorder.access(true, 0, 0x3818, &[0x11, 0, 0, 0]);
     recorder.access(false, 7, 4, &[7, 0]);
     recorder.note(Event::Line(true));
@@ -40,6 +44,29 @@ fn a_recording_that_has_ended_has_every_event_in_order_with_the_register_s_name(
         &std::fs::metadata(folder.path().join("deep/vm1.trace")).unwrap().permissions(),
     );
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_recording_that_did_not_begin_leaves_older_traces_and_no_new_ones() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("vm1.trace"), "older").unwrap();
+    let mut recording = Recording::start(folder.path(), Clock::start()).unwrap();
+    for name in ["vm1", "vm2"] {
+        recording.port(name, find("e1000").unwrap()).unwrap().note(Event::Connect);
+    }
+    drop(recording);
+    assert_eq!(read(&folder, "vm1.trace"), "older");
+    assert!(!folder.path().join("vm2.trace").exists());
+}
+
+#[test]
+fn a_port_that_comes_to_a_recording_that_has_begun_is_recorded_at_once() {
+    let folder = TempDir::new().unwrap();
+    let mut recording = Recording::start(folder.path(), Clock::start()).unwrap();
+    recording.begin().unwrap();
+    recording.port("vm1", find("e1000").unwrap()).unwrap().note(Event::Connect);
+    drop(recording);
+    assert!(read(&folder, "vm1.trace").contains("connect"));
 }
 
 #[test]

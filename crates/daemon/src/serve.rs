@@ -112,10 +112,11 @@ pub fn start(host: &Host, record: Option<&Path>) -> Result<Daemon, ServeError> {
     for config in &host.ports {
         daemon.open(spec(config)?)?;
     }
-    // The last: a capture takes the place of an older one, which must not be lost if something else cannot be had.
+    // The last: a capture, and traces, take the place of older ones, which must not be lost if something else cannot be had.
     if let Some(config) = &host.uplink {
         daemon.open_uplink(config.kind.name(), uplink(config, &daemon)?, UPLINK_BUFFER)?;
     }
+    daemon.begin_traces()?;
     Ok(daemon)
 }
 

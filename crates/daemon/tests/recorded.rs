@@ -31,6 +31,7 @@ fn what_a_vmm_and_its_guest_did_is_in_the_port_s_trace_when_the_daemon_has_ended
     let daemon = Daemon::start(Limits::default(), 1).unwrap();
     daemon.record(&traces).unwrap();
     daemon.open(spec(&folder, "vm1", 1)).unwrap();
+    daemon.begin_traces().unwrap();
     daemon.open(spec(&folder, "vm2", 2)).unwrap();
 
     let mut client = Client::connect(folder.path().join("vm1.sock")).unwrap();

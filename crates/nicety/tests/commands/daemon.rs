@@ -139,6 +139,20 @@ fn a_daemon_that_cannot_start_leaves_an_older_capture_as_it_is() {
 }
 
 #[test]
+fn a_daemon_that_cannot_start_leaves_older_traces_as_they_are_and_no_new_ones() {
+    for in_the_way in ["vm2.sock", "all.pcapng"] {
+        let scratch = capturing();
+        let traces = scratch.path().join("traces");
+        std::fs::create_dir(&traces).unwrap();
+        std::fs::write(traces.join("vm1.trace"), "what somebody needs").unwrap();
+        std::fs::write(scratch.path().join(in_the_way), "a file of the person's").unwrap();
+        assert_eq!(scratch.run(&["serve", "--record", "traces"]).code, Some(1));
+        assert_eq!(std::fs::read_to_string(traces.join("vm1.trace")).unwrap(), "what somebody needs", "{in_the_way}");
+        assert_eq!(std::fs::read_dir(traces).unwrap().count(), 1, "{in_the_way}");
+    }
+}
+
+#[test]
 fn a_limit_of_files_sizes_is_said_and_is_not_the_end_by_a_signal() {
     let scratch = capturing();
     let mut limited = std::process::Command::new("sh");
