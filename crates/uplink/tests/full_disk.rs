@@ -1,37 +1,20 @@
 //! A disk that is full in the middle of a capture. A limit of files' sizes stands for it: it is the whole program's, so that this
 //! test has one of its own.
 
-#[path = "uplinks/common.rs"]
-#[allow(dead_code)]
-mod common;
+mod packets;
+mod pcapng;
 
-use std::time::Duration;
+use std::path::Path;
 
-use common::{Sender, partial, payload, tcp, tso};
 use nicety_adapter::{Counters, Offload, Reason, Time};
-use nicety_uplink::{Capture, CaptureOptions};
-use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
-use pcap_file::pcapng::{Block, PcapNgReader};
+use nicety_uplink::Capture;
+use packets::{Sender, partial, payload, tcp, tso};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Packets in a file, and how many it says were lost before them.
-fn read(path: &std::path::Path) -> (u64, u64) {
-    let mut reader = PcapNgReader::new(std::fs::File::open(path).unwrap()).unwrap();
-    let (mut packets, mut lost) = (0, 0);
-    while let Some(block) = reader.next_block() {
-        if let Block::EnhancedPacket(packet) = block.unwrap() {
-            packets += 1;
-            lost += packet
-                .options
-                .iter()
-                .map(|option| match option {
-                    EnhancedPacketOption::DropCount(count) => *count,
-                    _ => 0,
-                })
-                .sum::<u64>();
-        }
-    }
-    (packets, lost)
+fn read(path: &Path) -> (u64, u64) {
+    let seen = pcapng::read(path);
+    (seen.len() as u64, seen.iter().filter_map(|seen| seen.lost).sum())
 }
 
 #[test]
@@ -39,8 +22,7 @@ fn frames_that_a_full_disk_does_not_take_are_drops_and_the_file_tells_of_them_an
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("full");
-    let options = CaptureOptions { interface: "test".to_owned(), origin: Duration::ZERO, most_bytes: None };
-    let mut capture = Capture::create(&path, &options).unwrap();
+    let mut capture = Capture::create(&path, &pcapng::options(None)).unwrap();
     let plain = Sender::new(&vec![(tcp(&payload(1000)), Offload::default()); 20]);
     let cut = Sender::new(&[(partial(&payload(30_000)), tso())]);
     let mut counters = Counters::default();

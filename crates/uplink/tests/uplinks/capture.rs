@@ -1,72 +1,15 @@
 //! A capture is read by another library than wrote it: what left the switch is there as the wire would see it.
 
-use std::borrow::Cow;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::common::*;
+use crate::pcapng::{ORIGIN, options, read};
 use nicety_adapter::{Counters, Offload, Time, Uplink};
-use nicety_uplink::{Capture, CaptureOptions, Direction};
-use pcap_file::DataLink;
-use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
-use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
-use pcap_file::pcapng::{Block, PcapNgReader};
-
-const ORIGIN: Duration = Duration::from_secs(1_763_000_000);
-
-fn options(most_bytes: Option<u64>) -> CaptureOptions {
-    CaptureOptions { interface: "uplink7".to_owned(), origin: ORIGIN, most_bytes }
-}
+use nicety_uplink::{Capture, Direction};
 
 fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.pcapng", std::process::id()))
-}
-
-/// A packet as the file tells it.
-#[derive(Debug, PartialEq, Eq)]
-struct Seen {
-    time: Duration,
-    flags: u32,
-    lost: Option<u64>,
-    comment: Option<String>,
-    frame: Vec<u8>,
-}
-
-fn read(path: &Path) -> Vec<Seen> {
-    let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
-    let mut out = Vec::new();
-    while let Some(block) = reader.next_block() {
-        match block.unwrap() {
-            Block::InterfaceDescription(interface) => {
-                assert_eq!(interface.linktype, DataLink::ETHERNET);
-                let name = InterfaceDescriptionOption::IfName(Cow::Borrowed("uplink7"));
-                assert_eq!(interface.options, [name, InterfaceDescriptionOption::IfTsResol(9)]);
-            }
-            Block::EnhancedPacket(packet) => {
-                let mut seen = Seen {
-                    // This reader leaves the unit to us: nanoseconds, as if_tsresol says.
-                    time: packet.timestamp,
-                    flags: 0,
-                    lost: None,
-                    comment: None,
-                    frame: packet.data.to_vec(),
-                };
-                assert_eq!(packet.original_len as usize, packet.data.len());
-                for option in packet.options {
-                    match option {
-                        EnhancedPacketOption::Flags(flags) => seen.flags = flags,
-                        EnhancedPacketOption::DropCount(lost) => seen.lost = Some(lost),
-                        EnhancedPacketOption::Comment(comment) => seen.comment = Some(comment.into_owned()),
-                        other => panic!("an option that nobody wrote: {other:?}"),
-                    }
-                }
-                out.push(seen);
-            }
-            other => panic!("a block that nobody wrote: {other:?}"),
-        }
-    }
-    out
 }
 
 #[test]

@@ -5,6 +5,10 @@ mod common;
 mod faulty;
 mod joining;
 mod paced;
+#[path = "../packets/mod.rs"]
+mod packets;
 mod pair;
+#[path = "../pcapng/mod.rs"]
+mod pcapng;
 mod stream;
 mod tap;
