@@ -5,6 +5,7 @@
 //! for its reader. What does not fit, by the limit, a full disk or a slow reader, is dropped and counted, and the next
 //! packet block tells how many were lost before it.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use nicety_adapter::{
     Batch, Budget, Counters, Delivery, Frames, PACKET_BYTES, Packet, Piece, PortId, Progress, QueueCounters, Reason,
-    Time, Uplink, Wants,
+    Scratch, Time, Unfolded, Uplink, Wants,
 };
 use nicety_memory::{Map, MapError};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
@@ -25,6 +26,8 @@ use crate::pcapng::{self, AROUND_BYTES, Direction, Note};
 
 /// Bytes that are gathered before they are written.
 const GATHER_BYTES: usize = 128 << 10;
+/// The shortest packet block (section 4.3 of the format: 32 bytes without a frame and options).
+const BLOCK_LEAST: usize = 32;
 
 /// How a capture is to be made.
 #[derive(Clone, Debug)]
@@ -70,10 +73,12 @@ pub struct Capture {
     origin: Duration,
     most_bytes: u64,
     frame: Buffers,
-    /// Blocks to be written; those before `done` are.
+    /// Blocks to be written; the bytes before `done` are.
     gathered: Vec<u8>,
     done: usize,
-    /// Where the last of `gathered`'s blocks ends that is whole.
+    /// The packet blocks among them that are not written to their end.
+    blocks: VecDeque<Block>,
+    /// Bytes of the file that are not in `gathered` any more.
     written: u64,
     now: Time,
     direction: Direction,
@@ -82,9 +87,22 @@ pub struct Capture {
     /// Told of by blocks that are gathered.
     told: u64,
     lost: u64,
-    /// Frames that were gathered and could not be written, after they were counted as taken.
-    forgotten: u64,
     errors: u64,
+    /// A packet is being cut, and some of its frames are gathered; some of its frames were lost.
+    under_way: bool,
+    torn: bool,
+    /// What became of packets, until it is counted.
+    taken: QueueCounters,
+    dropped: u64,
+}
+
+/// A packet block that waits to be written.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    /// Where it ends in what is gathered.
+    end: usize,
+    /// Of the last frame of a packet that is here or in the file with all its frames: how many they are, and the packet's bytes.
+    packet: Option<(u64, u64)>,
 }
 
 impl fmt::Debug for Capture {
@@ -134,6 +152,7 @@ impl Capture {
             origin: options.origin,
             most_bytes,
             frame: Buffers::new(SLOT_BYTES)?,
+            blocks: VecDeque::with_capacity(gathered.capacity() / BLOCK_LEAST),
             gathered,
             done: 0,
             written: 0,
@@ -142,8 +161,11 @@ impl Capture {
             gap: 0,
             told: 0,
             lost: 0,
-            forgotten: 0,
             errors: 0,
+            under_way: false,
+            torn: false,
+            taken: QueueCounters::default(),
+            dropped: 0,
         };
         match this.write() {
             Ok(()) | Err(Errno::AGAIN) => Ok(this),
@@ -184,6 +206,7 @@ impl Capture {
             pcapng::packet(&mut self.gathered, note, len, |out| fill(frame, out));
             if self.written + (self.gathered.len() - self.done) as u64 <= self.most_bytes {
                 self.told += std::mem::take(&mut self.gap);
+                self.blocks.push_back(Block { end: self.gathered.len(), packet: None });
                 return true;
             }
             self.gathered.truncate(before);
@@ -223,6 +246,10 @@ impl Capture {
 
     /// What is written leaves the buffer.
     fn keep(&mut self) {
+        while let Some(block) = self.blocks.pop_front_if(|block| block.end <= self.done) {
+            self.take(block.packet);
+        }
+        self.blocks.iter_mut().for_each(|block| block.end -= self.done);
         self.written += self.done as u64;
         self.gathered.drain(..self.done);
         self.done = 0;
@@ -233,10 +260,12 @@ impl Capture {
 
     /// What could not be written is lost, and the file ends where it was whole.
     fn forget(&mut self) {
-        let frames = count_packets(&self.gathered);
+        let frames = self.blocks.len() as u64;
         self.gap += frames + std::mem::take(&mut self.told);
         self.lost += frames;
-        self.forgotten += frames;
+        self.dropped += self.blocks.iter().filter(|block| block.packet.is_some()).count() as u64;
+        self.torn |= self.under_way;
+        self.blocks.clear();
         self.gathered.clear();
         self.done = 0;
         if self.regular {
@@ -245,32 +274,43 @@ impl Capture {
             let _the_next_write_fails_too = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(end));
         }
     }
-}
 
-/// Packet blocks in whole blocks.
-fn count_packets(mut blocks: &[u8]) -> u64 {
-    let mut count = 0;
-    while let Some((kind, rest)) = blocks.split_first_chunk::<4>()
-        && let Some(len) = rest.first_chunk::<4>()
-    {
-        count += u64::from(*kind == [6, 0, 0, 0]);
-        blocks = blocks.get(u32::from_le_bytes(*len).max(12) as usize..).unwrap_or_default();
+    /// A block is where it belongs, which may be the last one of a packet.
+    fn take(&mut self, packet: Option<(u64, u64)>) {
+        if let Some((frames, bytes)) = packet {
+            self.taken.packets += 1;
+            self.taken.frames += frames;
+            self.taken.bytes += bytes;
+        }
     }
-    count
-}
 
-/// Frames that were counted as taken, of which this many are lost after all: in this call, which `before` was before, or, on a
-/// slow pipe, some before it. Packets that were cut, and bytes, are reckoned by their share.
-fn take_back(before: QueueCounters, frames: u64, counters: &mut Counters) {
-    let all = &mut counters.receive[0];
-    let (packets, taken, bytes) = (all.packets - before.packets, all.frames - before.frames, all.bytes - before.bytes);
-    let here = frames.min(taken);
-    let share = |of: u64| (of * here).div_ceil(taken.max(1));
-    let lost = share(packets) + (frames - here);
-    all.packets = all.packets.saturating_sub(lost);
-    all.frames = all.frames.saturating_sub(frames);
-    all.bytes = all.bytes.saturating_sub(share(bytes));
-    (0..lost).for_each(|_| counters.receive_drop(Reason::UplinkRefused));
+    /// Gathers all frames of a packet. It is taken when the last of them is written, and dropped if one of them cannot be.
+    fn offer(&mut self, unfolded: &Unfolded<'_>, scratch: &mut Scratch, counters: &mut Counters) {
+        (self.under_way, self.torn) = (false, false);
+        let (_, put) = egress::put_all(unfolded, scratch, self);
+        self.under_way = false;
+        match (put, self.blocks.back_mut()) {
+            (Put::Taken, Some(last)) if !self.torn => {
+                let packet = unfolded.packet();
+                last.packet = Some((u64::from(packet.frames()), u64::from(packet.len())));
+            }
+            (Put::Dropped(reason), _) => counters.receive_drop(reason),
+            _ => counters.receive_drop(Reason::UplinkRefused),
+        }
+    }
+
+    /// Counts what has become of packets. Those that a slow reader is still to have are taken, like those in its pipe.
+    fn count(&mut self, counters: &mut Counters) {
+        for at in 0..self.blocks.len() {
+            let packet = self.blocks[at].packet.take();
+            self.take(packet);
+        }
+        let (taken, all) = (std::mem::take(&mut self.taken), &mut counters.receive[0]);
+        all.packets += taken.packets;
+        all.frames += taken.frames;
+        all.bytes += taken.bytes;
+        counters.receive_drops[Reason::UplinkRefused as usize] += std::mem::take(&mut self.dropped);
+    }
 }
 
 impl Uplink for Capture {
@@ -283,14 +323,16 @@ impl Uplink for Capture {
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
         (self.now, self.direction) = (now, Direction::Outbound);
-        let before = counters.receive[0];
-        let delivery = egress::deliver(frames, counters, self);
-        self.settle();
-        let lost = std::mem::take(&mut self.forgotten);
-        if lost > 0 {
-            take_back(before, lost, counters);
+        let mut scratch = Scratch::new();
+        for (_, pick, packet) in frames.iter() {
+            match Unfolded::new(frames, pick, self.wants(packet)) {
+                Ok(unfolded) => self.offer(&unfolded, &mut scratch, counters),
+                Err(reason) => counters.receive_drop(reason),
+            }
         }
-        delivery
+        self.settle();
+        self.count(counters);
+        Delivery::default()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -312,6 +354,7 @@ impl Sink for Capture {
         let taken = self.gather(len, None, |frame, out| {
             frame.map().read_span(frame.span(0, len), out);
         });
+        self.under_way |= taken;
         if taken { Put::Taken } else { Put::Dropped(Reason::UplinkRefused) }
     }
 }

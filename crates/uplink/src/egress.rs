@@ -61,7 +61,7 @@ pub(crate) fn offer(
 }
 
 /// Puts pieces until one is not taken: how many were, and what became of the last.
-fn put_all(unfolded: &Unfolded<'_>, scratch: &mut Scratch, sink: &mut impl Sink) -> (u32, Put) {
+pub(crate) fn put_all(unfolded: &Unfolded<'_>, scratch: &mut Scratch, sink: &mut impl Sink) -> (u32, Put) {
     for index in 0..unfolded.count() {
         let Some(mut piece) = unfolded.piece(index, scratch) else { return (index, Put::Dropped(Reason::BadOffload)) };
         let put = sink.put(&mut piece);

@@ -1,12 +1,13 @@
-//! A disk that is full in the middle of a capture. A limit of files' sizes stands for it: it is the whole program's, so that this
-//! test has one of its own.
+//! A disk that is full in the middle of a capture. A limit of files' sizes stands for it: it is the whole program's, so that these
+//! tests have one of their own, and take turns.
 
 mod packets;
 mod pcapng;
 
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nicety_adapter::{Counters, Offload, Reason, Time};
+use nicety_adapter::{Counters, Offload, QueueCounters, Reason, Time};
 use nicety_uplink::Capture;
 use packets::{Sender, partial, payload, tcp, tso};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -17,23 +18,44 @@ fn read(path: &Path) -> (u64, u64) {
     (seen.len() as u64, seen.iter().filter_map(|seen| seen.lost).sum())
 }
 
+/// Files grow no further, until it is dropped.
+struct Full {
+    before: Rlimit,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Full {
+    fn at(bytes: u64) -> Self {
+        static TURN: Mutex<()> = Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default()).unwrap();
+        let before = getrlimit(Resource::Fsize);
+        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..before }).unwrap();
+        Self { before, _turn }
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        setrlimit(Resource::Fsize, self.before).unwrap();
+    }
+}
+
 #[test]
 fn frames_that_a_full_disk_does_not_take_are_drops_and_the_file_tells_of_them_and_stays_whole() {
-    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("full");
     let mut capture = Capture::create(&path, &pcapng::options(None)).unwrap();
     let plain = Sender::new(&vec![(tcp(&payload(1000)), Offload::default()); 20]);
     let cut = Sender::new(&[(partial(&payload(30_000)), tso())]);
     let mut counters = Counters::default();
-    let before = getrlimit(Resource::Fsize);
-    setrlimit(Resource::Fsize, Rlimit { current: Some(50_000), ..before }).unwrap();
+    let disk = Full::at(50_000);
     for _ in 0..10 {
         plain.deliver(&mut capture, &mut counters, Time::ZERO);
     }
     cut.deliver(&mut capture, &mut counters, Time::ZERO);
     let full = counters.clone();
-    setrlimit(Resource::Fsize, before).unwrap();
+    drop(disk);
     assert_eq!(full.receive_drops[Reason::UplinkRefused as usize] + full.taken().packets, 201);
     assert_eq!(read(&path), (full.taken().frames, 0), "as many are there as were counted");
     assert!(full.taken().packets > 0 && full.taken().packets < 50, "{full:?}");
@@ -42,4 +64,44 @@ fn frames_that_a_full_disk_does_not_take_are_drops_and_the_file_tells_of_them_an
     assert_eq!(packets, counters.taken().frames);
     assert_eq!(lost, capture.lost());
     assert_eq!(packets + lost, 220 + 21, "the cut packet is twenty-one frames on the wire");
+}
+
+#[test]
+fn a_packet_that_was_cut_counts_if_all_its_frames_are_there_and_is_a_drop_if_one_is_not() {
+    const CUT: usize = 21;
+    // Each with a target of its own; those from 20 on are cut.
+    let packet = |number: u8| {
+        let (mut frame, offload) =
+            if number < 20 { (tcp(&payload(1000)), Offload::default()) } else { (partial(&payload(30_000)), tso()) };
+        frame[5] = number;
+        (frame, offload)
+    };
+    let packets: Vec<_> = (0..30).map(packet).collect();
+    let sender = Sender::new(&packets);
+    let folder = tempfile::tempdir().unwrap();
+    let mut torn = 0;
+    for limit in (20_000..400_000).step_by(20_000) {
+        let path = folder.path().join(limit.to_string());
+        let mut capture = Capture::create(&path, &pcapng::options(None)).unwrap();
+        let mut counters = Counters::default();
+        let disk = Full::at(limit);
+        assert_eq!(sender.deliver(&mut capture, &mut counters, Time::ZERO).refused, 0);
+        drop(disk);
+        let seen = pcapng::read(&path);
+        let mut there = QueueCounters::default();
+        for (number, (frame, _)) in packets.iter().enumerate() {
+            let frames = seen.iter().filter(|seen| usize::from(seen.frame[5]) == number).count();
+            let whole = if number < 20 { 1 } else { CUT };
+            if frames == whole {
+                there.packets += 1;
+                there.frames += whole as u64;
+                there.bytes += frame.len() as u64;
+            }
+            torn += usize::from((1..whole).contains(&frames));
+        }
+        assert_eq!(counters.taken(), there, "{limit}");
+        assert_eq!(counters.receive_drops[Reason::UplinkRefused as usize], 30 - there.packets, "{limit}");
+        assert_eq!(seen.len() as u64 + capture.lost(), 20 + 10 * CUT as u64, "{limit}");
+    }
+    assert!(torn > 0, "no packet was ever there in part");
 }
