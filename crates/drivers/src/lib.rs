@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+pub mod config;
 pub mod e1000;
 pub mod virtio_net;
 pub mod vmxnet3;
@@ -103,12 +104,6 @@ pub trait Driver {
     fn close(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError>;
 }
 
-/// PCI configuration space: the command register (PCI Local Bus Specification 3.0, section 6.2.2).
-const PCI_COMMAND: u16 = 0x04;
-const PCI_COMMAND_IO: u16 = 1;
-const PCI_COMMAND_MEMORY: u16 = 2;
-const PCI_COMMAND_MASTER: u16 = 4;
-
 /// Checks who the device is, and lets it decode addresses and do DMA.
 fn enable(bus: &mut dyn Bus, vendor: u16, devices: &[u16]) -> Result<(), DriverError> {
     let mut identity = [0; 4];
@@ -117,16 +112,11 @@ fn enable(bus: &mut dyn Bus, vendor: u16, devices: &[u16]) -> Result<(), DriverE
     if u16::from_le_bytes([v0, v1]) != vendor || !devices.contains(&u16::from_le_bytes([d0, d1])) {
         return Err(DriverError::Device("is another one than this driver's"));
     }
-    let mut command = [0; 2];
-    bus.config_read(PCI_COMMAND, &mut command)?;
-    let wanted = u16::from_le_bytes(command) | PCI_COMMAND_IO | PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER;
-    Ok(bus.config_write(PCI_COMMAND, &wanted.to_le_bytes())?)
+    let all = config::COMMAND_IO | config::COMMAND_MEMORY | config::COMMAND_MASTER;
+    Ok(config::set(bus, config::COMMAND, all, true)?)
 }
 
 /// Takes DMA away from the device.
 fn disable(bus: &mut dyn Bus) -> Result<(), DriverError> {
-    let mut command = [0; 2];
-    bus.config_read(PCI_COMMAND, &mut command)?;
-    let wanted = u16::from_le_bytes(command) & !PCI_COMMAND_MASTER;
-    Ok(bus.config_write(PCI_COMMAND, &wanted.to_le_bytes())?)
+    Ok(config::set(bus, config::COMMAND, config::COMMAND_MASTER, false)?)
 }

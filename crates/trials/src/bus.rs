@@ -4,18 +4,11 @@ use std::sync::Arc;
 
 use nicety_adapter::trace::{Access, Event, Region};
 use nicety_adapter::{Bus, BusError, InterruptKind, RingPlace, Time};
-use nicety_drivers::RingBus;
+use nicety_drivers::{RingBus, config};
 use nicety_memory::Map;
 use nicety_plane::{Doorbells, Port};
 
 use crate::rig::{Memo, Rig};
-
-/// PCI Local Bus Specification 3.0, sections 6.2.2, 6.7 and 6.8.2.
-const COMMAND: u16 = 0x04;
-const COMMAND_NO_INTX: u16 = 1 << 10;
-const CAPABILITIES: u16 = 0x34;
-const CAPABILITY_MSIX: u8 = 0x11;
-const MSIX_ENABLE: u16 = 1 << 15;
 
 /// What a driver did to its device. Configuration space is left out: it is for opening and closing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,31 +101,6 @@ impl PortBus {
             hook(self.accesses.reads + self.accesses.writes, over);
         }
     }
-
-    fn config16(&self, offset: u16) -> u16 {
-        let mut data = [0; 2];
-        self.port.config_read(offset.into(), &mut data, self.now);
-        u16::from_le_bytes(data)
-    }
-
-    fn set_config(&self, offset: u16, bits: u16, on: bool) {
-        let old = self.config16(offset);
-        let new = if on { old | bits } else { old & !bits };
-        self.port.config_write(offset, &new.to_le_bytes(), self.now);
-    }
-
-    fn msix(&self) -> Option<u16> {
-        let mut at = self.config16(CAPABILITIES) & 0xfc;
-        for _ in 0..48 {
-            let [kind, next] = self.config16(at).to_le_bytes();
-            match at {
-                ..0x40 => return None,
-                _ if kind == CAPABILITY_MSIX => return Some(at),
-                _ => at = u16::from(next & 0xfc),
-            }
-        }
-        None
-    }
 }
 
 impl Bus for PortBus {
@@ -176,10 +144,11 @@ impl Bus for PortBus {
     }
 
     fn interrupts(&mut self, kind: InterruptKind) -> Result<(), BusError> {
-        let msix = self.msix();
-        self.set_config(COMMAND, COMMAND_NO_INTX, kind != InterruptKind::Intx);
+        let msix = config::capability(self, config::MSIX)?;
+        config::set(self, config::COMMAND, config::COMMAND_NO_INTX, kind != InterruptKind::Intx)?;
         if let Some(at) = msix {
-            self.set_config(at + 2, MSIX_ENABLE, matches!(kind, InterruptKind::Msix(_)));
+            let on = matches!(kind, InterruptKind::Msix(_));
+            config::set(self, at + config::MESSAGE_CONTROL, config::MSIX_ENABLE, on)?;
         }
         match kind {
             InterruptKind::Intx => Ok(()),

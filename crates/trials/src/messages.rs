@@ -5,23 +5,13 @@
 
 use nicety_adapter::{Bus, InterruptKind, Offload};
 use nicety_adapters::Entry;
+use nicety_drivers::config;
 
 use crate::bus::PortBus;
 use crate::guest::{Guest, MEMORY, Net};
 use crate::random::Random;
 use crate::rig::{MAC, Rig, adapter};
 
-/// PCI 3.0, sections 6.2.2, 6.7, 6.8.1 and 6.8.2; PCI PM 1.2, section 3.2.4.
-const COMMAND: u16 = 0x04;
-const COMMAND_MASTER: u16 = 1 << 2;
-const CAPABILITIES: u16 = 0x34;
-const POWER: u8 = 0x01;
-const POWER_D3HOT: u16 = 3;
-const POWER_NO_SOFT_RESET: u16 = 1 << 3;
-const MSI: u8 = 0x05;
-const MSI_ENABLE: u16 = 1;
-const MSIX: u8 = 0x11;
-const MSIX_ENABLE: u16 = 1 << 15;
 /// Longer than any timer of an adapter or of its moderation.
 const LONG_NS: u64 = 20_000_000;
 
@@ -76,59 +66,62 @@ impl World {
             world.guest.bus.interrupts(vectors).expect("it has MSI-X, as all that have MSI here");
         }
         if way == Way::Msi {
-            let (at, other) = (world.capability(MSI), world.capability(MSIX));
-            world.set(other + 2, MSIX_ENABLE, false);
-            world.rig.port.config_write(at + 4, &0xfee0_0000u32.to_le_bytes(), world.rig.now);
-            world.set(at + 2, MSI_ENABLE, true);
+            let (at, other) = (world.capability(config::MSI), world.capability(config::MSIX));
+            world.set(other + config::MESSAGE_CONTROL, config::MSIX_ENABLE, false);
+            world.set(at + config::MSI_ADDRESS + 2, 0xfee0, true);
+            world.set(at + config::MESSAGE_CONTROL, config::MSI_ENABLE, true);
         }
         world.pass(LONG_NS);
         world.attend();
         Some(world)
     }
 
-    fn get(&self, at: u16) -> u16 {
-        let mut data = [0; 2];
-        self.rig.port.config_read(at.into(), &mut data, self.rig.now);
-        u16::from_le_bytes(data)
+    fn get(&mut self, at: u16) -> u16 {
+        config::read16(&mut self.guest.bus, at).expect("it is in this process")
     }
 
-    fn set(&self, at: u16, bits: u16, on: bool) {
-        let value = if on { self.get(at) | bits } else { self.get(at) & !bits };
-        self.rig.port.config_write(at, &value.to_le_bytes(), self.rig.now);
+    fn set(&mut self, at: u16, bits: u16, on: bool) {
+        config::set(&mut self.guest.bus, at, bits, on).expect("it is in this process");
     }
 
-    fn capability(&self, kind: u8) -> u16 {
-        let mut at = self.get(CAPABILITIES) & 0xfc;
-        while at != 0 && self.get(at).to_le_bytes()[0] != kind {
-            at = u16::from(self.get(at).to_le_bytes()[1] & 0xfc);
-        }
-        assert_ne!(at, 0, "{}: capability {kind:#x}", self.name);
-        at
+    fn capability(&mut self, id: u8) -> u16 {
+        let at = config::capability(&mut self.guest.bus, id).expect("it is in this process");
+        at.unwrap_or_else(|| panic!("{}: capability {id:#x}", self.name))
     }
 
     fn silence(&mut self, on: bool) {
         match self.silence {
-            Silence::NoBusMaster => self.set(COMMAND, COMMAND_MASTER, !on),
-            Silence::D3hot => self.set(self.power(), POWER_D3HOT, on),
+            Silence::NoBusMaster => self.set(config::COMMAND, config::COMMAND_MASTER, !on),
+            Silence::D3hot => {
+                let at = self.power();
+                self.set(at, config::POWER_D3HOT, on);
+            }
         }
         self.rig.settle();
     }
 
-    fn is_silenced(&self) -> bool {
+    fn is_silenced(&mut self) -> bool {
         match self.silence {
-            Silence::NoBusMaster => self.get(COMMAND) & COMMAND_MASTER == 0,
-            Silence::D3hot => self.get(self.power()) & POWER_D3HOT != 0,
+            Silence::NoBusMaster => self.get(config::COMMAND) & config::COMMAND_MASTER == 0,
+            Silence::D3hot => {
+                let at = self.power();
+                self.get(at) & config::POWER_D3HOT != 0
+            }
         }
     }
 
     /// The register of its power state.
-    fn power(&self) -> u16 {
-        self.capability(POWER) + 4
+    fn power(&mut self) -> u16 {
+        self.capability(config::POWER) + config::POWER_CONTROL
     }
 
     /// Whether it is after the silence what it was before.
-    fn keeps(&self) -> bool {
-        self.silence == Silence::NoBusMaster || self.get(self.power()) & POWER_NO_SOFT_RESET != 0
+    fn keeps(&mut self) -> bool {
+        if self.silence == Silence::NoBusMaster {
+            return true;
+        }
+        let at = self.power();
+        self.get(at) & config::POWER_NO_SOFT_RESET != 0
     }
 
     /// Messages that were sent, and how often the line went up.
@@ -196,7 +189,7 @@ pub fn no_interrupt_in_d3hot(entry: &Entry) -> usize {
 /// False of an adapter that does not interrupt in that way.
 fn is_silent(entry: &Entry, way: Way, silence: Silence) -> bool {
     let world = || World::new(entry, way, silence);
-    let Some(first) = world() else { return false };
+    let Some(mut first) = world() else { return false };
     if !first.keeps() {
         nothing_is_owed(first, entry);
         return true;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nicety_adapter::{Bus, BusError, InterruptKind};
+use nicety_drivers::config;
 use nicety_memory::{Map, Mapping, Rights, shared_file};
 use nicety_vfio_user::codec::irqs::{INTX, MSI, MSIX};
 use nicety_vfio_user::{Client, DmaProtection, DmaRange, MemoryTable};
@@ -14,15 +15,6 @@ use super::link::{EventBus, LinkCounts, drain, event};
 
 /// vfio's number of the region that is configuration space.
 const CONFIG: u32 = 7;
-/// PCI 3.0, section 6.2.2: INTx disable.
-const COMMAND: u16 = 0x04;
-const COMMAND_NO_INTX: u16 = 1 << 10;
-/// Sections 6.7 and 6.8: capabilities.
-const CAPABILITIES: u16 = 0x34;
-const CAPABILITY_MSI: u8 = 0x05;
-const CAPABILITY_MSIX: u8 = 0x11;
-const MSI_ENABLE: u16 = 1;
-const MSIX_ENABLE: u16 = 1 << 15;
 /// How long a call may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -49,32 +41,11 @@ impl VfioBus {
         Ok(VfioBus { client, memory: Arc::new(memory), events: Vec::new(), line: false, interrupts: 0 })
     }
 
-    fn config16(&mut self, offset: u16) -> Result<u16, BusError> {
-        let mut data = [0; 2];
-        self.config_read(offset, &mut data)?;
-        Ok(u16::from_le_bytes(data))
-    }
-
-    /// Where a capability lies.
-    fn capability(&mut self, wanted: u8) -> Result<u16, BusError> {
-        let [mut at] = [0; 1];
-        self.config_read(CAPABILITIES, std::slice::from_mut(&mut at))?;
-        for _ in 0..48 {
-            let mut header = [0; 2];
-            self.config_read(u16::from(at & 0xfc), &mut header)?;
-            match header {
-                _ if at < 0x40 => break,
-                [kind, _] if kind == wanted => return Ok(u16::from(at & 0xfc)),
-                [_, next] => at = next,
-            }
-        }
-        Err(BusError(format!("it has no capability {wanted:#x}")))
-    }
-
-    fn set_config(&mut self, offset: u16, bits: u16, on: bool) -> Result<(), BusError> {
-        let old = self.config16(offset)?;
-        let new = if on { old | bits } else { old & !bits };
-        self.config_write(offset, &new.to_le_bytes())
+    /// Turns messages on, by the capability with this ID.
+    fn enable_messages(&mut self, id: u8, enable: u16) -> Result<(), BusError> {
+        let at = config::capability(self, id)?;
+        let at = at.ok_or_else(|| BusError(format!("it has no capability {id:#x}")))?;
+        config::set(self, at + config::MESSAGE_CONTROL, enable, true)
     }
 }
 
@@ -109,17 +80,12 @@ impl Bus for VfioBus {
         let fds: Vec<BorrowedFd<'_>> = self.events.iter().map(AsFd::as_fd).collect();
         self.client.connect_irqs(index, 0, &fds).map_err(bus)?;
         self.line = kind == InterruptKind::Intx;
-        self.set_config(COMMAND, COMMAND_NO_INTX, !self.line)?;
+        let line = self.line;
+        config::set(self, config::COMMAND, config::COMMAND_NO_INTX, !line)?;
         match kind {
             InterruptKind::Intx => Ok(()),
-            InterruptKind::Msi => {
-                let at = self.capability(CAPABILITY_MSI)?;
-                self.set_config(at + 2, MSI_ENABLE, true)
-            }
-            InterruptKind::Msix(_) => {
-                let at = self.capability(CAPABILITY_MSIX)?;
-                self.set_config(at + 2, MSIX_ENABLE, true)
-            }
+            InterruptKind::Msi => self.enable_messages(config::MSI, config::MSI_ENABLE),
+            InterruptKind::Msix(_) => self.enable_messages(config::MSIX, config::MSIX_ENABLE),
         }
     }
 
