@@ -44,7 +44,7 @@ fn bench(guests: Guests) -> Result<Box<dyn Bench>, Missing> {
 /// The hidden command: what an embedded guest's process runs.
 pub fn guest(args: &[OsString]) -> ExitCode {
     // A code out of range is a failure of its own.
-    ExitCode::from(u8::try_from(guest_main(args)).unwrap_or(Exit::Failed as u8))
+    ExitCode::from(u8::try_from(guest_main(args, &mut |line| output::tell(line))).unwrap_or(Exit::Failed as u8))
 }
 
 /// Runs it.

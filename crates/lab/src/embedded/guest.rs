@@ -42,23 +42,23 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ORDER_BYTES: usize = 64 << 10;
 
 /// The hidden command: `guest` reads orders from standard input until its end; `exec PARENT PROGRAM ARGUMENT...` becomes
-/// that program, and ends with the process PARENT that started it. Returns the exit code.
-pub fn guest_main(args: &[OsString]) -> i32 {
+/// that program, and ends with the process PARENT that started it. Returns the exit code; what a person should know goes to `tell`.
+pub fn guest_main(args: &[OsString], tell: &mut dyn FnMut(&str)) -> i32 {
     match args.split_first() {
         Some((word, [])) if word == GUEST => guest(),
-        Some((word, rest)) if word == EXEC => exec(rest),
+        Some((word, rest)) if word == EXEC => exec(rest, tell),
         _ => {
-            eprintln!("this command is for `nicety compare` itself");
+            tell("this command is for `nicety compare` itself");
             2
         }
     }
 }
 
-fn exec(args: &[OsString]) -> i32 {
+fn exec(args: &[OsString], tell: &mut dyn FnMut(&str)) -> i32 {
     let [parent, program, args @ ..] = args else { return 2 };
     let parent = parent.to_str().and_then(|number| number.parse().ok()).and_then(Pid::from_raw);
     if let Err(error) = set_parent_process_death_signal(Some(Signal::TERM)) {
-        eprintln!("{error}");
+        tell(&error.to_string());
         return 1;
     }
     // If the parent went before that call, nobody would tell.
@@ -66,7 +66,7 @@ fn exec(args: &[OsString]) -> i32 {
         return 1;
     }
     let error = std::process::Command::new(program).args(args).exec();
-    eprintln!("{}: {error}", Path::new(program).display());
+    tell(&format!("{}: {error}", Path::new(program).display()));
     1
 }
 

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     if words.next().is_some_and(|word| word == HIDDEN) {
         let words: Vec<OsString> = words.collect();
-        return ExitCode::from(u8::try_from(guest_main(&words)).unwrap_or(1));
+        return ExitCode::from(u8::try_from(guest_main(&words, &mut |line| eprintln!("{line}"))).unwrap_or(1));
     }
     let words: Vec<String> = std::env::args().skip(1).collect();
     let (what, rest) = words.split_first().map_or(("", &[][..]), |(what, rest)| (what.as_str(), rest));

@@ -73,4 +73,8 @@ fn compare_says_what_it_cannot_compare() {
     let hidden = scratch.run(&["guest"]);
     assert_eq!(hidden.code, Some(2));
     assert!(hidden.err.contains("this command is for `nicety compare` itself"), "{}", hidden.err);
+    // A place where nothing can be written stands for a terminal that is gone.
+    let nowhere = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut unheard = scratch.command(&["guest"]);
+    assert_eq!(unheard.stderr(nowhere).status().unwrap().code(), Some(2));
 }
