@@ -11,6 +11,7 @@
 #include <linux/mutex.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
+#include <linux/workqueue.h>
 
 #include "virt-pci.h"
 
@@ -64,6 +65,7 @@ struct vfu_device {
 	raw_spinlock_t lock;
 	int fd;
 	bool dead;
+	struct delayed_work lost_wk;
 	/* When its slowness was told of. */
 	long long slow_told;
 	u16 id;

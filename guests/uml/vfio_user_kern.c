@@ -28,6 +28,7 @@
 #include <linux/slab.h>
 #include <linux/string.h>
 #include <linux/unaligned.h>
+#include <linux/virtio.h>
 
 #include <as-layout.h>
 #include <init.h>
@@ -481,8 +482,34 @@ close:
 	return err;
 }
 
+static int vfu_break_virtio(struct device *child, void *unused)
+{
+	if (IS_REACHABLE(CONFIG_VIRTIO) && child->bus &&
+	    !strcmp(child->bus->name, "virtio"))
+		virtio_break_device(dev_to_virtio(child));
+	return 0;
+}
+
+/*
+ * The server has gone. Registers that read as ones tell a driver; but a virtio
+ * driver waits for its queues, without end, and reads no register meanwhile.
+ */
+static void vfu_lost(struct work_struct *wk)
+{
+	struct vfu_device *dev = container_of(to_delayed_work(wk),
+					      struct vfu_device, lost_wk);
+	struct pci_dev *pci_dev = um_pci_device_get(&dev->pdev);
+
+	if (pci_dev)
+		device_for_each_child(&pci_dev->dev, NULL, vfu_break_virtio);
+	pci_dev_put(pci_dev);
+	/* Its driver may be about to make the queues. */
+	schedule_delayed_work(&dev->lost_wk, HZ);
+}
+
 static void vfu_forget(struct vfu_device *dev)
 {
+	cancel_delayed_work_sync(&dev->lost_wk);
 	list_del(&dev->list);
 	kfree(dev->path);
 	kfree(dev);
@@ -528,6 +555,7 @@ static int vfu_device_set(const char *path, const struct kernel_param *kp)
 	}
 	dev->path = own;
 	raw_spin_lock_init(&dev->lock);
+	INIT_DELAYED_WORK(&dev->lost_wk, vfu_lost);
 	dev->fd = -1;
 	list_add_tail(&dev->list, &vfu_devices);
 	if (!vfu_running)

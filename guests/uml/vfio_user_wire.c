@@ -89,6 +89,7 @@ void vfu_wire_fail(struct vfu_device *dev, const char *why, int err)
 	if (dev->dead)
 		return;
 	dev->dead = true;
+	schedule_delayed_work(&dev->lost_wk, 0);
 	if (dev->fd >= 0)
 		pci_socket_shutdown(dev->fd);
 	if (err)

@@ -3,6 +3,7 @@
  * Host side of vhost_wait.h.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -70,4 +71,14 @@ int vhost_send(int fd, const void *buf, unsigned int len, const int *fds,
 			sent += n;
 	}
 	return sent;
+}
+
+int vhost_kick_pipe(int *server_end)
+{
+	int fds[2];
+
+	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK))
+		return -errno;
+	*server_end = fds[0];
+	return fds[1];
 }

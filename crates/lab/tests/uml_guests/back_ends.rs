@@ -15,6 +15,7 @@ use std::{
 
 use nicety_lab::real::{Folder, Guest, uml::UmlConfig};
 use rustix::{
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
     io::Errno,
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
 };
@@ -32,6 +33,10 @@ enum Fault {
     Requests(u32),
     /// Answers every message and serves no queue.
     ServesNothing,
+    /// The same, and whoever kicks is to wait for ever: the descriptor blocks, and its counter is full.
+    FillsKicks,
+    /// Sends a request byte by byte.
+    Drips,
     /// Answers with a flag that is none.
     Flags,
     /// Answers with a size that nothing has.
@@ -56,21 +61,26 @@ fn back_end(socket: &Path, fault: Fault, over: mpsc::Receiver<()>) -> JoinHandle
             let flooded = match fault {
                 // SET_VRING_CALL of the first queue; SET_SLAVE_REQ_FD.
                 Fault::Interrupts if request == 13 && body[0] == 0 => 1u64.to_ne_bytes().to_vec(),
+                Fault::Drips if request == 21 => [2, 1, 0].map(u32::to_ne_bytes).concat(),
                 Fault::Requests(kind) if request == 21 => [kind, 1 | 8, 0].map(u32::to_ne_bytes).concat(),
                 _ => Vec::new(),
             };
             if let Some(pipe) = passed {
                 let its = well(pipe.try_clone());
                 kept.push(pipe);
-                if !flooded.is_empty() {
-                    let bytes = flooded.repeat(4096 / flooded.len());
-                    thread::spawn(move || flood(&its, &bytes));
+                match fault {
+                    // Before the guest goes on: it waits for the answer.
+                    Fault::FillsKicks if request == 12 => fill(&its),
+                    _ if flooded.is_empty() => {}
+                    Fault::Drips => drop(thread::spawn(move || drip(&its, &flooded))),
+                    _ => drop(thread::spawn(move || flood(&its, &flooded.repeat(4096 / flooded.len())))),
                 }
             }
             let answer = match request {
-                // GET_FEATURES: VERSION_1, protocol features, MQ, CTRL_VQ, STATUS, MAC. GET_PROTOCOL_FEATURES: MQ, SLAVE_REQ, CONFIG.
+                // GET_FEATURES: VERSION_1, protocol features, MQ, CTRL_VQ, STATUS, MAC. GET_PROTOCOL_FEATURES: MQ, SLAVE_REQ,
+                // CONFIG, and REPLY_ACK.
                 1 => (1u64 << 32 | 1 << 30 | 1 << 22 | 1 << 17 | 1 << 16 | 1 << 5).to_ne_bytes().to_vec(),
-                15 => (1u64 | 1 << 5 | 1 << 9).to_ne_bytes().to_vec(),
+                15 => (1u64 | 1 << 5 | 1 << 9 | u64::from(fault == Fault::FillsKicks) << 3).to_ne_bytes().to_vec(),
                 // GET_QUEUE_NUM: 31 pairs, the most that UML has rings for. GET_CONFIG: an address, link up, as many pairs.
                 17 => 31u64.to_ne_bytes().to_vec(),
                 24 => {
@@ -108,6 +118,25 @@ fn receive(from: &UnixStream, into: &mut [u8]) -> Result<(usize, Option<OwnedFd>
         _ => None,
     });
     Ok((message.bytes, passed))
+}
+
+/// Fills the counter, if there is one, and lets writers wait. The flag is the guest's too, where it is not an end of its own.
+fn fill(kick: &OwnedFd) {
+    let waits = well(fcntl_getfl(kick)) - OFlags::NONBLOCK;
+    well(fcntl_setfl(kick, waits | OFlags::NONBLOCK));
+    // Whatever it holds already, up to 2^64 - 2.
+    for bit in (0..64).rev() {
+        let _full_or_not_to_be_written = rustix::io::write(kick, &(1u64 << bit).to_ne_bytes());
+    }
+    well(fcntl_setfl(kick, waits));
+}
+
+fn drip(pipe: &OwnedFd, bytes: &[u8]) {
+    thread::sleep(Duration::from_secs(1));
+    for byte in bytes {
+        let _the_guest_may_have_given_up = rustix::io::write(pipe, std::slice::from_ref(byte));
+        thread::sleep(Duration::from_millis(400));
+    }
 }
 
 /// Writes to a guest's pipe until nobody reads it.
@@ -157,12 +186,22 @@ fn a_back_end_that_reads_no_more_is_given_up_in_time() {
 /// `virtnet_send_command_reply()` waits until the queue has answered or is broken.
 #[test]
 fn a_back_end_that_leaves_the_control_queue_alone_is_given_up_in_time() {
-    let (boot_time, said) = with_a_back_end_that(Fault::ServesNothing, |guest| {
-        // The one message, and the interface goes.
-        well(guest.succeed("until ! [ -e /sys/class/net/eth0 ]; do usleep 20000; done", SOON));
+    for fault in [Fault::ServesNothing, Fault::FillsKicks] {
+        let (boot_time, said) = with_a_back_end_that(fault, |guest| {
+            // The one message, and the interface goes.
+            well(guest.succeed("until ! [ -e /sys/class/net/eth0 ]; do usleep 20000; done", SOON));
+        });
+        assert!(boot_time < Duration::from_secs(12), "{fault:?}: {boot_time:?}");
+        assert_eq!(said, format!("the server does not serve its control queue{GONE}"), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_back_end_that_sends_a_request_byte_by_byte_is_given_up() {
+    let (_, said) = with_a_back_end_that(Fault::Drips, |guest| {
+        well(guest.succeed("until dmesg | grep -q 'the device is gone'; do usleep 20000; done", SOON));
     });
-    assert!(boot_time < Duration::from_secs(12), "{boot_time:?}");
-    assert_eq!(said, format!("the server does not serve its control queue{GONE}"));
+    assert_eq!(said, format!("the server stops within a message{GONE}"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A user-mode guest whose server dies, or stands still: its kernel says so in one sentence, nothing in it waits for ever, and the
+//! A user-mode guest whose server dies, stands still, or is slow: its kernel says so in one sentence, nothing in it waits for ever, and the
 //! device comes back when the server does.
 
 use std::time::{Duration, Instant};
@@ -137,4 +137,18 @@ fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says
         well(stage.served.go_on(&mut stage.namespace));
         quiet(&mut boot(&stage, &[]));
     });
+}
+
+/// virtio-net waits for its control queue. A server that serves it late each time makes a guest useless, and nothing else tells of it.
+#[test]
+fn a_user_mode_guest_whose_control_queue_is_served_late_says_so_and_goes_on() {
+    let (mut stage, mut guest) = one("virtio-net", &[LOUD]);
+    well(stage.served.stand_still(&mut stage.namespace));
+    let command = "(ip link add link eth0 name eth0.5 type vlan id 5; touch /tmp/done) &";
+    sh(&mut guest, &format!("{command} sleep 2; [ ! -e /tmp/done ]"));
+    well(stage.served.go_on(&mut stage.namespace));
+    let slow = "/vm1.sock: the server is slow: it took more than [1-9] s to serve its control queue";
+    sh(&mut guest, &format!("until [ -e /tmp/done ] && dmesg | grep -q '{slow}'; do usleep 20000; done"));
+    ping(&mut guest, "", HOST);
+    assert_eq!(sh(&mut guest, "dmesg | grep -c 'the server' || true"), "1\n");
 }

@@ -34,10 +34,15 @@ pub(super) fn files_fingerprint() -> u64 {
     fingerprint(&bytes)
 }
 
+/// `apply`, and the changes that it makes to the kernel's own files.
+fn scripts() -> impl Iterator<Item = &'static (&'static str, &'static [u8])> {
+    FILES.iter().filter(|(name, _)| *name == "apply" || name.starts_with("changes-"))
+}
+
 /// Changes with what `apply` does to the kernel's own files, so that it is taken back first; not with the files that it only adds,
 /// of which make sees by itself what to build again.
 pub(super) fn changes_fingerprint() -> u64 {
-    fingerprint(FILES.iter().find(|(name, _)| *name == "apply").map_or(&[], |(_, content)| *content))
+    fingerprint(&scripts().flat_map(|(_, content)| *content).copied().collect::<Vec<u8>>())
 }
 
 /// Adds `guests/uml/` to the source in `tree`; `files` is a folder of its own for it, which may be there from an earlier build.
@@ -160,16 +165,15 @@ mod tests {
 
     #[test]
     fn the_folder_has_what_the_builder_runs() {
-        for name in ["apply", "config"] {
+        for name in ["apply", "changes-pci", "changes-um", "changes-virtio", "config"] {
             assert!(FILES.iter().any(|(have, content)| *have == name && !content.is_empty()), "{name}");
         }
     }
 
     /// What `apply` looks for: a file, and a line of it.
     fn anchors() -> Vec<(String, String)> {
-        let (_, apply) = FILES.iter().find(|(name, _)| *name == "apply").unwrap();
-        let apply = String::from_utf8_lossy(apply);
-        let changes = apply.lines().filter_map(|line| line.strip_prefix("change ")?.strip_suffix("' <<'END'"));
+        let lines = scripts().flat_map(|(_, content)| str::from_utf8(content).unwrap().lines());
+        let changes = lines.filter_map(|line| line.strip_prefix("change ")?.strip_suffix("' <<'END'"));
         let parts = changes.map(|change| {
             let (place, line) = change.split_once('\'').unwrap();
             // As a shell has a quote within quotes.
