@@ -21,6 +21,7 @@ use nicety_lab::real::{
 };
 
 mod back_ends;
+mod virtio_pci;
 
 const SOON: Duration = Duration::from_secs(20);
 

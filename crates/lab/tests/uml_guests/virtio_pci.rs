@@ -1,0 +1,175 @@
+//! Linux's virtio-pci driver behind a vfio-user server that dies while the driver waits for its control queue.
+
+use std::{
+    net::Shutdown,
+    os::{
+        fd::AsFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    sync::mpsc,
+    thread::{self, JoinHandle},
+};
+
+use nicety_lab::real::{Folder, Guest, uml::UmlConfig};
+use nicety_vfio_user::{Device, DmaMap, DmaRange, Errno, Interrupts, IrqInfo, IrqLayout, IrqSet, RegionInfo, Session};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::{SOON, guests, wait_gone, well};
+
+/// The region of configuration space (VFIO_PCI_CONFIG_REGION_INDEX).
+const CONFIG: u32 = 7;
+/// BAR 0, by virtio 1.2, section 4.1.4: a page each for the common structure, ISR, configuration and notifications.
+const BAR: u32 = 0x4000;
+const ISR: u64 = 0x1000;
+const NET: u64 = 0x2000;
+const NOTIFY: u64 = 0x3000;
+const MAC: [u8; 6] = [0x52, 0x54, 0, 0x4e, 3, 1];
+/// VERSION_1, CTRL_RX, CTRL_VQ, MAC.
+const FEATURES: u64 = 1 << 32 | 1 << 18 | 1 << 17 | 1 << 5;
+/// One to receive, one to send, and the control queue.
+const QUEUES: u16 = 3;
+
+/// A virtio-net function that serves no queue. Whatever is written to the common structure is there to be read.
+struct Unserved {
+    config: [u8; 256],
+    common: [u8; 64],
+    interrupts: Interrupts,
+    /// Told of each queue that is rung.
+    rung: mpsc::Sender<u64>,
+}
+
+impl Unserved {
+    fn new(rung: mpsc::Sender<u64>) -> Unserved {
+        let mut config = [0; 256];
+        let mut lay = |at: usize, bytes: &[u8]| config[at..at + bytes.len()].copy_from_slice(bytes);
+        // Vendor and device; capabilities; revision and class; the first capability; INTA.
+        lay(0, &[0xf4, 0x1a, 0x41, 0x10, 0, 0, 0x10, 0, 1, 0, 0, 2]);
+        lay(0x34, &[0x40]);
+        lay(0x3d, &[1]);
+        // Section 4.1.4: vendor-specific, next, length, type, BAR, three bytes, offset, length; notifications have a factor besides.
+        let places = [(0x40, 1, 0), (0x50, 3, ISR), (0x60, 4, NET), (0x70, 2, NOTIFY)];
+        for (at, kind, offset) in places {
+            let next = if at == 0x70 { 0 } else { at as u8 + 0x10 };
+            lay(at, &[9, next, 16 + 4 * u8::from(kind == 2), kind, 0, 0, 0, 0]);
+            lay(at + 8, &(offset as u32).to_le_bytes());
+            lay(at + 12, &0x1000u32.to_le_bytes());
+        }
+        lay(0x80, &4u32.to_le_bytes());
+        let interrupts = Interrupts::new(IrqLayout { intx: true, ..IrqLayout::default() });
+        Unserved { config, common: [0; 64], interrupts, rung }
+    }
+
+    /// The common structure as it reads, by section 4.1.4.3: what was written, but for what the device alone knows.
+    fn common(&self) -> [u8; 64] {
+        let mut common = self.common;
+        let selected = u32::from_le_bytes([common[0], common[1], common[2], common[3]]);
+        let features = if selected < 2 { (FEATURES >> (32 * selected)) as u32 } else { 0 };
+        common[4..8].copy_from_slice(&features.to_le_bytes());
+        common[18..20].copy_from_slice(&QUEUES.to_le_bytes());
+        let queue = [common[22], common[23]];
+        // Its size, 256, and where it is rung: its own number.
+        let size = if u16::from_le_bytes(queue) < QUEUES { [0, 1] } else { [0, 0] };
+        common[24..26].copy_from_slice(&size);
+        common[30..32].copy_from_slice(&queue);
+        common
+    }
+}
+
+impl Device for Unserved {
+    fn region(&self, index: u32) -> Option<RegionInfo> {
+        match index {
+            0 => Some(RegionInfo::trapped(u64::from(BAR))),
+            CONFIG => Some(RegionInfo::trapped(256)),
+            _ => Some(RegionInfo::trapped(0)),
+        }
+    }
+
+    fn irq_info(&self, index: u32) -> Option<IrqInfo> {
+        self.interrupts.info(index)
+    }
+
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
+        let common = self.common();
+        let from = match (region, offset) {
+            (CONFIG, _) => self.config.get(offset as usize..).unwrap_or_default(),
+            (_, 0..64) => &common[offset as usize..],
+            (_, NET..NOTIFY) => MAC.get((offset - NET) as usize..).unwrap_or_default(),
+            _ => &[],
+        };
+        data.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        Ok(())
+    }
+
+    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        let at = offset as usize;
+        match (region, offset) {
+            // The command and BAR 0, whose size reads back.
+            (CONFIG, 4) => self.config[4..4 + data.len()].copy_from_slice(data),
+            (CONFIG, 0x10) if data.len() == 4 => {
+                let base = u32::from_le_bytes([data[0], data[1], data[2], data[3]]) & !(BAR - 1);
+                self.config[0x10..0x14].copy_from_slice(&base.to_le_bytes());
+            }
+            (0, 0..64) if at + data.len() <= 64 => self.common[at..at + data.len()].copy_from_slice(data),
+            (0, NOTIFY..) => _ = self.rung.send((offset - NOTIFY) / 4),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn dma_map(&mut self, _map: DmaMap) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn dma_unmap(&mut self, _range: Option<DmaRange>) {}
+
+    fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno> {
+        self.interrupts.apply(set)
+    }
+
+    fn reset(&mut self) -> Result<(), Errno> {
+        self.common = [0; 64];
+        Ok(())
+    }
+}
+
+/// Serves one guest until its connection, which is sent to whoever started it, is shut down.
+fn serve(socket: &Path, mut device: Unserved) -> (JoinHandle<()>, mpsc::Receiver<UnixStream>) {
+    let listener = well(UnixListener::bind(socket));
+    let (connected, connection) = mpsc::channel();
+    let server = thread::spawn(move || {
+        let (guest, _) = well(listener.accept());
+        well(connected.send(well(guest.try_clone())));
+        well(guest.set_nonblocking(true));
+        let mut session = Session::new(guest.into());
+        while session.receive(&mut device).is_ok() {
+            let wanted = if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let _interrupted_or_ready = poll(&mut [PollFd::from_borrowed_fd(session.as_fd(), wanted)], None);
+        }
+    });
+    (server, connection)
+}
+
+/// `virtnet_send_command_reply()` waits until the queue has answered or is broken, and reads no register meanwhile.
+#[test]
+fn a_virtio_driver_that_waits_for_its_queue_learns_that_its_server_has_died() {
+    let (root, config) = guests();
+    let folder = well(Folder::new());
+    let (rung, rings) = mpsc::channel();
+    let (server, connection) = serve(&folder.path().join("socket"), Unserved::new(rung));
+    let devices = vec![format!("vfio_user.device={}", folder.join("socket"))];
+    let mut guest = well(Guest::boot(&root, UmlConfig { devices, ..config }));
+    well(guest.succeed("(ip link set eth0 up; ip link set eth0 down; touch /tmp/done) >/dev/null 2>&1 &", SOON));
+    while well(rings.recv_timeout(SOON)) != u64::from(QUEUES) - 1 {}
+    well(guest.succeed("sleep 1; ! [ -e /tmp/done ]", SOON));
+    well(well(connection.recv()).shutdown(Shutdown::Both));
+    well(guest.succeed("until [ -e /tmp/done ]; do usleep 20000; done", SOON));
+    let said = well(guest.succeed("dmesg | grep -c 'the server has closed the connection; the device is gone'", SOON));
+    assert_eq!(said, "1\n");
+    let complaints = "dmesg | grep -E 'Call Trace|WARNING|BUG' || true";
+    assert_eq!(well(guest.succeed(complaints, SOON)), "");
+    let leader = guest.process();
+    let _it_answers_no_more = guest.run("poweroff -f", SOON);
+    wait_gone(leader);
+    server.join().unwrap();
+}
