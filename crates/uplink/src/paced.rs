@@ -13,7 +13,7 @@ use nicety_memory::Map;
 use crate::rate::{Bucket, Rate};
 use crate::watch::Watch;
 
-/// Tokens for this long fit into a bucket, so that a turn that comes late loses nothing.
+/// Tokens for this long fit into a bucket. A turn that comes late loses nothing (`Bucket::go_on`).
 const BURST_NS: u64 = 2_000_000;
 /// At least one packet of the greatest length.
 const BURST_LEAST_BYTES: u64 = 64 << 10;
@@ -61,6 +61,13 @@ impl<U: Uplink> Paced<U> {
         &self.inner
     }
 
+    /// What waits to go out has been waited for long enough, if it has.
+    fn go_out(&mut self, now: Time) {
+        if let Some(at) = self.starved[1].take_if(|at| *at <= now) {
+            self.egress.go_on(at, now);
+        }
+    }
+
     /// Lets the descriptor speak, or keeps it silent while there are no tokens.
     fn listen(&mut self, wanted: bool) {
         if let (Some(watch), Some(fd)) = (&self.watch, self.inner.descriptor())
@@ -85,10 +92,10 @@ impl<U: Uplink> Uplink for Paced<U> {
         counters: &mut Counters,
         now: Time,
     ) -> Progress {
-        self.starved[0] = None;
-        if self.starved[1].is_some_and(|at| at <= now) {
-            self.starved[1] = None;
+        if let Some(at) = self.starved[0].take() {
+            self.ingress.go_on(at, now);
         }
+        self.go_out(now);
         let mut progress = Progress { more: false, armed: true };
         if self.ingress.ready(now) {
             budget.bytes = budget.bytes.min(self.ingress.bytes(now).max(1));
@@ -113,6 +120,7 @@ impl<U: Uplink> Uplink for Paced<U> {
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+        self.go_out(now);
         self.starved[1] = None;
         let mut bucket = self.egress;
         let mut allowed = 0;

@@ -12,6 +12,8 @@ const MOST: u64 = 10_000_000_000_000;
 
 /// How long tokens are gathered before whoever waits for them is woken.
 const PATIENCE_NS: u64 = 200_000;
+/// For so long tokens run on while whoever waits for them is woken late, and for so long they are there then.
+const LATE_MOST_NS: u64 = 50_000_000;
 
 /// Bits per second of frames, their Ethernet headers included; from 1 bit/s to 10 Tbit/s.
 ///
@@ -92,6 +94,10 @@ pub(crate) struct Bucket {
     rate: Rate,
     burst_ns: u64,
     full_at: Time,
+    /// How much longer than its burst it was filled: whoever waited for tokens was woken that much later than there were
+    /// some, on a processor that others had. And until when that counts.
+    late_ns: u64,
+    late_until: Time,
     /// What the nanoseconds could not hold: bits × 10⁹ modulo the rate.
     carry: u64,
 }
@@ -101,7 +107,7 @@ impl Bucket {
     pub(crate) fn new(rate: Rate, burst_bytes: u64) -> Self {
         let burst = u128::from(burst_bytes) * 8_000_000_000 / u128::from(rate.0);
         let burst_ns = u64::try_from(burst).unwrap_or(u64::MAX).max(1);
-        Self { rate, burst_ns, full_at: Time::ZERO, carry: 0 }
+        Self { rate, burst_ns, full_at: Time::ZERO, late_ns: 0, late_until: Time::ZERO, carry: 0 }
     }
 
     /// Whether a packet may go now. It may be longer than what is left: the next one waits for it.
@@ -115,17 +121,30 @@ impl Bucket {
         Time(first.saturating_add(PATIENCE_NS.min(self.burst_ns / 2)))
     }
 
+    /// Whoever waited until `at` goes on now, and has lost nothing.
+    pub(crate) fn go_on(&mut self, at: Time, now: Time) {
+        self.late_ns = now.0.saturating_sub(at.0).min(LATE_MOST_NS);
+        self.late_until = now.after_ns(LATE_MOST_NS);
+    }
+
+    /// When it was full at the earliest, so that what flowed over since is lost.
+    fn brim(&self, now: Time) -> Time {
+        Time(now.0.saturating_sub(if now < self.late_until { self.late_ns } else { 0 }))
+    }
+
     /// Bytes that are left.
     pub(crate) fn bytes(&self, now: Time) -> u64 {
-        let left_ns = self.burst_ns.saturating_sub(self.full_at.0.saturating_sub(now.0));
+        let full_at = self.full_at.max(self.brim(now)).0;
+        let left_ns = self.burst_ns.saturating_add(now.0).saturating_sub(full_at);
         let bytes = u128::from(left_ns) * u128::from(self.rate.0) / 8_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     /// Takes the tokens of a packet.
     pub(crate) fn charge(&mut self, bytes: u64, now: Time) {
-        if self.full_at <= now {
-            (self.full_at, self.carry) = (now, 0);
+        let brim = self.brim(now);
+        if self.full_at <= brim {
+            (self.full_at, self.carry) = (brim, 0);
         }
         let cost = u128::from(bytes) * 8_000_000_000 + u128::from(self.carry);
         let rate = u128::from(self.rate.0);
@@ -168,6 +187,50 @@ mod tests {
             let error = text.parse::<Rate>().unwrap_err().to_string();
             assert!(error.contains("such as 100Mbit/s"), "{error}");
         }
+    }
+
+    /// What goes in a second, if whoever waits for tokens is always woken so much later than there are some.
+    fn carried(late_ns: u64) -> u64 {
+        let mut bucket = Bucket::new("100Mbit/s".parse().unwrap(), 65_536);
+        let (mut now, mut sent) = (Time(5), 0);
+        while now.0 < 1_000_000_000 {
+            if bucket.ready(now) {
+                let before = bucket.bytes(now);
+                bucket.charge(1500, now);
+                assert!(bucket.bytes(now).abs_diff(before.saturating_sub(1500)) <= 1);
+                sent += 1500;
+            } else {
+                let at = bucket.ready_at();
+                now = at.after_ns(late_ns);
+                bucket.go_on(at, now);
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn who_is_woken_late_loses_nothing_and_wins_nothing() {
+        for late_ms in [0, 1, 5, 20, 49] {
+            let sent = carried(late_ms * 1_000_000);
+            assert!(sent.abs_diff(12_500_000) < 65_536 + 50 * 12_500, "{late_ms} ms: {sent}");
+            assert!(sent >= 12_500_000 - 50 * 12_500, "{late_ms} ms: {sent}");
+            assert!(sent <= 12_500_000 + 65_536 + 1500, "{late_ms} ms: {sent}");
+        }
+        // No more than so much is given back.
+        assert!(carried(200_000_000) < 12_500_000 / 2, "{}", carried(200_000_000));
+    }
+
+    #[test]
+    fn what_was_given_back_and_not_used_is_gone_soon() {
+        let mut bucket = Bucket::new("100Mbit/s".parse().unwrap(), 65_536);
+        bucket.charge(65_536, Time(0));
+        let (at, now) = (bucket.ready_at(), Time(30_000_000));
+        bucket.go_on(at, now);
+        assert!(bucket.bytes(now) > 4 * 65_536, "{}", bucket.bytes(now));
+        let later = now.after_ns(LATE_MOST_NS);
+        assert_eq!(bucket.bytes(later), 65_536);
+        bucket.charge(65_536, later);
+        assert!(!bucket.ready(later));
     }
 
     #[test]

@@ -38,6 +38,38 @@ fn what_goes_out_keeps_to_its_rate_whatever_the_length_of_frames() {
     }
 }
 
+/// A worker whose processor others have, too.
+#[test]
+fn who_is_woken_late_loses_none_of_the_rate_either_way() {
+    // As much as a pair's socket holds meanwhile, and three times what the bucket does.
+    const LATE_NS: u64 = 5_000_000;
+    let exact = 12_500_000;
+    let sender = Sender::new(&vec![(tcp(&payload(1446)), Offload::default()); 64]);
+    let mut uplink = Paced::with_burst(Null, rate("100Mbit/s"), 20_000).unwrap();
+    let (mut counters, mut now) = (Counters::default(), Time::ZERO);
+    while now.0 < 1_000_000_000 {
+        sender.deliver(&mut uplink, &mut counters, now);
+        now = uplink.wake().map_or(now, |at| at.after_ns(LATE_NS));
+    }
+    let out = counters.taken().bytes;
+    assert!(out.abs_diff(exact) <= exact / 20, "out: {out} of {exact}");
+
+    let (mut outside, inside) = Pair::connected().unwrap();
+    let mut uplink = Paced::with_burst(inside, rate("100Mbit/s"), 20_000).unwrap();
+    let (mut counters, mut now) = (Counters::default(), Time::ZERO);
+    while now.0 < 1_000_000_000 {
+        // What the socket has no room for is of no interest.
+        sender.deliver(&mut outside, &mut Counters::default(), now);
+        let (batch, progress) = fetch(&mut uplink, &mut counters, now);
+        uplink.complete(&batch);
+        if !progress.more {
+            now = uplink.wake().map_or(now, |at| at.after_ns(LATE_NS));
+        }
+    }
+    let received = counters.transmitted().bytes;
+    assert!(received.abs_diff(exact) <= exact / 20, "in: {received} of {exact}");
+}
+
 #[test]
 fn a_packet_longer_than_the_bucket_goes_and_is_paid_for_with_all_its_headers() {
     let mut uplink = Paced::with_burst(Null, rate("100Mbit/s"), 1500).unwrap();
