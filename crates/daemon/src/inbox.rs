@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use nicety_adapter::{PortId, Stall, Time};
-use nicety_vhost_user::Bell;
+use nicety_bell::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::service::Service;

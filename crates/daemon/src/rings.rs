@@ -22,7 +22,7 @@ use crate::complaints::Complaints;
 use crate::device::SHARE_MEMORY;
 use crate::inbox::{Inbox, Note};
 use crate::recorder::Recorder;
-use crate::shell::Signals;
+use crate::shell::{Signals, ready_to_ring};
 use crate::worker::DEAF;
 
 /// The thread of one port. Dropping it ends the session and removes the socket.
@@ -93,6 +93,7 @@ impl Drop for RingsServer {
 
 /// One front end after the other, until it is told to stop.
 fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
+    ready_to_ring();
     while !stop.asked.load(Ordering::SeqCst) {
         let mut ready = [
             PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),

@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use nicety_adapter::Time;
+use nicety_bell::Bell;
 use nicety_plane::{Port, Turn};
 use nicety_vfio_user::{Listener, Session};
-use nicety_vhost_user::Bell;
 
 use crate::complaints::Complaints;
 use crate::device::PortDevice;

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{PortId, Set, Stall, Time};
+use nicety_bell::Bell;
 use nicety_pci::Mode;
 use nicety_plane::Shell;
 use nicety_vfio_user::Interrupts;
-use nicety_vhost_user::Bell;
+use tracing::warn;
 
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
@@ -93,6 +94,16 @@ impl Signals {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// For a thread that rings VMMs, at its beginning.
+pub fn ready_to_ring() {
+    if let Err(errno) = nicety_bell::ready() {
+        warn!(
+            "the kernel rings no eventfd for this thread ({errno}): a VMM that means harm could make it wait; is fs.aio-max-nr used up, \
+             or asynchronous I/O not there?"
+        );
+    }
 }
 
 fn call(bell: &Bell) {

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{PortId, Time};
+use nicety_bell::Bell;
 use nicety_plane::{Plane, Turn};
-use nicety_vhost_user::Bell;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::Timespec;
 use tracing::{debug, warn};
@@ -28,6 +28,7 @@ use tracing::{debug, warn};
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::service::{Link, Service, Talk};
+use crate::shell::ready_to_ring;
 use crate::vigil::Vigil;
 pub use connections::DEAF;
 use connections::Why;
@@ -100,6 +101,7 @@ impl Worker {
         if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS)) {
             debug!("timers stay coarse: {error}");
         }
+        ready_to_ring();
         let mut events = Vec::with_capacity(EVENTS);
         while !self.stop {
             self.read_notes();

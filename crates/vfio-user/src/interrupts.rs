@@ -1,18 +1,17 @@
 //! Eventfds, masks and what is pending (vfio-user.rst, "VFIO_USER_DEVICE_SET_IRQS"; PCI 3.0, 2.2.6 and 6.8.2).
 //!
-//! Shared between the session's thread, which connects and masks, and whoever raises: one short lock, and a write to an
-//! eventfd under it, so that an unmask and a raise at the same time give one interrupt, neither none nor two.
+//! Shared between the session's thread, which connects and masks, and whoever raises: one short lock, and a ringing of an
+//! eventfd under it, which never waits for the client ([`Bell`]), so that an unmask and a raise at the same time give one interrupt, neither none nor two.
 //!
 //! - **MSI and MSI-X:** a raise of a vector that is masked, or has no eventfd, is kept pending and sent once when the
 //!   vector is unmasked or connected. QEMU disables and connects all vectors again while the guest runs: what is raised
 //!   meanwhile arrives. Only [`Interrupts::reset`] forgets.
 //! - **INTx** masks itself when it is delivered, and is delivered again on unmask while the line is still up.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
-use rustix::io::{Errno, read, write};
+use nicety_bell::Bell;
+use rustix::io::Errno;
 
 use crate::codec::MAX_VECTORS;
 use crate::codec::irqs::{
@@ -58,19 +57,19 @@ pub struct IrqLayout {
 /// What has been delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterruptCounters {
-    /// Eventfds written, client's own triggers included.
+    /// Eventfds rung, client's own triggers included.
     pub delivered: u64,
     /// Raises that met a mask or no eventfd and became pending.
     pub held: u64,
     /// Raises of a vector that was pending already.
     pub merged: u64,
-    /// Writes that failed: not an eventfd any more, or its reader gone.
+    /// Rings that failed: nobody is at a socket's other end any more.
     pub failed: u64,
 }
 
 #[derive(Debug, Default)]
 struct Vector {
-    fd: Option<OwnedFd>,
+    bell: Option<Bell>,
     /// By the client.
     masked: bool,
     /// By the device's own table.
@@ -81,11 +80,11 @@ struct Vector {
 #[derive(Debug, Default)]
 struct Line {
     present: bool,
-    fd: Option<OwnedFd>,
+    bell: Option<Bell>,
     /// By the client, or by the last delivery.
     masked: bool,
     level: bool,
-    unmask: Option<Arc<OwnedFd>>,
+    unmask: Option<Arc<Bell>>,
 }
 
 #[derive(Debug, Default)]
@@ -129,21 +128,19 @@ impl Interrupts {
     }
 
     /// Does what [`crate::Device::set_irqs`] asks. Nothing is changed if it fails.
-    pub fn apply(&self, set: IrqSet<'_>) -> Result<(), Errno> {
+    pub fn apply(&self, mut set: IrqSet<'_>) -> Result<(), Errno> {
         let kind = IrqKind::from_index(set.index).ok_or(Errno::INVAL)?;
-        if let IrqData::Connect(fds) = &set.data {
-            fds.iter().try_for_each(prepare)?;
-        }
+        let bells = bells(&mut set)?;
         let mut state = self.lock();
         match kind {
-            IrqKind::Intx => state.apply_line(set, self.layout.unmask_eventfd),
+            IrqKind::Intx => state.apply_line(set, bells, self.layout.unmask_eventfd),
             IrqKind::Msi => {
                 let State { msi, counters, .. } = &mut *state;
-                apply_vectors(msi, counters, set)
+                apply_vectors(msi, counters, set, bells)
             }
             IrqKind::Msix => {
                 let State { msix, counters, .. } = &mut *state;
-                apply_vectors(msix, counters, set)
+                apply_vectors(msix, counters, set, bells)
             }
         }
     }
@@ -194,9 +191,9 @@ impl Interrupts {
     pub fn is_connected(&self, kind: IrqKind) -> bool {
         let state = self.lock();
         match kind {
-            IrqKind::Intx => state.line.fd.is_some(),
-            IrqKind::Msi => state.msi.iter().any(|v| v.fd.is_some()),
-            IrqKind::Msix => state.msix.iter().any(|v| v.fd.is_some()),
+            IrqKind::Intx => state.line.bell.is_some(),
+            IrqKind::Msi => state.msi.iter().any(|v| v.bell.is_some()),
+            IrqKind::Msix => state.msix.iter().any(|v| v.bell.is_some()),
         }
     }
 
@@ -212,15 +209,14 @@ impl Interrupts {
 
     /// The eventfd by which the client unmasks INTx without a message (KVM's resample eventfd), to be watched; then
     /// call [`Interrupts::unmask_signalled`].
-    pub fn unmask_eventfd(&self) -> Option<Arc<OwnedFd>> {
+    pub fn unmask_eventfd(&self) -> Option<Arc<Bell>> {
         self.lock().line.unmask.clone()
     }
 
     /// Reads the unmask eventfd and unmasks INTx if it was signalled.
     pub fn unmask_signalled(&self) {
         let State { line, counters, .. } = &mut *self.lock();
-        let signalled = line.unmask.as_ref().is_some_and(|fd| matches!(read(fd, &mut [0u8; 8]), Ok(8)));
-        if signalled {
+        if line.unmask.as_ref().is_some_and(|bell| bell.clear()) {
             line.masked = false;
             line.deliver(counters);
         }
@@ -233,7 +229,7 @@ impl Interrupts {
 }
 
 impl State {
-    fn apply_line(&mut self, set: IrqSet<'_>, unmask_eventfd: bool) -> Result<(), Errno> {
+    fn apply_line(&mut self, set: IrqSet<'_>, mut bells: Vec<Bell>, unmask_eventfd: bool) -> Result<(), Errno> {
         let State { line, counters, .. } = self;
         if set.is_disable() {
             *line = Line { present: line.present, level: line.level, ..Line::default() };
@@ -241,16 +237,16 @@ impl State {
         }
         match (set.action, set.data) {
             (IrqAction::Mask, data) if data.names(0)? => line.masked = true,
-            (IrqAction::Unmask, IrqData::Connect(mut fds)) if unmask_eventfd => line.unmask = fds.pop().map(Arc::new),
+            (IrqAction::Unmask, IrqData::Connect(_)) if unmask_eventfd => line.unmask = bells.pop().map(Arc::new),
             (IrqAction::Unmask, IrqData::Disconnect) if unmask_eventfd => line.unmask = None,
             (IrqAction::Unmask, data) if data.names(0)? => line.masked = false,
-            (IrqAction::Trigger, IrqData::Connect(mut fds)) => line.fd = fds.pop(),
+            (IrqAction::Trigger, IrqData::Connect(_)) => line.bell = bells.pop(),
             (IrqAction::Trigger, IrqData::Disconnect) => {
-                line.fd = None;
+                line.bell = None;
                 line.masked = false;
             }
             (IrqAction::Trigger, data) if data.names(0)? => {
-                signal(line.fd.as_ref(), counters);
+                signal(line.bell.as_ref(), counters);
             }
             _ => {}
         }
@@ -270,10 +266,15 @@ impl IrqData<'_> {
     }
 }
 
-fn apply_vectors(vectors: &mut [Vector], counters: &mut InterruptCounters, set: IrqSet<'_>) -> Result<(), Errno> {
+fn apply_vectors(
+    vectors: &mut [Vector],
+    counters: &mut InterruptCounters,
+    set: IrqSet<'_>,
+    bells: Vec<Bell>,
+) -> Result<(), Errno> {
     if set.is_disable() {
         for vector in vectors {
-            vector.fd = None;
+            vector.bell = None;
             vector.masked = false;
         }
         return Ok(());
@@ -281,13 +282,13 @@ fn apply_vectors(vectors: &mut [Vector], counters: &mut InterruptCounters, set: 
     let range = set.start as usize..(set.start as usize).saturating_add(set.count as usize);
     let chosen = vectors.get_mut(range).ok_or(Errno::INVAL)?;
     match (set.action, set.data) {
-        (IrqAction::Trigger, IrqData::Connect(fds)) => {
-            for (vector, fd) in chosen.iter_mut().zip(fds) {
-                vector.fd = Some(fd);
+        (IrqAction::Trigger, IrqData::Connect(_)) => {
+            for (vector, bell) in chosen.iter_mut().zip(bells) {
+                vector.bell = Some(bell);
                 vector.deliver(counters);
             }
         }
-        (IrqAction::Trigger, IrqData::Disconnect) => chosen.iter_mut().for_each(|v| v.fd = None),
+        (IrqAction::Trigger, IrqData::Disconnect) => chosen.iter_mut().for_each(|v| v.bell = None),
         (action, data) => {
             for (place, vector) in chosen.iter_mut().enumerate() {
                 if !data.names(place)? {
@@ -297,7 +298,7 @@ fn apply_vectors(vectors: &mut [Vector], counters: &mut InterruptCounters, set: 
                     IrqAction::Mask => vector.set_masked(true, counters),
                     IrqAction::Unmask => vector.set_masked(false, counters),
                     IrqAction::Trigger => {
-                        signal(vector.fd.as_ref(), counters);
+                        signal(vector.bell.as_ref(), counters);
                     }
                 }
             }
@@ -308,12 +309,12 @@ fn apply_vectors(vectors: &mut [Vector], counters: &mut InterruptCounters, set: 
 
 impl Vector {
     fn is_open(&self) -> bool {
-        !self.masked && !self.table_masked && self.fd.is_some()
+        !self.masked && !self.table_masked && self.bell.is_some()
     }
 
     fn raise(&mut self, counters: &mut InterruptCounters) -> bool {
         if self.is_open() {
-            return signal(self.fd.as_ref(), counters);
+            return signal(self.bell.as_ref(), counters);
         }
         if self.pending {
             counters.merged += 1;
@@ -332,49 +333,33 @@ impl Vector {
     fn deliver(&mut self, counters: &mut InterruptCounters) {
         if self.pending && self.is_open() {
             self.pending = false;
-            signal(self.fd.as_ref(), counters);
+            signal(self.bell.as_ref(), counters);
         }
     }
 }
 
 impl Line {
     fn deliver(&mut self, counters: &mut InterruptCounters) -> bool {
-        if !self.level || self.masked || self.fd.is_none() {
+        if !self.level || self.masked || self.bell.is_none() {
             return false;
         }
         self.masked = true;
-        signal(self.fd.as_ref(), counters)
+        signal(self.bell.as_ref(), counters)
     }
 }
 
-/// Adds 1 to an eventfd. A full one is signalled already.
-fn signal(fd: Option<&OwnedFd>, counters: &mut InterruptCounters) -> bool {
-    let Some(fd) = fd else { return false };
-    match write(fd, &1u64.to_ne_bytes()) {
-        Ok(_) | Err(Errno::AGAIN) => {
-            counters.delivered += 1;
-            true
-        }
-        Err(_) => {
-            counters.failed += 1;
-            false
-        }
-    }
+/// Rings whoever is connected. A full eventfd is signalled already.
+fn signal(bell: Option<&Bell>, counters: &mut InterruptCounters) -> bool {
+    let Some(bell) = bell else { return false };
+    let rung = bell.ring().is_ok();
+    *(if rung { &mut counters.delivered } else { &mut counters.failed }) += 1;
+    rung
 }
 
-/// Makes sure that writing to what the client calls an eventfd cannot hold this process up: it is an eventfd, a pipe or
-/// a socket (a file might lie on a file system of the client's own), and does not block.
-fn prepare(fd: &OwnedFd) -> Result<(), Errno> {
-    let mode = fstat(fd)?.st_mode;
-    match FileType::from_raw_mode(mode) {
-        FileType::Fifo | FileType::Socket => {}
-        // Anonymous inodes, eventfds among them, have no type.
-        FileType::Unknown => {}
-        _ => return Err(Errno::INVAL),
-    }
-    let flags = fcntl_getfl(fd.as_fd())?;
-    if !flags.contains(OFlags::NONBLOCK) {
-        fcntl_setfl(fd.as_fd(), flags | OFlags::NONBLOCK)?;
-    }
-    Ok(())
+/// What the client calls eventfds, taken out of its message, if they can be rung (or heard, to unmask) without waiting for it.
+fn bells(set: &mut IrqSet<'_>) -> Result<Vec<Bell>, Errno> {
+    let IrqData::Connect(fds) = &mut set.data else { return Ok(Vec::new()) };
+    let heard = set.action == IrqAction::Unmask;
+    let bell = |fd| if heard { Bell::to_hear(fd) } else { Bell::from_fd(fd) };
+    std::mem::take(fds).into_iter().map(bell).collect()
 }

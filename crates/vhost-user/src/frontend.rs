@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use nicety_adapter::RingPlace;
+use nicety_bell::Bell;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use crate::bell::Bell;
 use crate::memory::Region;
 use crate::protocol::{F_PROTOCOL_FEATURES, NEED_REPLY, ProtocolFeatures, Request, VERSION};
 use crate::wire::{self, Message, WireError};

@@ -10,14 +10,13 @@
 //! - [`Listener`]: the socket in the file system.
 //! - [`Session`]: one connection. It blocks in its own thread: a front end that sends half a message stops nobody else.
 //! - [`Port`]: what the daemon does for a session.
-//! - [`Bell`]: a kick or call descriptor, eventfd or socket, that never blocks whoever rings it.
+//! - [`Bell`]: a kick or call descriptor, eventfd or, for calls, socket; whoever rings or hears it never waits for the peer.
 //! - [`frontend`]: the other side, for guests in this process and for tests.
 //!
 //! **Not implemented**, and not offered: dirty page logs (so no live migration), in-flight tracking (a network device
 //! resumes from its used index), requests of the back end's own, packed rings' in-band notifications, postcopy.
 #![forbid(unsafe_code)]
 
-mod bell;
 pub mod frontend;
 mod memory;
 mod port;
@@ -25,7 +24,7 @@ mod protocol;
 mod session;
 mod wire;
 
-pub use bell::Bell;
+pub use nicety_bell::Bell;
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
 pub use port::{Kick, Port};
 pub use protocol::{ProtocolFeatures, Request};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use nicety_adapter::{Context, RingFace};
+use nicety_bell::Bell;
 use nicety_memory::Map;
 
-use crate::bell::Bell;
 use crate::session::Refusal;
 
 /// How a started ring is kicked.

@@ -2,7 +2,7 @@
 
 use nicety_vfio_user::SessionError;
 
-use crate::kit::{Raw, Told, event, memfd, message, take, words};
+use crate::kit::{Raw, Told, event, memfd, message, pair, take, words};
 
 fn map(address: u32) -> Vec<u8> {
     message(1, 2, 0, &words(&[32, 3, 0, 0, address, 0, 0x1000, 0]))
@@ -122,10 +122,18 @@ fn descriptors_trickling_in_with_one_unfinished_message_are_bounded() {
 }
 
 #[test]
-fn an_eventfd_that_is_a_file_is_refused() {
+fn an_eventfd_that_would_have_its_writer_or_reader_wait_is_refused() {
     let mut raw = Raw::ready();
-    let file = memfd(b"x");
-    assert_eq!(raw.errno(8, &words(&[20, 4 | 32, 2, 0, 1]), &[&file]), 22);
+    let (trigger, unmask) = (words(&[20, 4 | 32, 2, 0, 1]), words(&[20, 4 | 16, 0, 0, 1]));
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    for fd in [memfd(b"x"), epoll] {
+        assert_eq!(raw.errno(8, &trigger, &[&fd]), 22);
+        assert_eq!(raw.errno(8, &unmask, &[&fd]), 22);
+    }
+    let (ours, _theirs) = pair();
     let (_reader, writer) = rustix::pipe::pipe().unwrap();
-    assert_eq!(raw.errno(8, &words(&[20, 4 | 32, 2, 0, 1]), &[&writer]), 0);
+    assert_eq!(raw.errno(8, &trigger, &[&ours]), 0);
+    assert_eq!(raw.errno(8, &trigger, &[&writer]), 0, "User-Mode Linux has pipes");
+    assert_eq!(raw.errno(8, &unmask, &[&ours]), 22, "it would have to be read");
+    assert_eq!(raw.errno(8, &unmask, &[&event()]), 0);
 }

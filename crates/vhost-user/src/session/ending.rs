@@ -23,8 +23,8 @@ pub enum Refusal {
         /// Those that should have.
         wanted: usize,
     },
-    /// A descriptor that cannot be rung.
-    #[error("{request:?}: the descriptor is no eventfd, pipe or socket ({errno})")]
+    /// A descriptor that cannot be rung, or heard, without waiting for the front end.
+    #[error("{request:?}: the descriptor is no eventfd or pipe, nor, for a call, a UNIX stream socket ({errno})")]
     NoBell {
         /// The message.
         request: Request,

@@ -3,9 +3,9 @@
 use std::os::fd::OwnedFd;
 
 use nicety_adapter::RingPlace;
+use nicety_bell::Bell;
 
 use super::{Refusal, Session};
-use crate::bell::Bell;
 use crate::memory::Memory;
 use crate::port::Kick;
 use crate::protocol::{F_PROTOCOL_FEATURES, Fields, NO_FD, Request};
@@ -136,7 +136,10 @@ impl Session {
         if fds.len() != wanted {
             return Err(Refusal::Descriptors { request, found: fds.len(), wanted });
         }
-        let bell = fds.into_iter().next().map(Bell::from_fd).transpose();
+        let bell = match request {
+            Request::SetVringKick => fds.into_iter().next().map(Bell::to_hear).transpose(),
+            _ => fds.into_iter().next().map(Bell::from_fd).transpose(),
+        };
         let bell = bell.map_err(|errno| Refusal::NoBell { request, errno })?;
         match request {
             Request::SetVringCall => self.port.set_call(ring, bell),

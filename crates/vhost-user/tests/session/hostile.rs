@@ -254,6 +254,12 @@ fn wrong_descriptors_are_refused() {
     let (file, bell) = (file.as_raw_fd(), bell.as_raw_fd());
     let (ring, polled) = (1u64.to_ne_bytes(), (1u64 | 1 << 8).to_ne_bytes());
     assert_eq!(raw.told(12, &ring, &[file]), 1, "a file cannot be kicked");
+    let (socket, _other) = UnixStream::pair().unwrap();
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    assert_eq!(raw.told(12, &ring, &[socket.as_raw_fd()]), 1, "nor can what the front end may be reading from");
+    assert_eq!(raw.told(13, &ring, &[epoll.as_raw_fd()]), 1, "whoever waits at it may have others wait");
+    assert_eq!(raw.told(12, &ring, &[epoll.as_raw_fd()]), 1, "this goes for watching it as well");
+    assert_eq!(raw.told(13, &ring, &[socket.as_raw_fd()]), 0, "User-Mode Linux is called so");
     assert_eq!(raw.told(12, &ring, &[]), 1, "none came");
     assert_eq!(raw.told(12, &ring, &[bell, bell]), 1, "two came");
     assert_eq!(raw.told(12, &polled, &[bell]), 1, "none was to come");

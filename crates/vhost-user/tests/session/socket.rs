@@ -1,11 +1,11 @@
-//! Sockets in the file system, and bells.
+//! Sockets in the file system.
 
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use nicety_vhost_user::frontend::{Frontend, FrontendError};
-use nicety_vhost_user::{Accepted, Bell, ListenError, Listener, Session};
+use nicety_vhost_user::{Accepted, ListenError, Listener, Session};
 
 use crate::port::TestPort;
 
@@ -55,31 +55,4 @@ fn a_stale_socket_is_replaced_and_anything_else_is_left_alone() {
     assert!(matches!(error, ListenError::PathTooLong { .. }));
     assert!(error.to_string().contains("107"), "{error}");
     std::fs::remove_dir_all(directory).unwrap();
-}
-
-#[test]
-fn a_bell_that_is_full_does_not_block() {
-    let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
-    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-    let mut bells = vec![Bell::from_fd(full).unwrap()];
-    let (socket, _other) = UnixStream::pair().unwrap();
-    bells.push(Bell::from_fd(socket.into()).unwrap());
-    let (_reader, writer) = std::io::pipe().unwrap();
-    bells.push(Bell::from_fd(writer.into()).unwrap());
-    for bell in &bells {
-        for _ in 0..100_000 {
-            bell.ring().unwrap();
-        }
-    }
-}
-
-#[test]
-fn a_bell_over_a_socket_is_heard_as_user_mode_linux_hears_it() {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let (bell, guest) = (Bell::from_fd(ours.into()).unwrap(), Bell::from_fd(theirs.into()).unwrap());
-    assert!(!guest.clear());
-    bell.ring().unwrap();
-    assert!(guest.clear() && !guest.clear());
-    drop(guest);
-    assert!(bell.ring().is_err(), "and it is known when nobody listens any more");
 }

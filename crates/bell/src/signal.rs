@@ -1,0 +1,132 @@
+//! Signalling an eventfd as the kernel does: `eventfd_signal` (Linux, fs/eventfd.c) adds one, or leaves a full counter as it is,
+//! and never waits, whatever flags the file has. write(2) does wait, and knows no flag of its own for that.
+//!
+//! What a process can have signalled so is the end of an asynchronous request (io_submit(2), IOCB_FLAG_RESFD; fs/aio.c). The
+//! request here is a read of no bytes from the eventfd itself, which ends within the call: read(2) of an eventfd takes eight
+//! at least. Each thread has a context of its own, made at its first ringing, so that threads share no lock.
+#![allow(unsafe_code)]
+
+use std::cell::OnceCell;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+/// Requests of a thread whose ends have not been fetched; the kernel may allow for more. Of `fs.aio-max-nr`, 65,536 unless set
+/// otherwise, each thread takes so many.
+const REQUESTS: usize = 32;
+/// How often ends are fetched before a ringing is given up; once is enough.
+const TRIES: usize = 4;
+
+const READ: u16 = 0;
+const SIGNAL: u32 = 1;
+
+/// `struct iocb` (include/uapi/linux/aio_abi.h).
+#[repr(C)]
+#[derive(Default)]
+struct Request {
+    data: u64,
+    /// These two change places with the byte order; both are 0.
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    signalled: u32,
+}
+
+const _: () = assert!(size_of::<Request>() == 64);
+
+/// `struct io_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct End {
+    data: u64,
+    request: u64,
+    result: i64,
+    result2: i64,
+}
+
+const _: () = assert!(size_of::<End>() == 32);
+
+/// An `aio_context_t`.
+struct Context(libc::c_ulong);
+
+thread_local! {
+    static CONTEXT: OnceCell<Result<Context, Errno>> = const { OnceCell::new() };
+}
+
+/// Makes this thread ready to ring, which its first ringing does otherwise. An error tells why the kernel will not signal
+/// eventfds for it (built without CONFIG_AIO, forbidden by a sandbox, `fs.aio-max-nr` used up): ringing works all the same, but a
+/// peer that means harm may win a race, and have it wait.
+pub fn ready() -> Result<(), Errno> {
+    CONTEXT
+        .try_with(|context| context.get_or_init(Context::new).as_ref().map(drop).map_err(|errno| *errno))
+        .unwrap_or(Ok(()))
+}
+
+/// Signals an eventfd, or says that there is no context to do that in.
+pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> Result<Result<(), Errno>, NoContext> {
+    let told = CONTEXT.try_with(|context| match context.get_or_init(Context::new) {
+        Ok(context) => Ok(context.signal(eventfd)),
+        Err(_) => Err(NoContext),
+    });
+    told.unwrap_or(Err(NoContext))
+}
+
+/// The kernel gave none, or the thread is at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoContext;
+
+impl Context {
+    fn new() -> Result<Self, Errno> {
+        let mut id: libc::c_ulong = 0;
+        // SAFETY: the kernel writes the context's number to `id`, which outlives the call and is zero, as it must be.
+        checked(unsafe { libc::syscall(libc::SYS_io_setup, REQUESTS, &raw mut id) })?;
+        Ok(Self(id))
+    }
+
+    fn signal(&self, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
+        // A descriptor is never negative.
+        let fd = eventfd.as_raw_fd() as u32;
+        let mut request = Request { opcode: READ, fd, flags: SIGNAL, signalled: fd, ..Request::default() };
+        for _ in 0..TRIES {
+            let mut list = [&raw mut request];
+            // SAFETY: the list has one entry, which points to a request that outlives the call; the kernel reads it, and
+            // writes its key. It names a buffer of no bytes, and the eventfd stays open meanwhile: it is borrowed.
+            match checked(unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1usize, list.as_mut_ptr()) }) {
+                Err(Errno::AGAIN) => self.fetch()?,
+                submitted => return submitted,
+            }
+        }
+        Err(Errno::NOBUFS)
+    }
+
+    /// Fetches the ends of requests, so that there is room for more. Waits for none.
+    fn fetch(&self) -> Result<(), Errno> {
+        let mut ends = [End::default(); 2 * REQUESTS];
+        let mut at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes as many ends as there is room for, as told, and reads the time; both outlive the call.
+        checked(unsafe {
+            libc::syscall(libc::SYS_io_getevents, self.0, 0usize, ends.len(), ends.as_mut_ptr(), &raw mut at_once)
+        })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: the context is this thread's alone, and nobody names it afterwards.
+        let _it_was_there = unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
+    }
+}
+
+fn checked(result: libc::c_long) -> Result<(), Errno> {
+    if result >= 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
