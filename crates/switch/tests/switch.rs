@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nicety_adapter::{Batch, Offload, PortId, Reason, Time};
+use nicety_frame::Mac;
 use nicety_memory::Map;
-use nicety_switch::{Limits, Plan, Switch};
+use nicety_switch::{Addresses, Limits, Plan, Switch};
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
@@ -145,4 +146,55 @@ fn a_hundred_thousand_addresses_are_found_where_they_were_heard() {
     let wrong =
         (0..100_000).any(|i| switch.addresses().find(address(i), 0, Time::ZERO).is_some_and(|p| p.0 != (i % 7) as u16));
     assert!(!wrong, "never a wrong port");
+}
+
+/// The smallest table: one set, of four. Whose addresses are remembered, of these five.
+struct Four(Addresses);
+
+impl Four {
+    fn new() -> Self {
+        Self(Addresses::new(4, Duration::from_secs(300)))
+    }
+
+    fn heard(&self, who: u8, at_s: u64) {
+        self.0.learn(Mac([2, 0, 0, 0, 0, who]), 0, PortId(who.into()), Time(at_s * 1_000_000_000));
+    }
+
+    fn remembered(&self) -> Vec<u8> {
+        let found =
+            |who: &u8| self.0.find(Mac([2, 0, 0, 0, 0, *who]), 0, Time(100_000_000_000)) == Some(PortId((*who).into()));
+        (0..5).filter(found).collect()
+    }
+}
+
+#[test]
+fn of_a_full_set_the_address_that_was_silent_longest_is_forgotten() {
+    // In whatever order four are first heard of, and heard last.
+    for order in 0..256_u32 {
+        let seconds: Vec<u64> = (0..4).map(|who| u64::from(order >> (2 * who) & 3)).collect();
+        if (0..4).any(|second| !seconds.contains(&second)) {
+            continue;
+        }
+        for refreshed in 0..4 {
+            let four = Four::new();
+            (0..4).for_each(|who| four.heard(who, 10 + seconds[usize::from(who)]));
+            four.heard(refreshed, 20);
+            let oldest = (0..4).filter(|who| *who != refreshed).min_by_key(|who| seconds[usize::from(*who)]).unwrap();
+            four.heard(4, 30);
+            let left: Vec<u8> = (0..5).filter(|who| *who != oldest).collect();
+            assert_eq!(four.remembered(), left, "{seconds:?}, and then {refreshed}");
+        }
+    }
+}
+
+#[test]
+fn a_new_address_takes_a_free_place_before_anybody_is_forgotten() {
+    for gone in 0..4 {
+        let four = Four::new();
+        (0..4).for_each(|who| four.heard(who, 0));
+        four.0.forget(PortId(gone.into()));
+        four.heard(4, 0);
+        let left: Vec<u8> = (0..5).filter(|who| *who != gone).collect();
+        assert_eq!(four.remembered(), left);
+    }
 }

@@ -2,6 +2,7 @@
 //! e1000_main.c, e1000_hw.c and e1000_ethtool.c.
 
 mod bench;
+mod filter;
 mod frames;
 mod hostile;
 mod interrupts;

@@ -95,14 +95,17 @@ enum Wire {
     Unmask,
     Signal,
     Connect,
+    Disconnect,
     Disable,
+    Forget,
 }
 
 #[test]
 fn every_sequence_of_five_steps_on_the_line_gives_the_models_interrupts() {
     use Wire::*;
+    let steps = [Up, Down, Mask, Unmask, Signal, Connect, Disconnect, Disable, Forget];
     let (fd, resample) = (event(), event());
-    every_sequence(&[Up, Down, Mask, Unmask, Signal, Connect, Disable], 5, |sequence| {
+    every_sequence(&steps, 5, |sequence| {
         let irqs = Interrupts::new(layout());
         irqs.apply(set(INTX, IrqAction::Unmask, IrqData::Connect(vec![copy(&resample)]))).unwrap();
         let (mut connected, mut masked, mut level, mut resampled, mut arrived) = (false, false, false, true, 0u64);
@@ -120,23 +123,30 @@ fn every_sequence_of_five_steps_on_the_line_gives_the_models_interrupts() {
                     assert_eq!(take(&resample), u64::from(!resampled), "{sequence:?}");
                 }
                 Connect => irqs.apply(set(INTX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd)]))).unwrap(),
+                Disconnect => irqs.apply(set(INTX, IrqAction::Trigger, IrqData::Disconnect)).unwrap(),
                 Disable => irqs.apply(IrqSet::disable(INTX)).unwrap(),
+                Forget => irqs.reset(),
             }
             match step {
                 Mask => masked = true,
                 Unmask => masked = false,
                 Signal => masked &= !resampled,
                 Connect => connected = true,
+                // Who was told of the last interrupt is gone, and nobody else would unmask it.
+                Disconnect => (connected, masked) = (false, false),
                 Disable => (connected, masked, resampled) = (false, false, false),
+                // A device that is reset drives no line; what the client connected and masked is the client's.
+                Forget => level = false,
                 Up | Down => {}
             }
             if level && connected && !masked {
                 masked = true;
                 arrived += 1;
             }
+            assert_eq!(irqs.line(), level, "{sequence:?}");
         }
         assert_eq!(take(&fd), arrived, "{sequence:?}");
-        assert_eq!(irqs.line(), level);
+        assert_eq!(irqs.counters().delivered, arrived, "{sequence:?}");
     });
 }
 
