@@ -340,7 +340,27 @@ fn a_pair_or_a_stream_listens_unless_it_is_to_connect() {
 
 #[test]
 fn a_file_without_ports_is_told_to_have_one() {
-    assert_eq!(error(""), "1: port: there is no port: write a [[port]] for each virtual adapter");
+    let said = "port: there is no port: write a [[port]] for each virtual adapter";
+    assert_eq!(error(""), format!("1: {said}"));
+    assert_eq!(error("\nport = []\n"), format!("2: {said}"));
+}
+
+#[test]
+fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
+    let port = "{name = \"vm1\", adapter = \"e1000\", mac = \"52:54:00:12:34:01\", socket = \"vm1.sock\"}";
+    let said = |entry: u8, what: &str| {
+        format!(
+            "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
+             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom)"
+        )
+    };
+    assert_eq!(error("port = [\"a\"]"), format!("1: {}", said(1, "a text")));
+    assert_eq!(error("port = [3]"), format!("1: {}", said(1, "a number")));
+    assert_eq!(error(&format!("port = [[{port}]]")), format!("1: {}", said(1, "a list")));
+    let mixed = errors(&format!("port = [\"a\", 3,\n{port},\ntrue]"));
+    let (first, second, last) = (said(1, "a text"), said(2, "a number"), said(4, "true or false"));
+    assert_eq!(mixed, [format!("1: {first}"), format!("1: {second}"), format!("3: {last}")]);
+    assert_eq!(parse(&format!("port = [{port}]")).unwrap().ports.len(), 1);
 }
 
 #[test]

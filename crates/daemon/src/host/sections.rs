@@ -125,8 +125,13 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         .pop()
         .map_or_else(DaemonConfig::default, |section| daemon(walk, section, dir, &mut seen));
     let sections = walk.sections(root, &PORT);
-    if !root.contains_key("port") {
-        walk.note(1, "port", "there is no port: write a [[port]] for each virtual adapter".to_owned(), String::new());
+    if let Some(line) = walk.lacks(root, &PORT) {
+        walk.note(
+            line,
+            "port",
+            "there is no port: write a [[port]] for each virtual adapter".to_owned(),
+            String::new(),
+        );
     }
     if let Some(section) = sections.get(PORTS_MOST) {
         let what = format!("a switch has at most {PORTS_MOST} ports besides its uplink");

@@ -95,13 +95,9 @@ impl Walk {
                 self.note(line, kind.name, format!("there may be several: write {heading}"), String::new());
                 Vec::new()
             }
-            DeValue::Array(array) if kind.many() => array
-                .iter()
-                .filter_map(|item| {
-                    let table = item.get_ref().as_table()?;
-                    Some(Section { kind, table, line: self.line(&item.span()) })
-                })
-                .collect(),
+            DeValue::Array(array) if kind.many() => {
+                array.iter().enumerate().filter_map(|(index, item)| self.entry(kind, index, item)).collect()
+            }
             DeValue::Array(_) => {
                 self.note(line, kind.name, format!("there is only one: write {heading}"), String::new());
                 Vec::new()
@@ -116,6 +112,25 @@ impl Walk {
             self.unknown_keys(*section);
         }
         sections
+    }
+
+    /// The line to say it at, if the file has no table of this kind: none is named, or the list of them is empty.
+    pub(super) fn lacks(&self, root: &DeTable<'_>, kind: &Kind) -> Option<usize> {
+        let Some((key, value)) = root.iter().find(|(key, _)| key.get_ref() == kind.name) else { return Some(1) };
+        value.get_ref().as_array().is_some_and(|array| array.is_empty()).then(|| self.line(&key.span()))
+    }
+
+    /// One of several tables. An entry that is none, as a list that a person writes may have, is a mistake.
+    fn entry<'a>(&mut self, kind: &'static Kind, index: usize, item: &'a Spanned<DeValue<'a>>) -> Option<Section<'a>> {
+        let line = self.line(&item.span());
+        let Some(table) = item.get_ref().as_table() else {
+            let (found, heading) = (name_of(item.get_ref()), kind.heading);
+            let what = format!("entry {} of the list is {found}, not a table: write {heading} for each", index + 1);
+            let keys = kind.keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ");
+            self.note(line, kind.name, what, format!("a table of {keys}"));
+            return None;
+        };
+        Some(Section { kind, table, line })
     }
 
     fn unknown_keys(&mut self, section: Section<'_>) {
