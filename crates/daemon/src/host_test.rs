@@ -124,6 +124,28 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
 }
 
 #[test]
+fn no_byte_of_the_file_plays_tricks_with_a_terminal() {
+    // An escape sequence in a line that is no TOML, and in values: an amount, an adapter, two sockets in one place, one that is too long.
+    assert!(error("\u{1b}[2J=\"x\"").ends_with(", in `\\u{1b}[2J=\"x\"` (allowed: TOML: [switch] or [[port]] begins a table, and name = \"vm1\" is a key in it, once)"));
+    let twice = PORT.replace("vm1.sock", "\\u001b[2J");
+    let other = twice.replace("vm1", "vm2").replace(":01\"", ":02\"");
+    for text in [
+        "a = \"\u{9b}2J\"\u{1b}\u{202e}".to_owned(),
+        "[[\u{7}port]]".to_owned(),
+        format!("{PORT}\u{1b}[2J = 1\n"),
+        format!("{PORT}\"\\u001b\" = 1\n\"\\u001b\" = 1\n"),
+        format!("{PORT}[uplink]\nkind = \"null\"\nrate = \"\\u001b[2J\"\n"),
+        format!("[switch]\nageing = \"\\u001b[2J\"\n{PORT}"),
+        PORT.replace("\"e1000\"", "\"\\u001b[2J\""),
+        format!("{twice}{other}"),
+        PORT.replace("vm1.sock", &"\\u001b".repeat(108)),
+    ] {
+        let said = errors(&text);
+        assert!(said.iter().all(|line| !line.contains(|c: char| c.is_control() || c == '\u{202e}')), "{said:?}");
+    }
+}
+
+#[test]
 fn an_unknown_adapter_names_the_one_that_was_meant_and_all_that_there_are() {
     let said = replaced("adapter", "adapter = \"e100\"");
     let start = "3: port.adapter: there is no adapter \"e100\"; did you mean \"e1000\"? (allowed: e1000, ";

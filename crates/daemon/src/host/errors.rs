@@ -22,7 +22,13 @@ impl fmt::Display for HostError {
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
-        f.write_str(&self.what)?;
+        // It quotes the file, whose bytes may play tricks with a terminal.
+        for part in self.what.chars() {
+            match part {
+                '"' | '\'' | '\\' => write!(f, "{part}")?,
+                _ => write!(f, "{}", part.escape_debug())?,
+            }
+        }
         if !self.allowed.is_empty() {
             write!(f, " (allowed: {})", self.allowed)?;
         }
