@@ -8,9 +8,9 @@
 //! turns, so that the beginning and the end of a long night are there.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -36,12 +36,40 @@ pub(crate) fn files(folder: &Path, port: &str) -> [PathBuf; 3] {
 
 /// Why traces cannot be recorded.
 #[derive(Debug, thiserror::Error)]
-#[error("recording to {path}: {source}")]
-pub struct RecordError {
-    /// The folder or file.
-    pub path: PathBuf,
-    /// Why not.
-    pub source: std::io::Error,
+pub enum RecordError {
+    /// Where the folder is to be, or above it, there is something else.
+    #[error(
+        "recording to {path}: {other} is not a folder; name a folder with --record DIR, which is made if it is not there"
+    )]
+    NotAFolder {
+        /// What was named.
+        path: PathBuf,
+        /// What is no folder.
+        other: PathBuf,
+    },
+    /// Something else.
+    #[error("recording to {path}: {source}")]
+    System {
+        /// The folder or file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+impl RecordError {
+    fn of(path: &Path, source: std::io::Error) -> Self {
+        Self::System { path: path.to_owned(), source }
+    }
+
+    /// Why there is no such folder.
+    fn of_folder(path: &Path, source: std::io::Error) -> Self {
+        let other = path.ancestors().find(|above| above.metadata().is_ok_and(|there| !there.is_dir()));
+        match other {
+            Some(other) => Self::NotAFolder { path: path.to_owned(), other: other.to_owned() },
+            None => Self::of(path, source),
+        }
+    }
 }
 
 /// One port's.
@@ -111,13 +139,12 @@ impl Recorder {
 impl Recording {
     /// Makes one. The folder is made if it is not there.
     pub fn start(folder: &Path, clock: Clock) -> Result<Self, RecordError> {
-        let failed = |source| RecordError { path: folder.to_owned(), source };
-        std::fs::create_dir_all(folder).map_err(failed)?;
+        std::fs::create_dir_all(folder).map_err(|source| RecordError::of_folder(folder, source))?;
         let bell = Arc::new(Bell::default());
         let outputs: Arc<Mutex<Vec<Output>>> = Arc::default();
         let (watch, all) = (Arc::clone(&bell), Arc::clone(&outputs));
         let thread = std::thread::Builder::new().name("traces".to_owned());
-        let thread = thread.spawn(move || write_all(&watch, &all)).map_err(failed)?;
+        let thread = thread.spawn(move || write_all(&watch, &all)).map_err(|source| RecordError::of(folder, source))?;
         let (folder, waiting) = (folder.to_owned(), Vec::new());
         Ok(Self { folder, clock, bell, waiting, begun: false, outputs, thread: Some(thread) })
     }
@@ -138,8 +165,9 @@ impl Recording {
     pub fn begin(&mut self) -> Result<(), RecordError> {
         self.begun = true;
         while let Some(mut output) = self.waiting.pop() {
+            output.remove_older()?;
             let begun = output.begin().and_then(|()| output.flush());
-            begun.map_err(|source| RecordError { path: output.files[0].clone(), source })?;
+            begun.map_err(|source| RecordError::of(&output.files[0], source))?;
             lock(&self.outputs).push(output);
         }
         Ok(())
@@ -168,6 +196,13 @@ fn write_all(bell: &Bell, outputs: &Mutex<Vec<Output>>) {
         stop = *asked.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
         lock(outputs).iter_mut().for_each(Output::drain);
     }
+}
+
+/// Nobody but its owner may read or write a file from now on. One that was there had its own mode; what is no file (a pipe) keeps it.
+fn keep_to_owner(file: &File) -> std::io::Result<()> {
+    let there = file.metadata()?;
+    let open = there.is_file() && there.permissions().mode() & 0o077 != 0;
+    if open { file.set_permissions(Permissions::from_mode(0o600)) } else { Ok(()) }
 }
 
 /// A port's files.
@@ -202,10 +237,18 @@ impl Output {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => open(false).map(|_| false),
             opened => opened.map(|_| true),
         };
-        let new = new.map_err(|source| RecordError { path: files[0].clone(), source })?;
+        let new = new.map_err(|source| RecordError::of(&files[0], source))?;
         let (recorder, name) = (Arc::clone(recorder), name.to_owned());
         let (records, text, file, most) = (Vec::new(), String::new(), None, FILE_MOST);
         Ok(Self { recorder, name, entry, files, new, file, most, part: 0, written: 0, records, text })
+    }
+
+    /// Takes away the later parts of an older trace: with this one they would look like its own.
+    fn remove_older(&self) -> Result<(), RecordError> {
+        self.files[1..].iter().try_for_each(|file| match std::fs::remove_file(file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(RecordError::of(file, error)),
+            _ => Ok(()),
+        })
     }
 
     /// Begins the next part, in the file whose turn it is.
@@ -214,7 +257,11 @@ impl Output {
         let path = &self.files[turn];
         self.part += 1;
         let mut options = OpenOptions::new();
-        self.file = Some(options.write(true).create(true).truncate(true).mode(0o600).open(path)?);
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        if let Err(error) = keep_to_owner(&file) {
+            warn!(port = self.name, "others may read its trace {}: {error}", path.display());
+        }
+        self.file = Some(file);
         self.text = Trace::header(&self.name, self.entry.about.name, (self.part > 1).then_some(self.part));
         self.written = self.text.len() as u64;
         Ok(())

@@ -40,10 +40,26 @@ fn a_recording_that_has_ended_has_every_event_in_order_with_the_register_s_name(
         Event::Line(true),
     ];
     assert_eq!(events, expected);
-    let mode = std::os::unix::fs::PermissionsExt::mode(
-        &std::fs::metadata(folder.path().join("deep/vm1.trace")).unwrap().permissions(),
-    );
-    assert_eq!(mode & 0o777, 0o600);
+    let file = folder.path().join("deep/vm1.trace");
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_recording_takes_the_place_of_all_of_an_older_one_for_its_owner_only() {
+    let folder = TempDir::new().unwrap();
+    let older = ["vm1.trace", "vm1.trace.1", "vm1.trace.2", "vm2.trace.1"].map(|name| folder.path().join(name));
+    for file in &older {
+        std::fs::write(file, "older").unwrap();
+        std::fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
+    }
+    let mut recording = Recording::start(folder.path(), Clock::start()).unwrap();
+    recording.port("vm1", find("e1000").unwrap()).unwrap().note(Event::Connect);
+    assert!(older.iter().all(|file| std::fs::read_to_string(file).unwrap() == "older"), "not before it begins");
+    recording.begin().unwrap();
+    drop(recording);
+    assert!(read(&folder, "vm1.trace").contains("connect"));
+    assert_eq!(older.each_ref().map(|file| file.exists()), [true, false, false, true], "vm2 is not recorded");
+    assert_eq!(older[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
@@ -117,8 +133,15 @@ fn a_long_trace_keeps_its_beginning_and_its_end_in_files_that_take_turns() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_named() {
+fn a_folder_that_cannot_be_made_is_named_with_what_is_in_its_way_and_what_to_do() {
     let file = NamedTempFile::new().unwrap();
-    let error = Recording::start(&file.path().join("below"), Clock::start()).unwrap_err().to_string();
-    assert!(error.starts_with("recording to ") && error.contains("Not a directory"), "{error}");
+    for folder in [file.path().to_owned(), file.path().join("below")] {
+        let error = Recording::start(&folder, Clock::start()).unwrap_err().to_string();
+        let (folder, file) = (folder.display(), file.path().display());
+        let said = "is not a folder; name a folder with --record DIR, which is made if it is not there";
+        assert_eq!(error, format!("recording to {folder}: {file} {said}"));
+    }
+    // sysfs lets not even root make a folder.
+    let error = Recording::start(Path::new("/sys/nicety-traces"), Clock::start()).unwrap_err().to_string();
+    assert!(error.starts_with("recording to /sys/nicety-traces: "), "{error}");
 }

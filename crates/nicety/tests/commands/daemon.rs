@@ -93,10 +93,13 @@ fn a_second_daemon_of_the_same_file_is_refused_and_the_first_goes_on() {
 fn a_folder_for_traces_that_cannot_be_made_ends_with_1_and_is_named() {
     let scratch = Scratch::with(HOST);
     std::fs::write(scratch.path().join("file"), "").unwrap();
-    let ended = scratch.run(&["serve", "--record", "file/traces"]);
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.err.contains("recording to file/traces: Not a directory"), "{}", ended.err);
-    assert_eq!(scratch.sockets(), [""; 0]);
+    for folder in ["file", "file/traces"] {
+        let ended = scratch.run(&["serve", "--record", folder]);
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let said = format!("recording to {folder}: file is not a folder; name a folder with --record DIR");
+        assert!(ended.err.contains(&said), "{}", ended.err);
+        assert_eq!(scratch.sockets(), [""; 0]);
+    }
 }
 
 #[test]
