@@ -1,10 +1,13 @@
 //! Files that appear whole or not at all, and what to tell a person where they cannot.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+
+/// As much of a file, in bytes, as tells whose it is.
+const BEGIN: u64 = 4096;
 
 /// Why there is no report: what happened, and what to do.
 #[derive(Debug, Error)]
@@ -17,6 +20,11 @@ pub enum ReportError {
         "the report cannot be written: {0} is a folder, where a file of that name belongs; remove it, or name another folder with --report DIR"
     )]
     NotAFile(PathBuf),
+    /// Where a file of the report belongs there is another one.
+    #[error(
+        "the report cannot be written: {0} is there and is none of Nicety's, which would be lost; move it, or name another folder with --report DIR"
+    )]
+    NotOurs(PathBuf),
     /// No space, or no quota, left.
     #[error(
         "the report cannot be written: there is no disk space left for {0}; free some, or name a folder on another disk with --report DIR"
@@ -79,10 +87,18 @@ fn remove(folders: &[&Path]) {
     }
 }
 
-/// Whether a file can take this place: no folder has it. A link would be replaced, wherever it leads.
+/// Whether a file can take this place: nothing has it, or a file of an older report. A link to one would be replaced, wherever it leads.
 fn fits(place: &Path) -> Result<(), ReportError> {
-    let folder = fs::symlink_metadata(place).is_ok_and(|there| there.is_dir());
-    if folder { Err(ReportError::NotAFile(place.to_owned())) } else { Ok(()) }
+    let Ok(there) = fs::symlink_metadata(place) else { return Ok(()) };
+    if there.is_dir() {
+        return Err(ReportError::NotAFile(place.to_owned()));
+    }
+    // Only a file is opened: a pipe would wait for somebody.
+    let file = fs::metadata(place).ok().filter(fs::Metadata::is_file).and_then(|_| File::open(place).ok());
+    let mut begin = Vec::new();
+    let read = file.map(|file| file.take(BEGIN).read_to_end(&mut begin));
+    let ours = matches!(read, Some(Ok(_))) && super::is_ours(&begin);
+    if ours { Ok(()) } else { Err(ReportError::NotOurs(place.to_owned())) }
 }
 
 /// Makes the file at `path`, which must not exist.
@@ -184,6 +200,9 @@ mod tests {
     use crate::report;
     use crate::results::{Results, sample};
 
+    /// What a report has that was there before.
+    const BEFORE: &str = "{\"format\": \"nicety-results\", \"before\": true";
+
     /// A folder of this test alone, gone at its end.
     struct Scratch(PathBuf);
 
@@ -227,7 +246,7 @@ mod tests {
     #[test]
     fn a_full_disk_leaves_the_report_before_as_it_was_and_nothing_else() {
         let scratch = Scratch::new("full");
-        fs::write(scratch.0.join("index.html"), "before").unwrap();
+        fs::write(scratch.0.join("index.html"), BEFORE).unwrap();
         // /dev/full answers each write with ENOSPC: full(4). The second file is the one that no longer fits.
         let full = |path: &Path| {
             if path.ends_with(part("index.html")) {
@@ -239,8 +258,51 @@ mod tests {
         let error = write(&scratch.0, &[("results.json", "{}"), ("index.html", "after")], full).unwrap_err();
         assert!(matches!(error, ReportError::NoSpace(_)), "{error}");
         assert!(error.to_string().contains("no disk space left"), "{error}");
-        assert_eq!(fs::read_to_string(scratch.0.join("index.html")).unwrap(), "before");
+        assert_eq!(fs::read_to_string(scratch.0.join("index.html")).unwrap(), BEFORE);
         assert_eq!(scratch.names(), ["index.html"]);
+    }
+
+    #[test]
+    fn a_file_that_no_report_wrote_is_left_alone_and_nothing_is_written_beside_it() {
+        let page = "<!doctype html>\n<html lang=\"en\">\n<title>Nicety: my own notes</title>\n";
+        for text in
+            ["", "mine", page, "{\"format\": \"nicety-resultsx\"}", "{\"mine\": {\"format\": \"nicety-results\"}}"]
+        {
+            for name in report::FILES {
+                let scratch = Scratch::new("other");
+                let place = scratch.0.join(name);
+                fs::write(&place, text).unwrap();
+                let checked = report::check(&scratch.0).unwrap_err();
+                assert!(matches!(&checked, ReportError::NotOurs(path) if *path == place), "{text}: {checked}");
+                assert!(checked.to_string().contains("move it, or name another folder"), "{checked}");
+                assert_eq!(report::write(&sample::quick(), &scratch.0).unwrap_err().to_string(), checked.to_string());
+                assert_eq!(
+                    (fs::read_to_string(&place).unwrap(), scratch.names()),
+                    (text.to_owned(), vec![name.to_owned()])
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_or_a_pipe_where_a_file_of_the_report_belongs_is_not_waited_for_and_stays() {
+        let scratch = Scratch::new("pipe");
+        let place = scratch.0.join("index.html");
+        rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(matches!(report::check(&scratch.0), Err(ReportError::NotOurs(_))));
+        fs::remove_file(&place).unwrap();
+        std::os::unix::fs::symlink("nowhere", &place).unwrap();
+        assert!(matches!(report::check(&scratch.0), Err(ReportError::NotOurs(_))));
+        assert_eq!(scratch.names(), ["index.html"]);
+    }
+
+    #[test]
+    fn results_of_another_version_and_indentation_are_still_a_reports() {
+        let scratch = Scratch::new("indented");
+        fs::write(scratch.0.join("results.json"), " {\n\t\"format\" : \"nicety-results\",\"version\":7}").unwrap();
+        report::write(&sample::quick(), &scratch.0).unwrap();
+        let json = fs::read_to_string(scratch.0.join("results.json")).unwrap();
+        assert_eq!(Results::from_json(&json).unwrap(), sample::quick());
     }
 
     #[test]
@@ -280,7 +342,7 @@ mod tests {
                 let dir = scratch.0.join("report");
                 fs::create_dir_all(dir.join(name)).unwrap();
                 let before: Vec<&str> = before.iter().copied().filter(|file| *file != name).collect();
-                before.iter().for_each(|file| fs::write(dir.join(file), "before").unwrap());
+                before.iter().for_each(|file| fs::write(dir.join(file), BEFORE).unwrap());
                 let checked = report::check(&dir).unwrap_err().to_string();
                 assert!(
                     checked.contains(&format!("{} is a folder, where a file", dir.join(name).display())),
@@ -291,14 +353,15 @@ mod tests {
                 left.extend(&before);
                 left.sort_unstable();
                 assert_eq!(Scratch::names_in(&dir), left, "{name} is a folder");
-                before.iter().for_each(|file| assert_eq!(fs::read_to_string(dir.join(file)).unwrap(), "before"));
+                before.iter().for_each(|file| assert_eq!(fs::read_to_string(dir.join(file)).unwrap(), BEFORE));
             }
         }
     }
 
     #[test]
     fn a_file_that_cannot_take_its_place_leaves_the_older_ones_as_they_were() {
-        for (first, second) in [(None, None), (Some("first"), None), (Some("first"), Some("second"))] {
+        let (one, two) = (&format!("{BEFORE}, the first"), &format!("{BEFORE}, the second"));
+        for (first, second) in [(None, None), (Some(one), None), (Some(one), Some(two))] {
             let scratch = Scratch::new("places");
             for (name, text) in [("results.json", first), ("index.html", second)] {
                 text.iter().for_each(|text| fs::write(scratch.0.join(name), text).unwrap());
@@ -314,7 +377,7 @@ mod tests {
             let files = [("results.json", "new"), ("index.html", "new")];
             assert!(write(&scratch.0, &files, gone).is_err());
             let is = |name: &str| fs::read_to_string(scratch.0.join(name)).ok();
-            assert_eq!((is("results.json").as_deref(), is("index.html").as_deref()), (first, second));
+            assert_eq!((is("results.json").as_ref(), is("index.html").as_ref()), (first, second));
             assert_eq!(scratch.names().len(), usize::from(first.is_some()) + usize::from(second.is_some()));
             write(&scratch.0, &files, create).unwrap();
             assert_eq!((is("results.json").as_deref(), is("index.html").as_deref()), (Some("new"), Some("new")));

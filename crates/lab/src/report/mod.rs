@@ -9,7 +9,7 @@ mod page;
 
 pub use folder::ReportError;
 
-use crate::results::Results;
+use crate::results::{FORMAT, Results};
 
 /// The files of a report.
 const FILES: [&str; 2] = ["results.json", "index.html"];
@@ -25,6 +25,13 @@ pub fn write(results: &Results, dir: &Path) -> Result<(), ReportError> {
 /// Whether a report can be written into the folder `dir`: to be asked before measuring for minutes. Leaves no trace.
 pub fn check(dir: &Path) -> Result<(), ReportError> {
     folder::check(dir, &FILES)
+}
+
+/// Whether a file that begins so is one of a report: of which version does not matter, nor how its JSON is indented.
+fn is_ours(begin: &[u8]) -> bool {
+    let name = format!("{{\"format\":\"{FORMAT}\"");
+    let packed: Vec<u8> = begin.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(name.len()).collect();
+    begin.starts_with(page::HEAD.as_bytes()) || packed == name.as_bytes()
 }
 
 /// The text of `index.html`.

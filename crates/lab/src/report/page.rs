@@ -14,6 +14,10 @@ use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 
 const STYLE: &str = include_str!("style.css");
 
+/// How every page begins: by this a later report knows that it may take the place. A change here has to know the pages before it too.
+pub(super) const HEAD: &str = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+     <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Nicety: ";
+
 /// Runs during which more than this was stolen are pointed out, in percent.
 const STEAL_NOTED_PERCENT: f64 = 5.0;
 
@@ -22,13 +26,7 @@ pub(super) fn page(results: &Results) -> String {
     let mut out = String::with_capacity(64 * 1024);
     let headline = headline(results);
     // Writing to a String cannot fail; the results of write! are dropped for that reason throughout.
-    let _ = write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>Nicety: {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
-        Escaped(&headline)
-    );
+    let _ = write!(out, "{HEAD}{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n", Escaped(&headline));
     opening(&mut out, results, &headline);
     figures(&mut out, results);
     let _ = writeln!(out, "<h2>Test by test</h2>");

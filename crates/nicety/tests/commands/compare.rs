@@ -60,6 +60,16 @@ fn compare_measures_nothing_for_a_report_that_has_no_place() {
     let said = "the report cannot be written: bad/index.html is a folder, where a file of that name belongs";
     assert!(ended.err.starts_with(said) && ended.err.lines().count() == 1, "{}", ended.err);
     assert_eq!(std::fs::read_dir(scratch.path().join("bad")).unwrap().count(), 1);
+    let page = scratch.path().join("mine/index.html");
+    std::fs::create_dir(scratch.path().join("mine")).unwrap();
+    std::fs::write(&page, "<h1>my page</h1>").unwrap();
+    let ended = scratch.run(&[&args[..args.len() - 1], &["mine"]].concat());
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{ended:?}");
+    let said =
+        "the report cannot be written: mine/index.html is there and is none of Nicety's, which would be lost; move it";
+    assert!(ended.err.starts_with(said) && ended.err.lines().count() == 1, "{}", ended.err);
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), "<h1>my page</h1>");
+    assert_eq!(std::fs::read_dir(scratch.path().join("mine")).unwrap().count(), 1);
 }
 
 #[test]
