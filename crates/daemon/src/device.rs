@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nicety_adapter::trace::{Event, IrqChange};
 use nicety_adapter::{Reset, Time};
@@ -25,6 +26,9 @@ const CONFIG_REGION: u32 = 7;
 /// mistake in its configuration; elsewhere it is a ROM or a frame buffer, which QEMU never shares.
 const RAM_BELOW: u64 = 16 << 20;
 
+/// How long between two looks at the memory of the port's VMs, one after the other.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
 /// The sentence that mends a VM whose memory is not shared.
 pub const SHARE_MEMORY: &str = "the VM does not share its memory: start QEMU with \
      -object memory-backend-memfd,id=m,size=SIZE,share=on -machine …,memory-backend=m";
@@ -43,6 +47,8 @@ pub struct PortDevice {
     spare: Option<(u32, RegionMapping)>,
     /// Whether its memory was looked at since the VM came.
     looked: bool,
+    /// Until when no memory is looked at again: a VMM that comes and goes has no more of its worker's time than one that stays.
+    next_look: Time,
     /// Breaches of the adapter's protocol by the drivers of VMs before this one.
     breaches_before: u64,
     /// What was found in its memory: nothing.
@@ -82,6 +88,7 @@ impl PortDevice {
             page: None,
             spare: None,
             looked: false,
+            next_look: Time(0),
             breaches_before: 0,
             blank: Arc::default(),
             told: false,
@@ -164,10 +171,12 @@ impl PortDevice {
     /// that nobody else sees. A driver that is up has buffers in its rings, or a command's words in memory: if even then the
     /// file has nothing but zeros, that is what has happened.
     fn look_at_memory(&mut self) {
-        if self.looked || !self.is_driven() {
+        let now = self.now();
+        if self.looked || now < self.next_look || !self.is_driven() {
             return;
         }
         self.looked = true;
+        self.next_look = now.after(BETWEEN_LOOKS);
         if self.map.is_blank() {
             self.blank.store(true, Ordering::Relaxed);
             warn!(port = self.name, "its memory reads as zeros; if no frame gets through, {SHARE_MEMORY}");

@@ -7,7 +7,7 @@
 //! Guest memory changes under our hands at any time. Nothing here ever makes a Rust reference to it: bytes are
 //! copied in or out, in bounds checked against the region, and a value that was read once is the value.
 //!
-//! `unsafe` lives in this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), copying and hints; elsewhere the house
+//! `unsafe` lives in this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), copying, hints, and which pages a file has (`blank.rs`); elsewhere the house
 //! forbids it.
 
 mod blank;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use vm_memory::volatile_memory::VolatileSlice;
 
+use crate::blank::Look;
 use crate::mapping::{Mapping, MappingError};
 use crate::prefetch::{self, Touch};
 use crate::window::Window;
@@ -215,10 +216,15 @@ impl Map {
         self.regions.iter().filter(|r| r.mapping.is_some()).map(|r| r.len).sum()
     }
 
-    /// Whether there is shared memory, and nothing but zeros in any of it: see [`Mapping::is_blank`].
+    /// Whether there is shared memory, and nothing but zeros in any of it: see [`Mapping::is_blank`]. No more is read of all regions
+    /// together than of one.
     pub fn is_blank(&self) -> bool {
+        self.is_blank_by(&mut Look::new())
+    }
+
+    pub(crate) fn is_blank_by(&self, look: &mut Look) -> bool {
         let mut shared = self.regions.iter().filter_map(|r| r.mapping.as_ref()).peekable();
-        shared.peek().is_some() && shared.all(|m| m.is_blank())
+        shared.peek().is_some() && shared.all(|m| m.is_blank_by(look))
     }
 
     /// True once a peer has taken pages of any region away (see [`Mapping::damaged`]).

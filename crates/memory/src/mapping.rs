@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use vm_memory::MmapRegion;
 use vm_memory::volatile_memory::VolatileSlice;
 
-use crate::blank::is_blank;
+use crate::blank::Look;
 use crate::guard;
 use crate::pages;
 
@@ -44,6 +44,8 @@ pub struct Mapping {
     /// Where in them the bytes that were asked for begin, and how many they are.
     skew: usize,
     len: usize,
+    /// Whether its file is made of huge pages.
+    is_huge: bool,
     damaged: &'static AtomicBool,
     slot: guard::Slot,
 }
@@ -64,7 +66,7 @@ impl Mapping {
             return Err(MappingError::BeyondFile { file: held, end });
         }
         let (region, skew) = pages::around(file, page, (offset, end), writable)?;
-        Self::guarded(region, skew, size)
+        Self::guarded(region, skew, size, page > 1)
     }
 
     /// Private pages of this process, zeroed: for buffers that this side owns.
@@ -73,13 +75,13 @@ impl Mapping {
             return Err(MappingError::Length(0));
         }
         let region = MmapRegion::new(len).map_err(|error| std::io::Error::other(error.to_string()))?;
-        Self::guarded(region, 0, len)
+        Self::guarded(region, 0, len, false)
     }
 
-    fn guarded(region: MmapRegion<()>, skew: usize, len: usize) -> Result<Self, MappingError> {
+    fn guarded(region: MmapRegion<()>, skew: usize, len: usize, is_huge: bool) -> Result<Self, MappingError> {
         let watched = guard::watch(region.as_ptr().addr(), region.size());
         let (slot, damaged) = watched.ok_or(MappingError::TooMany(guard::SLOTS))?;
-        Ok(Self { region, skew, len, damaged, slot })
+        Ok(Self { region, skew, len, is_huge, damaged, slot })
     }
 
     /// The bytes, for bounded volatile access.
@@ -96,12 +98,13 @@ impl Mapping {
     }
 
     /// Whether the file has nothing but zeros here: nobody has written to it yet, or he who did has a private copy of it. Holes are
-    /// not touched, and no more than the first 4 MiB of data are read.
+    /// not touched, and no more than 1 MiB is read.
     pub fn is_blank(&self) -> bool {
-        self.region.file_offset().is_some_and(|file| {
-            let start = file.start().saturating_add(self.skew as u64);
-            is_blank(file.file(), start, start.saturating_add(self.len()))
-        })
+        self.is_blank_by(&mut Look::new())
+    }
+
+    pub(crate) fn is_blank_by(&self, look: &mut Look) -> bool {
+        look.is_blank(&self.region, (self.skew, self.skew + self.len), self.is_huge)
     }
 
     /// True once the peer took pages away under us (truncated its file, or the host ran out of them).
