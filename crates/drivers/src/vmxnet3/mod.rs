@@ -56,11 +56,15 @@ pub struct Settings {
     pub transmit_ring: u32,
     /// Descriptors of receive rings 0 and 1.
     pub receive_rings: [u32; 2],
+    /// Buffers that a received packet may take at most. Linux says as many as one joined to 64 KB has: `MAX_SKB_FRAGS` and its
+    /// head.
+    pub receive_pieces: u16,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { queues: 1, mtu: 1500, lro: true, transmit_ring: 512, receive_rings: [1024, 256] }
+        let (transmit_ring, receive_rings, receive_pieces) = (512, [1024, 256], 18);
+        Settings { queues: 1, mtu: 1500, lro: true, transmit_ring, receive_rings, receive_pieces }
     }
 }
 
@@ -97,6 +101,7 @@ impl Vmxnet3 {
             lro: settings.lro,
             transmit_ring: ring(settings.transmit_ring),
             receive_rings: settings.receive_rings.map(ring),
+            receive_pieces: settings.receive_pieces.max(1),
         };
         Vmxnet3 {
             arena,

@@ -78,8 +78,7 @@ impl Vmxnet3 {
         put64(&window, QUEUES_ADDRESS, places.transmit(0));
         window.store_u32(QUEUES_BYTES, u32::from(queues) * 2 * queue::BYTES);
         window.store_u32(MTU, self.settings.mtu);
-        // As many pieces as a joined packet of 64 KB has: Linux's MAX_SKB_FRAGS and its head.
-        window.store_u16(RX_PIECES, 18);
+        window.store_u16(RX_PIECES, self.settings.receive_pieces);
         window.store_u8(TX_QUEUES, queues);
         window.store_u8(RX_QUEUES, queues);
         window.store_u8(AUTO_MASK, self.auto_mask.into());

@@ -5,6 +5,7 @@ mod interleaved;
 mod lengths;
 mod packets;
 mod restored;
+mod resumed;
 mod traffic;
 
 use nicety_adapter::{Offload, Reason};
@@ -31,6 +32,8 @@ pub(crate) struct World {
     pub(crate) rig: Rig,
     pub(crate) guest: Guest,
     pub(crate) received: Vec<(Vec<u8>, Received)>,
+    /// Frames on the wire that the driver has received, joined ones one by one.
+    pub(crate) frames: u64,
     /// A test has the driver send what no stack sends: the device may complain.
     pub(crate) rude: bool,
 }
@@ -47,7 +50,7 @@ impl World {
 
     pub(crate) fn on(rig: Rig, net: Net) -> World {
         let guest = Guest::new(PortBus::of(&rig), net);
-        let mut world = World { rig, guest, received: Vec::new(), rude: false };
+        let mut world = World { rig, guest, received: Vec::new(), frames: 0, rude: false };
         world.open();
         world
     }
@@ -76,8 +79,12 @@ impl World {
         self.rig.settle();
         self.rig.pass(ns);
         self.guest.bus.now = self.rig.now;
-        let received = &mut self.received;
-        self.guest.attend(&mut |packet, about| received.push((packet.to_vec(), about))).unwrap();
+        let Self { received, frames, .. } = self;
+        let mut sink = |packet: &[u8], about: Received| {
+            *frames += u64::from(about.frames);
+            received.push((packet.to_vec(), about));
+        };
+        self.guest.attend(&mut sink).unwrap();
         self.guest.bus.scan();
         self.rig.settle();
     }
@@ -125,6 +132,9 @@ impl Drop for World {
         assert!(adapter.transmitted().packets <= to_wire + sum(&adapter.transmit_drops));
         let to_guest = adapter.taken().packets + sum(&adapter.receive_drops);
         assert_eq!(wire.transmitted().packets, to_guest + sum(&wire.transmit_drops));
+        // It may have more: frames of a packet whose rest was dropped, and those of an adapter before it moved.
+        let frames = adapter.taken().frames;
+        assert!(frames <= self.frames, "{frames} frames are said to be received, the driver has {}", self.frames);
         let complaints = if self.rude { 0 } else { adapter.guest_errors };
         assert_eq!((complaints, adapter.bad_accesses), (0, 0), "the driver keeps to the protocol");
     }

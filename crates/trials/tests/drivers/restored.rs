@@ -6,7 +6,7 @@
 
 use nicety_adapter::{Offload, Reason, Time};
 use nicety_adapters::{Entry, REGISTRY, find};
-use nicety_drivers::BUDGET;
+use nicety_drivers::{BUDGET, Received};
 use nicety_trials::bus::PortBus;
 use nicety_trials::guest::Net;
 use nicety_trials::hostile::ledger;
@@ -142,7 +142,6 @@ impl Life {
     }
 
     fn event(&mut self, random: &mut Random) {
-        let received = &mut self.world.received;
         match random.below(10) {
             0 | 1 => self.send(random),
             2 => self.world.guest.flush().unwrap(),
@@ -155,10 +154,14 @@ impl Life {
                 self.world.guest.interrupt().unwrap();
             }
             8 if self.world.guest.is_polling() => {
-                let mut sink = |packet: &mut Vec<u8>, about| received.push((packet.to_vec(), about));
-                let packets = self.world.guest.poll(&mut sink).unwrap();
+                let World { guest, received, frames, .. } = &mut self.world;
+                let mut sink = |packet: &mut Vec<u8>, about: Received| {
+                    *frames += u64::from(about.frames);
+                    received.push((packet.to_vec(), about));
+                };
+                let packets = guest.poll(&mut sink).unwrap();
                 if packets < BUDGET && random.one_in(2) {
-                    self.world.guest.rest().unwrap();
+                    guest.rest().unwrap();
                 }
             }
             _ => self.world.step(0),

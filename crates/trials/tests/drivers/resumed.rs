@@ -1,0 +1,81 @@
+//! A packet of which there was room for some frames only: the rest waits, follows in order, and is counted when it is there.
+
+use nicety_adapter::Offload;
+use nicety_adapters::find;
+use nicety_drivers::vmxnet3;
+use nicety_trials::guest::{MEMORY, Net};
+use nicety_trials::rig::{MAC, Rig};
+
+use crate::packets::{HEADERS, cut, is_right, partial, whole};
+use crate::{ALL, PEER, World};
+
+/// So many frames that some rings are full of them more than once.
+const FRAMES: usize = 400;
+/// Of each; longer than what a data ring takes.
+const MSS: usize = 100;
+/// Frames of the packet for which there is room at first.
+const ROOM: usize = 5;
+
+/// Drivers that take such a packet cut: those that cannot join, and one whose buffers are too few for what it could take
+/// uncut, which the adapter finds out with each packet anew.
+fn nets() -> Vec<(&'static str, &'static str, Net)> {
+    let linux = vmxnet3::Settings::default();
+    vec![
+        ("e1000", "", Net::named("e1000")),
+        ("vmxnet3", "without LRO", Net::vmxnet3(vmxnet3::Settings { lro: false, ..linux })),
+        ("vmxnet3", "with LRO in four buffers", Net::vmxnet3(vmxnet3::Settings { receive_pieces: 4, ..linux })),
+        // VIRTIO_NET_F_GUEST_CSUM, GUEST_TSO4 and GUEST_TSO6.
+        ("virtio-net", "without TSO", Net::virtio(256, !(1 << 1 | 1 << 7 | 1 << 8))),
+    ]
+}
+
+fn waiting(world: &World) -> usize {
+    world.rig.port.state().backlog_frames
+}
+
+fn arrive(world: &mut World, frames: usize) {
+    (0..frames).for_each(|_| world.arrive(whole(MAC.0, PEER, MSS, 1), Offload::default()));
+    world.rig.settle();
+}
+
+#[test]
+fn every_adapter_is_tried() {
+    let mut tried: Vec<&str> = nets().iter().map(|(name, ..)| *name).collect();
+    tried.dedup();
+    assert_eq!(tried, ALL);
+}
+
+#[test]
+fn a_packet_that_was_refused_halfway_arrives_with_all_its_frames_in_order() {
+    for (name, how, net) in nets() {
+        let mut world = World::on(Rig::new(find(name).unwrap(), MEMORY, true), net);
+        // How many frames the driver's ring takes.
+        let mut ring = 0;
+        while waiting(&world) == 0 {
+            arrive(&mut world, 1);
+            ring += 1;
+        }
+        ring -= 1;
+        world.run();
+        assert_eq!(world.took().len(), ring + 1, "{name} {how}");
+        for seed in 0..5 {
+            let before = world.rig.port.state().counters.taken();
+            arrive(&mut world, ring - ROOM);
+            let packet = partial(MAC.0, PEER, FRAMES * MSS, seed);
+            world.arrive(packet.clone(), cut(MSS as u16));
+            arrive(&mut world, 3);
+            assert_eq!(waiting(&world), 1 + 3, "{name} {how}: there is room for some of its frames only");
+            world.run();
+            let took = world.took();
+            let came: Vec<&[u8]> = took.iter().map(|(frame, _)| frame.as_slice()).collect();
+            assert_eq!(came.len(), ring - ROOM + FRAMES + 3, "{name} {how}: frames");
+            assert!(came.iter().all(|frame| is_right(frame)), "{name} {how}");
+            let of_it = &came[ring - ROOM..][..FRAMES];
+            let payload: Vec<u8> = of_it.iter().flat_map(|frame| &frame[HEADERS..]).copied().collect();
+            assert!(payload == packet[HEADERS..], "{name} {how}: its payload");
+            let after = world.rig.port.state().counters.taken();
+            assert_eq!(after.frames - before.frames, came.len() as u64, "{name} {how}: what is counted is there");
+            assert_eq!(after.packets - before.packets, (ring - ROOM + 1 + 3) as u64, "{name} {how}");
+        }
+    }
+}
