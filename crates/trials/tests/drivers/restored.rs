@@ -247,3 +247,41 @@ fn an_interrupt_that_waited_for_its_time_when_the_adapter_was_saved_comes_all_th
         assert!(middles.timers > 10, "{}: {middles:?}", entry.about.name);
     }
 }
+
+#[test]
+fn frames_that_waited_for_what_the_adapter_was_before_are_dropped_and_counted_when_it_is_restored() {
+    for entry in REGISTRY {
+        let name = entry.about.name;
+        let mut world = World::new(name, true);
+        let frame = |seed| whole(MAC.0, PEER, 1000, seed);
+        let mut sent = 0;
+        let mut arrive = |world: &mut World, most_waiting: usize| {
+            while world.rig.port.state().backlog_frames < most_waiting {
+                world.arrive(frame(sent as u8), Offload::default());
+                world.rig.settle();
+                sent += 1;
+            }
+            sent
+        };
+        let removed = |world: &World| world.rig.port.state().counters.receive_drops[Reason::Removed as usize];
+        // Its rings are full, and nothing of its memory changes between the two.
+        let taken = arrive(&mut world, 1) - 1;
+        let saved = world.rig.port.save(world.rig.now).unwrap();
+        arrive(&mut world, 20);
+        let before = removed(&world);
+        assert_eq!(world.rig.port.restore(&saved, world.rig.now), Some(Ok(())));
+        assert_eq!(removed(&world) - before, 20, "{name}");
+        assert_eq!(world.rig.port.state().backlog_frames, 0, "{name}");
+        world.run();
+        world.arrive(frame(99), Offload::default());
+        world.run();
+        let came: Vec<Vec<u8>> = world.took().into_iter().map(|(packet, _)| packet).collect();
+        let expected: Vec<Vec<u8>> = (0..taken).map(|seed| frame(seed as u8)).chain([frame(99)]).collect();
+        assert!(came == expected, "{name}: {} frames came, not {}", came.len(), expected.len());
+
+        // One that does not fit leaves what waits where it is.
+        arrive(&mut world, 3);
+        assert!(world.rig.port.restore(&saved[..saved.len() - 1], world.rig.now).unwrap().is_err());
+        assert_eq!((world.rig.port.state().backlog_frames, removed(&world) - before), (3, 20), "{name}");
+    }
+}

@@ -197,3 +197,7 @@ impl Inbound {
 fn header_at(bytes: &[u8], at: usize) -> Option<Header> {
     bytes.get(at..)?.first_chunk::<HEADER_SIZE>().map(Header::decode)
 }
+
+#[cfg(test)]
+#[path = "inbound_test.rs"]
+mod tests;

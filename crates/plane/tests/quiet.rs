@@ -1,0 +1,157 @@
+//! What a control thread changes, it changes between two batches, and it need not wait for a second one.
+
+mod owners;
+#[macro_use]
+mod workers;
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::thread::{self, JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Offload, PortId, Progress, Set, Time, Uplink};
+use nicety_memory::Map;
+use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_switch::Limits;
+use owners::as_worker;
+
+with_one_worker_and_with_two!(nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_change);
+
+/// Often enough for an owner that does not wait to be the faster one.
+const ROUNDS: usize = 50;
+/// Generous: whoever has to wait longer waits for good.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What happens to the sender's port, in order: all but `Waits` with its lock held.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Event {
+    Fetched,
+    Waits,
+    Completed,
+    Changed,
+}
+
+#[derive(Default)]
+struct Happened {
+    log: Vec<Event>,
+    /// To be changed at the next delivery.
+    port: Weak<Port>,
+    control: Option<JoinHandle<()>>,
+    thread: Option<ThreadId>,
+}
+
+#[derive(Clone, Default)]
+struct Story(Arc<Mutex<Happened>>);
+
+impl Story {
+    fn now(&self) -> MutexGuard<'_, Happened> {
+        self.0.lock().unwrap()
+    }
+
+    fn tell(&self, event: Event) {
+        self.now().log.push(event);
+    }
+}
+
+impl Shell for Story {
+    fn messages(&self, _: Set) {}
+    fn line(&self, _: bool) {}
+    /// A control thread asks for a turn when it has made its change.
+    fn schedule(&self) {
+        let mut now = self.now();
+        if now.thread == Some(thread::current().id()) {
+            now.log.push(Event::Changed);
+        }
+    }
+    fn wake_at(&self, _: Time) {}
+}
+
+/// Always has another frame, for everybody.
+struct Sender(Story, Arc<Map>);
+
+impl Uplink for Sender {
+    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+        self.0.tell(Event::Fetched);
+        batch.start(&self.1, port, 0);
+        let mut draft = batch.draft(0).unwrap();
+        draft.push(0, 60).unwrap();
+        draft.finish(Offload::default(), 0);
+        Progress { more: true, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {
+        self.0.tell(Event::Completed);
+    }
+
+    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+        Delivery::default()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Is given frames while the sender's batch is on its way: that is when a control thread comes.
+struct Receiver(Story);
+
+impl Uplink for Receiver {
+    fn fetch(&mut self, _: PortId, _: Budget, _: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+        Progress { more: false, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+        let port = std::mem::take(&mut self.0.now().port);
+        let Some(port) = port.upgrade() else { return Delivery::default() };
+        let (story, its) = (self.0.clone(), Arc::clone(&port));
+        let control = thread::spawn(move || {
+            story.now().thread = Some(thread::current().id());
+            its.set_quiet_memory(Map::empty(), Time::ZERO);
+        });
+        self.0.now().control = Some(control);
+        // It has more to send, and is busy until somebody waits.
+        let begin = Instant::now();
+        while port.busy(Time::ZERO) {
+            assert!(begin.elapsed() < PATIENCE, "nobody waits");
+            thread::yield_now();
+        }
+        self.0.tell(Event::Waits);
+        Delivery::default()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+fn nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_change(workers: usize) {
+    let (plane, story) = (Plane::new(Limits::default()), Story::default());
+    let map = Map::private(4096).unwrap();
+    map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]).unwrap();
+    let ends: [Box<dyn Uplink>; 2] =
+        [Box::new(Sender(story.clone(), Arc::new(map))), Box::new(Receiver(story.clone()))];
+    let ports = (0..).zip(ends).map(|(id, end)| {
+        let port = Arc::new(Port::new(PortId(id), End::Uplink(end), Box::new(story.clone()), 4096).unwrap());
+        plane.join(Arc::clone(&port)).unwrap();
+        port
+    });
+    let ports: Vec<Arc<Port>> = ports.collect();
+    let sender = &ports[0];
+    sender.ready();
+    for round in 0..ROUNDS {
+        *story.now() = Happened { port: Arc::downgrade(sender), ..Happened::default() };
+        as_worker(workers - 1, || {
+            let (mut turn, begin) = (Turn::new(), Instant::now());
+            while !story.now().log.contains(&Event::Changed) {
+                plane.turn(sender, &mut turn, Time::ZERO);
+                assert!(begin.elapsed() < PATIENCE, "nothing is changed");
+            }
+        });
+        let control = story.now().control.take().unwrap();
+        control.join().unwrap();
+        let order = [Event::Fetched, Event::Waits, Event::Completed, Event::Changed];
+        assert_eq!(story.now().log[..4], order, "round {round}");
+    }
+}
