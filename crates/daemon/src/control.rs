@@ -26,7 +26,9 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
+use crate::clock::Clock;
 use crate::host::did_you_mean;
+use crate::port_log::{Share, counted};
 use crate::report::{AddressReport, PortReport};
 
 mod client;
@@ -214,6 +216,8 @@ enum Lost {
 
 impl Server {
     fn run(self) {
+        // Who holds all descriptors makes no more lines than any other.
+        let (clock, mut share) = (Clock::start(), Share::default());
         loop {
             match self.wait(self.listener.as_fd(), PollFlags::IN, None) {
                 Ok(()) => {}
@@ -231,7 +235,9 @@ impl Server {
                 },
                 Ok(_) => {}
                 Err(errno) => {
-                    warn!("a control connection was not accepted: {errno}");
+                    if let Some(unsaid) = share.may_say(clock.now()) {
+                        warn!("{}", counted(format_args!("a control connection was not accepted: {errno}"), unsaid));
+                    }
                     if let Err(Lost::Stopped) = self.wait_for_bell(REFUSED_PAUSE) {
                         return;
                     }

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
 use crate::inbox::{Inbox, Note};
+use crate::port_log::PortLog;
 use crate::recorder::{RecordError, Recorder, Recording};
 use crate::rings::RingsServer;
 use crate::service::{Link, Service};
@@ -119,6 +120,7 @@ struct Opened {
     schedule: Arc<Schedule>,
     recorder: Option<Arc<Recorder>>,
     port: Arc<Port>,
+    log: Arc<PortLog>,
 }
 
 /// One port, for a person.
@@ -237,6 +239,10 @@ impl Daemon {
         Ok(id)
     }
 
+    fn log(&self, id: PortId, name: &str) -> Arc<PortLog> {
+        Arc::new(PortLog::new(id, name, self.clock, self.inbox(id)))
+    }
+
     /// What every kind of port has: its socket, which nobody serves yet, and the port itself.
     fn opened(
         &self,
@@ -252,7 +258,8 @@ impl Daemon {
         let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.clone(), self.clock);
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes);
         let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
-        Ok(Opened { name, listener, schedule, recorder, port: Arc::new(port) })
+        let log = self.log(id, &name);
+        Ok(Opened { name, listener, schedule, recorder, port: Arc::new(port), log })
     }
 
     /// A port whose VM comes by vfio-user.
@@ -265,10 +272,10 @@ impl Daemon {
     ) -> Result<Running, StartError> {
         let interrupts = Arc::new(interrupts);
         let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
-        let Opened { name, listener, schedule, recorder, port } =
+        let Opened { name, listener, schedule, recorder, port, log } =
             self.opened(id, &spec, adapter, Arc::clone(&signals))?;
         let memory = |source| StartError::Memory { port: name.clone(), source };
-        let mut device = PortDevice::new(&name, Arc::clone(&port), interrupts, signals, self.clock);
+        let mut device = PortDevice::new(Arc::clone(&log), Arc::clone(&port), interrupts, signals, self.clock);
         device.record(recorder.clone());
         device.map_spare().map_err(memory)?;
         if spec.mapped && !device.map_doorbells().map_err(memory)? {
@@ -276,7 +283,7 @@ impl Daemon {
         }
         let blank = device.blank();
         let link = Link::Function { listener, device: Box::new(device), session: None };
-        let service = Service { recorder, ..Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link) };
+        let service = Service { recorder, ..Service::new(log, Arc::clone(&port), Arc::clone(&schedule), link) };
         self.join(&name, &port, service, &self.inbox(id))?;
         Ok(Running { spec, port, schedule, blank, rings: None })
     }
@@ -284,13 +291,13 @@ impl Daemon {
     /// A port whose VM comes by vhost-user.
     fn open_rings(&self, id: PortId, spec: PortSpec, adapter: Box<dyn Adapter>) -> Result<Running, StartError> {
         let (signals, inbox) = (Arc::new(Signals::rings()), self.inbox(id));
-        let Opened { name, listener, schedule, recorder, port } =
+        let Opened { name, listener, schedule, recorder, port, log } =
             self.opened(id, &spec, adapter, Arc::clone(&signals))?;
         let link = Link::Rings { kicks: Vec::new() };
-        let fresh = Service::new(&name, Arc::clone(&port), Arc::clone(&schedule), link);
+        let fresh = Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link);
         self.join(&name, &port, Service { recorder: recorder.clone(), ..fresh }, &inbox)?;
         // Not before: a front end may have been waiting for the socket.
-        let rings = RingsServer::start(&name, listener, Arc::clone(&port), signals, inbox, self.clock, recorder);
+        let rings = RingsServer::start(log, listener, Arc::clone(&port), signals, inbox, self.clock, recorder);
         let rings = rings.map_err(|source| {
             self.give_up(id);
             StartError::System { what: "starting a port's thread", source }
@@ -316,7 +323,8 @@ impl Daemon {
             PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None, self.clock);
         let port = Port::new(id, End::Uplink(uplink), Box::new(shell), buffer_bytes);
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?);
-        self.join(name, &port, Service::new(name, Arc::clone(&port), schedule, Link::Uplink(fd)), &inbox)?;
+        let service = Service::new(self.log(id, name), Arc::clone(&port), schedule, Link::Uplink(fd));
+        self.join(name, &port, service, &inbox)?;
         info!(uplink = name, "opened");
         *self.uplink.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some((name.to_owned(), port));
         Ok(())

@@ -13,9 +13,9 @@ use nicety_vfio_user::{
     Area, Device, DmaMap, DmaRange, Errno, Interrupts, IrqAction, IrqInfo, IrqLayout, IrqSet, Mapping as RegionMapping,
     RegionInfo,
 };
-use tracing::{info, warn};
 
 use crate::clock::Clock;
+use crate::port_log::{Kind, PortLog};
 use crate::recorder::Recorder;
 use crate::shell::Signals;
 
@@ -36,7 +36,7 @@ pub const SHARE_MEMORY: &str = "the VM does not share its memory: start QEMU wit
 /// See the module's page.
 #[derive(Debug)]
 pub struct PortDevice {
-    name: String,
+    log: Arc<PortLog>,
     port: Arc<Port>,
     interrupts: Arc<Interrupts>,
     signals: Arc<Signals>,
@@ -77,9 +77,15 @@ pub fn irq_layout(port: &dyn nicety_adapter::PciFace) -> IrqLayout {
 
 impl PortDevice {
     /// The device of a port that has a PCI face.
-    pub fn new(name: &str, port: Arc<Port>, interrupts: Arc<Interrupts>, signals: Arc<Signals>, clock: Clock) -> Self {
+    pub fn new(
+        log: Arc<PortLog>,
+        port: Arc<Port>,
+        interrupts: Arc<Interrupts>,
+        signals: Arc<Signals>,
+        clock: Clock,
+    ) -> Self {
         Self {
-            name: name.to_owned(),
+            log,
             port,
             interrupts,
             signals,
@@ -179,7 +185,8 @@ impl PortDevice {
         self.next_look = now.after(BETWEEN_LOOKS);
         if self.map.is_blank() {
             self.blank.store(true, Ordering::Relaxed);
-            warn!(port = self.name, "its memory reads as zeros; if no frame gets through, {SHARE_MEMORY}");
+            let what = format_args!("its memory reads as zeros; if no frame gets through, {SHARE_MEMORY}");
+            self.log.say(Kind::Blank, what);
         }
     }
 
@@ -278,7 +285,7 @@ impl Device for PortDevice {
                 // QEMU takes it away and offers it again whenever the firmware moves a region.
                 if address < RAM_BELOW && size >= RAM_BELOW && rights.write && !std::mem::replace(&mut self.told, true)
                 {
-                    warn!(port = self.name, "{size} bytes at {address:#x}: {SHARE_MEMORY}");
+                    self.log.say(Kind::Unshared, format_args!("{size} bytes at {address:#x}: {SHARE_MEMORY}"));
                 }
                 self.map.with_absent(address, size, rights)
             }
@@ -289,7 +296,7 @@ impl Device for PortDevice {
                 Ok(())
             }
             Err(error) => {
-                warn!(port = self.name, "memory that the VM offers was not taken: {error}");
+                self.log.say(Kind::Memory, format_args!("memory that the VM offers was not taken: {error}"));
                 Err(Errno::INVAL)
             }
         }
@@ -317,7 +324,7 @@ impl Device for PortDevice {
     }
 
     fn reset(&mut self) -> Result<(), Errno> {
-        info!(port = self.name, "the VM resets its adapter");
+        self.log.say(Kind::Reset, "the VM resets its adapter");
         if let Some(recorder) = &self.recorder {
             recorder.note(Event::Reset);
         }

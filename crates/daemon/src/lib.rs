@@ -3,7 +3,6 @@
 
 pub mod attach;
 pub mod clock;
-mod complaints;
 pub mod control;
 pub mod daemon;
 pub mod descriptors;
@@ -11,6 +10,7 @@ pub mod device;
 pub mod host;
 pub mod inbox;
 mod patience;
+pub mod port_log;
 pub mod recorder;
 pub mod report;
 pub mod rings;

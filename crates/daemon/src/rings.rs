@@ -15,12 +15,12 @@ use nicety_memory::Map;
 use nicety_plane::Port;
 use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, Listener, Refusal, Session};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tracing::{info, warn};
+use tracing::warn;
 
 use crate::clock::Clock;
-use crate::complaints::Complaints;
 use crate::device::SHARE_MEMORY;
 use crate::inbox::{Inbox, Note};
+use crate::port_log::{Kind, PortLog};
 use crate::recorder::Recorder;
 use crate::shell::{Signals, ready_to_ring};
 use crate::worker::DEAF;
@@ -56,7 +56,7 @@ impl RingsServer {
     /// Starts the thread that serves a socket. The port's worker must know the port by now: it is told of kicks as soon
     /// as a front end has come.
     pub fn start(
-        name: &str,
+        log: Arc<PortLog>,
         listener: Listener,
         port: Arc<Port>,
         signals: Arc<Signals>,
@@ -66,9 +66,8 @@ impl RingsServer {
     ) -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
-        let complaints = Mutex::default();
-        let served = Arc::new(Served { name: name.to_owned(), port, signals, inbox, clock, recorder, complaints });
-        let thread = std::thread::Builder::new().name(format!("vhost {name}"));
+        let thread = std::thread::Builder::new().name(format!("vhost {}", log.port()));
+        let served = Arc::new(Served { log, port, signals, inbox, clock, recorder });
         let (watch, port) = (Arc::clone(&stop), Arc::clone(&served));
         let thread = thread.stack_size(256 << 10).spawn(move || serve(&listener, &port, &watch))?;
         Ok(Self { stop, thread: Some(thread) })
@@ -104,12 +103,13 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
         }
         match listener.accept(false) {
             Ok(Accepted::Client(socket, peer)) => {
-                info!(port = served.name, pid = peer.map(|p| p.pid), "a front end has connected");
+                served.log.say_of(Kind::Connected, peer.map(|p| p.pid), "a front end has connected");
                 session(socket, listener, served, stop);
             }
             Ok(_) => {}
             Err(error) => {
-                warn!(port = served.name, "a connection was not accepted, the next try is in {DEAF:?}: {error}");
+                let what = format_args!("a connection was not accepted, the next try is in {DEAF:?}: {error}");
+                served.log.say(Kind::NotAccepted, what);
                 stop.pause(DEAF);
             }
         }
@@ -117,11 +117,11 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
 }
 
 /// Sends away whoever comes while a front end is there. False if that cannot be done now.
-fn send_away(listener: &Listener, name: &str) -> bool {
+fn send_away(listener: &Listener, log: &PortLog) -> bool {
     match listener.accept(true) {
         Ok(Accepted::Refused(peer)) => {
             let pid = peer.map(|p| p.pid);
-            warn!(port = name, pid, "a second front end was refused: the port has one already");
+            log.say_of(Kind::Occupied, pid, "a second front end was refused: the port has one already");
             true
         }
         Ok(_) => true,
@@ -131,13 +131,14 @@ fn send_away(listener: &Listener, name: &str) -> bool {
 
 fn session(socket: OwnedFd, listener: &Listener, served: &Arc<Served>, stop: &Stop) {
     let port: Arc<dyn nicety_vhost_user::Port> = Arc::clone(served) as Arc<_>;
+    let not_begun = |error| served.log.say(Kind::NotServed, format_args!("its session could not start: {error}"));
     let session = match Session::new(socket, port) {
         Ok(session) => session,
-        Err(error) => return warn!(port = served.name, "its session could not start: {error}"),
+        Err(error) => return not_begun(error),
     };
     match session.closer() {
         Ok(closer) => *stop.session() = Some(closer),
-        Err(error) => return warn!(port = served.name, "its session could not start: {error}"),
+        Err(error) => return not_begun(error),
     }
     if stop.asked.load(Ordering::SeqCst) {
         return;
@@ -145,9 +146,12 @@ fn session(socket: OwnedFd, listener: &Listener, served: &Arc<Served>, stop: &St
     // From here on the session's end detaches it.
     served.port.attach();
     served.note(Event::Connect);
-    match session.run_beside(Some(listener.as_fd()), || send_away(listener, &served.name)) {
-        Ended::Gone => info!(port = served.name, "the front end has disconnected"),
-        ended => warn!(port = served.name, "the front end is disconnected: {ended}"),
+    match session.run_beside(Some(listener.as_fd()), || send_away(listener, &served.log)) {
+        Ended::Gone => served.log.say(Kind::Gone, "the front end has disconnected"),
+        ended => {
+            let kind = if matches!(ended, Ended::Silent) { Kind::Silent } else { Kind::Broken };
+            served.log.say(kind, format_args!("the front end is disconnected: {ended}"));
+        }
     }
     *stop.session() = None;
 }
@@ -155,14 +159,12 @@ fn session(socket: OwnedFd, listener: &Listener, served: &Arc<Served>, stop: &St
 /// A port, as its session sees it.
 #[derive(Debug)]
 struct Served {
-    name: String,
+    log: Arc<PortLog>,
     port: Arc<Port>,
     signals: Arc<Signals>,
     inbox: Arc<Inbox>,
     clock: Clock,
     recorder: Option<Arc<Recorder>>,
-    /// How much of what its front end does wrong is still written to the log.
-    complaints: Mutex<Complaints>,
 }
 
 impl Served {
@@ -187,7 +189,8 @@ impl nicety_vhost_user::Port for Served {
             Kick::Bell(bell) => Some(bell),
             Kick::Stopped => None,
             Kick::Polled => {
-                warn!(port = self.name, "ring {ring} comes without a kick: it is served only when something else is");
+                let what = format_args!("ring {ring} comes without a kick: it is served only when something else is");
+                self.log.say(Kind::Polled, what);
                 None
             }
         };
@@ -203,11 +206,9 @@ impl nicety_vhost_user::Port for Served {
     }
 
     fn refused(&self, refusal: &Refusal) {
-        let mut complaints = self.complaints.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let now = self.clock.now();
         match refusal {
-            Refusal::Unshared { .. } => complaints.warn(now, &self.name, SHARE_MEMORY),
-            refusal => complaints.warn(now, &self.name, format_args!("a message was refused: {refusal}")),
+            Refusal::Unshared { .. } => self.log.say(Kind::Unshared, SHARE_MEMORY),
+            refusal => self.log.say(Kind::Refused, format_args!("a message was refused: {refusal}")),
         }
     }
 

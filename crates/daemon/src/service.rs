@@ -8,9 +8,9 @@ use nicety_bell::Bell;
 use nicety_plane::{Port, Turn};
 use nicety_vfio_user::{Listener, Session};
 
-use crate::complaints::Complaints;
 use crate::device::PortDevice;
 use crate::patience::Patience;
+use crate::port_log::PortLog;
 use crate::recorder::Recorder;
 use crate::shell::Schedule;
 
@@ -45,8 +45,8 @@ pub struct Talk {
 /// See the module's page.
 #[derive(Debug)]
 pub struct Service {
-    /// Its name in the host file.
-    pub name: String,
+    /// What is said of it.
+    pub log: Arc<PortLog>,
     /// The port.
     pub port: Arc<Port>,
     /// Whether it waits for its turn.
@@ -61,24 +61,12 @@ pub struct Service {
     pub(crate) turn: Option<Box<Turn>>,
     /// Bytes that it may still cost before others have their turns.
     pub(crate) credit: i64,
-    /// How much of what its guest breaks is still written to the log.
-    pub(crate) complaints: Complaints,
 }
 
 impl Service {
     /// A port that nobody has connected to yet.
-    pub fn new(name: &str, port: Arc<Port>, schedule: Arc<Schedule>, link: Link) -> Self {
-        Self {
-            name: name.to_owned(),
-            port,
-            schedule,
-            link,
-            recorder: None,
-            deaf_until: None,
-            turn: None,
-            credit: 0,
-            complaints: Complaints::default(),
-        }
+    pub fn new(log: Arc<PortLog>, port: Arc<Port>, schedule: Arc<Schedule>, link: Link) -> Self {
+        Self { log, port, schedule, link, recorder: None, deaf_until: None, turn: None, credit: 0 }
     }
 
     /// The descriptors to watch from the beginning.

@@ -27,6 +27,7 @@ use tracing::{debug, warn};
 
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
+use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
 use crate::vigil::Vigil;
@@ -143,7 +144,7 @@ impl Worker {
         if let Some(fd) = service.descriptor()
             && let Err(error) = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN)
         {
-            warn!(port = service.name, "its socket cannot be watched: {error}");
+            service.log.say(Kind::NotServed, format_args!("its socket cannot be watched: {error}"));
         }
         // On the switch it may have been reached, and have asked for a turn, before it was known here.
         service.schedule.begin();
@@ -168,7 +169,7 @@ impl Worker {
     }
 
     fn watch_kick(&mut self, id: PortId, ring: u16, bell: Option<Bell>) {
-        let Some(Service { link: Link::Rings { kicks }, name, .. }) = self.services.get_mut(&id) else { return };
+        let Some(Service { link: Link::Rings { kicks }, log, .. }) = self.services.get_mut(&id) else { return };
         let index = usize::from(ring);
         if kicks.len() <= index {
             kicks.resize_with(index + 1, || None);
@@ -181,7 +182,7 @@ impl Worker {
         let kicked = old.is_some() && bell.is_some();
         if let Some(bell) = bell {
             if let Err(error) = epoll::add(&self.epoll, &bell, token(id, KICK + u64::from(ring)), EventFlags::IN) {
-                warn!(port = name, "the kick of ring {ring} cannot be watched: {error}");
+                log.say(Kind::NotServed, format_args!("the kick of ring {ring} cannot be watched: {error}"));
             }
             kicks[index] = Some(bell);
         }
@@ -226,6 +227,9 @@ impl Worker {
 
     fn one_turn(&mut self, id: PortId) {
         let now = self.clock.now();
+        if let Some(service) = self.services.get(&id) {
+            service.log.settle(now);
+        }
         if let Some(why) = self.unfit(id, now) {
             self.disconnect(id, why);
             return;

@@ -1,6 +1,7 @@
 //! A worker's VMMs: they connect, talk, and go or are sent away.
 
 use std::cmp::Reverse;
+use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -8,10 +9,11 @@ use nicety_adapter::trace::Event;
 use nicety_adapter::{PortId, Stall};
 use nicety_vfio_user::{Accepted, Session, SessionError};
 use rustix::event::epoll::{self, EventFlags};
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use super::{SESSION, Worker, token};
 use crate::patience::{PATIENCE, Patience};
+use crate::port_log::{Kind, PortLog};
 use crate::service::{Link, Talk};
 
 /// How long a socket is left alone after a connection could not be accepted (no descriptors left, say): it stays readable.
@@ -26,6 +28,27 @@ pub(super) enum Why {
     Unread,
     Damaged,
     Broken(SessionError),
+}
+
+impl Why {
+    fn say(&self, log: &PortLog) {
+        let gone = |kind, why: &dyn Display| log.say(kind, format_args!("the VMM is disconnected: {why}"));
+        match self {
+            Self::Closed => log.say(Kind::Gone, "the VMM has disconnected"),
+            Self::Removed => gone(Kind::Closed, &"its port is closed"),
+            Self::Silent => gone(Kind::Silent, &format_args!("it said nothing for {PATIENCE:?}")),
+            Self::Stopped => gone(
+                Kind::Stopped,
+                &format_args!("it stopped within a message, which was not whole after {PATIENCE:?}"),
+            ),
+            Self::Unread => gone(Kind::Unread, &format_args!("it did not take its answers for {PATIENCE:?}")),
+            Self::Damaged => gone(
+                Kind::Damaged,
+                &"it took back memory that it had shared (was its memory file truncated, or is there no huge page left?)",
+            ),
+            Self::Broken(error) => gone(Kind::Broken, error),
+        }
+    }
 }
 
 impl Worker {
@@ -44,9 +67,9 @@ impl Worker {
                     self.timers.extend(patience.begin(self.clock.now()).map(|at| Reverse((at, id))));
                     let talk = session.insert(Talk { session: fresh, patience });
                     let added = epoll::add(&self.epoll, talk.session.as_fd(), token(id, SESSION), EventFlags::IN);
-                    info!(port = service.name, pid = peer.map(|p| p.pid), "a VMM has connected");
+                    service.log.say_of(Kind::Connected, peer.map(|p| p.pid), "a VMM has connected");
                     if let Err(error) = added {
-                        warn!(port = service.name, "its connection cannot be watched: {error}");
+                        service.log.say(Kind::NotServed, format_args!("its connection cannot be watched: {error}"));
                     }
                     service.port.attach();
                     if let Some(recorder) = &service.recorder {
@@ -55,11 +78,12 @@ impl Worker {
                 }
                 Ok(Accepted::Refused(peer)) => {
                     let pid = peer.map(|p| p.pid);
-                    warn!(port = service.name, pid, "a second VMM was refused: the port has one already");
+                    service.log.say_of(Kind::Occupied, pid, "a second VMM was refused: the port has one already");
                 }
                 Ok(Accepted::Nobody) => {}
                 Err(error) => {
-                    warn!(port = service.name, "a connection was not accepted, the next try is in {DEAF:?}: {error}");
+                    let what = format_args!("a connection was not accepted, the next try is in {DEAF:?}: {error}");
+                    service.log.say(Kind::NotAccepted, what);
                     let at = self.clock.now().after(DEAF);
                     let _it_is_watched = epoll::delete(&self.epoll, listener.as_fd());
                     service.deaf_until = Some(at);
@@ -112,9 +136,8 @@ impl Worker {
 
     /// A guest has broken one of its queues; a hostile one does so again and again.
     pub(super) fn stalled(&mut self, id: PortId, stall: Stall) {
-        let now = self.clock.now();
-        let Some(service) = self.services.get_mut(&id) else { return };
-        service.complaints.warn(now, &service.name, stall);
+        let Some(service) = self.services.get(&id) else { return };
+        service.log.say(Kind::Stalled, stall);
     }
 
     /// The VM is gone, or must go: the port waits for the next one.
@@ -124,25 +147,8 @@ impl Worker {
         if let Link::Function { device, session, .. } = &mut service.link
             && let Some(Talk { mut session, .. }) = session.take()
         {
-            match &why {
-                Why::Closed => info!(port = service.name, "the VMM has disconnected"),
-                Why::Removed => info!(port = service.name, "the VMM is disconnected: its port is closed"),
-                Why::Silent => warn!(port = service.name, "the VMM is disconnected: it said nothing for {PATIENCE:?}"),
-                Why::Stopped => warn!(
-                    port = service.name,
-                    "the VMM is disconnected: it stopped within a message, which was not whole after {PATIENCE:?}"
-                ),
-                Why::Unread => {
-                    warn!(port = service.name, "the VMM is disconnected: it did not take its answers for {PATIENCE:?}")
-                }
-                Why::Damaged => warn!(
-                    port = service.name,
-                    "the VMM is disconnected: it took back memory that it had shared (was its memory file truncated, or is there \
-                     no huge page left?)"
-                ),
-                Why::Broken(error) => warn!(port = service.name, "the VMM is disconnected: {error}"),
-            }
-            debug!(port = service.name, counters = ?session.counters(), "its session");
+            why.say(&service.log);
+            debug!(port = service.log.port(), counters = ?session.counters(), "its session");
             session.disconnect(device.as_mut());
             if let Some(recorder) = &service.recorder {
                 recorder.note(Event::Disconnect);
@@ -153,7 +159,7 @@ impl Worker {
         } else if let Link::Rings { .. } = &service.link
             && matches!(why, Why::Damaged)
         {
-            warn!(port = service.name, "the front end took back memory that it had shared: its port is stopped");
+            service.log.say(Kind::Damaged, "the front end took back memory that it had shared: its port is stopped");
             service.port.detach(now);
         }
     }

@@ -9,6 +9,7 @@ use nicety_switch::Limits;
 use nicety_uplink::Null;
 
 use super::*;
+use crate::port_log::PortLog;
 
 const PORTS: u16 = 256;
 /// What a frame counts for beside its bytes.
@@ -99,7 +100,8 @@ impl Crowd {
         }
         for port in &ports[..2] {
             let link = Link::Rings { kicks: Vec::new() };
-            worker.serve(Service::new("vm", Arc::clone(port), Arc::default(), link));
+            let log = Arc::new(PortLog::new(port.id(), "vm", worker.clock, Arc::clone(&worker.inbox)));
+            worker.serve(Service::new(log, Arc::clone(port), Arc::default(), link));
             port.ready();
         }
         Self { worker, ports, len, most, turns }

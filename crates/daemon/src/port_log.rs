@@ -1,0 +1,315 @@
+//! What the log says of a port because of its guest, its VMM, or whoever connects to its socket: none of them may fill the disk. Of each
+//! kind a port has some lines at once, then a line a minute. What is left out is counted, and told with the next line of the kind, after a
+//! minute if there is none, or when the port is closed.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use nicety_adapter::{PortId, Time};
+use tracing::{info, warn};
+
+use crate::clock::Clock;
+use crate::inbox::{Inbox, Note};
+
+/// Lines of a kind at once.
+const BURST: u32 = 8;
+/// For each line of a kind that there may be after those.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// [`PortLog::due`] of a log that owes nothing.
+const NOTHING: u64 = u64::MAX;
+
+/// What a line says. Each kind has its own share, so that no flood of one hides another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Somebody has connected.
+    Connected,
+    /// It has gone.
+    Gone,
+    /// Disconnected: its port is closed.
+    Closed,
+    /// Somebody else was refused.
+    Occupied,
+    /// A connection could not be accepted.
+    NotAccepted,
+    /// What cannot be watched, or begun, for a connection.
+    NotServed,
+    /// Disconnected: it said nothing.
+    Silent,
+    /// Disconnected: it stopped within a message.
+    Stopped,
+    /// Disconnected: it did not take its answers.
+    Unread,
+    /// Disconnected, or stopped: it took memory back.
+    Damaged,
+    /// Disconnected: it broke the protocol, or its socket failed.
+    Broken,
+    /// The VM resets its adapter.
+    Reset,
+    /// The VM does not share its memory.
+    Unshared,
+    /// Its memory has nothing in it.
+    Blank,
+    /// Memory was not taken.
+    Memory,
+    /// A message was refused.
+    Refused,
+    /// A ring comes without a kick.
+    Polled,
+    /// A queue stands still.
+    Stalled,
+}
+
+impl Kind {
+    /// Whether a person need not do anything about it.
+    fn is_usual(self) -> bool {
+        matches!(self, Self::Connected | Self::Gone | Self::Closed | Self::Reset)
+    }
+
+    /// What the lines are about that were left out.
+    fn about(self) -> &'static str {
+        match self {
+            Self::Connected => "of connections that came",
+            Self::Gone => "of connections that went",
+            Self::Closed => "of connections that a closed port had",
+            Self::Occupied => "of connections that were refused: the port has one already",
+            Self::NotAccepted => "of connections that were not accepted",
+            Self::NotServed => "of what could not be served",
+            Self::Silent => "of connections that said nothing",
+            Self::Stopped => "of connections that stopped within a message",
+            Self::Unread => "of connections that did not take their answers",
+            Self::Damaged => "of memory that was taken back",
+            Self::Broken => "of connections that were ended for what came",
+            Self::Reset => "of resets by the VM",
+            Self::Unshared => "of memory that is not shared",
+            Self::Blank => "of memory that reads as zeros",
+            Self::Memory => "of memory that was not taken",
+            Self::Refused => "of messages that were refused",
+            Self::Polled => "of rings without a kick",
+            Self::Stalled => "of queues that the guest broke",
+        }
+    }
+}
+
+/// How many lines there may be still.
+#[derive(Debug)]
+pub(crate) struct Share {
+    left: u32,
+    /// Since when `left` is so.
+    since: Time,
+    unsaid: u64,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { left: BURST, since: Time::ZERO, unsaid: 0 }
+    }
+}
+
+impl Share {
+    /// Whether a line may be written now; with it, how many were not since the last one.
+    pub(crate) fn may_say(&mut self, now: Time) -> Option<u64> {
+        let said = self.take(now);
+        if said.is_none() {
+            self.unsaid += 1;
+        }
+        said
+    }
+
+    fn take(&mut self, now: Time) -> Option<u64> {
+        let grown = now.since(self.since).as_secs() / PAUSE.as_secs();
+        if grown > 0 {
+            let grown = u32::try_from(grown).unwrap_or(BURST);
+            self.left = self.left.saturating_add(grown).min(BURST);
+            self.since = now;
+        }
+        self.left = self.left.checked_sub(1)?;
+        Some(std::mem::take(&mut self.unsaid))
+    }
+
+    /// How many were left out, if that may be said now.
+    fn owed(&mut self, now: Time) -> Option<u64> {
+        if self.unsaid > 0 { self.take(now) } else { None }
+    }
+
+    /// When the next line may come, if there is none left.
+    fn next(&self) -> Time {
+        self.since.after(PAUSE)
+    }
+}
+
+/// A line that tells what was left out before it.
+pub(crate) fn counted(what: impl Display, unsaid: u64) -> String {
+    match unsaid {
+        0 => what.to_string(),
+        unsaid => format!("{what} (and {unsaid} such lines that were left out)"),
+    }
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct PortLog {
+    id: PortId,
+    name: String,
+    clock: Clock,
+    /// Of the worker that is to tell what was left out.
+    inbox: Arc<Inbox>,
+    shares: Mutex<BTreeMap<Kind, Share>>,
+    /// When what was left out may be told, in nanoseconds; [`NOTHING`] if all is told.
+    due: AtomicU64,
+}
+
+impl PortLog {
+    /// Of the port of this name and number, whose worker has this inbox.
+    pub fn new(id: PortId, name: &str, clock: Clock, inbox: Arc<Inbox>) -> Self {
+        Self { id, name: name.to_owned(), clock, inbox, shares: Mutex::default(), due: AtomicU64::new(NOTHING) }
+    }
+
+    /// The port's name.
+    pub fn port(&self) -> &str {
+        &self.name
+    }
+
+    /// A line, if there may be one now.
+    pub fn say(&self, kind: Kind, what: impl Display) {
+        self.say_of(kind, None, what);
+    }
+
+    /// The same, of a process.
+    pub fn say_of(&self, kind: Kind, pid: Option<i32>, what: impl Display) {
+        if let Some(unsaid) = self.may_say(kind) {
+            self.write(kind, pid, counted(what, unsaid));
+        }
+    }
+
+    fn shares(&self) -> MutexGuard<'_, BTreeMap<Kind, Share>> {
+        self.shares.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn may_say(&self, kind: Kind) -> Option<u64> {
+        let now = self.clock.now();
+        let mut shares = self.shares();
+        let share = shares.entry(kind).or_default();
+        let said = share.may_say(now);
+        let next = share.next();
+        if said.is_none() && self.due.load(Ordering::Relaxed) == NOTHING {
+            self.wake_at(next);
+        }
+        said
+    }
+
+    /// Called with the shares locked: two that differ would be one too many.
+    fn wake_at(&self, next: Time) {
+        self.due.store(next.0, Ordering::Relaxed);
+        self.inbox.push(Note::Wake(self.id, next));
+    }
+
+    /// Nobody waits for the log with the shares locked.
+    fn write(&self, kind: Kind, pid: Option<i32>, what: impl Display) {
+        let port = self.name.as_str();
+        if kind.is_usual() {
+            info!(port, pid, "{what}");
+        } else {
+            warn!(port, pid, "{what}");
+        }
+    }
+
+    /// Tells what was left out, as far as there may be lines now, and sees to it that the rest is told later. To be called when the port
+    /// has a turn.
+    pub fn settle(&self, now: Time) {
+        if self.due.load(Ordering::Relaxed) > now.0 {
+            return;
+        }
+        let mut told = Vec::new();
+        {
+            let mut shares = self.shares();
+            for (kind, share) in shares.iter_mut() {
+                told.extend(share.owed(now).map(|unsaid| (*kind, unsaid)));
+            }
+            self.due.store(NOTHING, Ordering::Relaxed);
+            let next = shares.values().filter(|share| share.unsaid > 0).map(Share::next).min();
+            if let Some(next) = next {
+                self.wake_at(next);
+            }
+        }
+        for (kind, unsaid) in told {
+            self.tell(kind, unsaid);
+        }
+    }
+
+    fn tell(&self, kind: Kind, unsaid: u64) {
+        self.write(kind, None, format_args!("{unsaid} lines were left out: {}", kind.about()));
+    }
+}
+
+impl Drop for PortLog {
+    fn drop(&mut self) {
+        let shares = std::mem::take(&mut *self.shares());
+        for (kind, share) in shares.iter().filter(|(_, share)| share.unsaid > 0) {
+            self.tell(*kind, share.unsaid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::ZERO.after(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_million_complaints_are_a_few_lines_and_then_one_a_minute() {
+        let mut share = Share::default();
+        let mut lines = |times: u64, seconds: u64| {
+            let said: Vec<u64> = (0..times).filter_map(|_| share.may_say(at(seconds))).collect();
+            said
+        };
+        assert_eq!(lines(1_000_000, 5), [0; 8]);
+        assert_eq!(lines(1000, 59), [0u64; 0]);
+        assert_eq!(lines(1000, 61), [1_000_992], "what was left out is told once");
+        assert_eq!(lines(1000, 120), [0u64; 0]);
+        assert_eq!(lines(1, 121), [1999]);
+        assert_eq!(lines(1000, 86_400), [0; 8], "a day of peace");
+    }
+
+    #[test]
+    fn what_was_left_out_is_told_once_when_its_minute_is_over_and_takes_a_line() {
+        let mut share = Share::default();
+        let _a_flood: Vec<_> = (0..100).filter_map(|_| share.may_say(at(5))).collect();
+        assert_eq!((share.owed(at(59)), share.next()), (None, at(60)));
+        assert_eq!((share.owed(at(60)), share.owed(at(60))), (Some(92), None));
+        assert_eq!((share.may_say(at(61)), share.may_say(at(120))), (None, Some(1)));
+    }
+
+    fn wakes(inbox: &Inbox) -> Vec<Time> {
+        let mut notes = Vec::new();
+        inbox.take(&mut notes);
+        let time = |note: &Note| match note {
+            Note::Wake(PortId(7), time) => *time,
+            note => panic!("{note:?}"),
+        };
+        notes.iter().map(time).collect()
+    }
+
+    #[test]
+    fn a_worker_is_woken_once_for_what_was_left_out_however_much_it_was_and_again_for_the_rest() {
+        let inbox = Arc::new(Inbox::new().unwrap());
+        let log = PortLog::new(PortId(7), "vm1", Clock::start(), Arc::clone(&inbox));
+        for kind in [Kind::Reset, Kind::Memory] {
+            (0..1000).for_each(|_| log.say(kind, "a line"));
+        }
+        assert_eq!(wakes(&inbox).len(), 1);
+        // Turns before that time ask for nothing.
+        log.settle(Time::ZERO);
+        assert_eq!(wakes(&inbox), []);
+        log.settle(at(1_000_000));
+        assert_eq!(wakes(&inbox), [], "all is told");
+        let all_told = |log: &PortLog| log.shares().values().all(|share| share.unsaid == 0);
+        assert!(all_told(&log) && log.due.load(Ordering::Relaxed) == NOTHING);
+    }
+}
