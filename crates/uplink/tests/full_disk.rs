@@ -18,24 +18,32 @@ fn read(path: &Path) -> (u64, u64) {
     (seen.len() as u64, seen.iter().filter_map(|seen| seen.lost).sum())
 }
 
-/// Files grow no further, until it is dropped.
-struct Full {
-    before: Rlimit,
-    _turn: MutexGuard<'static, ()>,
+/// What each of these tests holds from its beginning to its end: no other's limit may be there when it writes.
+struct Turn {
+    _lock: MutexGuard<'static, ()>,
 }
 
-impl Full {
-    fn at(bytes: u64) -> Self {
+impl Turn {
+    fn take() -> Self {
         static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { _lock: TURN.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// Files grow no further, until what this gives is dropped.
+    fn full_at(&self, bytes: u64) -> Full<'_> {
         signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default()).unwrap();
         let before = getrlimit(Resource::Fsize);
         setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), ..before }).unwrap();
-        Self { before, _turn }
+        Full { before, _turn: self }
     }
 }
 
-impl Drop for Full {
+struct Full<'a> {
+    before: Rlimit,
+    _turn: &'a Turn,
+}
+
+impl Drop for Full<'_> {
     fn drop(&mut self) {
         setrlimit(Resource::Fsize, self.before).unwrap();
     }
@@ -43,13 +51,14 @@ impl Drop for Full {
 
 #[test]
 fn frames_that_a_full_disk_does_not_take_are_drops_and_the_file_tells_of_them_and_stays_whole() {
+    let turn = Turn::take();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("full");
     let mut capture = Capture::create(&path, &pcapng::options(None)).unwrap();
     let plain = Sender::new(&vec![(tcp(&payload(1000)), Offload::default()); 20]);
     let cut = Sender::new(&[(partial(&payload(30_000)), tso())]);
     let mut counters = Counters::default();
-    let disk = Full::at(50_000);
+    let disk = turn.full_at(50_000);
     for _ in 0..10 {
         plain.deliver(&mut capture, &mut counters, Time::ZERO);
     }
@@ -68,6 +77,7 @@ fn frames_that_a_full_disk_does_not_take_are_drops_and_the_file_tells_of_them_an
 
 #[test]
 fn a_packet_that_was_cut_counts_if_all_its_frames_are_there_and_is_a_drop_if_one_is_not() {
+    let turn = Turn::take();
     const CUT: usize = 21;
     // Each with a target of its own; those from 20 on are cut.
     let packet = |number: u8| {
@@ -84,7 +94,7 @@ fn a_packet_that_was_cut_counts_if_all_its_frames_are_there_and_is_a_drop_if_one
         let path = folder.path().join(limit.to_string());
         let mut capture = Capture::create(&path, &pcapng::options(None)).unwrap();
         let mut counters = Counters::default();
-        let disk = Full::at(limit);
+        let disk = turn.full_at(limit);
         assert_eq!(sender.deliver(&mut capture, &mut counters, Time::ZERO).refused, 0);
         drop(disk);
         let seen = pcapng::read(&path);
