@@ -170,6 +170,7 @@ int pci_socket_recv(int fd, void *buf, unsigned long len, int *passed,
 	} control;
 	struct iovec iov = { .iov_base = buf, .iov_len = len };
 	struct msghdr msg;
+	int flags = 0;
 	ssize_t n;
 
 	if (wait->calls++ && late(&wait->since, wait->timeout_ms))
@@ -183,16 +184,19 @@ int pci_socket_recv(int fd, void *buf, unsigned long len, int *passed,
 				.msg_control = control.bytes,
 				.msg_controllen = sizeof(control.bytes),
 			};
-			n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
+			n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC | flags);
 		} else {
-			n = recv(fd, buf, len, 0);
+			n = recv(fd, buf, len, flags);
 		}
 		if (n > 0)
 			break;
 		if (n == 0)
 			return -ECONNRESET;
 		n = again(&wait->since, wait->timeout_ms);
-		if (n)
+		/* Both sides may have been stopped: the answer may be there. */
+		if (n == -ETIMEDOUT && !flags)
+			flags = MSG_DONTWAIT;
+		else if (n)
 			return n;
 	}
 

@@ -79,6 +79,8 @@ struct vfu_device {
 	int um_irq;
 	int epoll_fd;
 	int kick_fds[2];
+	/* Since when the interrupt's handler has not come to an end, or 0. */
+	long long flood_since;
 	u32 irq_count[VFU_NUM_IRQS];
 	struct vfu_vector intx, msi, *msix;
 	bool msix_all_masked;

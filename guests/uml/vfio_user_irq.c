@@ -27,10 +27,13 @@
 #include <irq_kern.h>
 #include <os.h>
 
+#include "host_connect.h"
 #include "pci_socket.h"
 #include "vfio_user_dev.h"
 
 #define VFU_READY	16
+/* So long may more interrupts come, all the time, than are handled. */
+#define VFU_FLOOD_MS	2000
 
 /* Tokens of the epoll descriptor: an MSI-X vector's number, or one of these. */
 #define VFU_TOKEN_INTX	(VFU_MAX_VECTORS + 0)
@@ -125,8 +128,8 @@ static void vfu_switch(struct vfu_device *dev, int index)
 	}
 }
 
-/* A mask has gone: what waited behind it is raised from the handler. */
-static void vfu_unmasked(struct vfu_device *dev)
+/* The handler runs again: a mask has gone, or it left before all was done. */
+static void vfu_look_again(struct vfu_device *dev)
 {
 	pci_socket_kick(dev->kick_fds[1], 1);
 }
@@ -174,9 +177,35 @@ static void vfu_raise_pending(struct vfu_device *dev)
 	}
 }
 
+/*
+ * The handler ends; not @done, there is more by now than it found. A server that
+ * writes faster than this reads, and goes on, would keep the guest in here.
+ */
+static void vfu_ended(struct vfu_device *dev, bool done)
+{
+	unsigned long flags;
+
+	if (done) {
+		dev->flood_since = 0;
+		return;
+	}
+	if (!dev->flood_since)
+		dev->flood_since = host_now_ms();
+	if (host_now_ms() - dev->flood_since < VFU_FLOOD_MS) {
+		vfu_look_again(dev);
+		return;
+	}
+	raw_spin_lock_irqsave(&dev->lock, flags);
+	vfu_wire_fail(dev, "the server interrupts without end", 0);
+	vfu_disconnect_all(dev);
+	raw_spin_unlock_irqrestore(&dev->lock, flags);
+}
+
 static irqreturn_t vfu_interrupt(int irq, void *opaque)
 {
 	struct vfu_device *dev = opaque;
+	/* Each interrupt that waits is among them once. */
+	u32 rounds = 2 + dev->irq_count[VFU_IRQ_MSIX] / VFU_READY;
 	unsigned int tokens[VFU_READY];
 	unsigned long flags;
 	int n, i;
@@ -198,7 +227,8 @@ static irqreturn_t vfu_interrupt(int irq, void *opaque)
 				generic_handle_irq(virq);
 		}
 		/* Fewer than asked for: there are no more for now. */
-	} while (n == VFU_READY);
+	} while (n == VFU_READY && --rounds);
+	vfu_ended(dev, n < VFU_READY);
 	return IRQ_HANDLED;
 }
 
@@ -250,7 +280,7 @@ static void vfu_msi_changed(struct vfu_device *dev)
 	dev->msi.masked = maskable && cap[wide ? PCI_MSI_MASK_64 :
 					  PCI_MSI_MASK_32] & 1;
 	if (was_masked && !dev->msi.masked)
-		vfu_unmasked(dev);
+		vfu_look_again(dev);
 }
 
 /* The guest has written its configuration space. */
@@ -270,7 +300,7 @@ void vfu_irq_config_written(struct vfu_device *dev, unsigned int offset,
 		vfu_msi_changed(dev);
 	vfu_switch(dev, vfu_wanted(dev));
 	if (was_masked && !dev->msix_all_masked)
-		vfu_unmasked(dev);
+		vfu_look_again(dev);
 }
 
 /* The guest has written the MSI-X table, @offset bytes from its start. */
@@ -301,7 +331,7 @@ void vfu_irq_table_written(struct vfu_device *dev, u32 offset, int size,
 	if (v->virq && !v->masked && dev->irq_index == VFU_IRQ_MSIX)
 		vfu_connect(dev, VFU_IRQ_MSIX, vector, vector);
 	if (was_masked && !v->masked && v->pending)
-		vfu_unmasked(dev);
+		vfu_look_again(dev);
 }
 
 /* The driver is not there yet; the line may be. */

@@ -323,6 +323,20 @@ static u8 vfu_find_capability(struct vfu_device *dev, u8 wanted)
 	return 0;
 }
 
+/* Whether the list of capabilities ends: drivers follow it without a bound. */
+static bool vfu_list_ends(struct vfu_device *dev)
+{
+	int limit = 48;
+	u8 at;
+
+	if (!(vfu_config(dev, PCI_STATUS, 2) & PCI_STATUS_CAP_LIST))
+		return true;
+	at = vfu_config(dev, PCI_CAPABILITY_LIST, 1) & ~3;
+	while (at >= 0x40 && limit--)
+		at = vfu_config(dev, at + 1, 1) & ~3;
+	return limit >= 0;
+}
+
 static void vfu_read_config(struct vfu_device *dev)
 {
 	u32 table, i;
@@ -460,6 +474,12 @@ static int vfu_attach(struct vfu_device *dev)
 	err = vfu_ask(dev);
 	if (err)
 		goto close;
+	err = -ELOOP;
+	if (!vfu_list_ends(dev)) {
+		pr_err("vfio_user: %s: its list of capabilities does not end\n",
+		       dev->path);
+		goto close;
+	}
 	err = vfu_share_memory(dev);
 	if (err)
 		goto close;
@@ -482,14 +502,6 @@ close:
 	return err;
 }
 
-static int vfu_break_virtio(struct device *child, void *unused)
-{
-	if (IS_REACHABLE(CONFIG_VIRTIO) && child->bus &&
-	    !strcmp(child->bus->name, "virtio"))
-		virtio_break_device(dev_to_virtio(child));
-	return 0;
-}
-
 /*
  * The server has gone. Registers that read as ones tell a driver; but a virtio
  * driver waits for its queues, without end, and reads no register meanwhile.
@@ -500,8 +512,8 @@ static void vfu_lost(struct work_struct *wk)
 					      struct vfu_device, lost_wk);
 	struct pci_dev *pci_dev = um_pci_device_get(&dev->pdev);
 
-	if (pci_dev)
-		device_for_each_child(&pci_dev->dev, NULL, vfu_break_virtio);
+	if (IS_REACHABLE(CONFIG_VIRTIO) && pci_dev)
+		virtio_break_children(&pci_dev->dev);
 	pci_dev_put(pci_dev);
 	/* Its driver may be about to make the queues. */
 	schedule_delayed_work(&dev->lost_wk, HZ);

@@ -23,6 +23,7 @@ use super::{
     processor::{group_time, virtual_processors_time},
     root::Root,
     spawn::spawn,
+    uml::STARTER,
 };
 use crate::folder::Folder;
 
@@ -155,7 +156,11 @@ impl Guest {
         // A group of its own: the terminal's Ctrl-C reaches it only through us, and all of it ends at once.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let begin = Instant::now();
-        let mut child = spawn(command).map_err(failed)?;
+        let starter = command.get_program().to_owned();
+        let mut child = spawn(command).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound if starter == STARTER => Error::Program { program: STARTER, package: "util-linux" },
+            _ => failed(error),
+        })?;
         let ((control, output), complaints) =
             match ends(&mut child, socket).and_then(|e| Ok((e, piped(child.stderr.take())?))) {
                 Ok(ends) => ends,

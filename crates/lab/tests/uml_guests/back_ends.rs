@@ -77,9 +77,15 @@ fn back_end(socket: &Path, fault: Fault, over: mpsc::Receiver<()>) -> JoinHandle
                 }
             }
             let answer = match request {
-                // GET_FEATURES: VERSION_1, protocol features, MQ, CTRL_VQ, STATUS, MAC. GET_PROTOCOL_FEATURES: MQ, SLAVE_REQ,
-                // CONFIG, and REPLY_ACK.
-                1 => (1u64 << 32 | 1 << 30 | 1 << 22 | 1 << 17 | 1 << 16 | 1 << 5).to_ne_bytes().to_vec(),
+                // GET_FEATURES: VERSION_1, protocol features, STATUS, MAC, and MQ and CTRL_VQ but where the guest would give it up
+                // for the control queue first. GET_PROTOCOL_FEATURES: MQ, SLAVE_REQ, CONFIG, and REPLY_ACK.
+                1 => {
+                    let control = match fault {
+                        Fault::Interrupts | Fault::Requests(_) | Fault::Drips => 0,
+                        _ => 1 << 22 | 1 << 17,
+                    };
+                    (1u64 << 32 | 1 << 30 | control | 1 << 16 | 1 << 5).to_ne_bytes().to_vec()
+                }
                 15 => (1u64 | 1 << 5 | 1 << 9 | u64::from(fault == Fault::FillsKicks) << 3).to_ne_bytes().to_vec(),
                 // GET_QUEUE_NUM: 31 pairs, the most that UML has rings for. GET_CONFIG: an address, link up, as many pairs.
                 17 => 31u64.to_ne_bytes().to_vec(),

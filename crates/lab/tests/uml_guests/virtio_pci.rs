@@ -1,19 +1,26 @@
-//! Linux's virtio-pci driver behind a vfio-user server that dies while the driver waits for its control queue.
+//! Linux's virtio-pci driver behind a vfio-user server that serves no queue, and dies, or interrupts without end.
 
 use std::{
     net::Shutdown,
     os::{
-        fd::AsFd,
+        fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
     path::Path,
-    sync::mpsc,
+    sync::{Arc, Mutex, mpsc},
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use nicety_lab::real::{Folder, Guest, uml::UmlConfig};
-use nicety_vfio_user::{Device, DmaMap, DmaRange, Errno, Interrupts, IrqInfo, IrqLayout, IrqSet, RegionInfo, Session};
-use rustix::event::{PollFd, PollFlags, poll};
+use nicety_vfio_user::{
+    Device, DmaMap, DmaRange, Errno, Interrupts, IrqInfo, IrqLayout, IrqSet, RegionInfo, Session,
+    codec::irqs::{IrqData, MSIX},
+};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    pipe::fcntl_setpipe_size,
+};
 
 use super::{SOON, guests, wait_gone, well};
 
@@ -25,22 +32,29 @@ const ISR: u64 = 0x1000;
 const NET: u64 = 0x2000;
 const NOTIFY: u64 = 0x3000;
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0x4e, 3, 1];
-/// VERSION_1, CTRL_RX, CTRL_VQ, MAC.
-const FEATURES: u64 = 1 << 32 | 1 << 18 | 1 << 17 | 1 << 5;
-/// One to receive, one to send, and the control queue.
-const QUEUES: u16 = 3;
+/// VERSION_1, MQ, CTRL_VQ, STATUS, MAC.
+const FEATURES: u64 = 1 << 32 | 1 << 22 | 1 << 17 | 1 << 16 | 1 << 5;
+/// Eight to receive, eight to send, and the control queue.
+const PAIRS: u16 = 8;
+const QUEUES: u16 = 2 * PAIRS + 1;
+/// One for each queue that carries, and one for changes.
+const VECTORS: u16 = 2 * PAIRS + 1;
+
+type Vectors = Arc<Mutex<Vec<OwnedFd>>>;
 
 /// A virtio-net function that serves no queue. Whatever is written to the common structure is there to be read.
 struct Unserved {
     config: [u8; 256],
     common: [u8; 64],
     interrupts: Interrupts,
+    /// What the guest gave to be interrupted by, for whoever does so without end.
+    vectors: Vectors,
     /// Told of each queue that is rung.
     rung: mpsc::Sender<u64>,
 }
 
 impl Unserved {
-    fn new(rung: mpsc::Sender<u64>) -> Unserved {
+    fn new(rung: mpsc::Sender<u64>, vectors: Vectors) -> Unserved {
         let mut config = [0; 256];
         let mut lay = |at: usize, bytes: &[u8]| config[at..at + bytes.len()].copy_from_slice(bytes);
         // Vendor and device; capabilities; revision and class; the first capability; INTA.
@@ -50,14 +64,16 @@ impl Unserved {
         // Section 4.1.4: vendor-specific, next, length, type, BAR, three bytes, offset, length; notifications have a factor besides.
         let places = [(0x40, 1, 0), (0x50, 3, ISR), (0x60, 4, NET), (0x70, 2, NOTIFY)];
         for (at, kind, offset) in places {
-            let next = if at == 0x70 { 0 } else { at as u8 + 0x10 };
+            let next = if at == 0x70 { 0x90 } else { at as u8 + 0x10 };
             lay(at, &[9, next, 16 + 4 * u8::from(kind == 2), kind, 0, 0, 0, 0]);
             lay(at + 8, &(offset as u32).to_le_bytes());
             lay(at + 12, &0x1000u32.to_le_bytes());
         }
         lay(0x80, &4u32.to_le_bytes());
-        let interrupts = Interrupts::new(IrqLayout { intx: true, ..IrqLayout::default() });
-        Unserved { config, common: [0; 64], interrupts, rung }
+        // MSI-X (PCI 3.0, section 6.8.2): the table and the pending bits are in BAR 1.
+        lay(0x90, &[0x11, 0, VECTORS as u8 - 1, 0, 1, 0, 0, 0, 1, 8, 0, 0]);
+        let interrupts = Interrupts::new(IrqLayout { intx: true, msix: VECTORS, ..IrqLayout::default() });
+        Unserved { config, common: [0; 64], interrupts, vectors, rung }
     }
 
     /// The common structure as it reads, by section 4.1.4.3: what was written, but for what the device alone knows.
@@ -79,7 +95,7 @@ impl Unserved {
 impl Device for Unserved {
     fn region(&self, index: u32) -> Option<RegionInfo> {
         match index {
-            0 => Some(RegionInfo::trapped(u64::from(BAR))),
+            0 | 1 => Some(RegionInfo::trapped(u64::from(BAR))),
             CONFIG => Some(RegionInfo::trapped(256)),
             _ => Some(RegionInfo::trapped(0)),
         }
@@ -91,10 +107,12 @@ impl Device for Unserved {
 
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
         let common = self.common();
+        // The link is up.
+        let net = [&MAC[..], &[1, 0], &PAIRS.to_le_bytes()].concat();
         let from = match (region, offset) {
             (CONFIG, _) => self.config.get(offset as usize..).unwrap_or_default(),
-            (_, 0..64) => &common[offset as usize..],
-            (_, NET..NOTIFY) => MAC.get((offset - NET) as usize..).unwrap_or_default(),
+            (0, 0..64) => &common[offset as usize..],
+            (0, NET..NOTIFY) => net.get((offset - NET) as usize..).unwrap_or_default(),
             _ => &[],
         };
         data.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
@@ -104,11 +122,11 @@ impl Device for Unserved {
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let at = offset as usize;
         match (region, offset) {
-            // The command and BAR 0, whose size reads back.
-            (CONFIG, 4) => self.config[4..4 + data.len()].copy_from_slice(data),
-            (CONFIG, 0x10) if data.len() == 4 => {
+            // The command, how MSI-X is switched, and the BARs, whose size reads back.
+            (CONFIG, 4 | 0x92) => self.config[at..at + data.len()].copy_from_slice(data),
+            (CONFIG, 0x10 | 0x14) if data.len() == 4 => {
                 let base = u32::from_le_bytes([data[0], data[1], data[2], data[3]]) & !(BAR - 1);
-                self.config[0x10..0x14].copy_from_slice(&base.to_le_bytes());
+                self.config[at..at + 4].copy_from_slice(&base.to_le_bytes());
             }
             (0, 0..64) if at + data.len() <= 64 => self.common[at..at + data.len()].copy_from_slice(data),
             (0, NOTIFY..) => _ = self.rung.send((offset - NOTIFY) / 4),
@@ -124,6 +142,12 @@ impl Device for Unserved {
     fn dma_unmap(&mut self, _range: Option<DmaRange>) {}
 
     fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno> {
+        if let (MSIX, IrqData::Connect(pipes)) = (set.index, &set.data) {
+            let own =
+                pipes.iter().map(|pipe| pipe.try_clone().map_err(|_| Errno::MFILE)).collect::<Result<Vec<_>, _>>()?;
+            own.iter().try_for_each(|pipe| fcntl_setpipe_size(pipe, 1 << 20).map(drop))?;
+            self.vectors.lock().unwrap().extend(own);
+        }
         self.interrupts.apply(set)
     }
 
@@ -150,26 +174,52 @@ fn serve(socket: &Path, mut device: Unserved) -> (JoinHandle<()>, mpsc::Receiver
     (server, connection)
 }
 
-/// `virtnet_send_command_reply()` waits until the queue has answered or is broken, and reads no register meanwhile.
-#[test]
-fn a_virtio_driver_that_waits_for_its_queue_learns_that_its_server_has_died() {
+/// Boots behind such a server, of which its kernel says this in the end. `act` begins once the driver waits for its control queue.
+fn boots_behind(act: impl FnOnce(&UnixStream, Vec<OwnedFd>) + Send, said: &str) {
     let (root, config) = guests();
     let folder = well(Folder::new());
     let (rung, rings) = mpsc::channel();
-    let (server, connection) = serve(&folder.path().join("socket"), Unserved::new(rung));
+    let vectors = Vectors::default();
+    let (server, connection) = serve(&folder.path().join("socket"), Unserved::new(rung, vectors.clone()));
     let devices = vec![format!("vfio_user.device={}", folder.join("socket"))];
-    let mut guest = well(Guest::boot(&root, UmlConfig { devices, ..config }));
-    well(guest.succeed("(ip link set eth0 up; ip link set eth0 down; touch /tmp/done) >/dev/null 2>&1 &", SOON));
-    while well(rings.recv_timeout(SOON)) != u64::from(QUEUES) - 1 {}
-    well(guest.succeed("sleep 1; ! [ -e /tmp/done ]", SOON));
-    well(well(connection.recv()).shutdown(Shutdown::Both));
-    well(guest.succeed("until [ -e /tmp/done ]; do usleep 20000; done", SOON));
-    let said = well(guest.succeed("dmesg | grep -c 'the server has closed the connection; the device is gone'", SOON));
-    assert_eq!(said, "1\n");
+    let mut guest = thread::scope(|scope| {
+        scope.spawn(move || {
+            while well(rings.recv_timeout(SOON)) != u64::from(QUEUES) - 1 {}
+            let pipes = std::mem::take(&mut *vectors.lock().unwrap());
+            assert_eq!(pipes.len(), usize::from(VECTORS));
+            act(&well(connection.recv()), pipes);
+        });
+        well(Guest::boot(&root, UmlConfig { devices, ..config }))
+    });
+    let told = well(guest.succeed("dmesg | grep 'the device is gone' | sed 's/.*socket: //'", SOON));
+    assert_eq!(told, format!("{said}; the device is gone, its registers read as ones until it is attached again\n"));
     let complaints = "dmesg | grep -E 'Call Trace|WARNING|BUG' || true";
     assert_eq!(well(guest.succeed(complaints, SOON)), "");
     let leader = guest.process();
     let _it_answers_no_more = guest.run("poweroff -f", SOON);
     wait_gone(leader);
     server.join().unwrap();
+}
+
+/// `virtnet_send_command_reply()`, here in the boot, waits until the queue has answered or is broken, and reads no register meanwhile.
+#[test]
+fn a_virtio_driver_that_waits_for_its_queue_learns_that_its_server_has_died() {
+    let dies = |connection: &UnixStream, _| {
+        thread::sleep(Duration::from_secs(1));
+        well(connection.shutdown(Shutdown::Both));
+    };
+    boots_behind(dies, "the server has closed the connection");
+}
+
+/// More vectors than the kernel takes at once, each written to faster than it reads.
+#[test]
+fn a_server_that_interrupts_without_end_on_many_vectors_is_given_up() {
+    let floods = |_: &UnixStream, mut pipes: Vec<OwnedFd>| {
+        let bytes = 1u64.to_ne_bytes().repeat(512);
+        // A full pipe has room again soon; one that nobody reads any more is done with.
+        while !pipes.is_empty() {
+            pipes.retain(|pipe| rustix::io::write(pipe, &bytes) != Err(Errno::PIPE));
+        }
+    };
+    boots_behind(floods, "the server interrupts without end");
 }

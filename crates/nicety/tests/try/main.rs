@@ -100,6 +100,20 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
+fn a_program_of_the_host_that_is_missing_is_named_with_its_package() {
+    let scratch = Scratch::new();
+    let path = format!("PATH={}", scratch.0.display());
+    let program = env!("CARGO_BIN_EXE_nicety");
+    let mut command = Command::new("env");
+    command.args([&path, program, "try", "e1000", "--peer", "none", "--", "true"]).current_dir(&scratch.0);
+    let output = command.stdin(Stdio::null()).env("XDG_RUNTIME_DIR", scratch.runtime()).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("the program `setpriv` is missing: install the package `util-linux`"), "{said}");
+    scratch.empty();
+}
+
+#[test]
 fn every_adapter_is_eth0_of_a_small_linux_that_reaches_its_peer() {
     let scratch = Scratch::new();
     for entry in REGISTRY {

@@ -119,10 +119,13 @@ impl UmlConfig {
     }
 }
 
+/// See [`ends_with_us`].
+pub(in super::super) const STARTER: &str = "setpriv";
+
 /// What a program without QEMU's option to end with its parent is started by: it asks for that (prctl(2), PR_SET_PDEATHSIG), and
 /// then looks whether its parent was still there when it asked. The program's words follow.
 pub(in super::super) fn ends_with_us() -> Command {
-    let mut command = Command::new("setpriv");
+    let mut command = Command::new(STARTER);
     command.args(["--pdeathsig", "KILL", "sh", "-c", "[ \"$PPID\" = \"$0\" ] && exec \"$@\""]);
     command.arg(std::process::id().to_string());
     command

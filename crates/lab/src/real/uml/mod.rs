@@ -16,7 +16,7 @@ mod tools;
 
 pub use endurance::{End, Endurance, Life};
 pub use kernel::UmlKernel;
-pub(super) use machine::{KERNEL_WORDS, ends_with_us};
+pub(super) use machine::{KERNEL_WORDS, STARTER, ends_with_us};
 pub use machine::{Model, UmlConfig};
 pub(super) use memory::folder_for_memory;
 pub use tools::Tools;
