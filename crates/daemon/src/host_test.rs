@@ -247,7 +247,10 @@ fn a_socket_path_that_the_system_cannot_take_is_refused_with_its_length() {
     let said = replaced("socket", &format!("socket = \"{}\"", "s".repeat(96)));
     assert!(said.contains("has 108 bytes, and the system's limit is 107: choose a shorter folder"), "{said}");
     assert!(replaced("socket", "socket = \"\"").starts_with("5: port.socket: \"\" is no path"));
-    assert!(replaced("socket", "socket = \"a\\u0000b\"").starts_with("5: port.socket: \"a\\0b\" is no path"));
+    for (text, shown) in [("a\\u0000b", "a\\0b"), ("a\\u001b[2Jb", "a\\u{1b}[2Jb"), ("a\\nb", "a\\nb")] {
+        let said = replaced("socket", &format!("socket = \"{text}\""));
+        assert!(said.starts_with(&format!("5: port.socket: \"{shown}\" has control characters")), "{said}");
+    }
 }
 
 #[test]

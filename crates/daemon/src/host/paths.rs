@@ -139,11 +139,13 @@ impl Host {
     }
 }
 
-/// A path that a key names, from the host file's folder on.
+/// A path that a key names, from the host file's folder on. One with control characters would do what it likes to the
+/// terminal on which it is shown.
 fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
     let Found { value: path, line } = walk.string(section, key)?;
-    if path.is_empty() || path.contains('\0') {
-        walk.wrong(section, key, line, format!("{path:?} is no path"));
+    if path.is_empty() || path.contains(char::is_control) {
+        let why = if path.is_empty() { "is no path" } else { "has control characters, which no path may have here" };
+        walk.wrong(section, key, line, format!("{path:?} {why}"));
         return None;
     }
     Some(dir.join(path))
