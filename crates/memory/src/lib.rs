@@ -15,6 +15,7 @@ mod copy;
 mod guard;
 mod map;
 mod mapping;
+mod origin;
 mod pages;
 mod prefetch;
 mod window;

@@ -1,7 +1,7 @@
 //! One file (or private pages) mapped into this process, guarded against a peer that truncates the file.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -10,6 +10,7 @@ use vm_memory::volatile_memory::VolatileSlice;
 
 use crate::blank::Look;
 use crate::guard;
+use crate::origin;
 use crate::pages;
 
 /// Why memory could not be mapped.
@@ -29,6 +30,12 @@ pub enum MappingError {
     /// The operating system refused.
     #[error("mapping guest memory: {0}")]
     Os(#[from] std::io::Error),
+    /// The file is none that the kernel itself answers for.
+    #[error(
+        "memory must be a memory file (QEMU: memory-backend-memfd,share=on), or a file of a tmpfs, of hugetlbfs or of a disk that is \
+         mounted here; this is none ({0})"
+    )]
+    Origin(String),
     /// Too many mappings are alive in this process.
     #[error("more than {0} guest memory regions are mapped: detach a VM first")]
     TooMany(usize),
@@ -51,9 +58,16 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset`, shared.
-    pub fn of_file(fd: OwnedFd, offset: u64, len: u64, writable: bool) -> Result<Self, MappingError> {
-        let file = File::from(fd);
+    /// Maps `len` bytes of `fd` from `offset`, shared. Nothing waits for whoever the file is from: it must be one that the kernel
+    /// itself answers for, and any other is dropped as it came.
+    pub fn of_file<F: AsFd + Into<OwnedFd>>(
+        fd: F,
+        offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<Self, MappingError> {
+        origin::check(fd.as_fd())?;
+        let file = File::from(fd.into());
         let page = pages::size_of(&file).map_err(std::io::Error::from)?;
         Self::by_pages(file, page, offset, len, writable)
     }
