@@ -14,6 +14,7 @@
 //! peer holds for as long as it likes if it may read into memory whose pages it does not provide (docs/adr/0010).
 #![deny(unsafe_code)]
 
+mod lent;
 mod signal;
 
 use std::io::{IoSlice, IoSliceMut};
@@ -24,6 +25,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketType, send, sockopt};
 
+pub use lent::{CLOSING_MOST, Lent, left_open};
 pub use signal::ready;
 
 const ONE: [u8; 8] = 1u64.to_ne_bytes();
@@ -45,18 +47,19 @@ enum Kind {
 /// A descriptor that is rung by writing a one of eight bytes, and becomes readable. A bell that is full has been rung.
 #[derive(Debug)]
 pub struct Bell {
-    fd: OwnedFd,
+    fd: Lent,
     kind: Kind,
 }
 
 impl Bell {
     /// A bell of our own.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?, kind: Kind::Own })
+        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into(), kind: Kind::Own })
     }
 
     /// A descriptor of the peer's, to be rung: an eventfd, a UNIX stream socket or a pipe. Anything else is refused.
-    pub fn from_fd(fd: OwnedFd) -> Result<Self, Errno> {
+    pub fn from_fd(fd: impl Into<Lent>) -> Result<Self, Errno> {
+        let fd = fd.into();
         match sockopt::socket_domain(&fd) {
             Ok(AddressFamily::UNIX) if sockopt::socket_type(&fd)? == SocketType::STREAM => {
                 Ok(Self { fd, kind: Kind::Socket })
@@ -67,9 +70,10 @@ impl Bell {
     }
 
     /// A descriptor of the peer's, to be heard: an eventfd or a pipe. Anything else is refused.
-    pub fn to_hear(fd: OwnedFd) -> Result<Self, Errno> {
+    pub fn to_hear(fd: impl Into<Lent>) -> Result<Self, Errno> {
+        let fd = fd.into();
         // An eventfd has no type that fstat(2) would tell, and fstat asks the file system, which may be one of the peer's own.
-        let name = readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())?;
+        let name = readlink(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()), Vec::new())?;
         let kind = match name.as_bytes() {
             b"anon_inode:[eventfd]" => Kind::Eventfd,
             // A path would begin with a slash.
@@ -86,7 +90,7 @@ impl Bell {
 
     /// Another handle of the same bell.
     pub fn try_clone(&self) -> Result<Self, std::io::Error> {
-        Ok(Self { fd: self.fd.try_clone()?, kind: self.kind })
+        Ok(Self { fd: self.fd.as_fd().try_clone_to_owned()?.into(), kind: self.kind })
     }
 
     /// Rings. An error means that nobody can hear it: the other end has gone.
@@ -123,12 +127,12 @@ impl Bell {
 
 /// Whether it can be read or written now. Between this and doing so a peer that has cleared O_NONBLOCK may change it, and make
 /// us wait: for kernels that signal no eventfd for us, and for pipes before Linux 6.4, there is no better way.
-fn is_ready(fd: &OwnedFd, what: PollFlags) -> bool {
+fn is_ready(fd: &Lent, what: PollFlags) -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(fd, what)], Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-fn write_if_free(fd: &OwnedFd) -> Result<(), Errno> {
+fn write_if_free(fd: &Lent) -> Result<(), Errno> {
     if is_ready(fd, PollFlags::OUT) { write(fd, &ONE).map(drop) } else { Ok(()) }
 }
 
@@ -140,7 +144,7 @@ impl AsFd for Bell {
 
 impl From<Bell> for OwnedFd {
     fn from(bell: Bell) -> OwnedFd {
-        bell.fd
+        bell.fd.into()
     }
 }
 
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn where_the_kernel_signals_no_eventfd_for_us_a_full_one_that_blocks_is_left_alone_all_the_same() {
-        let full = eventfd(0, EventfdFlags::empty()).unwrap();
+        let full = Lent::from(eventfd(0, EventfdFlags::empty()).unwrap());
         write_if_free(&full).unwrap();
         write(&full, &(u64::MAX - 2).to_ne_bytes()).unwrap();
         write_if_free(&full).unwrap();

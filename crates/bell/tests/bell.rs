@@ -91,7 +91,7 @@ fn a_peer_that_empties_an_eventfd_and_has_it_block_is_not_waited_for() {
 #[test]
 fn a_peer_that_does_not_read_its_socket_or_closes_it_is_not_waited_for() {
     let (ours, mut peers) = UnixStream::pair().unwrap();
-    let (bell, ours) = (Bell::from_fd(ours.try_clone().unwrap().into()).unwrap(), ours);
+    let (bell, ours) = (Bell::from_fd(OwnedFd::from(ours.try_clone().unwrap())).unwrap(), ours);
     let bell = at_once(move || {
         ours.set_nonblocking(false).unwrap();
         (0..10_000).for_each(|_| bell.ring().unwrap());
@@ -119,7 +119,8 @@ fn a_peer_that_fills_or_empties_a_pipe_and_has_it_block_or_closes_it_is_not_wait
     rung.ring().unwrap();
     assert!(heard.clear() && !is_readable(&peers[0]));
     drop((heard, peers));
-    assert!(rung.ring().is_err());
+    // It is closed by a thread of its own.
+    at_once(move || while rung.ring().is_ok() {});
 }
 
 #[test]
@@ -140,5 +141,5 @@ fn anything_else_is_no_bell() {
         assert_eq!(Bell::from_fd(fd.try_clone().unwrap()).unwrap_err(), Errno::INVAL, "{fd:?}");
     }
     let (stream, _other) = UnixStream::pair().unwrap();
-    assert_eq!(Bell::to_hear(stream.into()).unwrap_err(), Errno::INVAL, "it would have to be read");
+    assert_eq!(Bell::to_hear(OwnedFd::from(stream)).unwrap_err(), Errno::INVAL, "it would have to be read");
 }

@@ -2,6 +2,8 @@
 //! memory and each interrupt; the usual soft limit of 1024 is there for programs that use select(2), which this is not
 //! (getrlimit(2), RLIMIT_NOFILE).
 
+use std::sync::Once;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
@@ -35,6 +37,21 @@ pub fn provide(ports: usize, workers: usize) -> Result<(), TooFew> {
     // If it stays as it is, what counts is whether that is enough.
     let limit = if raised { maximum } else { current };
     judge(ports, workers, limit.unwrap_or(u64::MAX))
+}
+
+/// Says once that descriptors of VMMs stay open which nobody can close without waiting (`nicety_bell::Lent`).
+pub(crate) fn tell_left_open() {
+    static TOLD: Once = Once::new();
+    let left = nicety_bell::left_open();
+    if left > 0 {
+        TOLD.call_once(|| {
+            warn!(
+                "{left} files that a VM has sent stay open: closing {} others still waits for whoever answers for them (FUSE?); end \
+                 that VM, and restart the daemon before it runs out of files",
+                nicety_bell::CLOSING_MOST
+            )
+        });
+    }
 }
 
 fn judge(ports: usize, workers: usize, limit: u64) -> Result<(), TooFew> {

@@ -15,6 +15,7 @@ use nicety_vfio_user::{
 };
 
 use crate::clock::Clock;
+use crate::descriptors::tell_left_open;
 use crate::port_log::{Kind, PortLog};
 use crate::recorder::Recorder;
 use crate::shell::Signals;
@@ -297,6 +298,7 @@ impl Device for PortDevice {
             }
             Err(error) => {
                 self.log.say(Kind::Memory, format_args!("memory that the VM offers was not taken: {error}"));
+                tell_left_open();
                 Err(Errno::INVAL)
             }
         }

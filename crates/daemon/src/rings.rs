@@ -18,6 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
 use crate::clock::Clock;
+use crate::descriptors::tell_left_open;
 use crate::device::SHARE_MEMORY;
 use crate::inbox::{Inbox, Note};
 use crate::port_log::{Kind, PortLog};
@@ -153,6 +154,7 @@ fn session(socket: OwnedFd, listener: &Listener, served: &Arc<Served>, stop: &St
             served.log.say(kind, format_args!("the front end is disconnected: {ended}"));
         }
     }
+    tell_left_open();
     *stop.session() = None;
 }
 

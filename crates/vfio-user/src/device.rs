@@ -1,7 +1,6 @@
 //! What a device behind a session implements (vfio-user.rst: one method per command that needs the device).
 
-use std::os::fd::OwnedFd;
-
+use nicety_bell::Lent;
 use rustix::io::Errno;
 
 use crate::codec::irqs::{IrqInfo, IrqSet, PCI_INDEXES};
@@ -52,7 +51,7 @@ pub struct DmaMap {
     /// Offset of the window within the file, in bytes; nothing says that the file is that long.
     pub offset: u64,
     /// The file to map, if there is one; without it the window is reached by DMA_READ and DMA_WRITE only.
-    pub fd: Option<OwnedFd>,
+    pub fd: Option<Lent>,
 }
 
 /// A device behind a [`crate::Session`].

@@ -3,9 +3,9 @@
 //! Descriptors hold guest-physical addresses, but SET_VRING_ADDR names rings by addresses in the front end's own
 //! process: both are in each region's description.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use nicety_bell::Lent;
 use nicety_memory::{Map, MapError, Mapping, Rights};
 
 use crate::protocol::{Fields, REGIONS_MOST};
@@ -39,7 +39,7 @@ impl Region {
         out
     }
 
-    fn map(&self, fd: OwnedFd) -> Result<Arc<Mapping>, MapError> {
+    fn map(&self, fd: Lent) -> Result<Arc<Mapping>, MapError> {
         Ok(Arc::new(Mapping::of_file(fd, self.offset, self.len, true)?))
     }
 }
@@ -57,7 +57,7 @@ impl Memory {
     }
 
     /// SET_MEM_TABLE: replaces all, or changes nothing.
-    pub fn replace(&mut self, regions: Vec<Region>, fds: Vec<OwnedFd>) -> Result<(), MapError> {
+    pub fn replace(&mut self, regions: Vec<Region>, fds: Vec<Lent>) -> Result<(), MapError> {
         if regions.len() > REGIONS_MOST {
             return Err(MapError::TooMany);
         }
@@ -70,7 +70,7 @@ impl Memory {
     }
 
     /// ADD_MEM_REG.
-    pub fn add(&mut self, region: Region, fd: OwnedFd) -> Result<(), MapError> {
+    pub fn add(&mut self, region: Region, fd: Lent) -> Result<(), MapError> {
         if self.regions.len() >= REGIONS_MOST {
             return Err(MapError::TooMany);
         }

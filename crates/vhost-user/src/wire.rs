@@ -2,9 +2,10 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use nicety_bell::Lent;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -40,7 +41,7 @@ pub(crate) struct Message {
     pub code: u32,
     pub flags: u32,
     pub body: Vec<u8>,
-    pub fds: Vec<OwnedFd>,
+    pub fds: Vec<Lent>,
 }
 
 impl Message {
@@ -80,7 +81,7 @@ impl Message {
 fn fill(
     socket: BorrowedFd<'_>,
     mut buffer: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
+    fds: &mut Vec<Lent>,
     end: &mut Option<Instant>,
 ) -> Result<(), WireError> {
     while !buffer.is_empty() {
@@ -95,7 +96,7 @@ fn fill(
         };
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights);
+                fds.extend(rights.map(Lent::from));
             }
         }
         if read.flags.contains(ReturnFlags::CTRUNC) || fds.len() > FDS_MOST {

@@ -12,6 +12,7 @@ use rustix::event::epoll::{self, EventFlags};
 use tracing::debug;
 
 use super::{SESSION, Worker, token};
+use crate::descriptors::tell_left_open;
 use crate::patience::{PATIENCE, Patience};
 use crate::port_log::{Kind, PortLog};
 use crate::service::{Link, Talk};
@@ -156,6 +157,7 @@ impl Worker {
             let _it_closes_anyway = epoll::delete(&self.epoll, session.as_fd());
             service.port.detach(now);
             device.renew();
+            tell_left_open();
         } else if let Link::Rings { .. } = &service.link
             && matches!(why, Why::Damaged)
         {

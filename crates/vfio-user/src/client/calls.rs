@@ -3,6 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use nicety_bell::Lent;
 use rustix::io::Errno;
 
 use super::{Client, ClientError};
@@ -204,7 +205,7 @@ impl Client {
     /// ([`Client::connect_irqs`] does).
     pub fn set_irqs(&mut self, mut set: IrqSet<'_>) -> Result<(), ClientError> {
         let fds: Vec<Arc<OwnedFd>> = match &mut set.data {
-            IrqData::Connect(fds) => fds.drain(..).map(Arc::new).collect(),
+            IrqData::Connect(fds) => fds.drain(..).map(|fd| Arc::new(fd.into())).collect(),
             _ => Vec::new(),
         };
         if fds.len() > self.server.fd_limit() {
@@ -219,7 +220,7 @@ impl Client {
         let mut at = start;
         for fds in fds.chunks(chunk) {
             let copies: Result<Vec<_>, Errno> = fds.iter().map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).collect();
-            let (count, data) = (fds.len() as u32, IrqData::Connect(copies?));
+            let (count, data) = (fds.len() as u32, IrqData::Connect(copies?.into_iter().map(Lent::from).collect()));
             self.set_irqs(IrqSet { index, start: at, count, action: IrqAction::Trigger, data })?;
             at = at.wrapping_add(count);
         }

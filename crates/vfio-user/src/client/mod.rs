@@ -231,7 +231,7 @@ impl Client {
                 }
                 self.reply.clear();
                 self.reply.extend_from_slice(message.payload);
-                self.reply_fds = message.fds;
+                self.reply_fds = message.fds.into_iter().map(OwnedFd::from).collect();
                 return Ok(());
             }
             self.outbound.flush(&self.socket, &mut self.counters)?;

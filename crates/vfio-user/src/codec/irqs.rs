@@ -1,6 +1,6 @@
 //! DEVICE_GET_IRQ_INFO and DEVICE_SET_IRQS (vfio-user.rst, the sections of those names; `struct vfio_irq_set`).
 
-use std::os::fd::OwnedFd;
+use nicety_bell::Lent;
 
 use super::{Fields, MAX_VECTORS, Malformed, put_u32};
 
@@ -72,7 +72,7 @@ pub enum IrqData<'a> {
     /// For those whose byte is not zero; one byte per interrupt of the range.
     Chosen(&'a [u8]),
     /// One eventfd per interrupt of the range.
-    Connect(Vec<OwnedFd>),
+    Connect(Vec<Lent>),
     /// Take the eventfds of the range away: EVENTFD without descriptors, what -1 is to the ioctl.
     Disconnect,
 }
@@ -157,7 +157,7 @@ impl<'a> RawIrqSet<'a> {
     }
 
     /// Checks the set against the index's `info` and joins it with the descriptors that came with it.
-    pub fn check(&self, info: &IrqInfo, fds: Vec<OwnedFd>) -> Result<IrqSet<'a>, Malformed> {
+    pub fn check(&self, info: &IrqInfo, fds: Vec<Lent>) -> Result<IrqSet<'a>, Malformed> {
         const DATA: u32 = DATA_NONE | DATA_BOOL | DATA_EVENTFD;
         let limit = info.count.min(MAX_VECTORS);
         let action = match self.flags & !DATA {

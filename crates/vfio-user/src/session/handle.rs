@@ -1,7 +1,6 @@
 //! One message after another: each command to the device, each answer back (vfio-user.rst, a section per command).
 
-use std::os::fd::OwnedFd;
-
+use nicety_bell::Lent;
 use rustix::io::Errno;
 
 use super::Core;
@@ -54,7 +53,7 @@ impl Core {
         Ok(())
     }
 
-    fn perform(&mut self, header: &Header, request: Request<'_>, fds: Vec<OwnedFd>, device: &mut dyn Device) -> Answer {
+    fn perform(&mut self, header: &Header, request: Request<'_>, fds: Vec<Lent>, device: &mut dyn Device) -> Answer {
         match request {
             Request::Read(access) => self.read(header, access, device),
             Request::Write(access, data) => self.write(header, access, data, device),
@@ -149,7 +148,7 @@ impl Core {
 
     // Memory.
 
-    fn map(&mut self, header: &Header, map: MapRequest, mut fds: Vec<OwnedFd>, device: &mut dyn Device) -> Answer {
+    fn map(&mut self, header: &Header, map: MapRequest, mut fds: Vec<Lent>, device: &mut dyn Device) -> Answer {
         if fds.len() > 1 {
             self.refuse(&fds);
             return Err(Errno::INVAL);
@@ -319,8 +318,8 @@ impl Core {
         self.outbound.put(header, |_| {});
     }
 
-    /// Counts descriptors that nothing takes; the caller drops them, which closes them.
-    fn refuse(&mut self, fds: &[OwnedFd]) {
+    /// Counts descriptors that nothing takes; the caller drops them, which closes them without waiting.
+    fn refuse(&mut self, fds: &[Lent]) {
         self.counters.fds_refused += fds.len() as u64;
     }
 }

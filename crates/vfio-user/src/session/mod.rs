@@ -11,6 +11,8 @@ mod requests;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use nicety_bell::Lent;
+
 use crate::codec::version::Capabilities;
 use crate::codec::{Command, HEADER_SIZE, Header, MAX_DMA_MAPS, irqs::IrqSet, put_u64};
 use crate::wire::{Fill, Inbound, Outbound};
@@ -33,7 +35,8 @@ pub struct Progress {
 /// The server's end of one connection.
 #[derive(Debug)]
 pub struct Session {
-    socket: OwnedFd,
+    /// What is on its way in it goes with it: see [`Lent`].
+    socket: Lent,
     inbound: Inbound,
     core: Core,
 }
@@ -62,7 +65,7 @@ impl Session {
     /// A session on a connected UNIX stream socket, whether it blocks or not. The first message must be VERSION.
     pub fn new(socket: OwnedFd) -> Session {
         Session {
-            socket,
+            socket: socket.into(),
             inbound: Inbound::new(),
             core: Core {
                 outbound: Outbound::default(),

@@ -8,8 +8,9 @@
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
+use nicety_bell::Lent;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
@@ -38,7 +39,7 @@ pub(crate) enum Fill {
 pub(crate) struct Message<'a> {
     pub header: Header,
     pub payload: &'a [u8],
-    pub fds: Vec<OwnedFd>,
+    pub fds: Vec<Lent>,
 }
 
 /// Descriptors that wait for their message.
@@ -46,7 +47,7 @@ pub(crate) struct Message<'a> {
 struct Group {
     /// Position in the stream of the first byte of the message that they belong to.
     owner: u64,
-    fds: Vec<OwnedFd>,
+    fds: Vec<Lent>,
 }
 
 /// The receiving half.
@@ -124,7 +125,7 @@ impl Inbound {
         let mut fds = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                fds.extend(rights);
+                fds.extend(rights.map(Lent::from));
             }
         }
         counters.fds_received += fds.len() as u64;

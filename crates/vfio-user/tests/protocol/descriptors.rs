@@ -1,6 +1,14 @@
 //! Which message owns which descriptors, however the bytes are cut (unix(7), SCM_RIGHTS).
 
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
 use nicety_vfio_user::SessionError;
+use rustix::net::sockopt::set_socket_linger;
 
 use crate::kit::{Raw, Told, event, memfd, message, pair, take, words};
 
@@ -136,4 +144,36 @@ fn an_eventfd_that_would_have_its_writer_or_reader_wait_is_refused() {
     assert_eq!(raw.errno(8, &trigger, &[&writer]), 0, "User-Mode Linux has pipes");
     assert_eq!(raw.errno(8, &unmask, &[&ours]), 22, "it would have to be read");
     assert_eq!(raw.errno(8, &unmask, &[&event()]), 0);
+}
+
+/// A TCP socket with more on its way than its peer takes: whoever closes its last handle waits a minute (socket(7), SO_LINGER).
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 1 << 16]).is_ok() {}
+    set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
+    (socket.into(), peer)
+}
+
+#[test]
+fn a_session_waits_for_no_descriptor_to_be_closed_that_nobody_asked_for_or_that_is_on_its_way() {
+    let (done, finished) = mpsc::channel();
+    thread::spawn(move || {
+        let mut raw = Raw::ready();
+        let (socket, _unread) = lingering();
+        raw.send(&write(), &[&socket]);
+        drop(socket);
+        raw.settle().unwrap();
+        assert_eq!(raw.session.counters().fds_refused, 1);
+        let (socket, _unread) = lingering();
+        raw.send(&write(), &[&socket]);
+        drop(socket);
+        drop(raw.session);
+        done.send(()).unwrap();
+        // Not before it is known: closed by their peers, they linger no more.
+        thread::park();
+    });
+    finished.recv_timeout(Duration::from_secs(20)).expect("it waits for a descriptor to be closed");
 }

@@ -64,7 +64,7 @@ fn every_sequence_of_five_steps_on_a_vector_gives_the_models_interrupts() {
                 Unmask => irqs.apply(set(MSIX, IrqAction::Unmask, IrqData::All)).unwrap(),
                 TableMask => irqs.mask_msix(0, true),
                 TableUnmask => irqs.mask_msix(0, false),
-                Connect => irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd)]))).unwrap(),
+                Connect => irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd).into()]))).unwrap(),
                 Disconnect => irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Disconnect)).unwrap(),
                 Disable => irqs.apply(IrqSet::disable(MSIX)).unwrap(),
                 Forget => irqs.reset(),
@@ -107,7 +107,7 @@ fn every_sequence_of_five_steps_on_the_line_gives_the_models_interrupts() {
     let (fd, resample) = (event(), event());
     every_sequence(&steps, 5, |sequence| {
         let irqs = Interrupts::new(layout());
-        irqs.apply(set(INTX, IrqAction::Unmask, IrqData::Connect(vec![copy(&resample)]))).unwrap();
+        irqs.apply(set(INTX, IrqAction::Unmask, IrqData::Connect(vec![copy(&resample).into()]))).unwrap();
         let (mut connected, mut masked, mut level, mut resampled, mut arrived) = (false, false, false, true, 0u64);
         for step in sequence {
             match step {
@@ -122,7 +122,7 @@ fn every_sequence_of_five_steps_on_the_line_gives_the_models_interrupts() {
                     irqs.unmask_signalled();
                     assert_eq!(take(&resample), u64::from(!resampled), "{sequence:?}");
                 }
-                Connect => irqs.apply(set(INTX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd)]))).unwrap(),
+                Connect => irqs.apply(set(INTX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd).into()]))).unwrap(),
                 Disconnect => irqs.apply(set(INTX, IrqAction::Trigger, IrqData::Disconnect)).unwrap(),
                 Disable => irqs.apply(IrqSet::disable(INTX)).unwrap(),
                 Forget => irqs.reset(),
@@ -154,7 +154,7 @@ fn every_sequence_of_five_steps_on_the_line_gives_the_models_interrupts() {
 fn raises_from_two_threads_while_a_third_masks_are_neither_lost_nor_doubled() {
     let irqs = Arc::new(Interrupts::new(layout()));
     let fd = event();
-    irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd)]))).unwrap();
+    irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd).into()]))).unwrap();
     let (raised, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let raisers: Vec<_> = (0..2)
         .map(|_| {
@@ -206,7 +206,7 @@ fn a_full_eventfd_counts_as_signalled_and_nobody_waits_for_its_reader() {
     let irqs = Interrupts::new(layout());
     // Blocking, as a careless client would make it.
     let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd)]))).unwrap();
+    irqs.apply(set(MSIX, IrqAction::Trigger, IrqData::Connect(vec![copy(&fd).into()]))).unwrap();
     rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     assert!(irqs.raise_msix(0));
     // The kernel adds one where no write may (eventfd(2)).
@@ -216,7 +216,7 @@ fn a_full_eventfd_counts_as_signalled_and_nobody_waits_for_its_reader() {
 #[test]
 fn mask_eventfds_and_an_unwatched_unmask_eventfd_are_refused() {
     let irqs = Interrupts::new(IrqLayout { unmask_eventfd: false, ..layout() });
-    let connect = || IrqData::Connect(vec![event()]);
+    let connect = || IrqData::Connect(vec![event().into()]);
     assert_eq!(irqs.apply(set(INTX, IrqAction::Mask, connect())), Err(Errno::INVAL));
     assert_eq!(irqs.apply(set(INTX, IrqAction::Unmask, connect())), Err(Errno::INVAL));
     assert_eq!(irqs.apply(set(MSIX, IrqAction::Unmask, connect())), Err(Errno::INVAL));

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nicety_bell::Lent;
 use nicety_memory::Map;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -284,7 +285,7 @@ impl Session {
         Ok(reply)
     }
 
-    fn set_memory_table(&mut self, body: &[u8], fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    fn set_memory_table(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
         let request = Request::SetMemTable;
         let mut fields = Fields(body);
         let header = fields.u32().zip(fields.u32());
@@ -302,14 +303,11 @@ impl Session {
         Ok(())
     }
 
-    fn add_region(&mut self, body: &[u8], fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    fn add_region(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
         let request = Request::AddMemReg;
         let region = single_region(request, body)?;
-        let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors {
-            request,
-            found: fds.len(),
-            wanted: 1,
-        })?;
+        let [fd] =
+            <[Lent; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors { request, found: fds.len(), wanted: 1 })?;
         self.rings.memory.add(region, fd)?;
         self.memory_changed();
         Ok(())

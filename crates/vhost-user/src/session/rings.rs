@@ -1,9 +1,7 @@
 //! A session's rings: told piece by piece, started when all pieces are there ("Ring states").
 
-use std::os::fd::OwnedFd;
-
 use nicety_adapter::RingPlace;
-use nicety_bell::Bell;
+use nicety_bell::{Bell, Lent};
 
 use super::{Refusal, Session};
 use crate::memory::Memory;
@@ -129,7 +127,7 @@ impl Session {
     }
 
     /// SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR.
-    pub(super) fn set_bell(&mut self, request: Request, body: &[u8], fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    pub(super) fn set_bell(&mut self, request: Request, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
         let number = super::number_in(request, body)?;
         let ring = self.rings.known((number & 0xff) as u32)?;
         let wanted = usize::from(number & NO_FD == 0);
