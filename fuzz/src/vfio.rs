@@ -3,9 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use nicety_adapter::PortId;
 use nicety_adapters::REGISTRY;
 use nicety_daemon::clock::Clock;
 use nicety_daemon::device::{PortDevice, irq_layout};
+use nicety_daemon::inbox::Inbox;
+use nicety_daemon::port_log::PortLog;
 use nicety_daemon::shell::Signals;
 use nicety_trials::hostile::packets;
 use nicety_trials::random::Random;
@@ -32,7 +35,9 @@ pub fn run(data: &[u8]) {
     let clock = Clock::start();
     let interrupts = Arc::new(Interrupts::new(layout));
     let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
-    let mut device = PortDevice::new("fuzz", Arc::clone(&rig.port), interrupts, signals, clock);
+    let Ok(inbox) = Inbox::new() else { return };
+    let log = Arc::new(PortLog::new(PortId(1), "fuzz", clock, Arc::new(inbox)));
+    let mut device = PortDevice::new(log, Arc::clone(&rig.port), interrupts, signals, clock);
     if first & 4 != 0 {
         let _ = device.map_doorbells();
     }

@@ -143,8 +143,10 @@ impl Device for Unserved {
 
     fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno> {
         if let (MSIX, IrqData::Connect(pipes)) = (set.index, &set.data) {
-            let own =
-                pipes.iter().map(|pipe| pipe.try_clone().map_err(|_| Errno::MFILE)).collect::<Result<Vec<_>, _>>()?;
+            let own = pipes
+                .iter()
+                .map(|pipe| pipe.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE))
+                .collect::<Result<Vec<_>, _>>()?;
             own.iter().try_for_each(|pipe| fcntl_setpipe_size(pipe, 1 << 20).map(drop))?;
             self.vectors.lock().unwrap().extend(own);
         }

@@ -42,10 +42,10 @@ fn guests_with_different_adapters_reach_each_other_and_the_host() {
         stage.ready(guest.wait_ready());
     }
     for from in 0..guests.len() {
-        for to in 0..guests.len() {
+        for (to, &number) in numbers.iter().enumerate() {
             if let Ok([one, other]) = guests.get_disjoint_mut([from, to]) {
-                ping(one, "", &address(numbers[to]));
-                send(one, other, &address(numbers[to]), 4);
+                ping(one, "", &address(number));
+                send(one, other, &address(number), 4);
             }
         }
     }
