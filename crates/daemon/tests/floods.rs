@@ -4,125 +4,56 @@
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
+mod logged;
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::sync::{Mutex, Once};
-use std::time::{Duration, Instant};
 
-use nicety_adapters::{Settings, find};
-use nicety_daemon::daemon::{Daemon, PortSpec};
-use nicety_daemon::report::{Condition, PortReport};
+use logged::{LINES, PATIENCE, Stage, lines_of};
+use nicety_daemon::report::Condition;
 use nicety_memory::shared_file;
-use nicety_switch::Limits;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
 use nicety_vhost_user::frontend::Frontend;
-use tempfile::TempDir;
 
-/// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// How often everything is done.
 const TIMES: u64 = 100;
-/// Lines of a kind that a port may have at once, and how long it waits for each after those (docs/operating.md).
-const LINES: u64 = 8;
-const PAUSE_SECONDS: u64 = 60;
 /// More than a frame buffer or a ROM has: memory at 0 that comes without a file is the VM's own, not shared.
 const MEMORY: DmaRange = DmaRange { address: 0, size: 64 << 20 };
 
-/// What all daemons of this process have logged.
-static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-
-struct Log;
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        LOG.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
+/// Connects while somebody else is there, until that is refused.
+fn come_second(stage: &Stage) {
+    let mut second = UnixStream::connect(stage.socket()).unwrap();
+    second.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(second.read(&mut [0]).unwrap(), 0, "it is closed");
 }
 
-/// A daemon with one port.
-struct Stage {
-    daemon: Daemon,
-    name: String,
-    place: TempDir,
-    begun: Instant,
-}
-
-impl Stage {
-    fn new(name: &str, adapter: &str, workers: usize) -> Self {
-        let begun = Instant::now();
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init());
-        let (daemon, place) = (Daemon::start(Limits::default(), workers).unwrap(), TempDir::new().unwrap());
-        // Tests run side by side, and share a log.
-        let name = format!("{name}{workers}");
-        let spec = PortSpec {
-            name: name.clone(),
-            entry: find(adapter).unwrap(),
-            settings: Settings::new(nicety_frame::Mac([2, 0, 0, 0, 0, 1])),
-            socket: place.path().join("socket"),
-            mapped: false,
-            buffer_bytes: 1 << 20,
+/// Of each kind of line, by words of it and words of what tells how many were left out, there were so many.
+fn has_said(stage: &Stage, kinds: &[(&str, &str, u64)]) {
+    // When its workers have ended all is said.
+    stage.daemon.stop();
+    let most = stage.most_lines();
+    let lines = lines_of(&stage.name);
+    for (said, left, times) in kinds {
+        let of: Vec<&String> = lines.iter().filter(|line| line.contains(said)).collect();
+        assert!(
+            (LINES..=most).contains(&(of.len() as u64)),
+            "{} lines of {said:?}, not {LINES} to {most}",
+            of.len()
+        );
+        // `(and 41 such lines …)`, `41 lines were left out: …`: the number before these words.
+        let before = |line: &str, words: &str| {
+            let text = line.split_once(words).map(|(text, _)| text).unwrap_or_default();
+            text.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default().parse().unwrap_or(0)
         };
-        daemon.open(spec).unwrap();
-        Self { daemon, name, place, begun }
+        let meanwhile: u64 = of.iter().map(|line| before(line, " such lines that were left out)")).sum();
+        let left = format!(" lines were left out: {left}");
+        let last: u64 = lines.iter().map(|line| before(line, &left)).sum();
+        assert_eq!(of.len() as u64 + meanwhile + last, *times, "{said:?}: {lines:#?}");
     }
-
-    fn socket(&self) -> PathBuf {
-        self.place.path().join("socket")
-    }
-
-    fn until_is(&self, condition: Condition) {
-        let end = Instant::now() + PATIENCE;
-        while self.daemon.views().iter().map(PortReport::of).next().unwrap().condition != condition {
-            assert!(Instant::now() < end, "{condition:?}: not within {PATIENCE:?}");
-            std::thread::yield_now();
-        }
-    }
-
-    /// Connects while somebody else is there, until that is refused.
-    fn come_second(&self) {
-        let mut second = UnixStream::connect(self.socket()).unwrap();
-        second.set_read_timeout(Some(PATIENCE)).unwrap();
-        assert_eq!(second.read(&mut [0]).unwrap(), 0, "it is closed");
-    }
-
-    /// Of each kind of line, by words of it and words of what tells how many were left out, there were so many.
-    fn has_said(self, kinds: &[(&str, &str, u64)]) {
-        // When its workers have ended all is said.
-        self.daemon.stop();
-        let most = LINES + self.begun.elapsed().as_secs() / PAUSE_SECONDS;
-        let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
-        let port = format!("port=\"{}\"", self.name);
-        let lines: Vec<&str> = log.lines().filter(|line| line.contains(&port)).collect();
-        for (said, left, times) in kinds {
-            let of: Vec<&&str> = lines.iter().filter(|line| line.contains(said)).collect();
-            assert!(
-                (LINES..=most).contains(&(of.len() as u64)),
-                "{} lines of {said:?}, not {LINES} to {most}",
-                of.len()
-            );
-            // `(and 41 such lines …)`, `41 lines were left out: …`: the number before these words.
-            let before = |line: &str, words: &str| {
-                let text = line.split_once(words).map(|(text, _)| text).unwrap_or_default();
-                text.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default().parse().unwrap_or(0)
-            };
-            let meanwhile: u64 = of.iter().map(|line| before(line, " such lines that were left out)")).sum();
-            let left = format!(" lines were left out: {left}");
-            let last: u64 = lines.iter().map(|line| before(line, &left)).sum();
-            assert_eq!(of.len() as u64 + meanwhile + last, *times, "{said:?}: {lines:#?}");
-        }
-        // A kind that was forgotten would have a line for each time.
-        let bound = 2 * (LINES as usize + 2) * (kinds.len() + 2);
-        assert!(lines.len() <= bound, "{} lines, not {bound}", lines.len());
-    }
+    // A kind that was forgotten would have a line for each time.
+    let bound = 2 * (LINES as usize + 2) * (kinds.len() + 2);
+    assert!(lines.len() <= bound, "{} lines, not {bound}", lines.len());
 }
 
 fn what_a_vmm_does_over_and_over_is_a_few_lines_and_a_count(workers: usize) {
@@ -134,9 +65,9 @@ fn what_a_vmm_does_over_and_over_is_a_few_lines_and_a_count(workers: usize) {
     for _ in 0..TIMES {
         client.reset().unwrap();
         client.dma_map(MEMORY, rights, Some((short.as_fd(), 0))).unwrap_err();
-        stage.come_second();
+        come_second(&stage);
     }
-    stage.has_said(&[
+    has_said(&stage, &[
         ("the VM resets its adapter", "of resets by the VM", TIMES),
         ("memory that the VM offers was not taken", "of memory that was not taken", TIMES),
         ("a second VMM was refused", "of connections that were refused", TIMES),
@@ -157,7 +88,7 @@ fn vmms_that_come_and_go_are_a_few_lines_and_a_count(workers: usize) {
         let _answered_or_not = stranger.read_to_end(&mut Vec::new());
         stage.until_is(Condition::Waiting);
     }
-    stage.has_said(&[
+    has_said(&stage, &[
         ("a VMM has connected", "of connections that came", 2 * TIMES),
         ("the VMM has disconnected", "of connections that went", TIMES),
         ("the VMM is disconnected: ", "of connections that were ended", TIMES),
@@ -172,11 +103,11 @@ fn front_ends_that_come_and_go_are_a_few_lines_and_a_count(workers: usize) {
         front.negotiate(1 << 32).unwrap();
         // There are no so many rings.
         front.error_bell(200).unwrap_err();
-        stage.come_second();
+        come_second(&stage);
         drop(front);
         stage.until_is(Condition::Waiting);
     }
-    stage.has_said(&[
+    has_said(&stage, &[
         ("a front end has connected", "of connections that came", TIMES),
         ("a second front end was refused", "of connections that were refused", TIMES),
         ("a message was refused", "of messages that were refused", TIMES),

@@ -4,95 +4,24 @@
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
+mod logged;
 
-use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, Once};
-use std::time::{Duration, Instant};
 
+use logged::{LINES, PATIENCE, Stage, lines_of};
 use nicety_adapter::RingPlace;
-use nicety_adapters::{Settings, find};
-use nicety_daemon::daemon::{Daemon, PortSpec};
-use nicety_daemon::report::{Condition, PortReport};
+use nicety_daemon::report::Condition;
 use nicety_memory::shared_file;
-use nicety_switch::Limits;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
 use nicety_vhost_user::Bell;
 use nicety_vhost_user::frontend::{Frontend, Shared};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tempfile::TempDir;
 
-/// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY: u64 = 1 << 20;
-/// Lines about broken queues that a port may have at once, and how long it waits for each after those.
-const LINES: u64 = 8;
-const PAUSE_SECONDS: u64 = 60;
-
-/// What all daemons of this process have logged.
-static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-
-struct Log;
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        LOG.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 /// What was logged of a port's broken queues.
 fn logged(port: &str) -> Vec<String> {
-    let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
-    let port = format!("port=\"{port}\"");
-    log.lines().filter(|line| line.contains("stands still") && line.contains(&port)).map(str::to_owned).collect()
-}
-
-/// A daemon with one port.
-struct Stage {
-    daemon: Daemon,
-    name: String,
-    place: TempDir,
-}
-
-impl Stage {
-    fn new(name: &str, adapter: &str, workers: usize) -> Self {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init());
-        let (daemon, place) = (Daemon::start(Limits::default(), workers).unwrap(), TempDir::new().unwrap());
-        // Tests run side by side, and share a log.
-        let name = format!("{name}{workers}");
-        let spec = PortSpec {
-            name: name.clone(),
-            entry: find(adapter).unwrap(),
-            settings: Settings::new(nicety_frame::Mac([2, 0, 0, 0, 0, 1])),
-            socket: place.path().join("socket"),
-            mapped: false,
-            buffer_bytes: 1 << 20,
-        };
-        daemon.open(spec).unwrap();
-        Self { daemon, name, place }
-    }
-
-    fn report(&self) -> PortReport {
-        self.daemon.views().iter().map(PortReport::of).next().unwrap()
-    }
-
-    fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !done() {
-            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}: {:?}", self.report());
-            std::thread::yield_now();
-        }
-    }
-
-    fn until_is(&self, condition: Condition) {
-        self.until(&format!("{condition:?}"), || self.report().condition == condition);
-    }
+    lines_of(port).into_iter().filter(|line| line.contains("stands still")).collect()
 }
 
 fn rang(bell: &Bell) -> bool {
@@ -109,7 +38,7 @@ fn set_index(memory: &OwnedFd, place: RingPlace, index: u16) {
 fn a_ring_that_breaks_is_reported_and_logged_and_its_front_end_is_rung_until_it_is_started_again(workers: usize) {
     let stage = Stage::new("ring", "virtio-net", workers);
     let memory = shared_file("rings", MEMORY).unwrap();
-    let mut front = Frontend::connect(stage.place.path().join("socket")).unwrap();
+    let mut front = Frontend::connect(stage.socket()).unwrap();
     // VERSION_1 and MRG_RXBUF.
     front.negotiate(1 << 32 | 1 << 15).unwrap();
     front.share(&[Shared { base: 0, len: MEMORY, fd: memory.as_fd(), offset: 0 }]).unwrap();
@@ -135,10 +64,9 @@ fn a_ring_that_breaks_is_reported_and_logged_and_its_front_end_is_rung_until_it_
 }
 
 fn a_ring_that_is_broken_again_and_again_does_not_fill_the_log(workers: usize) {
-    let begun = Instant::now();
     let stage = Stage::new("flood", "virtio-net", workers);
     let memory = shared_file("rings", MEMORY).unwrap();
-    let mut front = Frontend::connect(stage.place.path().join("socket")).unwrap();
+    let mut front = Frontend::connect(stage.socket()).unwrap();
     front.negotiate(1 << 32).unwrap();
     front.share(&[Shared { base: 0, len: MEMORY, fd: memory.as_fd(), offset: 0 }]).unwrap();
     let place = RingPlace { size: 64, descriptors: 0x1000, driver: 0x2000, device: 0x3000 };
@@ -152,7 +80,7 @@ fn a_ring_that_is_broken_again_and_again_does_not_fill_the_log(workers: usize) {
     assert_eq!(stage.report().guest_errors, 100);
     // When its workers have ended all is said.
     stage.daemon.stop();
-    let most = LINES + begun.elapsed().as_secs() / PAUSE_SECONDS;
+    let most = stage.most_lines();
     let lines = logged(&stage.name).len() as u64;
     assert!((LINES..=most).contains(&lines), "{lines} lines, and not {LINES} to {most}");
 }
@@ -161,7 +89,7 @@ fn a_ring_of_registers_in_no_memory_is_reported_and_logged_until_it_lies_in_some
     let stage = Stage::new("function", "e1000", workers);
     let memory = shared_file("memory", MEMORY).unwrap();
     rustix::io::pwrite(&memory, &[1], 0).unwrap();
-    let mut client = Client::connect(stage.place.path().join("socket")).unwrap();
+    let mut client = Client::connect(stage.socket()).unwrap();
     let (range, both) = (DmaRange { address: 0, size: MEMORY }, DmaProtection { read: true, write: true });
     client.dma_map(range, both, Some((memory.as_fd(), 0))).unwrap();
     client.region_write(7, 4, &[7, 0]).unwrap();

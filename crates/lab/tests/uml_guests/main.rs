@@ -52,6 +52,16 @@ fn wait_gone(leader: u32) {
     }
 }
 
+/// Its kernel has complained of nothing, and it powers off by itself.
+#[track_caller]
+fn powers_off_well(mut guest: Guest) {
+    let complaints = "dmesg | grep -E 'Call Trace|WARNING|BUG' || true";
+    assert_eq!(well(guest.succeed(complaints, SOON)), "");
+    let leader = guest.process();
+    let _it_answers_no_more = guest.run("poweroff -f", SOON);
+    wait_gone(leader);
+}
+
 #[test]
 fn a_guest_boots_and_runs_commands_with_code_output_and_limit() {
     let (root, config) = guests();

@@ -24,32 +24,15 @@ fn world(name: &str) -> World {
     World::on(Rig::with_buffer(find(name).unwrap(), MEMORY, true, BUFFER), net)
 }
 
-fn arrive(world: &mut World, frames: usize) {
-    (0..frames).for_each(|_| world.arrive(whole(MAC.0, PEER, 100, 1), Offload::default()));
-    world.rig.settle();
-}
-
-fn waiting(world: &World) -> usize {
-    world.rig.port.state().backlog_frames
-}
-
 #[test]
 fn what_is_dropped_after_some_of_its_frames_had_gone_leaves_the_next_ones_whole() {
     for name in ["e1000", "vmxnet3"] {
         let mut world = world(name);
-        // How many frames the driver's ring takes.
-        let mut ring = 0;
-        while waiting(&world) == 0 {
-            arrive(&mut world, 1);
-            ring += 1;
-        }
-        ring -= 1;
-        world.run();
-        assert_eq!(world.took().len(), ring + 1, "{name}");
-        arrive(&mut world, ring - ROOM);
+        let ring = world.measure_ring(100);
+        world.arrive_whole(ring - ROOM, 100);
         world.arrive(partial(MAC.0, PEER, 40 * MSS, 1), cut(MSS as u16));
         world.rig.settle();
-        assert_eq!(waiting(&world), 0, "{name}: it is longer than the receive buffer");
+        assert_eq!(world.waiting(), 0, "{name}: it is longer than the receive buffer");
         world.run();
         assert_eq!(world.took().len(), ring, "{name}: as many of its frames as there was room for");
         for payload in [1, 200, 1400] {

@@ -105,6 +105,30 @@ impl World {
         self.rig.far.ends().outgoing.push_back((packet, offload));
     }
 
+    /// So many whole frames of this payload.
+    pub(crate) fn arrive_whole(&mut self, frames: usize, payload: usize) {
+        (0..frames).for_each(|_| self.arrive(packets::whole(MAC.0, PEER, payload, 1), Offload::default()));
+        self.rig.settle();
+    }
+
+    /// Frames that wait for the driver.
+    pub(crate) fn waiting(&self) -> usize {
+        self.rig.port.state().backlog_frames
+    }
+
+    /// How many frames the driver's ring takes: it is filled until one waits, and the driver takes them all.
+    #[track_caller]
+    pub(crate) fn measure_ring(&mut self, payload: usize) -> usize {
+        let mut ring = 0;
+        while self.waiting() == 0 {
+            self.arrive_whole(1, payload);
+            ring += 1;
+        }
+        self.run();
+        assert_eq!(self.took().len(), ring);
+        ring - 1
+    }
+
     /// What came out of the wire's far end since the last time.
     pub(crate) fn out(&mut self) -> Vec<(Vec<u8>, Offload)> {
         self.rig.far.ends().incoming.drain(..).collect()

@@ -256,7 +256,7 @@ fn frames_that_waited_for_what_the_adapter_was_before_are_dropped_and_counted_wh
         let frame = |seed| whole(MAC.0, PEER, 1000, seed);
         let mut sent = 0;
         let mut arrive = |world: &mut World, most_waiting: usize| {
-            while world.rig.port.state().backlog_frames < most_waiting {
+            while world.waiting() < most_waiting {
                 world.arrive(frame(sent as u8), Offload::default());
                 world.rig.settle();
                 sent += 1;
@@ -271,7 +271,7 @@ fn frames_that_waited_for_what_the_adapter_was_before_are_dropped_and_counted_wh
         let before = removed(&world);
         assert_eq!(world.rig.port.restore(&saved, world.rig.now), Some(Ok(())));
         assert_eq!(removed(&world) - before, 20, "{name}");
-        assert_eq!(world.rig.port.state().backlog_frames, 0, "{name}");
+        assert_eq!(world.waiting(), 0, "{name}");
         world.run();
         world.arrive(frame(99), Offload::default());
         world.run();
@@ -282,6 +282,6 @@ fn frames_that_waited_for_what_the_adapter_was_before_are_dropped_and_counted_wh
         // One that does not fit leaves what waits where it is.
         arrive(&mut world, 3);
         assert!(world.rig.port.restore(&saved[..saved.len() - 1], world.rig.now).unwrap().is_err());
-        assert_eq!((world.rig.port.state().backlog_frames, removed(&world) - before), (3, 20), "{name}");
+        assert_eq!((world.waiting(), removed(&world) - before), (3, 20), "{name}");
     }
 }

@@ -1,12 +1,11 @@
 //! A packet of which there was room for some frames only: the rest waits, follows in order, and is counted when it is there.
 
-use nicety_adapter::Offload;
 use nicety_adapters::find;
 use nicety_drivers::vmxnet3;
 use nicety_trials::guest::{MEMORY, Net};
 use nicety_trials::rig::{MAC, Rig};
 
-use crate::packets::{HEADERS, cut, is_right, partial, whole};
+use crate::packets::{HEADERS, cut, is_right, partial};
 use crate::{ALL, PEER, World};
 
 /// So many frames that some rings are full of them more than once.
@@ -29,15 +28,6 @@ fn nets() -> Vec<(&'static str, &'static str, Net)> {
     ]
 }
 
-fn waiting(world: &World) -> usize {
-    world.rig.port.state().backlog_frames
-}
-
-fn arrive(world: &mut World, frames: usize) {
-    (0..frames).for_each(|_| world.arrive(whole(MAC.0, PEER, MSS, 1), Offload::default()));
-    world.rig.settle();
-}
-
 #[test]
 fn every_adapter_is_tried() {
     let mut tried: Vec<&str> = nets().iter().map(|(name, ..)| *name).collect();
@@ -49,22 +39,14 @@ fn every_adapter_is_tried() {
 fn a_packet_that_was_refused_halfway_arrives_with_all_its_frames_in_order() {
     for (name, how, net) in nets() {
         let mut world = World::on(Rig::new(find(name).unwrap(), MEMORY, true), net);
-        // How many frames the driver's ring takes.
-        let mut ring = 0;
-        while waiting(&world) == 0 {
-            arrive(&mut world, 1);
-            ring += 1;
-        }
-        ring -= 1;
-        world.run();
-        assert_eq!(world.took().len(), ring + 1, "{name} {how}");
+        let ring = world.measure_ring(MSS);
         for seed in 0..5 {
             let before = world.rig.port.state().counters.taken();
-            arrive(&mut world, ring - ROOM);
+            world.arrive_whole(ring - ROOM, MSS);
             let packet = partial(MAC.0, PEER, FRAMES * MSS, seed);
             world.arrive(packet.clone(), cut(MSS as u16));
-            arrive(&mut world, 3);
-            assert_eq!(waiting(&world), 1 + 3, "{name} {how}: there is room for some of its frames only");
+            world.arrive_whole(3, MSS);
+            assert_eq!(world.waiting(), 1 + 3, "{name} {how}: there is room for some of its frames only");
             world.run();
             let took = world.took();
             let came: Vec<&[u8]> = took.iter().map(|(frame, _)| frame.as_slice()).collect();

@@ -1,0 +1,95 @@
+//! A daemon with one port, and what it logs of that port.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Mutex, Once};
+use std::time::{Duration, Instant};
+
+use nicety_adapters::{Settings, find};
+use nicety_daemon::daemon::{Daemon, PortSpec};
+use nicety_daemon::report::{Condition, PortReport};
+use nicety_switch::Limits;
+use tempfile::TempDir;
+
+/// How long anything here may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Lines of a kind that a port may have at once, and how long it waits for each after those (docs/operating.md).
+pub const LINES: u64 = 8;
+const PAUSE_SECONDS: u64 = 60;
+
+/// What all daemons of this process have logged.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOG.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What was logged of a port.
+pub fn lines_of(port: &str) -> Vec<String> {
+    let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
+    let port = format!("port=\"{port}\"");
+    log.lines().filter(|line| line.contains(&port)).map(str::to_owned).collect()
+}
+
+/// See the module's page.
+pub struct Stage {
+    pub daemon: Daemon,
+    pub name: String,
+    begun: Instant,
+    place: TempDir,
+}
+
+impl Stage {
+    pub fn new(name: &str, adapter: &str, workers: usize) -> Self {
+        let begun = Instant::now();
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init());
+        let (daemon, place) = (Daemon::start(Limits::default(), workers).unwrap(), TempDir::new().unwrap());
+        // Tests run side by side, and share a log.
+        let stage = Self { daemon, name: format!("{name}{workers}"), begun, place };
+        let spec = PortSpec {
+            name: stage.name.clone(),
+            entry: find(adapter).unwrap(),
+            settings: Settings::new(nicety_frame::Mac([2, 0, 0, 0, 0, 1])),
+            socket: stage.socket(),
+            mapped: false,
+            buffer_bytes: 1 << 20,
+        };
+        stage.daemon.open(spec).unwrap();
+        stage
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.place.path().join("socket")
+    }
+
+    /// How many lines of a kind there may be by now.
+    pub fn most_lines(&self) -> u64 {
+        LINES + self.begun.elapsed().as_secs() / PAUSE_SECONDS
+    }
+
+    pub fn report(&self) -> PortReport {
+        self.daemon.views().iter().map(PortReport::of).next().unwrap()
+    }
+
+    pub fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !done() {
+            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}: {:?}", self.report());
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn until_is(&self, condition: Condition) {
+        self.until(&format!("{condition:?}"), || self.report().condition == condition);
+    }
+}
