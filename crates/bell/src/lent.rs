@@ -1,17 +1,21 @@
 //! Descriptors that a peer has sent, and how they are got rid of.
 //!
 //! Closing may wait: for the server of a FUSE file system, which may be the peer (FLUSH); for data that a TCP socket lingers over
-//! (socket(7), and a UNIX socket may have one on its way in it); for a pipe's lock. So a descriptor of which it is not known that
+//! (socket(7), and a UNIX socket may have one on its way in it); for a pipe's lock; until all pages of a memory file are freed,
+//! if this was its last handle. So a descriptor of which it is not known that
 //! closing it takes no time is closed by a thread of its own; so many of those, and no more, may wait at once.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use rustix::fs::{fcntl_get_seals, readlink};
+use rustix::fs::{fcntl_get_seals, fstat, readlink};
 
 /// How many descriptors may be waited for at once until they are closed.
 pub const CLOSING_MOST: usize = 64;
+
+/// A memory file of so many blocks of 512 bytes, 1 MiB, is freed in no time.
+const BLOCKS_AT_ONCE: i64 = 2048;
 
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 static LEFT_OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -51,11 +55,14 @@ pub fn left_open() -> usize {
     LEFT_OPEN.load(Ordering::Relaxed)
 }
 
-/// Whether it is an eventfd or a memory file. Neither question waits for anybody, unlike fstat(2).
+/// Whether it is an eventfd, or a memory file that has little in memory. The questions wait for nobody: fstat(2) would, but for
+/// a memory file.
 fn closes_at_once(fd: BorrowedFd<'_>) -> bool {
-    fcntl_get_seals(fd).is_ok()
-        || readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())
-            .is_ok_and(|name| name.as_bytes() == b"anon_inode:[eventfd]")
+    if fcntl_get_seals(fd).is_ok() {
+        return fstat(fd).is_ok_and(|stat| stat.st_blocks <= BLOCKS_AT_ONCE);
+    }
+    readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())
+        .is_ok_and(|name| name.as_bytes() == b"anon_inode:[eventfd]")
 }
 
 fn discard(fd: OwnedFd, at_once: fn(BorrowedFd<'_>) -> bool, close: fn(OwnedFd)) {
@@ -94,6 +101,7 @@ mod tests {
 
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
+    use rustix::io::pwrite;
     use rustix::pipe::pipe;
 
     use super::*;
@@ -122,9 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn eventfds_and_memory_files_alone_are_closed_by_whoever_drops_them() {
+    fn eventfds_and_small_memory_files_alone_are_closed_by_whoever_drops_them() {
         assert!(closes_at_once(eventfd(0, EventfdFlags::CLOEXEC).unwrap().as_fd()));
-        assert!(closes_at_once(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap().as_fd()));
+        let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+        assert!(closes_at_once(memory.as_fd()));
+        pwrite(&memory, &vec![1; (1 << 20) + 1], 0).unwrap();
+        assert!(!closes_at_once(memory.as_fd()), "more than 1 MiB");
         let (write, read) = watched();
         let file = open("/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();

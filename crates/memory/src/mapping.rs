@@ -1,6 +1,7 @@
 //! One file (or private pages) mapped into this process, guarded against a peer that truncates the file.
 
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,6 +13,7 @@ use crate::blank::Look;
 use crate::guard;
 use crate::origin;
 use crate::pages;
+use crate::release;
 
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +49,7 @@ pub enum MappingError {
 #[derive(Debug)]
 pub struct Mapping {
     /// Whole pages.
-    region: MmapRegion<()>,
+    region: ManuallyDrop<MmapRegion<()>>,
     /// Where in them the bytes that were asked for begin, and how many they are.
     skew: usize,
     len: usize,
@@ -95,7 +97,7 @@ impl Mapping {
     fn guarded(region: MmapRegion<()>, skew: usize, len: usize, is_huge: bool) -> Result<Self, MappingError> {
         let watched = guard::watch(region.as_ptr().addr(), region.size());
         let (slot, damaged) = watched.ok_or(MappingError::TooMany(guard::SLOTS))?;
-        Ok(Self { region, skew, len, is_huge, damaged, slot })
+        Ok(Self { region: ManuallyDrop::new(region), skew, len, is_huge, damaged, slot })
     }
 
     /// The bytes, for bounded volatile access.
@@ -130,6 +132,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         guard::forget(self.slot);
+        // SAFETY: this is the end of `self`, and nobody looks at the region again.
+        release::unmap(unsafe { ManuallyDrop::take(&mut self.region) });
     }
 }
 

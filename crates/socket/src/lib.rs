@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use nicety_bell::Lent;
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, access, fchmod, lstat, statat, unlink};
 use rustix::io::Errno;
 use rustix::net::{
@@ -194,7 +195,12 @@ impl Listener {
             uid: c.uid.as_raw(),
             gid: c.gid.as_raw(),
         });
-        Ok(if occupied { Accepted::Refused(peer) } else { Accepted::Client(socket, peer) })
+        if occupied {
+            // It may have sent something already that takes long to be closed, and goes with it.
+            drop(Lent::from(socket));
+            return Ok(Accepted::Refused(peer));
+        }
+        Ok(Accepted::Client(socket, peer))
     }
 }
 

@@ -1,10 +1,21 @@
 //! The socket in the file system.
 
+#[path = "../../bell/tests/lingering/mod.rs"]
+mod lingering;
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
+use lingering::lingering;
 use nicety_socket::{Accepted, ListenError, Listener};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tempfile::TempDir;
 
 /// A directory of the test's own, removed at the end.
@@ -126,6 +137,28 @@ fn one_client_is_taken_with_its_name_and_the_others_are_refused_while_it_is_ther
     let mut second = UnixStream::connect(place.socket()).unwrap();
     assert!(matches!(listener.accept(true), Ok(Accepted::Refused(Some(_)))));
     assert_eq!(std::io::Read::read(&mut second, &mut [0]).unwrap(), 0, "it is hung up on");
+}
+
+#[test]
+fn nobody_waits_until_what_a_refused_client_has_sent_is_closed() {
+    let (done, finished) = mpsc::channel();
+    thread::spawn(move || {
+        let place = Place::new();
+        let listener = Listener::bind(place.socket()).unwrap();
+        let client = UnixStream::connect(place.socket()).unwrap();
+        let (socket, _unread) = lingering();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        let sent = [socket.as_fd()];
+        assert!(rights.push(SendAncillaryMessage::ScmRights(&sent)));
+        sendmsg(&client, &[IoSlice::new(&[0])], &mut rights, SendFlags::empty()).unwrap();
+        drop((socket, client));
+        assert!(matches!(listener.accept(true), Ok(Accepted::Refused(_))));
+        done.send(()).unwrap();
+        // Not before it is known: without its peer nothing lingers.
+        thread::park();
+    });
+    finished.recv_timeout(Duration::from_secs(20)).expect("it waits for a descriptor to be closed");
 }
 
 #[test]

@@ -1,16 +1,13 @@
 //! Which message owns which descriptors, however the bytes are cut (unix(7), SCM_RIGHTS).
 
-use std::io::Write;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use nicety_vfio_user::SessionError;
-use rustix::net::sockopt::set_socket_linger;
 
 use crate::kit::{Raw, Told, event, memfd, message, pair, take, words};
+use crate::lingering::lingering;
 
 fn map(address: u32) -> Vec<u8> {
     message(1, 2, 0, &words(&[32, 3, 0, 0, address, 0, 0x1000, 0]))
@@ -144,17 +141,6 @@ fn an_eventfd_that_would_have_its_writer_or_reader_wait_is_refused() {
     assert_eq!(raw.errno(8, &trigger, &[&writer]), 0, "User-Mode Linux has pipes");
     assert_eq!(raw.errno(8, &unmask, &[&ours]), 22, "it would have to be read");
     assert_eq!(raw.errno(8, &unmask, &[&event()]), 0);
-}
-
-/// A TCP socket with more on its way than its peer takes: whoever closes its last handle waits a minute (socket(7), SO_LINGER).
-fn lingering() -> (OwnedFd, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (peer, _) = listener.accept().unwrap();
-    socket.set_nonblocking(true).unwrap();
-    while socket.write(&[0; 1 << 16]).is_ok() {}
-    set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
-    (socket.into(), peer)
 }
 
 #[test]

@@ -8,5 +8,7 @@ mod dma_messages;
 mod hostile;
 mod interrupts;
 mod kit;
+#[path = "../../../bell/tests/lingering/mod.rs"]
+mod lingering;
 mod listener;
 mod other_client;

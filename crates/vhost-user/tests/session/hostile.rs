@@ -1,17 +1,16 @@
 //! Peers that send half a message, garbage, wrong descriptors, impossible memory.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nicety_memory::shared_file;
 use nicety_vhost_user::{Ended, PATIENCE, Refusal, Session};
-use rustix::net::sockopt::set_socket_linger;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
+use crate::lingering::lingering;
 use crate::port::{TestPort, serve};
 
 /// Messages by hand: numbers out of docs/interop/vhost-user.rst.
@@ -277,13 +276,7 @@ fn wrong_descriptors_are_refused() {
 fn nobody_waits_for_a_descriptor_to_be_closed_that_nobody_asked_for() {
     let (served, mut raw) = connected();
     raw.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let _unread = listener.accept().unwrap();
-    socket.set_nonblocking(true).unwrap();
-    while socket.write(&[0; 1 << 16]).is_ok() {}
-    // socket(7), SO_LINGER: whoever closes its last handle waits a minute.
-    set_socket_linger(&socket, Some(Duration::from_secs(60))).unwrap();
+    let (socket, _unread) = lingering();
     // In two parts, so that the session has the last handle whenever it reads.
     let message = [3u32, 1 | 8, 0].map(u32::to_ne_bytes).concat();
     raw.0.send_with_fds(&[&message[..4]], &[socket.as_raw_fd()]).unwrap();
