@@ -93,7 +93,7 @@ pub struct Counters {
     pub writes: u64,
     /// Interrupts raised.
     pub interrupts: u64,
-    /// Accesses of a wrong width or to a hole: answered with ones, or ignored.
+    /// Accesses of a wrong width, to a hole, or outside D0: answered with ones, or ignored.
     pub bad_accesses: u64,
     /// Breaches of the device's protocol by the guest.
     pub guest_errors: u64,

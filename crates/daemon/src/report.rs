@@ -72,7 +72,7 @@ pub struct PortReport {
     pub register_reads: u64,
     /// Register writes by the guest.
     pub register_writes: u64,
-    /// Accesses of a wrong width or to a hole.
+    /// Accesses of a wrong width, to a hole, or to an adapter asleep.
     pub bad_accesses: u64,
     /// Breaches of the device's protocol by the guest.
     pub guest_errors: u64,

@@ -36,11 +36,7 @@ fn has_said(stage: &Stage, kinds: &[(&str, &str, u64)]) {
     let lines = lines_of(&stage.name);
     for (said, left, times) in kinds {
         let of: Vec<&String> = lines.iter().filter(|line| line.contains(said)).collect();
-        assert!(
-            (LINES..=most).contains(&(of.len() as u64)),
-            "{} lines of {said:?}, not {LINES} to {most}",
-            of.len()
-        );
+        assert!((LINES..=most).contains(&(of.len() as u64)), "{} lines of {said:?}, not {LINES} to {most}", of.len());
         // `(and 41 such lines …)`, `41 lines were left out: …`: the number before these words.
         let before = |line: &str, words: &str| {
             let text = line.split_once(words).map(|(text, _)| text).unwrap_or_default();
@@ -67,11 +63,14 @@ fn what_a_vmm_does_over_and_over_is_a_few_lines_and_a_count(workers: usize) {
         client.dma_map(MEMORY, rights, Some((short.as_fd(), 0))).unwrap_err();
         come_second(&stage);
     }
-    has_said(&stage, &[
-        ("the VM resets its adapter", "of resets by the VM", TIMES),
-        ("memory that the VM offers was not taken", "of memory that was not taken", TIMES),
-        ("a second VMM was refused", "of connections that were refused", TIMES),
-    ]);
+    has_said(
+        &stage,
+        &[
+            ("the VM resets its adapter", "of resets by the VM", TIMES),
+            ("memory that the VM offers was not taken", "of memory that was not taken", TIMES),
+            ("a second VMM was refused", "of connections that were refused", TIMES),
+        ],
+    );
 }
 
 fn vmms_that_come_and_go_are_a_few_lines_and_a_count(workers: usize) {
@@ -88,12 +87,15 @@ fn vmms_that_come_and_go_are_a_few_lines_and_a_count(workers: usize) {
         let _answered_or_not = stranger.read_to_end(&mut Vec::new());
         stage.until_is(Condition::Waiting);
     }
-    has_said(&stage, &[
-        ("a VMM has connected", "of connections that came", 2 * TIMES),
-        ("the VMM has disconnected", "of connections that went", TIMES),
-        ("the VMM is disconnected: ", "of connections that were ended", TIMES),
-        ("the VM does not share its memory", "of memory that is not shared", TIMES),
-    ]);
+    has_said(
+        &stage,
+        &[
+            ("a VMM has connected", "of connections that came", 2 * TIMES),
+            ("the VMM has disconnected", "of connections that went", TIMES),
+            ("the VMM is disconnected: ", "of connections that were ended", TIMES),
+            ("the VM does not share its memory", "of memory that is not shared", TIMES),
+        ],
+    );
 }
 
 fn front_ends_that_come_and_go_are_a_few_lines_and_a_count(workers: usize) {
@@ -107,11 +109,14 @@ fn front_ends_that_come_and_go_are_a_few_lines_and_a_count(workers: usize) {
         drop(front);
         stage.until_is(Condition::Waiting);
     }
-    has_said(&stage, &[
-        ("a front end has connected", "of connections that came", TIMES),
-        ("a second front end was refused", "of connections that were refused", TIMES),
-        ("a message was refused", "of messages that were refused", TIMES),
-    ]);
+    has_said(
+        &stage,
+        &[
+            ("a front end has connected", "of connections that came", TIMES),
+            ("a second front end was refused", "of connections that were refused", TIMES),
+            ("a message was refused", "of messages that were refused", TIMES),
+        ],
+    );
 }
 
 with_one_worker_and_with_two!(

@@ -141,7 +141,7 @@ pub struct Compare {
     /// How many times each is run; fewer than 7 give no intervals [default: 7]
     #[arg(long, value_name = "N")]
     pub repeat: Option<u32>,
-    /// A first look: three times half a second, no intervals
+    /// A first look: three rounds of half a second, with real guests of a second; no intervals
     #[arg(long)]
     pub quick: bool,
     /// The folder of the report

@@ -131,7 +131,13 @@ fn particulars(port: &PortReport) -> String {
         line("backlog", format!("{}, {}", count(port.backlog_frames, "frame"), size(port.backlog_bytes)));
     }
     if port.bad_accesses > 0 {
-        line("odd", format!("{} of a wrong width or to a hole", count(port.bad_accesses, "register access")));
+        line(
+            "odd",
+            format!(
+                "{} of a wrong width, to a hole, or to an adapter asleep",
+                count(port.bad_accesses, "register access")
+            ),
+        );
     }
     if port.guest_errors > 0 {
         line("guest errors", port.guest_errors.to_string());

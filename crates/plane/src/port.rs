@@ -10,6 +10,7 @@ use nicety_adapter::{
     Uplink,
 };
 use nicety_memory::{Map, MapError};
+use nicety_pci::PowerState;
 
 use crate::backlog::Backlog;
 use crate::lock::{Held, Lock};
@@ -194,12 +195,14 @@ impl Port {
         self.shell.schedule();
     }
 
-    /// A register read by the guest. Ones if there is no register.
+    /// A register read by the guest. Ones if there is no register, or the adapter sleeps.
     pub fn read(&self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
         data.fill(0xff);
         self.with_pci(now, |pci, cx| {
             cx.counters.reads += 1;
-            pci.read(bar, offset, data, cx);
+            if is_awake(pci, cx) {
+                pci.read(bar, offset, data, cx);
+            }
         });
     }
 
@@ -207,7 +210,9 @@ impl Port {
     pub fn write(&self, bar: u8, offset: u64, data: &[u8], now: Time) {
         self.with_pci(now, |pci, cx| {
             cx.counters.writes += 1;
-            pci.write(bar, offset, data, cx);
+            if is_awake(pci, cx) {
+                pci.write(bar, offset, data, cx);
+            }
         });
     }
 
@@ -339,4 +344,11 @@ impl Port {
             },
         }
     }
+}
+
+/// Whether registers answer: in D0 alone (PCI PM 1.2, section 5.4.1). An access at another time is counted.
+fn is_awake(pci: &dyn PciFace, cx: &mut Context<'_>) -> bool {
+    let awake = pci.function().power_state() == PowerState::D0;
+    cx.counters.bad_accesses += u64::from(!awake);
+    awake
 }

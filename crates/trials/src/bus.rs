@@ -31,6 +31,8 @@ pub struct PortBus {
     memory: Arc<Map>,
     page: Option<Doorbells>,
     line_masked: bool,
+    /// Register accesses reach the adapter itself: a port lets none through in D3hot.
+    pub past_port: bool,
     /// What else happens in the world just before and just after an access.
     pub hook: Option<Hook>,
     /// What the driver does and which interrupts it takes, if that is wanted.
@@ -48,8 +50,18 @@ fn refused(why: &str) -> BusError {
 impl PortBus {
     /// The bus of a port whose wishes go to `memo` and whose guest has this memory.
     pub fn new(port: Arc<Port>, memo: Memo, memory: Arc<Map>) -> Self {
-        let accesses = Accesses::default();
-        Self { port, memo, memory, page: None, line_masked: false, hook: None, log: None, now: Time::ZERO, accesses }
+        Self {
+            port,
+            memo,
+            memory,
+            page: None,
+            line_masked: false,
+            past_port: false,
+            hook: None,
+            log: None,
+            now: Time::ZERO,
+            accesses: Accesses::default(),
+        }
     }
 
     /// That of a rig's adapter.
@@ -118,7 +130,11 @@ impl Bus for PortBus {
         self.scan();
         self.around(false);
         self.accesses.reads += 1;
-        self.port.read(bar, offset, data, self.now);
+        if self.past_port {
+            self.port.with_pci(self.now, |pci, cx| pci.read(bar, offset, data, cx));
+        } else {
+            self.port.read(bar, offset, data, self.now);
+        }
         self.note(Event::Access(Access::of(false, Region::Bar(bar), offset, data)));
         self.around(true);
         Ok(())
@@ -134,7 +150,11 @@ impl Bus for PortBus {
         self.around(false);
         self.accesses.writes += 1;
         self.note(Event::Access(Access::of(true, Region::Bar(bar), offset, data)));
-        self.port.write(bar, offset, data, self.now);
+        if self.past_port {
+            self.port.with_pci(self.now, |pci, cx| pci.write(bar, offset, data, cx));
+        } else {
+            self.port.write(bar, offset, data, self.now);
+        }
         self.around(true);
         Ok(())
     }

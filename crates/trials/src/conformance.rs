@@ -78,7 +78,8 @@ fn no_dma(entry: &Entry, mut rig: Rig) {
         let offset = random.below(0x6000) & !3;
         let value = random.nasty(1 << 20) as u32;
         count::take();
-        rig.port.write(bar, offset, &value.to_le_bytes(), rig.now);
+        // By the adapter itself: a port lets no register access through in D3hot.
+        rig.port.with_pci(rig.now, |pci, cx| pci.write(bar, offset, &value.to_le_bytes(), cx));
         rig.pass(random.below(100_000));
         assert_eq!(count::take(), 0, "{}: step {step}, register {offset:#x} of BAR {bar}", entry.about.name);
         if random.one_in(50) {
@@ -94,6 +95,36 @@ fn contents(rig: &Rig) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 20];
     rig.memory.read(0, &mut bytes).expect("the guest's memory");
     bytes
+}
+
+/// In D3hot a port's registers read as ones, and writes to them change nothing (PCI PM 1.2, section 5.4.1: only configuration
+/// space answers).
+pub fn registers_sleep_in_d3hot(entry: &Entry) {
+    let rig = Rig::new(entry, 1 << 20, true);
+    let power = rig.port.with_pci(rig.now, |pci, _| pci.function().capability(1)).flatten();
+    let Some(power) = power else { return };
+    let save = || rig.port.with(rig.now, |adapter, _| adapter.save()).unwrap_or_default();
+    let told = || {
+        let mut data = [0x5a; 4];
+        let places = (0..2).flat_map(|bar| (0..0x40).map(move |register| (bar, 4 * register)));
+        let read = |&(bar, offset): &(u8, u64)| {
+            rig.port.read(bar, offset, &mut data, rig.now);
+            data != [0xff; 4]
+        };
+        places.filter(read).count()
+    };
+    rig.port.config_write(4, &[7, 0], rig.now);
+    assert!(told() > 0, "{}: awake", entry.about.name);
+    rig.port.config_write(power as u16 + 4, &[3], rig.now);
+    let (asleep, before) = (save(), rig.port.state().counters.bad_accesses);
+    assert_eq!(told(), 0, "{}: asleep", entry.about.name);
+    for register in 0..0x800 {
+        (0..2).for_each(|bar| rig.port.write(bar, 4 * register, &0x1234_5678u32.to_le_bytes(), rig.now));
+    }
+    assert_eq!(save(), asleep, "{}", entry.about.name);
+    assert_eq!(rig.port.state().counters.bad_accesses - before, 0x80 + 0x1000, "{}", entry.about.name);
+    rig.port.config_write(power as u16 + 4, &[0], rig.now);
+    assert!(told() > 0, "{}: awake again", entry.about.name);
 }
 
 /// Every register answers, at every width and offset, for reads and for writes, and nothing panics.

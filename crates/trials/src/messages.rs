@@ -60,6 +60,7 @@ impl World {
         let guest = Guest::new(PortBus::of(&rig), Net::named(entry.about.name));
         let name = format!("{}, {way:?}, {silence:?}", entry.about.name);
         let mut world = World { rig, guest, name, way, silence, took: 0 };
+        world.guest.bus.past_port = silence == Silence::D3hot;
         world.guest.open().expect("a new adapter can be opened");
         if way != Way::Line {
             let vectors = InterruptKind::Msix(1);

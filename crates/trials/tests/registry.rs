@@ -29,6 +29,11 @@ fn in_d3hot_no_adapter_touches_memory() {
 }
 
 #[test]
+fn in_d3hot_no_register_answers() {
+    REGISTRY.iter().for_each(conformance::registers_sleep_in_d3hot);
+}
+
+#[test]
 fn without_bus_mastering_no_adapter_sends_a_message_and_with_it_again_none_is_lost() {
     let ways: usize = REGISTRY.iter().map(messages::no_message_without_bus_mastering).sum();
     assert!(ways >= 2, "vmxnet3 alone has MSI and MSI-X");
