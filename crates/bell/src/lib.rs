@@ -65,13 +65,24 @@ impl Bell {
                 Ok(Self { fd, kind: Kind::Socket })
             }
             Ok(_) => Err(Errno::INVAL),
-            Err(_) => Self::to_hear(fd),
+            Err(_) => Self::of_a_file(fd),
         }
     }
 
-    /// A descriptor of the peer's, to be heard: an eventfd or a pipe. Anything else is refused.
+    /// A descriptor of the peer's, to be heard: an eventfd or a pipe. Anything else is refused, and so is an eventfd that gives its
+    /// count one by one (EFD_SEMAPHORE): rung once with a large number, it would be heard for ever.
     pub fn to_hear(fd: impl Into<Lent>) -> Result<Self, Errno> {
-        let fd = fd.into();
+        let bell = Self::of_a_file(fd.into())?;
+        // Linux tells since 6.5 (fs/eventfd.c, eventfd_show_fdinfo).
+        let number = bell.as_fd().as_raw_fd();
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
+        match info.lines().any(|line| line.strip_prefix("eventfd-semaphore:").is_some_and(|is| is.trim() != "0")) {
+            true => Err(Errno::INVAL),
+            false => Ok(bell),
+        }
+    }
+
+    fn of_a_file(fd: Lent) -> Result<Self, Errno> {
         // An eventfd has no type that fstat(2) would tell, and fstat asks the file system, which may be one of the peer's own.
         let name = readlink(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()), Vec::new())?;
         let kind = match name.as_bytes() {

@@ -67,6 +67,14 @@ fn each_ringing_counts_one() {
 }
 
 #[test]
+fn an_eventfd_that_gives_its_count_one_by_one_is_not_heard() {
+    let semaphore = eventfd(3, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC).unwrap();
+    assert_eq!(Bell::to_hear(semaphore.try_clone().unwrap()).unwrap_err(), Errno::INVAL);
+    Bell::from_fd(semaphore).unwrap().ring().unwrap();
+    Bell::to_hear(pair().0).unwrap();
+}
+
+#[test]
 fn a_peer_that_fills_an_eventfd_and_has_it_block_is_not_waited_for() {
     let (ours, peers) = pair();
     let bell = Bell::from_fd(ours).unwrap();

@@ -24,7 +24,9 @@ pub enum Refusal {
         wanted: usize,
     },
     /// A descriptor that cannot be rung, or heard, without waiting for the front end.
-    #[error("{request:?}: the descriptor is no eventfd or pipe, nor, for a call, a UNIX stream socket ({errno})")]
+    #[error(
+        "{request:?}: the descriptor is no eventfd (for a kick: that is no semaphore) or pipe, nor, for a call, a UNIX stream socket ({errno})"
+    )]
     NoBell {
         /// The message.
         request: Request,
