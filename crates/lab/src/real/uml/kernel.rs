@@ -36,6 +36,9 @@ struct Stamp {
     source: String,
     release: String,
     seconds: f64,
+    /// Of the program; 0 in stamps of before it was noted.
+    #[serde(default)]
+    bytes: u64,
 }
 
 /// A user-mode kernel.
@@ -85,7 +88,7 @@ impl UmlKernel {
         let (_, work) = prepare(&cache, &tools, progress)?;
         let built = build(&work, Kind::SeveralProcessors, &tools, progress)?;
         let laying = smp.program.with_extension("laying");
-        fs::copy(&built, &laying).map_err(file("copy", built))?;
+        copy(&built, &laying)?;
         fs::rename(&laying, &smp.program).map_err(file("rename to its final name", &smp.program))?;
         Ok(smp)
     }
@@ -104,10 +107,16 @@ impl UmlKernel {
     fn find(cache: &Path) -> Option<UmlKernel> {
         let folder = cache.join(name());
         let path = folder.join("stamp.json");
-        let stamp = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+        let stamp: Stamp = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+        let program = folder.join("linux");
+        // One that somebody has cut or removed is built again.
+        let bytes = fs::metadata(&program).ok()?.len();
+        if bytes == 0 || (stamp.bytes != 0 && bytes != stamp.bytes) {
+            return None;
+        }
         // When it was used last; if that cannot be noted, it may be built again one day.
         let _ = fs::File::options().write(true).open(path).and_then(|stamp| stamp.set_modified(SystemTime::now()));
-        Some(UmlKernel { program: folder.join("linux"), stamp })
+        Some(UmlKernel { program, stamp })
     }
 
     /// A kernel that somebody else built.
@@ -124,7 +133,7 @@ impl UmlKernel {
         if !looks_like_one || !output.status.success() {
             return Err(failed("it is no user-mode kernel".into()));
         }
-        let stamp = Stamp { source: "somebody's own".into(), release, seconds: 0.0 };
+        let stamp = Stamp { source: "somebody's own".into(), release, seconds: 0.0, bytes: 0 };
         Ok(UmlKernel { program: program.to_owned(), stamp })
     }
 
@@ -220,6 +229,13 @@ fn prepare(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Resul
     Ok((source, work))
 }
 
+/// Copies a program, so that what has a good name afterwards is whole even if the machine stops. Returns its bytes.
+fn copy(from: &Path, to: &Path) -> Result<u64, Error> {
+    let bytes = fs::copy(from, to).map_err(file("copy", from))?;
+    fs::File::open(to).and_then(|copied| copied.sync_all()).map_err(file("write", to))?;
+    Ok(bytes)
+}
+
 fn lay_into(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<UmlKernel, Error> {
     let begin = Instant::now();
     let (source, work) = prepare(cache, tools, progress)?;
@@ -230,8 +246,8 @@ fn lay_into(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Resu
     let (laying, place) = (cache.join(format!("{}.laying", name())), cache.join(name()));
     remove_folder(&laying)?;
     fs::create_dir_all(&laying).map_err(file("make the folder", &laying))?;
-    fs::copy(&linux, laying.join("linux")).map_err(file("copy", linux))?;
-    let stamp = Stamp { source: source.version, release, seconds: begin.elapsed().as_secs_f64() };
+    let bytes = copy(&linux, &laying.join("linux"))?;
+    let stamp = Stamp { source: source.version, release, seconds: begin.elapsed().as_secs_f64(), bytes };
     let text = serde_json::to_vec_pretty(&stamp)
         .map_err(|error| Error::Run { doing: "writing the stamp".into(), said: error.to_string() })?;
     fs::write(laying.join("stamp.json"), text).map_err(file("write", laying.join("stamp.json")))?;
@@ -272,6 +288,23 @@ mod tests {
         let kept = ["guests-0123456789abcdef", "uml-00000000000000bb", "uml-00000000000000cc", "uml-00000000000000dd"];
         assert_eq!(left, [&kept[..], &["uml-build", "uml-source"]].concat());
         assert_eq!(said.len(), 3, "{said:?}");
+    }
+
+    #[test]
+    fn a_kernel_that_is_not_all_there_is_not_found() {
+        let cache = Folder::new().unwrap();
+        let folder = cache.path().join(name());
+        fs::create_dir(&folder).unwrap();
+        let stamp = Stamp { bytes: 4, ..Stamp::default() };
+        fs::write(folder.join("stamp.json"), serde_json::to_vec(&stamp).unwrap()).unwrap();
+        assert!(UmlKernel::find(cache.path()).is_none(), "removed");
+        for (program, whole) in [("", false), ("cut", false), ("linux", false), ("good", true)] {
+            fs::write(folder.join("linux"), program).unwrap();
+            assert_eq!(UmlKernel::find(cache.path()).is_some(), whole, "{program:?}");
+        }
+        let before = br#"{ "source": "", "release": "", "seconds": 1.0 }"#;
+        fs::write(folder.join("stamp.json"), before).unwrap();
+        assert!(UmlKernel::find(cache.path()).is_some(), "of before sizes were noted");
     }
 
     #[test]
