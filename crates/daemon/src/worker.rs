@@ -30,7 +30,7 @@ use crate::inbox::{Inbox, Note};
 use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
-use crate::vigil::Vigil;
+use crate::vigil::{Vigil, Waited};
 pub use connections::DEAF;
 use connections::Why;
 
@@ -308,7 +308,11 @@ impl Worker {
         self.inbox.awake();
         if !events.is_empty() {
             let message = events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION);
-            self.vigil.slept(self.clock.now().since(if message { asleep_since } else { began }));
+            let now = self.clock.now();
+            self.vigil.slept(match message {
+                true => Waited::Message(now.since(asleep_since)),
+                false => Waited::Other(now.since(began)),
+            });
         }
     }
 
