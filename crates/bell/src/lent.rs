@@ -1,21 +1,19 @@
 //! Descriptors that a peer has sent, and how they are got rid of.
 //!
 //! Closing may wait: for the server of a FUSE file system, which may be the peer (FLUSH); for data that a TCP socket lingers over
-//! (socket(7), and a UNIX socket may have one on its way in it); for a pipe's lock; until all pages of a memory file are freed,
-//! if this was its last handle. So a descriptor of which it is not known that
+//! (socket(7), and a UNIX socket may have one on its way in it); for a pipe's lock. So a descriptor of which it is not known that
 //! closing it takes no time is closed by a thread of its own; so many of those, and no more, may wait at once.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use rustix::fs::{fcntl_get_seals, fstat, readlink};
+use rustix::fs::{fcntl_get_seals, readlink};
+
+use crate::release::{holds_much, release};
 
 /// How many descriptors may be waited for at once until they are closed.
 pub const CLOSING_MOST: usize = 64;
-
-/// A memory file of so many blocks of 512 bytes, 1 MiB, is freed in no time.
-const BLOCKS_AT_ONCE: i64 = 2048;
 
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 static LEFT_OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -45,7 +43,12 @@ impl AsFd for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(fd) = self.0.take() {
-            discard(fd, closes_at_once, drop);
+            // F_GET_SEALS is answered by the kernel, for memory files alone (fcntl(2)).
+            match fcntl_get_seals(&fd) {
+                Ok(_) if holds_much(fd.as_fd()) => release(fd),
+                Ok(_) => drop(fd),
+                Err(_) => discard(fd, closes_at_once, drop),
+            }
         }
     }
 }
@@ -55,12 +58,8 @@ pub fn left_open() -> usize {
     LEFT_OPEN.load(Ordering::Relaxed)
 }
 
-/// Whether it is an eventfd, or a memory file that has little in memory. The questions wait for nobody: fstat(2) would, but for
-/// a memory file.
+/// Whether it is an eventfd. The question waits for nobody, unlike fstat(2).
 fn closes_at_once(fd: BorrowedFd<'_>) -> bool {
-    if fcntl_get_seals(fd).is_ok() {
-        return fstat(fd).is_ok_and(|stat| stat.st_blocks <= BLOCKS_AT_ONCE);
-    }
     readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())
         .is_ok_and(|name| name.as_bytes() == b"anon_inode:[eventfd]")
 }
@@ -130,12 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn eventfds_and_small_memory_files_alone_are_closed_by_whoever_drops_them() {
+    fn of_all_but_memory_files_eventfds_alone_are_closed_by_whoever_drops_them() {
         assert!(closes_at_once(eventfd(0, EventfdFlags::CLOEXEC).unwrap().as_fd()));
-        let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
-        assert!(closes_at_once(memory.as_fd()));
-        pwrite(&memory, &vec![1; (1 << 20) + 1], 0).unwrap();
-        assert!(!closes_at_once(memory.as_fd()), "more than 1 MiB");
         let (write, read) = watched();
         let file = open("/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -166,6 +161,10 @@ mod tests {
         let (write, read) = watched();
         drop(Lent::from(write));
         assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0));
+        // Of memory files none stays open, however many there are and whatever they hold.
+        let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+        pwrite(&memory, &vec![1; 2 << 20], 0).unwrap();
+        (0..4 * CLOSING_MOST).for_each(|_| drop(Lent::from(memory.try_clone().unwrap())));
         assert_eq!(left_open(), 6);
     }
 }

@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 mod lent;
+mod release;
 mod signal;
 
 use std::io::{IoSlice, IoSliceMut};
@@ -26,6 +27,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketType, send, sockopt};
 
 pub use lent::{CLOSING_MOST, Lent, left_open};
+pub use release::{holds_much, release};
 pub use signal::ready;
 
 const ONE: [u8; 8] = 1u64.to_ne_bytes();

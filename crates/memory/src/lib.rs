@@ -18,7 +18,6 @@ mod mapping;
 mod origin;
 mod pages;
 mod prefetch;
-mod release;
 mod window;
 
 pub use copy::{CopySum, copy, copy_sum};

@@ -5,6 +5,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nicety_bell::{holds_much, release};
 use rustix::fs::{MemfdFlags, SealFlags};
 use vm_memory::MmapRegion;
 use vm_memory::volatile_memory::VolatileSlice;
@@ -13,7 +14,6 @@ use crate::blank::Look;
 use crate::guard;
 use crate::origin;
 use crate::pages;
-use crate::release;
 
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -48,15 +48,27 @@ pub enum MappingError {
 /// If the file behind it shrinks, the touched pages turn to zeros and [`Mapping::damaged`] says so; the process lives.
 #[derive(Debug)]
 pub struct Mapping {
-    /// Whole pages.
-    region: ManuallyDrop<MmapRegion<()>>,
+    region: ManuallyDrop<Region>,
     /// Where in them the bytes that were asked for begin, and how many they are.
     skew: usize,
     len: usize,
     /// Whether its file is made of huge pages.
     is_huge: bool,
     damaged: &'static AtomicBool,
+}
+
+/// Whole pages, and their place among those that are watched for truncation: it is theirs until they are unmapped, so that there
+/// are never more of either.
+#[derive(Debug)]
+struct Region {
+    pages: MmapRegion<()>,
     slot: guard::Slot,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        guard::forget(self.slot);
+    }
 }
 
 impl Mapping {
@@ -97,14 +109,14 @@ impl Mapping {
     fn guarded(region: MmapRegion<()>, skew: usize, len: usize, is_huge: bool) -> Result<Self, MappingError> {
         let watched = guard::watch(region.as_ptr().addr(), region.size());
         let (slot, damaged) = watched.ok_or(MappingError::TooMany(guard::SLOTS))?;
-        Ok(Self { region: ManuallyDrop::new(region), skew, len, is_huge, damaged, slot })
+        Ok(Self { region: ManuallyDrop::new(Region { pages: region, slot }), skew, len, is_huge, damaged })
     }
 
     /// The bytes, for bounded volatile access.
     pub fn bytes(&self) -> VolatileSlice<'_> {
         // SAFETY: the region holds `skew + len` bytes and stays mapped while the slice borrows `self`; nobody makes a reference
         // to what lies in it.
-        unsafe { VolatileSlice::new(self.region.as_ptr().add(self.skew), self.len) }
+        unsafe { VolatileSlice::new(self.region.pages.as_ptr().add(self.skew), self.len) }
     }
 
     /// Length in bytes, never 0.
@@ -120,7 +132,7 @@ impl Mapping {
     }
 
     pub(crate) fn is_blank_by(&self, look: &mut Look) -> bool {
-        look.is_blank(&self.region, (self.skew, self.skew + self.len), self.is_huge)
+        look.is_blank(&self.region.pages, (self.skew, self.skew + self.len), self.is_huge)
     }
 
     /// True once the peer took pages away under us (truncated its file, or the host ran out of them).
@@ -131,9 +143,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        guard::forget(self.slot);
         // SAFETY: this is the end of `self`, and nobody looks at the region again.
-        release::unmap(unsafe { ManuallyDrop::take(&mut self.region) });
+        let region = unsafe { ManuallyDrop::take(&mut self.region) };
+        // A file that is mapped is the kernel's own.
+        if region.pages.file_offset().is_some_and(|file| holds_much(file.file().as_fd())) {
+            release(region);
+        }
     }
 }
 
@@ -150,9 +165,12 @@ pub fn shared_file(name: &str, len: u64) -> Result<OwnedFd, MappingError> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::{Map, Rights};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
 
     /// Pieces as QEMU 11's q35 offers them, one over two pages, and the file's end. That a file of huge pages is mapped by those is for
     /// `tests/huge.rs`; that a piece is the right bytes needs none.
@@ -182,5 +200,26 @@ mod tests {
         rustix::io::pread(&fd, &mut bytes, 0x9_fff8).unwrap();
         assert_eq!(&bytes, b"low, top");
         assert!(high.read(LEN - 0x10_0000, &mut bytes).is_err(), "the piece ends with the file");
+    }
+
+    #[test]
+    fn memory_that_was_mapped_is_let_go_however_much_it_is() {
+        let is_mapped = |name| std::fs::read_to_string("/proc/self/maps").unwrap().contains(&format!("/memfd:{name}"));
+        for (name, bytes, at_once) in [("little", 64 << 10, true), ("much", 2 << 20, false)] {
+            let file = shared_file(name, 8 << 20).unwrap();
+            rustix::io::pwrite(&file, &vec![1; bytes], 0).unwrap();
+            let mapping = Mapping::of_file(file, 0, 8 << 20, true).unwrap();
+            assert!(is_mapped(name));
+            drop(mapping);
+            assert!(!at_once || !is_mapped(name));
+            let end = Instant::now() + PATIENCE;
+            while is_mapped(name) {
+                assert!(Instant::now() < end, "{name}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let mut names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+        assert!(names.any(|name| name.trim() == "releasing"), "it was done by a thread");
     }
 }
