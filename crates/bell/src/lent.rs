@@ -2,11 +2,13 @@
 //!
 //! Closing may wait: for the server of a FUSE file system, which may be the peer (FLUSH); for data that a TCP socket lingers over
 //! (socket(7), and a UNIX socket may have one on its way in it); for a pipe's lock. So a descriptor of which it is not known that
-//! closing it takes no time is closed by a thread of its own; so many of those, and no more, may wait at once.
+//! closing it takes no time is closed by other threads, so many at most; what comes while all of those are waiting waits for one.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{fcntl_get_seals, readlink};
 
@@ -14,9 +16,10 @@ use crate::release::{holds_much, release};
 
 /// How many descriptors may be waited for at once until they are closed.
 pub const CLOSING_MOST: usize = 64;
+/// When nothing was closed for so long, somebody has all threads wait.
+const STUCK: Duration = Duration::from_secs(1);
 
-static CLOSING: AtomicUsize = AtomicUsize::new(0);
-static LEFT_OPEN: AtomicUsize = AtomicUsize::new(0);
+static CLOSERS: Closers = Closers::new(drop);
 
 /// A descriptor of a peer's. Dropped, it is closed, and nobody waits for that.
 #[derive(Debug)]
@@ -47,15 +50,16 @@ impl Drop for Lent {
             match fcntl_get_seals(&fd) {
                 Ok(_) if holds_much(fd.as_fd()) => release(fd),
                 Ok(_) => drop(fd),
-                Err(_) => discard(fd, closes_at_once, drop),
+                Err(_) if closes_at_once(fd.as_fd()) => drop(fd),
+                Err(_) => CLOSERS.take(fd),
             }
         }
     }
 }
 
-/// How many descriptors stay open because [`CLOSING_MOST`] others wait to be closed already, or no thread could be started.
+/// How many descriptors stay open because [`CLOSING_MOST`] others have been waiting to be closed for a while.
 pub fn left_open() -> usize {
-    LEFT_OPEN.load(Ordering::Relaxed)
+    CLOSERS.left_open()
 }
 
 /// Whether it is an eventfd. The question waits for nobody, unlike fstat(2).
@@ -64,32 +68,63 @@ fn closes_at_once(fd: BorrowedFd<'_>) -> bool {
         .is_ok_and(|name| name.as_bytes() == b"anon_inode:[eventfd]")
 }
 
-fn discard(fd: OwnedFd, at_once: fn(BorrowedFd<'_>) -> bool, close: fn(OwnedFd)) {
-    if at_once(fd.as_fd()) {
-        return close(fd);
-    }
-    let mut kept = Kept(Some(fd));
-    if CLOSING.fetch_add(1, Ordering::Relaxed) < CLOSING_MOST {
-        let closes = move || {
-            kept.0.take().map(close);
-            CLOSING.fetch_sub(1, Ordering::Relaxed);
-        };
-        if thread::Builder::new().name("closing".to_owned()).spawn(closes).is_ok() {
-            return;
-        }
-    }
-    CLOSING.fetch_sub(1, Ordering::Relaxed);
+/// Threads that close descriptors, and end when there are none.
+struct Closers {
+    close: fn(OwnedFd),
+    state: Mutex<Closing>,
 }
 
-/// A descriptor that is left open if nobody takes it.
-struct Kept(Option<OwnedFd>);
+struct Closing {
+    waiting: VecDeque<OwnedFd>,
+    threads: usize,
+    /// When a thread last took one.
+    taken: Option<Instant>,
+}
 
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if let Some(fd) = self.0.take() {
-            let _open = fd.into_raw_fd();
-            LEFT_OPEN.fetch_add(1, Ordering::Relaxed);
+impl Closers {
+    const fn new(close: fn(OwnedFd)) -> Self {
+        Self { close, state: Mutex::new(Closing { waiting: VecDeque::new(), threads: 0, taken: None }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Closing> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn take(&'static self, fd: OwnedFd) {
+        let mut state = self.state();
+        state.waiting.push_back(fd);
+        // Those that there are may all be held up.
+        if state.threads == CLOSING_MOST {
+            return;
         }
+        state.threads += 1;
+        drop(state);
+        if thread::Builder::new().name("closing".to_owned()).spawn(|| self.work()).is_err() {
+            // The next that comes tries again.
+            self.state().threads -= 1;
+        }
+    }
+
+    fn work(&self) {
+        while let Some(fd) = self.next() {
+            (self.close)(fd);
+        }
+    }
+
+    fn next(&self) -> Option<OwnedFd> {
+        let mut state = self.state();
+        let next = state.waiting.pop_front();
+        match next {
+            Some(_) => state.taken = Some(Instant::now()),
+            None => state.threads -= 1,
+        }
+        next
+    }
+
+    fn left_open(&self) -> usize {
+        let state = self.state();
+        let stuck = state.taken.is_some_and(|taken| taken.elapsed() >= STUCK);
+        if stuck && state.threads == CLOSING_MOST { state.waiting.len() } else { 0 }
     }
 }
 
@@ -140,31 +175,38 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_descriptor_to_be_closed_and_beyond_a_bound_they_stay_open() {
+    fn nobody_waits_for_descriptors_to_be_closed_and_what_is_beyond_a_bound_waits_for_a_thread() {
+        static CLOSERS: Closers = Closers::new(slow);
         let busy = SERVER.lock().unwrap();
-        let (write, first) = watched();
         let (done, finished) = mpsc::channel();
         thread::spawn(move || {
-            discard(write, |_| false, slow);
-            let more: Vec<_> = (0..CLOSING_MOST + 5).map(|_| watched()).collect();
-            for (write, _) in more {
-                discard(write, |_| false, slow);
-            }
-            done.send(()).unwrap();
+            let pipes: Vec<_> = (0..CLOSING_MOST + 6).map(|_| watched()).collect();
+            let readers: Vec<_> = pipes.into_iter().map(|(write, read)| (CLOSERS.take(write), read).1).collect();
+            done.send(readers).unwrap();
         });
-        finished.recv_timeout(PATIENCE).expect("it waits for a descriptor to be closed");
-        assert_eq!(left_open(), 6, "all but those that are being closed");
+        let readers = finished.recv_timeout(PATIENCE).expect("it waits for a descriptor to be closed");
+        until("it is told that some stay open", || CLOSERS.left_open() == 6);
+        assert_eq!(CLOSERS.state().threads, CLOSING_MOST);
         drop(busy);
-        rustix::io::read(&first, &mut [0]).unwrap();
-        until("the others are closed", || CLOSING.load(Ordering::Relaxed) == 0);
-        // A place has become free.
-        let (write, read) = watched();
-        drop(Lent::from(write));
-        assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0));
-        // Of memory files none stays open, however many there are and whatever they hold.
+        for read in readers {
+            assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
+        }
+        until("the threads end", || CLOSERS.state().threads == 0);
+        assert_eq!(CLOSERS.left_open(), 0);
+    }
+
+    #[test]
+    fn however_many_come_at_once_all_are_closed() {
         let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
         pwrite(&memory, &vec![1; 2 << 20], 0).unwrap();
-        (0..4 * CLOSING_MOST).for_each(|_| drop(Lent::from(memory.try_clone().unwrap())));
-        assert_eq!(left_open(), 6);
+        let pipes: Vec<_> = (0..4 * CLOSING_MOST).map(|_| watched()).collect();
+        let mut readers = Vec::new();
+        for (write, read) in pipes {
+            drop((Lent::from(write), Lent::from(memory.try_clone().unwrap())));
+            readers.push(read);
+        }
+        for read in readers {
+            assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
+        }
     }
 }

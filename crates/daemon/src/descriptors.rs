@@ -47,7 +47,7 @@ pub(crate) fn tell_left_open() {
         TOLD.call_once(|| {
             warn!(
                 "{left} files that a VM has sent stay open: closing {} others still waits for whoever answers for them (FUSE?); end \
-                 that VM, and restart the daemon before it runs out of files",
+                 that VM before the daemon runs out of files",
                 nicety_bell::CLOSING_MOST
             )
         });
