@@ -68,6 +68,20 @@ fn an_address_that_moves_is_followed_at_its_first_frame() {
 }
 
 #[test]
+fn every_sender_of_a_batch_is_learned_whomever_its_neighbours_write_to() {
+    const C: [u8; 6] = [2, 0, 0, 0, 0, 0xc];
+    // A train to one target, of which another joins in; then a target that the switch knows.
+    for target in [EVERYBODY, B] {
+        let mut world = World::new(4);
+        world.send(3, &[(EVERYBODY, B)], 0);
+        world.send(0, &[(target, A), (target, C), (target, A)], 0);
+        world.send(1, &[(A, B), (C, B)], 0);
+        assert_eq!(world.receivers(), [0]);
+        assert_eq!(world.plan.picks(PortId(0)).len(), 2, "a bridge may stand behind a port: both senders are there");
+    }
+}
+
+#[test]
 fn an_address_silent_for_longer_than_the_ageing_time_is_flooded_again() {
     let mut world = World::new(3);
     world.send(0, &[(EVERYBODY, A)], 10);
