@@ -45,6 +45,16 @@ pub enum ListenError {
         /// Its owner.
         uid: u32,
     },
+    /// A socket that its mode keeps us from: nobody can tell whether it is served.
+    #[error("{path} is a socket of user {uid}, which user {user} may not try: stop who serves it, or remove it")]
+    NotToTry {
+        /// The path.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+        /// Who tried.
+        user: u32,
+    },
     /// Its folder is not there.
     #[error("the socket {path} has no folder: make {} or choose another path", folder(path).display())]
     NoFolder {
@@ -236,6 +246,10 @@ fn make_way(path: &Path, address: &SocketAddrUnix, kind: SocketType, us: Uid) ->
         // AGAIN: its queue is full, so somebody has it. PROTOTYPE: somebody has it as a socket of another kind.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => return Err(ListenError::InUse(path.to_owned())),
         Err(Errno::NOENT) => return Ok(()),
+        // connect(2) asks for the right to write before it looks whether anybody listens.
+        Err(Errno::ACCESS) => {
+            return Err(ListenError::NotToTry { path: path.to_owned(), uid: stat.st_uid, user: us.as_raw() });
+        }
         Err(errno) => return Err(failed("try")(errno)),
     }
     if stat.st_uid != us.as_raw() {
@@ -249,6 +263,10 @@ fn make_way(path: &Path, address: &SocketAddrUnix, kind: SocketType, us: Uid) ->
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
     use super::*;
 
     #[test]
@@ -261,6 +279,30 @@ mod tests {
         let error = Listener::bind_kind(&path, SocketType::STREAM, Uid::from_raw(us + 1)).unwrap_err();
         assert!(matches!(error, ListenError::NotOurs { uid, .. } if uid == us), "{error}");
         assert!(error.to_string().ends_with(&format!("is a socket of user {us} that nobody serves: remove it")));
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_we_may_not_try_is_left_alone_served_or_not() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("vm.sock");
+        let served = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
+        let us = geteuid().as_raw();
+        let refused = || {
+            // Root may do everything by these capabilities alone; a thread that gives them up is as any other user.
+            let mut ours = capabilities(None).unwrap();
+            ours.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+            set_capabilities(None, ours).unwrap();
+            Listener::bind(&path).unwrap_err()
+        };
+        let refused = || std::thread::scope(|scope| scope.spawn(refused).join().unwrap()).to_string();
+        let said = format!("is a socket of user {us}, which user {us} may not try: stop who serves it, or remove it");
+        let error = refused();
+        assert!(error.ends_with(&said), "{error}");
+        drop(served);
+        let error = refused();
+        assert!(error.ends_with(&said), "{error}");
         assert!(path.exists());
     }
 }
