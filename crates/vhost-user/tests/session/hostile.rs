@@ -361,3 +361,26 @@ fn a_ring_outside_memory_is_refused_and_may_be_told_again() {
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));
 }
+
+/// As QEMU shares more than 4 GiB: two regions that are one piece in its own process, and not for the guest.
+#[test]
+fn a_ring_behind_the_last_byte_of_a_region_is_in_the_next_one_or_nowhere() {
+    let (served, mut raw) = connected();
+    raw.told(2, &(1u64 << 30).to_ne_bytes(), &[]);
+    let file = shared_file("guest", 0x20_0000).unwrap();
+    let regions = [[0, 0x10_0000, USER, 0], [1 << 32, 0x10_0000, USER + 0x10_0000, 0x10_0000]];
+    assert_eq!(raw.told(5, &table(&regions), &[file.as_raw_fd(); 2]), 0);
+    let bell = EventFd::new(EFD_NONBLOCK).unwrap();
+    assert_eq!(raw.told(8, &pair(1, 64), &[]), 0);
+    assert_eq!(raw.told(12, &1u64.to_ne_bytes(), &[bell.as_raw_fd()]), 0);
+    assert_eq!(raw.told(18, &pair(1, 1), &[]), 0);
+    assert_eq!(raw.told(9, &addresses(1, USER + 0x20_0000), &[]), 1);
+    served.port.look(|inside| {
+        let [refused] = &inside.refused[..] else { panic!("one refusal: {:?}", inside.refused) };
+        assert!(refused.contains("its address lies in none of the memory regions"), "{refused}");
+    });
+    assert_eq!(raw.told(9, &addresses(1, USER + 0x10_0000), &[]), 0, "it begins where the first region ends");
+    served.port.look(|inside| assert_eq!(inside.adapter.transmit_queues(), 1));
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
