@@ -66,7 +66,9 @@ impl Vigil {
 mod tests {
     use super::*;
 
-    const KINDS: [(fn(Duration) -> Waited, Duration); 2] = [(Waited::Message, MOST_MESSAGE), (Waited::Other, MOST)];
+    type Kind = fn(Duration) -> Waited;
+
+    const KINDS: [(Kind, Duration); 2] = [(Waited::Message, MOST_MESSAGE), (Waited::Other, MOST)];
 
     #[test]
     fn short_sleeps_make_it_watch_and_long_ones_let_it_sleep() {
