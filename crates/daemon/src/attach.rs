@@ -1,4 +1,5 @@
-//! How a person's VM reaches a port: QEMU 11's arguments, or libvirt's XML, from the host file alone.
+//! How a person's VM reaches a port: QEMU 11's arguments, or libvirt's XML, from the host file alone; and whether the daemon
+//! that runs serves the port so.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,6 +7,10 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::host::{PortConfig, Transport};
+use crate::report::PortReport;
+
+/// Why a daemon may not serve what a host file says, and what to do.
+pub const OTHER_FILE: &str = "it was started with another file, or before this one was changed; restart it";
 
 /// Words to paste, and what to know besides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +99,31 @@ pub fn libvirt(port: &PortConfig) -> Attach {
     };
     let merge = "merge these elements into the domain (`virsh edit`); memoryBacking is there once".to_owned();
     Attach { words, notes: vec![merge, same_user()] }
+}
+
+/// What the daemon that runs serves otherwise than the host file says, in a sentence: then the words do not reach the port,
+/// or find another adapter there.
+pub fn otherwise(port: &PortConfig, served: &PortReport) -> Option<String> {
+    let (name, adapter, mac) = (&port.name, port.entry.about.name, port.mac.to_string());
+    let (Some(its_adapter), Some(its_mac), Some(its_socket)) = (&served.adapter, &served.mac, &served.socket) else {
+        return Some(format!("{name} is the uplink of the daemon: {OTHER_FILE}"));
+    };
+    let mut parts = Vec::new();
+    if its_adapter != adapter {
+        parts.push(format!("as {its_adapter} (not {adapter})"));
+    }
+    if *its_mac != mac {
+        parts.push(format!("with the address {its_mac} (not {mac})"));
+    }
+    if !is_same(its_socket, &port.socket) {
+        parts.push(format!("at {} (not {})", its_socket.display(), port.socket.display()));
+    }
+    (!parts.is_empty()).then(|| format!("the daemon serves {name} {}: {OTHER_FILE}", parts.join(", ")))
+}
+
+/// Whether two paths lead to one file: a folder may have several names.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 /// QEMU's vfio-user device, as JSON.

@@ -1,6 +1,6 @@
 //! `nicety attach`: the words that start a VM at a port, from the host file alone.
 
-use nicety_daemon::attach::{libvirt, qemu};
+use nicety_daemon::attach::{OTHER_FILE, libvirt, otherwise, qemu};
 use nicety_daemon::control::{self, Ask, AskError};
 use nicety_daemon::host::{Host, did_you_mean};
 use nicety_daemon::report::Condition;
@@ -20,12 +20,16 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
         output::tell(format_args!("note: {note}"));
     }
     match control::ask(&host.control(runtime_dir().as_deref()), Ask::Port { name: port.name.clone() }) {
-        // That it waits for a VM is why these words were asked for.
-        Ok(control::Reply::Port { port }) if port.condition == Condition::Waiting => {
-            output::tell(format_args!("note: the daemon runs, and {} is free", port.name));
-        }
-        Ok(control::Reply::Port { port }) => {
-            output::tell(format_args!("note: the daemon runs; {}: {}", port.name, port.sentence))
+        Ok(control::Reply::Port { port: served }) => match otherwise(port, &served) {
+            Some(otherwise) => output::tell(format_args!("note: {otherwise}")),
+            // That it waits for a VM is why these words were asked for.
+            None if served.condition == Condition::Waiting => {
+                output::tell(format_args!("note: the daemon runs, and {} is free", port.name));
+            }
+            None => output::tell(format_args!("note: the daemon runs; {}: {}", port.name, served.sentence)),
+        },
+        Err(AskError::Refused(_)) => {
+            output::tell(format_args!("note: the daemon runs without {}: {OTHER_FILE}", port.name));
         }
         Err(AskError::Nobody(_)) => {
             output::tell(format_args!("note: the daemon does not run yet: nicety serve {}", args.host.display()));

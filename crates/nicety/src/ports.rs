@@ -1,7 +1,9 @@
 //! `nicety ports`: what a running daemon says of its ports.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
 use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::host::Host;
 use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport};
@@ -22,17 +24,32 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
     };
     let ask = |ask| control::ask(&socket, ask).map_err(failure);
     let ports = match &args.port {
-        Some(name) => match ask(Ask::Port { name: name.clone() })? {
-            Reply::Port { port } => vec![*port],
-            other => return Err(odd(&other)),
-        },
+        Some(name) => {
+            if let Some(host) = &host {
+                match ask(Ask::Version)? {
+                    Reply::Version { host: served, .. } => tell_of_another(host, &served),
+                    other => return Err(odd(&other)),
+                }
+            }
+            let asked = host.as_ref().and_then(|host| host.port(name));
+            match (control::ask(&socket, Ask::Port { name: name.clone() }), asked) {
+                (Ok(Reply::Port { port }), asked) => {
+                    if let Some(otherwise) = asked.and_then(|asked| otherwise(asked, &port)) {
+                        output::tell(format_args!("note: {otherwise}"));
+                    }
+                    vec![*port]
+                }
+                (Ok(other), _) => return Err(odd(&other)),
+                (Err(AskError::Refused(_)), Some(_)) => {
+                    return Err(Failure::new(Exit::Usage, format!("the daemon runs without {name}: {OTHER_FILE}")));
+                }
+                (Err(error), _) => return Err(failure(error)),
+            }
+        }
         None => match ask(Ask::Ports)? {
             Reply::Ports { ports, host: served } => {
-                if let Some(host) = host.filter(|host| host.path != served) {
-                    let (served, asked) = (served.display(), host.path.display());
-                    output::tell(format_args!(
-                        "note: this daemon serves {served}, not {asked}: give their switches different names"
-                    ));
+                if let Some(host) = &host {
+                    tell_of_another(host, &served);
                 }
                 ports
             }
@@ -54,6 +71,17 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
         table(&ports) + &addresses.map(|addresses| address_table(&addresses)).unwrap_or_default()
     };
     output::print(&text)
+}
+
+/// The daemon may serve another file than the one that was asked for.
+fn tell_of_another(host: &Host, served: &Path) {
+    if !is_same(&host.path, served) {
+        let (served, asked) = (served.display(), host.path.display());
+        output::tell(format_args!(
+            "note: this daemon serves {served}, not {asked}: restart it with that, or, if both are to be served, give their \
+             switches different names"
+        ));
+    }
 }
 
 fn failure(error: AskError) -> Failure {

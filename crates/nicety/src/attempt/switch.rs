@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use nicety_adapters::Entry;
+use nicety_daemon::attach::{OTHER_FILE, otherwise};
 use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::host::{Host, PortConfig};
@@ -70,8 +71,14 @@ pub fn running(path: &Path, name: &str) -> Result<PortConfig, Failure> {
             let serve = format!("the daemon does not run; start it first: nicety serve {}", path.display());
             return Err(Failure::new(Exit::Missing, serve));
         }
+        Err(AskError::Refused(_)) => {
+            return Err(Failure::new(Exit::Failed, format!("the daemon runs without {name}: {OTHER_FILE}")));
+        }
         Err(error) => return Err(Failure::new(Exit::Failed, error)),
     };
+    if let Some(otherwise) = otherwise(&port, &report) {
+        return Err(Failure::new(Exit::Failed, otherwise));
+    }
     if report.condition != Condition::Waiting {
         return Err(Failure::new(Exit::Failed, format!("the port {name} is not free: {}", report.sentence)));
     }

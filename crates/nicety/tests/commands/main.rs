@@ -3,5 +3,6 @@
 mod compare;
 mod daemon;
 mod host_file;
+mod other_file;
 mod scratch;
 mod words;

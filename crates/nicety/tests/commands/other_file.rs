@@ -1,0 +1,104 @@
+//! A daemon that was started with another host file, or with this one before it was changed.
+
+use rustix::process::Signal;
+
+use crate::scratch::{HOST, Scratch, Served};
+
+const WHY: &str = "it was started with another file, or before this one was changed; restart it\n";
+
+/// A daemon of `HOST`, and beside it `other.toml`, whose vm1 is another adapter at another place, and whose vm3 is new. Both
+/// have one control socket.
+fn other() -> (Scratch, Served) {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let changed = HOST.replace("e1000", "vmxnet3").replace("34:01", "34:11").replace("vm1.sock", "new.sock");
+    let third = "\n[[port]]\nname = \"vm3\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:03\"\nsocket = \"vm3.sock\"\n";
+    std::fs::write(scratch.path().join("other.toml"), changed + third).unwrap();
+    (scratch, served)
+}
+
+/// What differs of vm1.
+fn otherwise(scratch: &Scratch) -> String {
+    let dir = scratch.path().display();
+    format!(
+        "note: the daemon serves vm1 as e1000 (not vmxnet3), with the address 52:54:00:12:34:01 (not 52:54:00:12:34:11), \
+         at {dir}/vm1.sock (not {dir}/new.sock): {WHY}"
+    )
+}
+
+fn another(scratch: &Scratch) -> String {
+    let dir = scratch.path().display();
+    format!("note: this daemon serves {dir}/host.toml, not {dir}/other.toml: restart it with that")
+}
+
+#[test]
+fn attach_says_what_the_daemon_serves_otherwise_and_that_a_restart_helps() {
+    let (scratch, served) = other();
+    let (otherwise, absent) = (otherwise(&scratch), format!("note: the daemon runs without vm3: {WHY}"));
+    for (port, said) in
+        [("vm1", otherwise.as_str()), ("vm3", &absent), ("vm2", "note: the daemon runs, and vm2 is free\n")]
+    {
+        let ended = scratch.run(&["attach", port, "--host", "other.toml"]);
+        assert!(ended.code == Some(0) && ended.err.ends_with(said), "{port}: {}", ended.err);
+        assert_eq!(ended.err.contains("is free"), port == "vm2", "{port}: {}", ended.err);
+    }
+    // The same path, changed since.
+    std::fs::write(scratch.path().join("host.toml"), HOST.replace("34:01", "34:11")).unwrap();
+    let said = format!("note: the daemon serves vm1 with the address 52:54:00:12:34:01 (not 52:54:00:12:34:11): {WHY}");
+    let ended = scratch.run(&["attach", "vm1"]);
+    assert!(ended.err.ends_with(&said), "{}", ended.err);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn what_is_the_daemons_uplink_is_no_port_to_attach_to() {
+    let scratch = Scratch::with(&format!("{HOST}\n[uplink]\nkind = \"null\"\n"));
+    let served = Served::start(&scratch);
+    std::fs::write(scratch.path().join("other.toml"), HOST.replace("\"vm1\"", "\"null\"")).unwrap();
+    let ended = scratch.run(&["attach", "null", "--host", "other.toml"]);
+    assert!(ended.err.ends_with(&format!("note: null is the uplink of the daemon: {WHY}")), "{}", ended.err);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn a_folder_with_two_names_is_one_place() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    std::os::unix::fs::symlink(".", scratch.path().join("alias")).unwrap();
+    let ended = scratch.run(&["attach", "vm1", "--host", "alias/host.toml"]);
+    assert!(ended.err.ends_with("note: the daemon runs, and vm1 is free\n"), "{}", ended.err);
+    assert_eq!(scratch.run(&["ports", "vm1", "--host", "alias/host.toml"]).err, "");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn ports_says_of_one_port_and_of_all_that_the_daemon_serves_another_file() {
+    let (scratch, served) = other();
+    let (another, otherwise) = (another(&scratch), otherwise(&scratch));
+    for words in [&["ports"][..], &["ports", "vm1"], &["ports", "vm2"], &["ports", "vm3"]] {
+        let ended = scratch.run(&[words, &["--host", "other.toml"]].concat());
+        assert!(ended.err.starts_with(&another), "{words:?}: {}", ended.err);
+        assert_eq!(ended.err.contains(&otherwise), words.contains(&"vm1"), "{words:?}: {}", ended.err);
+        let absent = words.contains(&"vm3");
+        assert_eq!((ended.code, ended.out.is_empty()), (Some(if absent { 2 } else { 0 }), absent), "{ended:?}");
+        assert_eq!(ended.err.ends_with(&format!("the daemon runs without vm3: {WHY}")), absent, "{}", ended.err);
+    }
+    // Who names the socket asks for no file.
+    let ended = scratch.run(&["ports", "vm1", "--control", "nicety-lan.sock"]);
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    assert_eq!(scratch.run(&["ports", "vm1"]).err, "");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn trying_a_port_that_the_daemon_serves_otherwise_is_refused() {
+    let (scratch, served) = other();
+    let otherwise = otherwise(&scratch);
+    for (port, said) in
+        [("vm1", otherwise.trim_start_matches("note: ")), ("vm3", &format!("the daemon runs without vm3: {WHY}"))]
+    {
+        let ended = scratch.run(&["try", "--port", port, "--host", "other.toml", "--", "true"]);
+        assert_eq!((ended.code, ended.err.as_str()), (Some(1), said));
+    }
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
