@@ -5,6 +5,8 @@
 //! ways as they are, told by a virtio header before each frame. A tap takes one frame per call, each whole, from one
 //! buffer.
 
+mod error;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,9 +14,10 @@ use nicety_adapter::{
     Batch, Budget, Counters, Delivery, Frames, PACKET_BYTES, Packet, Piece, PortId, Progress, Reason, Time, Uplink,
     Wants,
 };
-use nicety_memory::MapError;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use vm_memory::{ReadVolatile, VolatileMemoryError, WriteVolatile};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
@@ -23,6 +26,7 @@ use crate::offload::passes_uncut;
 use crate::system;
 use crate::virtio_header::{self, HEADER_BYTES};
 use crate::watch::{Watch, writable};
+pub use error::TapError;
 
 /// What is asked of the kernel, best first: it answers EINVAL to what it does not know (UDP came with Linux 6.2).
 const OFFLOADS: [u32; 3] = [
@@ -32,50 +36,6 @@ const OFFLOADS: [u32; 3] = [
 ];
 /// Room for a batch: its bytes, headers and gaps, and one more packet of the greatest length.
 const BATCH_BYTES: u32 = (64 << 10) + (16 << 10) + 2 * SLOT_BYTES;
-
-/// Why a tap could not be opened, and what to do about it.
-#[derive(Debug, thiserror::Error)]
-pub enum TapError {
-    /// The name cannot be an interface's.
-    #[error("`{0}` cannot name an interface: 1 to 15 characters, without `/`, `:` and spaces")]
-    Name(String),
-    /// The tap driver is not there.
-    #[error("/dev/net/tun is not there: load the driver (modprobe tun), or give the container that device")]
-    NoDriver,
-    /// Not allowed.
-    #[error(
-        "attaching to tap {name} needs CAP_NET_ADMIN, or make the tap first: ip tuntap add dev {name} mode tap user $USER"
-    )]
-    Permission {
-        /// The interface.
-        name: String,
-    },
-    /// Another process has it.
-    #[error("tap {name} is in use by another process: stop that one, or choose another name")]
-    Busy {
-        /// The interface.
-        name: String,
-    },
-    /// Something else has that name.
-    #[error(
-        "{name} exists, but is no single-queue tap: choose another name; if it is a tap with several queues and of no use, ip link delete {name}"
-    )]
-    NotTap {
-        /// The interface.
-        name: String,
-    },
-    /// The operating system's reasons.
-    #[error("{doing}: {source}")]
-    Os {
-        /// What was tried.
-        doing: &'static str,
-        /// Why it failed.
-        source: io::Error,
-    },
-    /// No memory for its buffers.
-    #[error(transparent)]
-    Memory(#[from] MapError),
-}
 
 /// See the module's page.
 #[derive(Debug)]
@@ -106,20 +66,9 @@ impl Tap {
         }
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(|error| match error {
-            Errno::NOENT | Errno::NODEV | Errno::NXIO => TapError::NoDriver,
-            Errno::ACCESS | Errno::PERM => TapError::Permission { name: name.to_owned() },
-            error => TapError::Os { doing: "opening /dev/net/tun", source: error.into() },
-        })?;
-        let actual = system::set_interface(fd.as_fd(), name).map_err(|error| {
-            let name = name.to_owned();
-            match Errno::from_io_error(&error) {
-                Some(Errno::PERM | Errno::ACCESS) => TapError::Permission { name },
-                Some(Errno::BUSY) => TapError::Busy { name },
-                Some(Errno::INVAL | Errno::EXIST) => TapError::NotTap { name },
-                _ => TapError::Os { doing: "attaching to a tap (TUNSETIFF)", source: error },
-            }
-        })?;
+        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(TapError::opening)?;
+        let actual = system::set_interface(fd.as_fd(), name)
+            .map_err(|error| TapError::attaching(name, is_there(name), error))?;
         system::set_header(fd.as_fd(), HEADER_BYTES).map_err(os("setting a tap's header (TUNSETVNETHDRSZ)"))?;
         let offloads = OFFLOADS.into_iter().find(|&flags| system::set_offload(fd.as_fd(), flags).is_ok()).unwrap_or(0);
         let watch = Watch::new().map_err(os("making an epoll instance"))?;
@@ -195,6 +144,12 @@ impl Tap {
         self.gone = true;
         self.watch.remove(&self.fd);
     }
+}
+
+/// Whether an interface has this name.
+fn is_there(name: &str) -> bool {
+    let any = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    any.and_then(|socket| name_to_index(socket, name)).is_ok()
 }
 
 fn errno(error: &VolatileMemoryError) -> Errno {

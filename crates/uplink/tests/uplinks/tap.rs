@@ -13,7 +13,7 @@ use crate::common::*;
 use nicety_adapter::{Batch, Budget, Checksum, Counters, Edit, Frames, Offload, Pick, PortId, Reason, Time, Uplink};
 use nicety_uplink::{Tap, TapError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, UdpPacket};
 
 const INSIDE: &str = "NICETY_TAP_TEST_INSIDE";
@@ -238,6 +238,28 @@ fn tcp_between_two_hosts_passes_uncut_through_two_taps_both_ways() {
         assert_eq!(counters.transmitted(), counters.taken());
         assert!(counters.transmitted().frames > 2 * counters.transmitted().packets);
     }
+}
+
+#[test]
+fn who_may_not_make_a_tap_may_attach_to_one_that_is_there() {
+    if !inside("who_may_not_make_a_tap_may_attach_to_one_that_is_there") {
+        return;
+    }
+    ip("tuntap add dev world0 mode tap");
+    // Here is one user only, who is root: less so on a thread that gives his rights up.
+    let refused = |name: &'static str| {
+        let attach = move || {
+            let mut ours = capabilities(None).unwrap();
+            ours.effective -= CapabilitySet::NET_ADMIN;
+            set_capabilities(None, ours).unwrap();
+            Tap::open(name)
+        };
+        std::thread::spawn(attach).join().unwrap()
+    };
+    let missing = refused("world1").unwrap_err();
+    assert!(matches!(&missing, TapError::Permission { name } if name == "world1"), "{missing}");
+    // One that is nobody's is anybody's.
+    refused("world0").unwrap();
 }
 
 #[test]
