@@ -1,16 +1,19 @@
 //! Descriptors that a peer has sent, and how they are got rid of.
 //!
 //! Closing may wait: for the server of a FUSE file system, which may be the peer (FLUSH); for data that a TCP socket lingers over
-//! (socket(7), and a UNIX socket may have one on its way in it); for a pipe's lock. So a descriptor of which it is not known that
-//! closing it takes no time is closed by other threads, so many at most; what comes while all of those are waiting waits for one.
+//! (socket(7), and a UNIX socket may have one on its way in it); for a pipe's lock; for that of an epoll which the peer has put it
+//! into, be it an eventfd, and which copies events to where a page is missing (epoll_wait(2), userfaultfd(2)). So whatever is no
+//! memory file, which no epoll takes, is closed by other threads, so many at most; what comes while all of those are waiting waits for
+//! one.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{fcntl_get_seals, readlink};
+use rustix::fs::fcntl_get_seals;
+use rustix::net::sockopt::set_socket_linger;
 
 use crate::release::{holds_much, release};
 
@@ -50,7 +53,6 @@ impl Drop for Lent {
             match fcntl_get_seals(&fd) {
                 Ok(_) if holds_much(fd.as_fd()) => release(fd),
                 Ok(_) => drop(fd),
-                Err(_) if closes_at_once(fd.as_fd()) => drop(fd),
                 Err(_) => CLOSERS.take(fd),
             }
         }
@@ -60,12 +62,6 @@ impl Drop for Lent {
 /// How many descriptors stay open because [`CLOSING_MOST`] others have been waiting to be closed for a while.
 pub fn left_open() -> usize {
     CLOSERS.left_open()
-}
-
-/// Whether it is an eventfd. The question waits for nobody, unlike fstat(2).
-fn closes_at_once(fd: BorrowedFd<'_>) -> bool {
-    readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new())
-        .is_ok_and(|name| name.as_bytes() == b"anon_inode:[eventfd]")
 }
 
 /// Threads that close descriptors, and end when there are none.
@@ -107,6 +103,8 @@ impl Closers {
 
     fn work(&self) {
         while let Some(fd) = self.next() {
+            // Of a socket nothing lingers then; anything else has no such option, and is no socket.
+            let _may_be_no_socket = set_socket_linger(&fd, None);
             (self.close)(fd);
         }
     }
@@ -133,8 +131,7 @@ mod tests {
     use std::sync::{Mutex, mpsc};
     use std::time::{Duration, Instant};
 
-    use rustix::event::{EventfdFlags, eventfd};
-    use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
+    use rustix::fs::{MemfdFlags, memfd_create};
     use rustix::io::pwrite;
     use rustix::pipe::pipe;
 
@@ -160,17 +157,6 @@ mod tests {
         while !done() {
             assert!(Instant::now() < end, "{what}");
             thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    #[test]
-    fn of_all_but_memory_files_eventfds_alone_are_closed_by_whoever_drops_them() {
-        assert!(closes_at_once(eventfd(0, EventfdFlags::CLOEXEC).unwrap().as_fd()));
-        let (write, read) = watched();
-        let file = open("/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        for fd in [write, read, file, one.into()] {
-            assert!(!closes_at_once(fd.as_fd()));
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use rustix::fs::fstat;
+use rustix::fs::{fcntl_get_seals, fstat};
 
 /// A file that has no more than so many blocks of 512 bytes in memory, 1 MiB, is freed in no time.
 const BLOCKS_AT_ONCE: i64 = 2048;
@@ -17,10 +17,11 @@ const NAME: &str = "releasing";
 /// To the thread, if it could be started.
 static QUEUE: OnceLock<Option<Sender<Box<dyn Send>>>> = OnceLock::new();
 
-/// Whether freeing a memory file takes long, if that is its last handle. Of any other file the question may wait for whoever answers
-/// for it.
+/// Whether freeing a file may take long, if that is its last handle. Of a memory file it is known what it has in memory; one on a disk
+/// may have more there than blocks.
 pub fn holds_much(file: BorrowedFd<'_>) -> bool {
-    fstat(file).map_or(true, |stat| stat.st_blocks > BLOCKS_AT_ONCE)
+    // F_GET_SEALS is answered for memory files alone (fcntl(2)), and waits for nobody.
+    fcntl_get_seals(file).is_err() || fstat(file).map_or(true, |stat| stat.st_blocks > BLOCKS_AT_ONCE)
 }
 
 /// Drops what takes long to be dropped, though nobody but the kernel is waited for, by the thread.
@@ -77,5 +78,7 @@ mod tests {
         assert!(!holds_much(file.as_fd()));
         pwrite(&file, &[1], 1 << 20).unwrap();
         assert!(holds_much(file.as_fd()));
+        let (of_a_pipe, _) = rustix::pipe::pipe().unwrap();
+        assert!(holds_much(of_a_pipe.as_fd()), "of anything else it is not known");
     }
 }

@@ -5,11 +5,15 @@
 //! process as it would have without us. Everything the handler touches is an atomic in a static table.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, MutexGuard, Once};
 
 /// How many mappings can be alive at once: a switch full of ports whose VMs have a dozen regions each, and some that have
 /// many; fewer than the system's own limit (proc(5), vm.max_map_count).
 pub(crate) const SLOTS: usize = 1 << 15;
+
+/// How many bytes of all VMs: half of what a process can address (x86-64: 128 TiB), so that whatever VMMs map there is room for stacks
+/// and files.
+pub(crate) const BYTES: u64 = 64 << 40;
 
 struct Watched {
     start: AtomicUsize,
@@ -22,36 +26,60 @@ static TABLE: [Watched; SLOTS] =
         SLOTS];
 /// How often zero pages were put over a mapping.
 static DAMAGES: AtomicUsize = AtomicUsize::new(0);
-static FREE: Mutex<Free> = Mutex::new(Free { used: 0, returned: Vec::new() });
+static FREE: Mutex<Free> = Mutex::new(Free { used: 0, returned: Vec::new(), bytes: 0 });
 static INSTALL: Once = Once::new();
 
 struct Free {
     used: usize,
     returned: Vec<usize>,
+    /// That are mapped.
+    bytes: u64,
+}
+
+/// There are as many mappings as there may be, or bytes in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    Slots,
+    Bytes,
 }
 
 /// A place in the table; given back by [`forget`].
 pub(crate) type Slot = usize;
 
-/// Watches a mapping; `None` if the table is full.
-pub(crate) fn watch(start: usize, len: usize) -> Option<(Slot, &'static AtomicBool)> {
+/// Watches a mapping, if there may be one more of this length.
+pub(crate) fn watch(start: usize, len: usize) -> Result<(Slot, &'static AtomicBool), Full> {
     INSTALL.call_once(install);
-    let slot = {
-        let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match free.returned.pop() {
-            Some(slot) => slot,
-            None if free.used < SLOTS => {
-                free.used += 1;
-                free.used - 1
-            }
-            None => return None,
-        }
-    };
+    let slot = free().take(len as u64)?;
     let watched = &TABLE[slot];
     watched.damaged.store(false, Ordering::Relaxed);
     watched.len.store(len, Ordering::Relaxed);
     watched.start.store(start, Ordering::Release);
-    Some((slot, &watched.damaged))
+    Ok((slot, &watched.damaged))
+}
+
+fn free() -> MutexGuard<'static, Free> {
+    FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Free {
+    fn take(&mut self, len: u64) -> Result<Slot, Full> {
+        let bytes = self.bytes.checked_add(len).filter(|&bytes| bytes <= BYTES).ok_or(Full::Bytes)?;
+        let slot = match self.returned.pop() {
+            Some(slot) => slot,
+            None if self.used < SLOTS => {
+                self.used += 1;
+                self.used - 1
+            }
+            None => return Err(Full::Slots),
+        };
+        self.bytes = bytes;
+        Ok(slot)
+    }
+
+    fn give_back(&mut self, slot: Slot, len: u64) {
+        self.bytes -= len;
+        self.returned.push(slot);
+    }
 }
 
 /// How many mappings of this process were damaged so far: whoever has touched guest memory knows by two looks at this
@@ -63,7 +91,7 @@ pub fn damages() -> usize {
 /// Stops watching. The caller unmaps afterwards.
 pub(crate) fn forget(slot: Slot) {
     TABLE[slot].start.store(0, Ordering::Release);
-    FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).returned.push(slot);
+    free().give_back(slot, TABLE[slot].len.load(Ordering::Relaxed) as u64);
 }
 
 fn install() {
@@ -100,5 +128,23 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, _con
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_so_many_mappings_and_bytes_and_no_more_until_some_are_given_back() {
+        let mut free = Free { used: 0, returned: Vec::new(), bytes: 0 };
+        let all = free.take(BYTES).unwrap();
+        assert_eq!(free.take(1), Err(Full::Bytes));
+        assert_eq!(free.take(u64::MAX), Err(Full::Bytes));
+        free.give_back(all, BYTES);
+        let slots: Vec<Slot> = (0..SLOTS).map(|_| free.take(1).unwrap()).collect();
+        assert_eq!(free.take(1), Err(Full::Slots));
+        slots.into_iter().for_each(|slot| free.give_back(slot, 1));
+        assert_eq!((free.take(BYTES), free.used), (Ok(SLOTS - 1), SLOTS));
     }
 }

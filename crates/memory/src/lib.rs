@@ -22,7 +22,7 @@ mod window;
 
 pub use copy::{CopySum, copy, copy_sum};
 pub use guard::damages;
-pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError, Rights, Span};
+pub use map::{Absent, Fault, MAX_BYTES, MAX_REGIONS, Map, MapError, Rights, Span};
 pub use mapping::{Mapping, MappingError, shared_file};
 pub use prefetch::Touch;
 pub use window::{Window, full_barrier};

@@ -12,6 +12,9 @@ use crate::window::Window;
 /// How many regions one map holds at most: QEMU has fewer than 20, libvfio-user's default limit is 65535.
 pub const MAX_REGIONS: usize = 1024;
 
+/// How many bytes a VM may share, in all regions together: 4 TiB.
+pub const MAX_BYTES: u64 = 4 << 40;
+
 /// What a device may do with a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
@@ -89,6 +92,9 @@ pub enum MapError {
     /// More regions than [`MAX_REGIONS`].
     #[error("more than {MAX_REGIONS} memory regions")]
     TooMany,
+    /// More bytes than [`MAX_BYTES`].
+    #[error("more than {} TiB of memory", MAX_BYTES >> 40)]
+    TooMuch,
     /// The operating system's reasons.
     #[error(transparent)]
     Mapping(#[from] MappingError),
@@ -172,6 +178,9 @@ impl Map {
         let end = base.checked_add(len).filter(|_| len > 0).ok_or(MapError::Bounds { base, len })?;
         if self.regions.len() >= MAX_REGIONS {
             return Err(MapError::TooMany);
+        }
+        if region.mapping.is_some() && self.mapped_bytes() + len > MAX_BYTES {
+            return Err(MapError::TooMuch);
         }
         let place = self.regions.partition_point(|r| r.base < base);
         let before = place.checked_sub(1).and_then(|i| self.regions.get(i));

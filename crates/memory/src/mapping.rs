@@ -12,6 +12,7 @@ use vm_memory::volatile_memory::VolatileSlice;
 
 use crate::blank::Look;
 use crate::guard;
+use crate::map::MAX_BYTES;
 use crate::origin;
 use crate::pages;
 
@@ -26,7 +27,7 @@ pub enum MappingError {
         /// Where the range would end.
         end: u64,
     },
-    /// Zero bytes, or a length or offset that the address space cannot hold.
+    /// Zero bytes, more than a VM may have, or a length or offset that the address space cannot hold.
     #[error("a memory region of {0} bytes cannot be mapped")]
     Length(u64),
     /// The operating system refused.
@@ -41,6 +42,12 @@ pub enum MappingError {
     /// Too many mappings are alive in this process.
     #[error("more than {0} guest memory regions are mapped: detach a VM first")]
     TooMany(usize),
+    /// Too many bytes of all VMs are mapped in this process.
+    #[error("with {len} bytes more, guest memory of more than {} TiB would be mapped: detach a VM first", guard::BYTES >> 40)]
+    TooMuch {
+        /// Of this mapping.
+        len: usize,
+    },
 }
 
 /// Bytes mapped into this process, readable (and usually writable) by others at the same time.
@@ -87,7 +94,7 @@ impl Mapping {
     }
 
     fn by_pages(file: File, page: u64, offset: u64, len: u64, writable: bool) -> Result<Self, MappingError> {
-        let size = usize::try_from(len).ok().filter(|&n| n > 0).ok_or(MappingError::Length(len))?;
+        let size = usize::try_from(len).ok().filter(|&n| n > 0 && len <= MAX_BYTES).ok_or(MappingError::Length(len))?;
         let end = offset.checked_add(len).ok_or(MappingError::Length(len))?;
         let held = file.metadata()?.len();
         if end > held {
@@ -108,7 +115,10 @@ impl Mapping {
 
     fn guarded(region: MmapRegion<()>, skew: usize, len: usize, is_huge: bool) -> Result<Self, MappingError> {
         let watched = guard::watch(region.as_ptr().addr(), region.size());
-        let (slot, damaged) = watched.ok_or(MappingError::TooMany(guard::SLOTS))?;
+        let (slot, damaged) = watched.map_err(|full| match full {
+            guard::Full::Slots => MappingError::TooMany(guard::SLOTS),
+            guard::Full::Bytes => MappingError::TooMuch { len },
+        })?;
         Ok(Self { region: ManuallyDrop::new(Region { pages: region, slot }), skew, len, is_huge, damaged })
     }
 

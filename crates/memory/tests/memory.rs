@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use nicety_memory::{Absent, CopySum, Fault, Map, Mapping, MappingError, Rights, Span, copy, copy_sum, shared_file};
+use nicety_memory::{
+    Absent, CopySum, Fault, Map, MapError, Mapping, MappingError, Rights, Span, copy, copy_sum, shared_file,
+};
 
 fn two_regions() -> Map {
     let low = Arc::new(Mapping::private(0x1000).unwrap());
@@ -64,6 +66,20 @@ fn overlapping_empty_and_wrapping_regions_are_not_taken() {
     assert!(map.without(0x1000, 0x1000).is_err());
     assert_eq!(map.without(0x1000, 0x2000).unwrap().regions(), 1);
     assert_eq!(map.without_within(0, u64::MAX).regions(), 0);
+}
+
+#[test]
+fn a_vm_shares_4_tib_at_most() {
+    const TIB: u64 = 1 << 40;
+    // Of holes.
+    let file = shared_file("vast", 5 * TIB).unwrap();
+    let mapping = |len| Mapping::of_file(file.try_clone().unwrap(), 0, len, true);
+    assert!(matches!(mapping(5 * TIB), Err(MappingError::Length(_))));
+    let three = Map::default().with(0, Arc::new(mapping(3 * TIB).unwrap()), Rights::BOTH).unwrap();
+    let two = Arc::new(mapping(2 * TIB).unwrap());
+    assert!(matches!(three.with(8 * TIB, two, Rights::BOTH), Err(MapError::TooMuch)));
+    let all = three.with(8 * TIB, Arc::new(mapping(TIB).unwrap()), Rights::BOTH).unwrap();
+    assert_eq!(all.mapped_bytes(), 4 * TIB);
 }
 
 #[test]
