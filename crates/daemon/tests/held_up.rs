@@ -1,19 +1,29 @@
-//! VMMs that would have their port's worker wait: what it rings them by is full, and blocks. Each with one worker and with two.
+//! VMMs that would have their port's worker wait, for what it rings them by is full, and blocks; or their port's thread, for what they
+//! have sent takes long to be closed. Each with one worker and with two.
 
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
+#[path = "../../bell/tests/lingering/mod.rs"]
+mod lingering;
 mod nic;
 
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use lingering::lingering;
 use nic::{MIB, Nic, Stage, file, seen};
 use nicety_adapter::RingPlace;
 use nicety_daemon::report::{Condition, PortReport};
 use nicety_vhost_user::frontend::{Frontend, Shared};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{read, write};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// How long anything here may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -114,7 +124,41 @@ fn a_front_end_whose_calls_are_full_and_block_holds_nobody_up(workers: usize) {
     assert!(stage.taken(3) > 4 * 64);
 }
 
+/// A front end whose session waits for it to take its answers, and that has sent what nobody will read: a socket that lingers.
+fn lingerer(stage: &Stage) -> (UnixStream, TcpStream) {
+    let mut front = UnixStream::connect(stage.socket(1)).unwrap();
+    front.set_read_timeout(Some(PATIENCE)).unwrap();
+    front.set_write_timeout(Some(PATIENCE)).unwrap();
+    // docs/interop/vhost-user.rst: GET_FEATURES, version 1, no body; its answer has a number of 8 bytes.
+    let get_features = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
+    front.write_all(&get_features).unwrap();
+    front.read_exact(&mut [0; 12 + 8]).unwrap();
+    // Answers of which each has a buffer of its own: no socket has room for these.
+    front.write_all(&get_features.repeat(4096)).unwrap();
+    let (socket, unread) = lingering();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let rights = [socket.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&rights)));
+    sendmsg(&front, &[IoSlice::new(&get_features)], &mut control, SendFlags::NOSIGNAL).unwrap();
+    (front, unread)
+}
+
+fn a_front_end_that_has_sent_what_lingers_holds_no_stop_up(workers: usize) {
+    let stage = Arc::new(Stage::new(workers, &["virtio-net"]));
+    let _front = lingerer(&stage);
+    let (stopped, done) = mpsc::channel();
+    let stopping = Arc::clone(&stage);
+    std::thread::spawn(move || {
+        stopping.daemon.stop();
+        drop(stopping);
+        stopped.send(()).unwrap();
+    });
+    done.recv_timeout(PATIENCE).expect("it waits for a descriptor to be closed");
+}
+
 with_one_worker_and_with_two!(
+    a_front_end_that_has_sent_what_lingers_holds_no_stop_up,
     a_vmm_whose_interrupt_is_full_and_blocks_holds_nobody_up,
     a_front_end_whose_calls_are_full_and_block_holds_nobody_up,
 );

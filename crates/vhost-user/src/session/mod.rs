@@ -35,7 +35,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends a session from another thread.
 #[derive(Debug)]
-pub struct Closer(OwnedFd);
+pub struct Closer(Lent);
 
 impl Closer {
     /// The session's [`Session::run`] returns soon.
@@ -47,7 +47,8 @@ impl Closer {
 
 /// One connection. Lives in a thread of its own.
 pub struct Session {
-    socket: OwnedFd,
+    /// What is on its way in it goes with it: see [`Lent`].
+    socket: Lent,
     port: Arc<dyn Port>,
     rings: Rings,
     protocol: ProtocolFeatures,
@@ -76,6 +77,7 @@ enum Answer {
 impl Session {
     /// A session on a connected socket.
     pub fn new(socket: OwnedFd, port: Arc<dyn Port>) -> Result<Self, std::io::Error> {
+        let socket = Lent::from(socket);
         let flags = fcntl_getfl(&socket)?;
         fcntl_setfl(&socket, flags - OFlags::NONBLOCK)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
@@ -88,7 +90,7 @@ impl Session {
 
     /// What ends it from outside.
     pub fn closer(&self) -> Result<Closer, std::io::Error> {
-        Ok(Closer(self.socket.try_clone()?))
+        Ok(Closer(self.socket.as_fd().try_clone_to_owned()?.into()))
     }
 
     /// Serves the connection until it ends; then the rings are stopped, the memory is let go and the port is told.

@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use nicety_memory::shared_file;
@@ -284,6 +286,31 @@ fn nobody_waits_for_a_descriptor_to_be_closed_that_nobody_asked_for() {
     raw.0.write_all(&message[4..]).unwrap();
     assert_eq!(raw.reply(3), 1u64.to_ne_bytes(), "SET_OWNER takes none");
     drop((raw, served));
+}
+
+#[test]
+fn a_session_that_ends_waits_for_no_descriptor_to_be_closed_that_is_on_its_way() {
+    // Whoever has the socket's last handle closes what is in it: the session, or what would close it.
+    for closer_stays in [false, true] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut raw = Raw(theirs);
+        // SET_OWNER in a version that there is not, which ends the session, and one that it never reads.
+        raw.send(3, 2, &[], &[]);
+        let (socket, _unread) = lingering();
+        raw.send(3, 1, &[], &[socket.as_raw_fd()]);
+        drop(socket);
+        let session = Session::new(OwnedFd::from(ours), TestPort::new(None)).unwrap();
+        let closer = session.closer().unwrap();
+        let (done, finished) = mpsc::channel();
+        thread::spawn(move || {
+            let closer = Some(closer).filter(|_| closer_stays);
+            let ended = session.run();
+            drop(closer);
+            done.send(ended).unwrap();
+        });
+        let ended = finished.recv_timeout(Duration::from_secs(20)).expect("it waits for a descriptor to be closed");
+        assert!(matches!(ended, Ended::Wire(_)), "{ended}");
+    }
 }
 
 #[test]
