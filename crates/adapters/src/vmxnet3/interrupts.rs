@@ -144,9 +144,10 @@ impl Interrupts {
         (causes as u32) | if causes >> 32 != 0 { 1 << 31 } else { 0 }
     }
 
-    /// The way of interrupting has changed: what waited goes the new way.
+    /// The way of interrupting has changed: what waited goes the new way. INTx that is only disabled keeps its causes (PCI 3.0,
+    /// 6.2.3): vfio-pci disables it from each interrupt until the driver above has read ICR.
     pub fn reroute(&mut self, function: &mut Function, cx: &mut Context<'_>) {
-        if function.mode() != Mode::Intx {
+        if matches!(function.mode(), Mode::Msi | Mode::Msix) {
             self.pending |= self.asserted;
             self.asserted = 0;
         }

@@ -137,6 +137,55 @@ fn intx_holds_its_line_until_the_cause_is_read() {
 }
 
 #[test]
+fn a_cause_that_held_the_line_is_told_as_a_message_once_messages_are_on() {
+    for auto_mask in [true, false] {
+        let mut guest = Guest::new();
+        let at = guest.pci(|face, _| face.function().capability(0x11).unwrap()) as u16 + 2;
+        guest.config(at, &[0x40, 0]);
+        guest.open(Open::default());
+        // intrConf.autoMask, read again.
+        guest.put(SHARED + 80, &[u8::from(auto_mask)]);
+        guest.command(0xcafe_0000);
+        guest.write(0, 8, 0);
+        guest.with(|adapter, cx| adapter.notice(Event::Link(false), cx));
+        assert_eq!((guest.out.line, guest.out.messages.len()), (Some(true), 0));
+        guest.config(at, &[0x40, 0x80]);
+        assert_eq!(guest.out.line, Some(false));
+        assert_eq!(guest.out.messages.contains(1), !auto_mask, "a vector that has masked itself waits");
+        guest.write(0, 8, 0);
+        assert!(guest.out.messages.contains(1), "auto mask {auto_mask}");
+    }
+}
+
+/// As vfio-pci does between an interrupt and its end (drivers/vfio/pci/vfio_pci_intrs.c, `vfio_intx_handler`). PCI 3.0, 6.2.3:
+/// setting Interrupt Disable "has no effect on the state of" Interrupt Status.
+#[test]
+fn intx_that_is_disabled_keeps_its_status_and_cause_and_holds_the_line_again_when_it_is_enabled() {
+    let mut guest = Guest::opened(Open::default());
+    let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
+    guest.config(at as u16 + 2, &[0x40, 0]);
+    let status = |guest: &mut Guest| {
+        let mut status = [0; 2];
+        guest.pci(|face, _| face.function().config_read(6, &mut status));
+        status[0] & 1 << 3 != 0
+    };
+    for read_while_disabled in [false, true] {
+        guest.with(|adapter, cx| adapter.notice(Event::Link(read_while_disabled), cx));
+        assert_eq!(guest.out.line, Some(true));
+        guest.config(4, &[6, 4]);
+        assert_eq!((guest.out.line, status(&mut guest)), (Some(false), true));
+        if read_while_disabled {
+            assert_eq!(guest.read(1, 0x38), 2);
+        }
+        guest.config(4, &[6, 0]);
+        assert_eq!(guest.out.line, Some(!read_while_disabled));
+        assert_eq!(guest.read(1, 0x38), if read_while_disabled { 0 } else { 2 });
+        assert_eq!((guest.out.line, status(&mut guest)), (Some(false), false));
+        guest.write(0, 8, 0);
+    }
+}
+
+#[test]
 fn intx_keeps_its_cause_when_the_transport_finds_the_mask_that_firing_set_in_a_mapped_page() {
     let mut guest = Guest::new();
     let page = Arc::new(Map::private(4096).unwrap());
