@@ -174,6 +174,27 @@ fn an_offload_that_makes_no_sense_is_dropped() {
 }
 
 #[test]
+fn a_segmentation_whose_headers_are_said_longer_or_shorter_than_they_are_is_dropped() {
+    // With options too: 12 bytes of timestamps.
+    for (options, headers) in [(0, 54), (12, 66)] {
+        let mut segment = tcp(&[vec![1; options], payload(5000)].concat());
+        segment[12] += (options as u8 / 4) << 4;
+        for said in [0, 14, 34, 53, 54, 55, 65, 66, 67, 255] {
+            let mut b = Bench::opened();
+            let frame = ethernet(0x0800, &ipv4(6, &segment));
+            b.put(TX_DATA, &frame);
+            context(&b, 0, [14, 24, 33, 0], [34, 50, 0, 0], 0x0700_0000 | 5000, said, 1448);
+            b.descriptor(1, TX_DATA, frame.len() as u32 | DATA | 0x0400_0000 | CMD, 3 << 8);
+            b.w(TDT, 2);
+            let (sent, dropped) = if said == headers { (4, 0) } else { (0, 1) };
+            assert_eq!(b.transmit().len(), sent, "{said} of {headers}");
+            assert_eq!(b.counters.transmit_drops[Reason::BadOffload as usize], dropped, "{said} of {headers}");
+            assert_eq!((b.status_of(1), b.r(0x40fc)), (1, dropped as u32), "DD, TSCTFC");
+        }
+    }
+}
+
+#[test]
 fn a_packet_that_asks_for_thousands_of_tiny_frames_is_dropped() {
     for (mss, sent) in [(1, 0), (2, 0), (3, 1667)] {
         let mut b = Bench::opened();
