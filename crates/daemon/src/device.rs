@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nicety_adapter::trace::{Event, IrqChange};
-use nicety_adapter::{Reset, Time};
+use nicety_adapter::{PciFace, Reset, Time};
 use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
 use nicety_pci::ROM_BAR;
 use nicety_plane::{Doorbells, Port};
@@ -23,6 +23,7 @@ use crate::shell::Signals;
 /// vfio's region numbers of a PCI device: six BARs, then these.
 const ROM_REGION: u32 = 6;
 const CONFIG_REGION: u32 = 7;
+const REGIONS: usize = 9;
 /// A map without a file in this part of the address space, and at least as large, is the VM's own memory, and a
 /// mistake in its configuration; elsewhere it is a ROM or a frame buffer, which QEMU never shares.
 const RAM_BELOW: u64 = 16 << 20;
@@ -43,6 +44,8 @@ pub struct PortDevice {
     signals: Arc<Signals>,
     clock: Clock,
     map: Map,
+    /// Bytes of each region.
+    sizes: [u64; REGIONS],
     page: Option<Page>,
     /// A page that nobody looks at: see [`nicety_adapter::PciFace::spare`].
     spare: Option<(u32, RegionMapping)>,
@@ -76,6 +79,16 @@ pub fn irq_layout(port: &dyn nicety_adapter::PciFace) -> IrqLayout {
     IrqLayout { intx: pin[0] != 0, msi, msix, unmask_eventfd: false }
 }
 
+/// Bytes of a region.
+fn size_of(pci: &dyn PciFace, region: u32) -> u64 {
+    match region {
+        CONFIG_REGION => pci.function().config_size() as u64,
+        ROM_REGION => u64::from(pci.function().rom_size().unwrap_or(0)),
+        0..ROM_REGION => pci.function().bar_kind(region as usize).map_or(0, |bar| bar.size),
+        _ => 0,
+    }
+}
+
 impl PortDevice {
     /// The device of a port that has a PCI face.
     pub fn new(
@@ -85,7 +98,9 @@ impl PortDevice {
         signals: Arc<Signals>,
         clock: Clock,
     ) -> Self {
+        let sizes = port.with_pci(clock.now(), |pci, _| std::array::from_fn(|region| size_of(pci, region as u32)));
         Self {
+            sizes: sizes.unwrap_or_default(),
             log,
             port,
             interrupts,
@@ -212,12 +227,7 @@ impl PortDevice {
 
 impl Device for PortDevice {
     fn region(&self, index: u32) -> Option<RegionInfo> {
-        let size = self.port.with_pci(self.now(), |pci, _| match index {
-            CONFIG_REGION => pci.function().config_size() as u64,
-            ROM_REGION => u64::from(pci.function().rom_size().unwrap_or(0)),
-            0..ROM_REGION => pci.function().bar_kind(index as usize).map_or(0, |bar| bar.size),
-            _ => 0,
-        })?;
+        let size = *self.sizes.get(index as usize)?;
         let mut info = RegionInfo::trapped(size);
         info.writable = size > 0 && index != ROM_REGION;
         info.readable = size > 0;
@@ -225,7 +235,11 @@ impl Device for PortDevice {
         let spare = self.spare.as_ref().map(|(bar, mapping)| (*bar, mapping));
         let mapped = page.into_iter().chain(spare).find(|(bar, _)| *bar == index);
         info.mapping = mapped.map(|(_, mapping)| mapping.clone());
-        (index < 9).then_some(info)
+        Some(info)
+    }
+
+    fn region_size(&self, index: u32) -> u64 {
+        self.sizes.get(index as usize).copied().unwrap_or(0)
     }
 
     fn irq_info(&self, index: u32) -> Option<IrqInfo> {

@@ -67,11 +67,15 @@ pub trait Device {
     /// What region `index` is; `None` for an index that the device does not have.
     fn region(&self, index: u32) -> Option<RegionInfo>;
 
+    /// Bytes of region `index`, 0 if there is none: asked before each access, and the same at all times.
+    fn region_size(&self, index: u32) -> u64 {
+        self.region(index).map_or(0, |region| region.size)
+    }
+
     /// What interrupt index `index` is; `None` is answered with an error, as QEMU expects it for ERR and REQ.
     fn irq_info(&self, index: u32) -> Option<IrqInfo>;
 
-    /// Reads a region. `data` comes zeroed and is never empty; `offset + data.len()` does not overflow, but may lie
-    /// outside the region.
+    /// Reads a region. `data` comes zeroed, is never empty, and lies within the region.
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno>;
 
     /// Writes a region, under the same conditions.

@@ -305,3 +305,45 @@ fn an_access_larger_than_the_limit_or_past_the_last_address_never_reaches_the_de
     assert_eq!(raw.errno(9, &words(&[0, 0, 3, 0]), &[]), 0, "nothing of anything");
     assert_eq!(raw.model.told(), [Told::Read(3, 0, 1 << 16)]);
 }
+
+#[test]
+fn an_access_that_does_not_lie_within_its_region_never_reaches_the_device() {
+    let mut raw = Raw::ready();
+    let whole = [&words(&[0, 0, 0, 256])[..], &[7; 256]].concat();
+    assert_eq!(raw.errno(10, &whole, &[]), 0);
+    assert_eq!(raw.errno(9, &words(&[252, 0, 0, 4]), &[]), 0);
+    let told = raw.model.told();
+    assert_eq!(told.len(), 2);
+    // Offset, its upper half, region and count: one byte too far, all of it, where a 32-bit offset is small, in no region.
+    for place in [[253, 0, 0, 4], [256, 0, 0, 1], [0, 0, 0, 1 << 20], [0, 1, 0, 4], [0, 0, 4, 4], [0, 0, u32::MAX, 4]] {
+        let mut write = words(&place);
+        write.resize(16 + place[3] as usize, 0);
+        for flags in [0, 0x10] {
+            raw.send(&message(1, 9, flags, &words(&place)), &[]);
+            raw.settle().unwrap();
+            let errors: Vec<u32> = raw.replies().iter().map(|reply| reply.error).collect();
+            assert_eq!(errors, if flags == 0 { vec![EINVAL] } else { vec![] }, "{place:x?}");
+        }
+        if place[3] <= 8 {
+            assert_eq!(raw.errno(10, &write, &[]), EINVAL, "{place:x?}");
+            write.resize(24, 0);
+            let well = [&words(&[0, 0, 0, 1])[..], &[1; 8]].concat();
+            assert_eq!(raw.errno(15, &[&words(&[2, 0])[..], &well, &write].concat(), &[]), EINVAL, "{place:x?}");
+        }
+    }
+    assert_eq!(raw.model.told(), told);
+    let counters = raw.session.counters();
+    assert_eq!((counters.reads, counters.writes), (1, 1));
+}
+
+#[test]
+fn an_access_larger_than_the_client_has_agreed_to_never_reaches_the_device() {
+    let mut raw = Raw::fresh();
+    let payload = [&[0, 0, 1, 0], &b"{\"capabilities\":{\"max_data_xfer_size\":4096}}\0"[..]].concat();
+    assert_eq!(raw.errno(1, &payload, &[]), 0);
+    assert_eq!(raw.errno(9, &words(&[0, 0, 3, 4097]), &[]), EINVAL);
+    let write = [&words(&[0, 0, 2, 4097])[..], &[0; 4097]].concat();
+    assert_eq!(raw.errno(10, &write, &[]), EINVAL);
+    assert_eq!(raw.model.told(), []);
+    assert_eq!(raw.errno(9, &words(&[0, 0, 3, 4096]), &[]), 0);
+}
