@@ -1,6 +1,6 @@
 //! Checksums and segmentation, out and in, with descriptors as e1000_tso and e1000_tx_csum write them.
 
-use nicety_adapter::{Checksum, Edit, Offload, Reason};
+use nicety_adapter::{Checksum, Edit, Offload, Reason, Segment, SegmentKind};
 
 use crate::bench::*;
 
@@ -241,6 +241,32 @@ fn received_checksums_are_judged_if_the_driver_wants() {
     assert_eq!((b.received(5).1, b.received(5).2), (0x63, 0x40), "IPE");
     b.bring(&Sender::new(&[(&ethernet(0x0806, &[0; 28]), Offload::default())]), Edit::Keep);
     assert_eq!(b.received(6).1, 0x07, "no IP: IXSM");
+}
+
+#[test]
+fn a_packet_that_is_cut_comes_with_headers_that_are_right_whatever_its_own_said() {
+    let mut ip = ipv4(6, &tcp(&payload(3000)));
+    let partial = pseudo(&ip, 6, 3020);
+    ip[36..38].copy_from_slice(&partial.to_be_bytes());
+    ip[10] ^= 1;
+    let whole = ethernet(0x0800, &ip);
+    // The last makes one frame: new too.
+    for (mss, count) in [(1000, 3), (1448, 3), (1460, 3), (3000, 1)] {
+        let mut b = Bench::opened();
+        b.open_receive(RX_RING, RING as u32, RCTL_LINUX | 0x0203_0020, 4096);
+        b.w(RXCSUM, 0x300);
+        let checksum = Checksum::Partial { start: 34, field: 50 };
+        let segment = Segment { kind: SegmentKind::Tcp, mss, headers: 54 };
+        b.bring(&Sender::new(&[(&whole, Offload { checksum, segment: Some(segment) })]), Edit::Keep);
+        let mut joined = Vec::new();
+        for index in 0..count {
+            let (len, status, errors, _) = b.received(index);
+            assert_eq!((status, errors), (0x63, 0), "IPCS, TCPCS and no error: {index} of {count}");
+            joined.extend(judged(&b.get(RX_DATA + index * 4096, usize::from(len) - 4), 6, 20));
+        }
+        assert_eq!(b.received(count).1, 0);
+        assert_eq!(joined, payload(3000));
+    }
 }
 
 #[test]
