@@ -250,7 +250,9 @@ impl ReceiveQueue {
             let checked = written.unwrap_or(Checked::Unknown);
             lost = written.err().or(lost);
             let asked = setup.features & feature::CHECKSUM != 0;
-            let words = words(&piece, flags(piece.layout(), head, cut, checked, asked), arrival, written.is_err());
+            // A packet no longer than a segment is one piece, and its headers are made as well.
+            let made = unfolded.packet().offload.segment.is_some() && piece.offload.segment.is_none();
+            let words = words(&piece, flags(piece.layout(), head, made, checked, asked), arrival, written.is_err());
             self.complete(windows, &plan, words, arrival.number, setup.receive);
         }
         self.resume = 0;
@@ -404,8 +406,8 @@ struct Seen {
     unchecked: u32,
 }
 
-/// `head` is the packet's own; `cut`: its headers were made for this piece, and are right.
-fn flags(layout: &Layout, head: &[u8], cut: bool, checked: Checked, asked: bool) -> Seen {
+/// `head` is the packet's own; `made`: its headers were made for this piece, and are right.
+fn flags(layout: &Layout, head: &[u8], made: bool, checked: Checked, asked: bool) -> Seen {
     const FCS: u32 = 1 << 23;
     let Some(l3) = layout.l3 else { return Seen { bits: FCS, unchecked: 1 << 30 } };
     let v4 = l3.kind == L3Kind::V4;
@@ -422,7 +424,7 @@ fn flags(layout: &Layout, head: &[u8], cut: bool, checked: Checked, asked: bool)
         return Seen { bits, unchecked: 1 << 30 };
     }
     let header = head.get(usize::from(l3.offset)..usize::from(l3.offset + l3.len));
-    if v4 && (cut || header.is_some_and(|header| checksum::sum(header).verify())) {
+    if v4 && (made || header.is_some_and(|header| checksum::sum(header).verify())) {
         bits |= 1 << 19;
     }
     if checked == Checked::Good {
