@@ -22,6 +22,7 @@ with_one_worker_and_with_two!(
     a_queue_that_never_runs_dry_leaves_the_others_their_turns,
     queues_that_cannot_ring_are_all_looked_at_at_times_that_are_asked_for,
     a_queue_that_can_ring_is_left_alone,
+    queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_however_silent_they_were,
     a_receiver_that_is_slow_gets_few_frames_in_one_hold_and_one_that_is_quick_a_whole_batch,
     frames_that_waited_go_in_few_at_a_time_too,
     what_waited_costs_a_turn_no_more_bytes_than_a_batch_and_is_paid_for,
@@ -170,6 +171,13 @@ const FRAME: u32 = 60;
 /// Of a receive buffer.
 const BUFFER: u32 = 1 << 20;
 
+/// The memory of a guest whose frames, at its beginning, are for everybody.
+fn broadcast() -> Arc<Map> {
+    let map = Map::private(1 << 16).unwrap();
+    map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]).unwrap();
+    Arc::new(map)
+}
+
 /// A port with such an adapter, queues 1, 3 and 5 of which have been rung.
 fn rung(progress: Progress) -> (Plane, Arc<Port>, Alarm, Arc<Mutex<Vec<u16>>>) {
     let (fetched, alarm) = (Arc::default(), Alarm::default());
@@ -218,6 +226,42 @@ fn a_queue_that_can_ring_is_left_alone(workers: usize) {
     assert!(alarm.0.lock().unwrap().is_empty() && !port.busy(Time(u64::MAX)));
 }
 
+fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_however_silent_they_were(
+    workers: usize,
+) {
+    let (plane, port, alarm, fetched) = rung(Progress { more: false, armed: false });
+    let progress = Progress { more: true, armed: true };
+    let sender = Queues { progress, sends: 2 * PACKETS, bytes: FRAME, ..Queues::default() };
+    let sender =
+        Arc::new(Port::new(PortId(1), End::Adapter(Box::new(sender)), Box::new(Owner::default()), BUFFER).unwrap());
+    plane.join(Arc::clone(&sender)).unwrap();
+    sender.attach();
+    sender.set_memory(broadcast(), Time::ZERO);
+    sender.with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
+    let turn = |port: &Arc<Port>, now| as_worker(workers - 1, || _ = plane.turn(port, &mut Turn::new(), now));
+    let look = |now| {
+        (0..3).for_each(|_| turn(&port, now));
+        assert_eq!(fetched.lock().unwrap().drain(..).collect::<Vec<_>>(), [1, 3, 5]);
+    };
+    let asked = || std::mem::take(&mut *alarm.0.lock().unwrap());
+    // Nobody looks at them before long.
+    let (mut now, mut next) = (Time::ZERO, Time::ZERO);
+    while next <= now.after_ns(1_000_000) {
+        now = next;
+        look(now);
+        let [at] = asked()[..] else { panic!("one wake-up") };
+        next = at;
+    }
+    // An answer may come at once.
+    turn(&sender, now);
+    let [soon] = asked()[..] else { panic!("one more wake-up, not one for each frame") };
+    assert!(soon > now && soon <= now.after_ns(100_000), "{soon:?} after {now:?}");
+    turn(&sender, now);
+    assert!(asked().is_empty(), "more frames at that time ask for nothing more");
+    assert!(!port.busy(now) && port.busy(soon));
+    look(soon);
+}
+
 /// Two ports, the first of which sends frames to the second, to whom each costs some time.
 struct Slow {
     plane: Plane,
@@ -241,9 +285,7 @@ impl Slow {
             plane.join(Arc::clone(&port)).unwrap();
             port
         });
-        let map = Map::private(1 << 16).unwrap();
-        map.write(0, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]).unwrap();
-        ports[0].set_memory(Arc::new(map), Time::ZERO);
+        ports[0].set_memory(broadcast(), Time::ZERO);
         ports[0].with_rings(Time::ZERO, |rings, cx| rings.kick(0, cx)).unwrap();
         Self { plane, ports, owner, holds }
     }
