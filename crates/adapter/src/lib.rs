@@ -48,4 +48,4 @@ pub use snapshot::{RestoreError, Snapshot};
 pub use stall::{Queue, Stall};
 pub use time::Time;
 pub use unfold::{Checked, Piece, Scratch, Unfolded, Wants};
-pub use uplink::Uplink;
+pub use uplink::{News, Uplink};

@@ -6,6 +6,15 @@ use crate::counters::Counters;
 use crate::frames::{Delivery, Frames};
 use crate::time::Time;
 
+/// What has become of an uplink's other end, each a sentence for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Nothing can pass from now on, and why.
+    Vacant(String),
+    /// All is well again.
+    Back(String),
+}
+
 /// Where frames leave the switch, and enter it. It owns its buffers and its file descriptors; nothing it does blocks.
 pub trait Uplink: Send {
     /// Takes what has arrived into `batch`, which it [starts](Batch::start) with its own memory as the source.
@@ -37,6 +46,12 @@ pub trait Uplink: Send {
     /// Why nothing can pass for now, in a sentence for a person: nobody is at the other end. `None` if somebody is, or if it
     /// cannot know.
     fn vacant(&self) -> Option<String> {
+        None
+    }
+
+    /// What the log shall say of the other end that has not been told yet. To be asked after each `fetch` and `deliver`; may know
+    /// less than [`vacant`](Uplink::vacant), which looks.
+    fn news(&mut self) -> Option<News> {
         None
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use nicety_adapter::{PortId, Stall, Time};
+use nicety_adapter::{News, PortId, Stall, Time};
 use nicety_bell::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -28,6 +28,8 @@ pub enum Note {
     Kick(PortId, u16, Option<Bell>),
     /// A port's guest has broken a queue: the operator shall hear of it.
     Stalled(PortId, Stall),
+    /// Something happened at an uplink's other end: the operator shall hear of it.
+    News(PortId, News),
     /// End.
     Stop,
 }

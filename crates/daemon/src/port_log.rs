@@ -61,12 +61,16 @@ pub enum Kind {
     Polled,
     /// A queue stands still.
     Stalled,
+    /// Nobody is at an uplink's other end.
+    Vacant,
+    /// Somebody is there again.
+    Back,
 }
 
 impl Kind {
     /// Whether a person need not do anything about it.
     fn is_usual(self) -> bool {
-        matches!(self, Self::Connected | Self::Gone | Self::Closed | Self::Reset)
+        matches!(self, Self::Connected | Self::Gone | Self::Closed | Self::Reset | Self::Back)
     }
 
     /// What the lines are about that were left out.
@@ -90,6 +94,8 @@ impl Kind {
             Self::Refused => "of messages that were refused",
             Self::Polled => "of rings without a kick",
             Self::Stalled => "of queues that the guest broke",
+            Self::Vacant => "of an uplink that nothing can pass",
+            Self::Back => "of an uplink that is well again",
         }
     }
 }

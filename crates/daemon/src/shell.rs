@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::trace::Event;
-use nicety_adapter::{PortId, Set, Stall, Time};
+use nicety_adapter::{News, PortId, Set, Stall, Time};
 use nicety_bell::Bell;
 use nicety_pci::Mode;
 use nicety_plane::Shell;
@@ -225,5 +225,9 @@ impl Shell for PortShell {
         }
         // Said there: whoever calls holds the port's lock, and the log may be slow.
         self.inbox.push(Note::Stalled(self.id, stall));
+    }
+
+    fn news(&self, news: News) {
+        self.inbox.push(Note::News(self.id, news));
     }
 }

@@ -133,6 +133,7 @@ impl Worker {
                 }
                 Note::Kick(port, ring, fd) => self.watch_kick(port, ring, fd),
                 Note::Stalled(port, stall) => self.stalled(port, stall),
+                Note::News(port, news) => self.news(port, news),
                 Note::Stop => self.stop = true,
             }
         }

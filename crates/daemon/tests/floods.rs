@@ -5,6 +5,7 @@
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
 mod logged;
+mod news;
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

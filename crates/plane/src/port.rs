@@ -6,8 +6,8 @@ mod steps;
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Context, Counters, Event, Face, Outbox, PciFace, PortId, Reset, RestoreError, RingFace, Set, Stall, Time,
-    Uplink,
+    Adapter, Context, Counters, Event, Face, News, Outbox, PciFace, PortId, Reset, RestoreError, RingFace, Set, Stall,
+    Time, Uplink,
 };
 use nicety_memory::{Map, MapError};
 use nicety_pci::PowerState;
@@ -38,6 +38,9 @@ pub trait Shell: Send + Sync {
 
     /// The guest broke a queue, of this number in [`Outbox::stalled`]: it stands still from now on.
     fn stalled(&self, _number: u16, _stall: Stall) {}
+
+    /// Something happened at an uplink's other end.
+    fn news(&self, _news: News) {}
 }
 
 /// What is behind a port.

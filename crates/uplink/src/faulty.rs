@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Frames, PACKETS, Packet, Pick, PortId, Progress, Reason, Time, Uplink,
+    Batch, Budget, Counters, Delivery, Frames, News, PACKETS, Packet, Pick, PortId, Progress, Reason, Time, Uplink,
 };
 use nicety_memory::{MapError, Span, copy};
 
@@ -163,6 +163,10 @@ impl<U: Uplink> Uplink for Faulty<U> {
 
     fn vacant(&self) -> Option<String> {
         self.inner.vacant()
+    }
+
+    fn news(&mut self) -> Option<News> {
+        self.inner.news()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

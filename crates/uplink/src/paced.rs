@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Progress, Time, Uplink};
 use nicety_memory::Map;
 
 use crate::rate::{Bucket, Rate};
@@ -152,6 +152,10 @@ impl<U: Uplink> Uplink for Paced<U> {
 
     fn vacant(&self) -> Option<String> {
         self.inner.vacant()
+    }
+
+    fn news(&mut self) -> Option<News> {
+        self.inner.news()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -3,39 +3,36 @@
 //! The interface is attached by name, or made if this process may. It is not brought up, bridged or given an address:
 //! that is its administrator's. Checksums that are still to be made and packets that are still to be cut pass both
 //! ways as they are, told by a virtio header before each frame. A tap takes one frame per call, each whole, from one
-//! buffer.
+//! buffer. One that was deleted is attached again when its administrator has made it again.
 
+mod attached;
 mod error;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Frames, PACKET_BYTES, Packet, Piece, PortId, Progress, Reason, Time, Uplink,
-    Wants,
+    Batch, Budget, Counters, Delivery, Frames, News, PACKET_BYTES, Packet, Piece, PortId, Progress, Reason, Time,
+    Uplink, Wants,
 };
-use rustix::fs::{Mode, OFlags};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::netdevice::name_to_index;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use vm_memory::{ReadVolatile, VolatileMemoryError, WriteVolatile};
 
 use crate::buffers::{Buffers, SLOT_BYTES};
 use crate::egress::{self, Put, Sink};
 use crate::offload::passes_uncut;
-use crate::system;
 use crate::virtio_header::{self, HEADER_BYTES};
-use crate::watch::{Watch, writable};
+use crate::watch::{Watch, polled, writable};
+use attached::Attached;
 pub use error::TapError;
 
-/// What is asked of the kernel, best first: it answers EINVAL to what it does not know (UDP came with Linux 6.2).
-const OFFLOADS: [u32; 3] = [
-    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN | libc::TUN_F_USO4 | libc::TUN_F_USO6,
-    libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN,
-    0,
-];
 /// Room for a batch: its bytes, headers and gaps, and one more packet of the greatest length.
 const BATCH_BYTES: u32 = (64 << 10) + (16 << 10) + 2 * SLOT_BYTES;
+
+/// How often a tap that was deleted is looked for.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// See the module's page.
 #[derive(Debug)]
@@ -47,11 +44,28 @@ pub struct Tap {
     arrived: Buffers,
     leaving: Buffers,
     lent: bool,
-    /// Refused for want of room; the watch tells when there is some.
+    /// Refused for want of room, or down; the watch tells when it takes frames again.
     full: bool,
-    /// Room came back.
+    /// It does again.
     room: bool,
-    gone: bool,
+    line: Line,
+    /// What the log says already.
+    told: Line,
+    /// When a tap that was deleted is looked for again.
+    again: Time,
+    /// Why the one that is there instead could not be attached.
+    barred: Option<TapError>,
+}
+
+/// What becomes of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    /// They reach the host's stack.
+    Up,
+    /// The interface is down.
+    Down,
+    /// The interface was deleted.
+    Gone,
 }
 
 impl Tap {
@@ -65,26 +79,24 @@ impl Tap {
             return Err(TapError::Name(name.to_owned()));
         }
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(TapError::opening)?;
-        let actual = system::set_interface(fd.as_fd(), name)
-            .map_err(|error| TapError::attaching(name, is_there(name), error))?;
-        system::set_header(fd.as_fd(), HEADER_BYTES).map_err(os("setting a tap's header (TUNSETVNETHDRSZ)"))?;
-        let offloads = OFFLOADS.into_iter().find(|&flags| system::set_offload(fd.as_fd(), flags).is_ok()).unwrap_or(0);
-        let watch = Watch::new().map_err(os("making an epoll instance"))?;
-        watch.add(&fd).map_err(os("watching a tap"))?;
-        Ok(Self {
-            name: actual,
+        let Attached { name, fd, offloads } = Attached::new(name)?;
+        let mut this = Self {
+            name,
             fd,
-            watch,
+            watch: Watch::new().map_err(os("making an epoll instance"))?,
             offloads,
             arrived: Buffers::new(BATCH_BYTES)?,
             leaving: Buffers::new(SLOT_BYTES)?,
             lent: false,
             full: false,
             room: false,
-            gone: false,
-        })
+            line: Line::Up,
+            told: Line::Up,
+            again: Time::ZERO,
+            barred: None,
+        };
+        this.begin().map_err(os("watching a tap"))?;
+        Ok(this)
     }
 
     /// The interface's name.
@@ -105,7 +117,58 @@ impl Tap {
 
     /// Whether the interface was deleted.
     pub fn gone(&self) -> bool {
-        self.gone
+        self.line == Line::Gone
+    }
+
+    /// Watches an interface that has just been attached, up or down.
+    fn begin(&mut self) -> io::Result<()> {
+        self.watch.add(&self.fd)?;
+        self.line = Line::Up;
+        if polled(&self.fd).is_empty() {
+            self.down();
+        }
+        Ok(())
+    }
+
+    /// The interface is down. The watch tells when it is up: then, and not before, it can be written (Linux 5.3).
+    fn down(&mut self) {
+        self.line = Line::Down;
+        self.full = self.full || self.watch.room(&self.fd, true).is_ok();
+    }
+
+    /// The interface was deleted, and nobody tells when there is one of its name again: it is looked for now and then. Then only is it
+    /// attached, for it would be made else.
+    fn look_again(&mut self, now: Time) {
+        if self.line != Line::Gone || now < self.again {
+            return;
+        }
+        self.again = now.after(AGAIN);
+        self.barred = None;
+        if !attached::is_there(&self.name) {
+            return;
+        }
+        match Attached::new(&self.name) {
+            Ok(Attached { name: _, fd, offloads }) => {
+                (self.fd, self.offloads) = (fd, offloads);
+                let _it_is_tried_again_in_a_while = self.begin();
+            }
+            Err(error) => self.barred = Some(error),
+        }
+    }
+
+    /// Why nothing passes a line that is like this.
+    fn why(&self, line: Line) -> Option<String> {
+        let name = &self.name;
+        match (line, &self.barred) {
+            (Line::Up, _) => None,
+            (Line::Down, _) => Some(format!("{name} is down: ip link set {name} up")),
+            (Line::Gone, Some(error)) => {
+                Some(format!("{name} was deleted, and the next one cannot be attached: {error}"))
+            }
+            (Line::Gone, None) => Some(format!(
+                "{name} was deleted: ip tuntap add dev {name} mode tap user $USER, and ip link set {name} up; it is attached within a second"
+            )),
+        }
     }
 
     fn has(&self, flag: u32) -> bool {
@@ -141,15 +204,9 @@ impl Tap {
     }
 
     fn lose(&mut self) {
-        self.gone = true;
+        (self.line, self.full, self.again) = (Line::Gone, false, Time::ZERO);
         self.watch.remove(&self.fd);
     }
-}
-
-/// Whether an interface has this name.
-fn is_there(name: &str) -> bool {
-    let any = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    any.and_then(|socket| name_to_index(socket, name)).is_ok()
 }
 
 fn errno(error: &VolatileMemoryError) -> Errno {
@@ -166,11 +223,13 @@ impl Uplink for Tap {
         budget: Budget,
         batch: &mut Batch,
         counters: &mut Counters,
-        _now: Time,
+        now: Time,
     ) -> Progress {
+        self.look_again(now);
         self.room = self.full && writable(&self.fd);
         if self.room {
             self.full = false;
+            self.line = Line::Up;
             let _it_was_deleted = self.watch.room(&self.fd, false);
         }
         if self.lent && self.arrived.held() {
@@ -180,7 +239,7 @@ impl Uplink for Tap {
         batch.start(self.arrived.map(), port, 0);
         let mut progress = Progress { more: true, armed: false };
         let (mut at, mut reads) = (0, 0);
-        while !self.gone
+        while self.line != Line::Gone
             && budget.allows(batch)
             && reads < budget.packets.max(1)
             && at + SLOT_BYTES <= self.arrived.len()
@@ -203,7 +262,7 @@ impl Uplink for Tap {
                 Err(Some(_)) => self.lose(),
             }
         }
-        if self.gone {
+        if self.line == Line::Gone {
             progress = Progress { more: false, armed: true };
         }
         self.lent = !batch.is_empty();
@@ -228,7 +287,28 @@ impl Uplink for Tap {
     }
 
     fn wake(&self) -> Option<Time> {
-        self.room.then_some(Time::ZERO)
+        let gone = self.line == Line::Gone;
+        if self.room { Some(Time::ZERO) } else { gone.then_some(self.again) }
+    }
+
+    fn vacant(&self) -> Option<String> {
+        let polled = polled(&self.fd);
+        self.why(match self.line {
+            Line::Gone => Line::Gone,
+            _ if polled.contains(PollFlags::ERR) => Line::Gone,
+            _ if polled.contains(PollFlags::OUT) => Line::Up,
+            // It may be full just as well.
+            Line::Up if self.full => Line::Up,
+            Line::Up | Line::Down => Line::Down,
+        })
+    }
+
+    fn news(&mut self) -> Option<News> {
+        if self.told == self.line {
+            return None;
+        }
+        self.told = self.line;
+        Some(self.why(self.line).map_or_else(|| News::Back(format!("{} is up", self.name)), News::Vacant))
     }
 }
 
@@ -247,7 +327,7 @@ impl Sink for Tap {
     }
 
     fn put(&mut self, piece: &mut Piece<'_>) -> Put {
-        if self.gone {
+        if self.line == Line::Gone {
             return Put::Dropped(Reason::LinkDown);
         }
         let len = piece.len();
@@ -259,11 +339,17 @@ impl Sink for Tap {
         self.leaving.map().write_span(self.leaving.span(0, HEADER_BYTES), &header);
         let bytes = self.leaving.map().bytes(self.leaving.span(0, HEADER_BYTES + len));
         match (&self.fd).write_volatile(&bytes) {
-            Ok(_) => Put::Taken,
+            Ok(_) => {
+                self.line = Line::Up;
+                Put::Taken
+            }
             Err(error) => match errno(&error) {
                 Errno::AGAIN | Errno::INTR => Put::Full,
                 // The interface is not up.
-                Errno::IO => Put::Dropped(Reason::LinkDown),
+                Errno::IO => {
+                    self.down();
+                    Put::Dropped(Reason::LinkDown)
+                }
                 Errno::INVAL => Put::Dropped(Reason::BadOffload),
                 Errno::BADFD => {
                     self.lose();

@@ -38,10 +38,18 @@ impl Watch {
     }
 }
 
-/// Whether `fd` can be written now.
+/// Whether `fd` can be written now, or no longer.
 pub(crate) fn writable(fd: impl AsFd) -> bool {
+    !polled(fd).is_empty()
+}
+
+/// What poll(2) says of `fd` now: `OUT` if it can be written.
+pub(crate) fn polled(fd: impl AsFd) -> PollFlags {
     let fd = fd.as_fd();
     let mut poll = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|n| n > 0)
+    match rustix::event::poll(&mut poll, Some(&now)) {
+        Ok(_) => poll[0].revents(),
+        Err(_) => PollFlags::empty(),
+    }
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nicety_adapter::trace::Event;
-use nicety_adapter::{PortId, Stall};
+use nicety_adapter::{News, PortId, Stall};
 use nicety_vfio_user::{Accepted, Session, SessionError};
 use rustix::event::epoll::{self, EventFlags};
 use tracing::debug;
@@ -139,6 +139,15 @@ impl Worker {
     pub(super) fn stalled(&mut self, id: PortId, stall: Stall) {
         let Some(service) = self.services.get(&id) else { return };
         service.log.say(Kind::Stalled, stall);
+    }
+
+    /// Something happened at an uplink's other end; whoever is there may come and go all day.
+    pub(super) fn news(&mut self, id: PortId, news: News) {
+        let Some(service) = self.services.get(&id) else { return };
+        match news {
+            News::Vacant(why) => service.log.say(Kind::Vacant, why),
+            News::Back(what) => service.log.say(Kind::Back, what),
+        }
     }
 
     /// The VM is gone, or must go: the port waits for the next one.

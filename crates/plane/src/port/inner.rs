@@ -132,8 +132,11 @@ impl Inner {
     /// Acts on what the adapter wants: once, however often it was asked for.
     pub fn settle(&mut self, shell: &dyn Shell) {
         let mut out = std::mem::take(&mut self.out);
-        if let End::Uplink(uplink) = &self.end {
+        if let End::Uplink(uplink) = &mut self.end {
             out.wake = uplink.wake();
+            if let Some(news) = uplink.news() {
+                shell.news(news);
+            }
         }
         if !out.messages.is_empty() {
             shell.messages(out.messages);

@@ -10,8 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use nicety_adapter::{Batch, Budget, Checksum, Counters, Edit, Frames, Offload, Pick, PortId, Reason, Time, Uplink};
-use nicety_uplink::{Tap, TapError};
+use nicety_adapter::{
+    Batch, Budget, Checksum, Counters, Edit, Frames, News, Offload, Pick, PortId, Reason, Time, Uplink,
+};
+use nicety_uplink::{Paced, Tap, TapError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, Ipv4Packet, UdpPacket};
@@ -49,6 +51,22 @@ fn inside(test: &str) -> bool {
     assert!(output.status.success() && out.contains("1 passed"), "{out}{error}");
     eprint!("{error}");
     false
+}
+
+fn readable_now(uplink: &impl Uplink) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(uplink.descriptor().unwrap(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+/// Whether it keeps nobody awake, once what the host's stack says by itself has been fetched.
+fn falls_silent(uplink: &mut impl Uplink, counters: &mut Counters) -> bool {
+    (0..1000).any(|_| {
+        let silent = !readable_now(uplink);
+        if !silent {
+            fetch(uplink, counters, Time::ZERO);
+        }
+        silent
+    })
 }
 
 /// What an administrator does.
@@ -140,11 +158,95 @@ fn a_deleted_interface_is_silent_and_its_frames_are_counted() {
         assert!(readable(&tap));
         fetch(&mut tap, &mut counters, Time::ZERO);
     }
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut fds = [PollFd::from_borrowed_fd(tap.descriptor().unwrap(), PollFlags::IN)];
-    assert_eq!(poll(&mut fds, Some(&now)).unwrap(), 0, "nobody is kept awake");
+    assert!(!readable_now(&tap), "nobody is kept awake");
     Sender::new(&[(tcp(b"late"), Offload::default())]).deliver(&mut tap, &mut counters, Time::ZERO);
     assert_eq!(counters.receive_drops[Reason::LinkDown as usize], 1);
+}
+
+#[test]
+fn a_tap_that_is_down_says_so_and_the_kernel_tells_when_it_is_up() {
+    if !inside("a_tap_that_is_down_says_so_and_the_kernel_tells_when_it_is_up") {
+        return;
+    }
+    let tap = Tap::open("world0").unwrap();
+    let _no_ipv6_here = std::fs::write("/proc/sys/net/ipv6/conf/world0/disable_ipv6", "1");
+    let mut tap = Paced::new(tap, "1Gbit/s".parse().unwrap()).unwrap();
+    let mut counters = Counters::default();
+    let frame = Sender::new(&[(tcp(b"out"), Offload::default())]);
+    let down = "world0 is down: ip link set world0 up".to_owned();
+    assert_eq!(tap.vacant(), Some(down.clone()));
+    assert_eq!((tap.news(), tap.news()), (Some(News::Vacant(down.clone())), None));
+    for dropped in 1..4 {
+        assert!(falls_silent(&mut tap, &mut counters), "nobody is kept awake");
+        ip("link set world0 up");
+        assert!(readable(&tap));
+        fetch(&mut tap, &mut counters, Time::ZERO);
+        assert_eq!((tap.vacant(), tap.news()), (None, Some(News::Back("world0 is up".to_owned()))));
+        assert!(falls_silent(&mut tap, &mut counters), "nobody is kept awake");
+        frame.deliver(&mut tap, &mut counters, Time::ZERO);
+        assert_eq!(counters.taken().packets, dropped);
+        ip("link set world0 down");
+        assert_eq!((tap.vacant(), tap.news()), (Some(down.clone()), None), "who looks knows");
+        frame.deliver(&mut tap, &mut counters, Time::ZERO);
+        frame.deliver(&mut tap, &mut counters, Time::ZERO);
+        assert_eq!(counters.receive_drops[Reason::LinkDown as usize], 2 * dropped);
+        assert_eq!((tap.vacant(), tap.news()), (Some(down.clone()), Some(News::Vacant(down.clone()))));
+        assert_eq!(tap.news(), None);
+    }
+}
+
+#[test]
+fn a_deleted_tap_is_attached_again_when_it_is_there_again_and_not_made() {
+    if !inside("a_deleted_tap_is_attached_again_when_it_is_there_again_and_not_made") {
+        return;
+    }
+    let mut tap = Tap::open("world0").unwrap();
+    up(&tap, "10.9.8.1/24");
+    let mut counters = Counters::default();
+    let at = |ms: u64| Time::ZERO.after(Duration::from_millis(ms));
+    let look = |tap: &mut Tap, counters: &mut Counters, ms| {
+        fetch(tap, counters, at(ms));
+        (tap.gone(), tap.vacant().unwrap_or_default())
+    };
+    ip("link delete world0");
+    assert!(tap.vacant().unwrap().starts_with("world0 was deleted: "), "who looks knows");
+    while !tap.gone() {
+        assert!(readable(&tap));
+        fetch(&mut tap, &mut counters, at(0));
+    }
+    let deleted = "world0 was deleted: ip tuntap add dev world0 mode tap user $USER, and ip link set world0 up; \
+                   it is attached within a second";
+    assert!(matches!(tap.news(), Some(News::Vacant(why)) if why == deleted));
+    assert_eq!(tap.wake(), Some(Time::ZERO));
+    // It may be made here, and is not: that is for its administrator.
+    assert_eq!(look(&mut tap, &mut counters, 10), (true, deleted.to_owned()));
+    assert_eq!(tap.wake(), Some(at(1010)));
+
+    ip("tuntap add dev world0 mode tun");
+    assert_eq!(look(&mut tap, &mut counters, 1000), (true, deleted.to_owned()), "it was not time to look");
+    let (gone, why) = look(&mut tap, &mut counters, 1010);
+    let barred = "world0 was deleted, and the next one cannot be attached: world0 exists, but is no single-queue tap";
+    assert!(gone && why.starts_with(barred), "{why}");
+    ip("link delete world0");
+    assert_eq!(look(&mut tap, &mut counters, 3000), (true, deleted.to_owned()));
+
+    ip("tuntap add dev world0 mode tap");
+    let down = "world0 is down: ip link set world0 up";
+    assert_eq!(look(&mut tap, &mut counters, 4000), (false, down.to_owned()));
+    assert!(matches!(tap.news(), Some(News::Vacant(why)) if why == down));
+    up(&tap, "10.9.8.1/24");
+    assert!(readable(&tap));
+    assert_eq!(look(&mut tap, &mut counters, 4000), (false, String::new()));
+    assert!(matches!(tap.news(), Some(News::Back(_))));
+    fetch(&mut tap, &mut counters, at(4000));
+    assert_eq!(tap.wake(), None, "nobody looks for it");
+    let socket = UdpSocket::bind("10.9.8.1:2000").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let frame = udp(b"again", hardware(&tap), smoltcp::wire::Ipv4Address::new(10, 9, 8, 1), 2000);
+    Sender::new(&[(frame, Offload::default())]).deliver(&mut tap, &mut counters, at(4000));
+    let mut data = [0; 100];
+    let (len, _) = socket.recv_from(&mut data).unwrap();
+    assert_eq!(&data[..len], b"again");
 }
 
 /// A second network namespace, as long as this lives.

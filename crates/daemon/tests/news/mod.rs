@@ -1,0 +1,60 @@
+//! What becomes of the uplink's other end is logged, a line each time.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use crate::logged::{Stage, lines_of};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Progress, Reason, Time, Uplink};
+use nicety_memory::Map;
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Swallows everything, and tells what it is to tell when its descriptor is rung.
+struct End {
+    bell: OwnedFd,
+    news: Arc<Mutex<Option<News>>>,
+}
+
+impl Uplink for End {
+    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+        let _it_may_not_have_been_rung = rustix::io::read(&self.bell, &mut [0; 8]);
+        batch.start(&Map::empty(), port, 0);
+        Progress { more: false, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _: Time) -> Delivery {
+        frames.iter().for_each(|_| counters.receive_drop(Reason::LinkDown));
+        Delivery::default()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.as_fd())
+    }
+
+    fn news(&mut self) -> Option<News> {
+        self.news.lock().unwrap().take()
+    }
+}
+
+fn an_uplink_that_nobody_is_at_is_logged_once_and_once_more_when_somebody_is(workers: usize) {
+    let stage = Stage::new("news", "e1000", workers);
+    let name = format!("up{workers}");
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let news = Arc::new(Mutex::new(None));
+    let end = End { bell: bell.try_clone().unwrap(), news: Arc::clone(&news) };
+    stage.daemon.open_uplink(&name, Box::new(end), 1 << 20).unwrap();
+    let happens = |what| {
+        *news.lock().unwrap() = Some(what);
+        rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
+    };
+    happens(News::Vacant("tap0 is down".to_owned()));
+    stage.until("a line of the log", || lines_of(&name).len() == 1);
+    happens(News::Back("tap0 is up".to_owned()));
+    stage.until("a second line", || lines_of(&name).len() == 2);
+    let lines = lines_of(&name);
+    assert!(lines[0].contains("WARN") && lines[0].contains("tap0 is down"), "{lines:?}");
+    assert!(lines[1].contains("INFO") && lines[1].contains("tap0 is up"), "{lines:?}");
+}
+
+with_one_worker_and_with_two!(an_uplink_that_nobody_is_at_is_logged_once_and_once_more_when_somebody_is);
