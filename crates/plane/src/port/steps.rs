@@ -64,8 +64,8 @@ impl Port {
             }
             inner.settle(self.shell.as_ref());
         }
-        // What waits has proved nothing of the receiver's memory.
-        let taken = if behind { 0 } else { picks.len().saturating_sub(delivery.refused.count_ones() as usize) };
+        // What waits counts as refused, and has proved nothing of the receiver's memory.
+        let taken = picks.len().saturating_sub(delivery.refused.count_ones() as usize);
         inner.pace.took(taken, begin, self.shell.now(now));
         rest
     }
