@@ -13,6 +13,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, process};
 
+use nicety_socket::MAX_PATH;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, lstat, open};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
@@ -21,12 +22,25 @@ use thiserror::Error;
 /// How many names are tried that somebody else has.
 const TRIES: u32 = 100;
 
+/// The longest name of a socket in it, and its slash.
+const SOCKET_NAME: usize = 20;
+
 /// A folder that cannot be made.
 #[derive(Debug, Error)]
-#[error("making the folder {path} for sockets: {source}; XDG_RUNTIME_DIR or TMPDIR can name another place")]
-pub struct FolderError {
-    path: PathBuf,
-    source: io::Error,
+pub enum FolderError {
+    /// Of the system's.
+    #[error("making the folder {path} for sockets: {source}; XDG_RUNTIME_DIR or TMPDIR can name another place")]
+    System {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No socket fits behind it.
+    #[error(
+        "{0} is too long for a folder of sockets, whose paths have {MAX_PATH} bytes at most; XDG_RUNTIME_DIR or TMPDIR can name another place"
+    )]
+    TooLong(PathBuf),
 }
 
 /// See the module's page.
@@ -56,9 +70,12 @@ impl Folder {
         let (mut path, mut taken) = (PathBuf::new(), Errno::EXIST);
         for _ in 0..TRIES {
             path = place.join(name(process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+            if path.as_os_str().len() + SOCKET_NAME > MAX_PATH {
+                return Err(FolderError::TooLong(path));
+            }
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                Err(source) => return Err(FolderError { path, source }),
+                Err(source) => return Err(FolderError::System { path, source }),
                 Ok(()) => {}
             }
             // Before it is locked, another process may take it for an orphan, and remove it.
@@ -68,7 +85,7 @@ impl Folder {
                 Err(_) => return Ok(Folder { path, _lock: None }),
             }
         }
-        Err(FolderError { path, source: taken.into() })
+        Err(FolderError::System { path, source: taken.into() })
     }
 
     /// Where it is.
@@ -142,6 +159,16 @@ mod tests {
         fs::write(folder.join("daemon.log"), "said").unwrap();
         drop(folder);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_place_whose_path_leaves_no_room_for_a_socket_is_refused_with_the_limit() {
+        let place = Folder::new().unwrap();
+        let long = PathBuf::from(place.join(&"x".repeat(80)));
+        fs::create_dir(&long).unwrap();
+        let error = Folder::new_in(&long).unwrap_err().to_string();
+        assert!(error.contains("107 bytes at most; XDG_RUNTIME_DIR or TMPDIR"), "{error}");
+        assert_eq!(names(&long), Vec::<String>::new());
     }
 
     #[test]

@@ -224,22 +224,34 @@ pub struct Plan {
     pub order: Order,
 }
 
+impl Options {
+    /// What is wrong with them whoever drives the adapters, of which these are all: so that it is said before guests are laid.
+    pub fn check(&self, adapters: &[&str]) -> Result<(), PlanError> {
+        known(&self.adapters, adapters)?;
+        if self.repeat.is_some_and(|repeat| !(1..=1000).contains(&repeat)) {
+            return Err(PlanError::Repeat);
+        }
+        if self.seconds.is_some_and(|seconds| !(0.1..=3600.0).contains(&seconds)) {
+            return Err(PlanError::Seconds);
+        }
+        Ok(())
+    }
+}
+
 impl Plan {
     /// The plan of `options` for `bench`. The same options and bench give the same plan.
     pub fn new(options: &Options, bench: &dyn Bench) -> Result<Plan, PlanError> {
-        let contestants = chosen(&options.adapters, bench.contestants())?;
+        let all = bench.contestants();
+        options.check(&adapters_of(&all))?;
+        let contestants = chosen(&options.adapters, all);
         let loads = bench.loads();
         if contestants.is_empty() || loads.is_empty() {
             return Err(PlanError::Nothing);
         }
         let repeat = options.repeat.unwrap_or(if options.quick { 3 } else { RUNS_FOR_INTERVAL as u32 });
-        if !(1..=1000).contains(&repeat) {
-            return Err(PlanError::Repeat);
-        }
         let runs = contestants.len().saturating_mul(loads.len()).saturating_mul(repeat as usize);
         let duration = match options.seconds {
-            Some(seconds) if (0.1..=3600.0).contains(&seconds) => Duration::from_secs_f64(seconds),
-            Some(_) => return Err(PlanError::Seconds),
+            Some(seconds) => Duration::from_secs_f64(seconds),
             // netperf counts whole seconds.
             None if options.quick && bench.guests() != Guests::Embedded => Duration::from_secs(1),
             None if options.quick => Duration::from_millis(500),
@@ -268,14 +280,18 @@ impl Plan {
     }
 }
 
-/// The contestants whose adapter is in `adapters`, in the bench's order.
-fn chosen(adapters: &[String], all: Vec<Contestant>) -> Result<Vec<Contestant>, PlanError> {
+fn adapters_of(contestants: &[Contestant]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
-    for contestant in &all {
+    for contestant in contestants {
         if !names.contains(&contestant.adapter.as_str()) {
             names.push(&contestant.adapter);
         }
     }
+    names
+}
+
+/// Whether each of `adapters` is one of these names, or all.
+fn known(adapters: &[String], names: &[&str]) -> Result<(), PlanError> {
     for given in adapters {
         if given == "all" || names.contains(&given.as_str()) {
             continue;
@@ -287,10 +303,15 @@ fn chosen(adapters: &[String], all: Vec<Contestant>) -> Result<Vec<Contestant>, 
         };
         return Err(PlanError::UnknownAdapter { given: given.clone(), allowed: names.join(", "), suggestion });
     }
+    Ok(())
+}
+
+/// The contestants whose adapter is in `adapters`, in the bench's order.
+fn chosen(adapters: &[String], all: Vec<Contestant>) -> Vec<Contestant> {
     if adapters.is_empty() || adapters.iter().any(|name| name == "all") {
-        return Ok(all);
+        return all;
     }
-    Ok(all.into_iter().filter(|contestant| adapters.contains(&contestant.adapter)).collect())
+    all.into_iter().filter(|contestant| adapters.contains(&contestant.adapter)).collect()
 }
 
 /// The length of a run that fits all of them into the time that `compare` promises: 3 minutes with embedded guests, 5 with

@@ -5,12 +5,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
+use nicety_adapters::REGISTRY;
 use nicety_lab::bench::Bench;
 use nicety_lab::embedded::{Embedded, Program, guest_main};
 use nicety_lab::method::{Options, Plan, PlanError};
 use nicety_lab::progress::Progress;
-use nicety_lab::real::RealBench;
+use nicety_lab::real::{RealBench, end_children};
 use nicety_lab::run::RunError;
 use nicety_lab::{report, run, table};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -18,6 +21,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::cli::{Compare, Guests, HIDDEN};
 use crate::exit::{Exit, Failure};
 use crate::output;
+
+/// How often it is looked whether laying guests is to stop.
+const STOPS_EVERY: Duration = Duration::from_millis(50);
 
 /// Why there are no guests of this kind: what is missing and what to do.
 struct Missing(String);
@@ -53,8 +59,10 @@ pub fn run(args: &Compare) -> Result<(), Failure> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&cancel)).map_err(Failure::with(Exit::Failed))?;
     }
+    let adapters: Vec<&str> = REGISTRY.iter().map(|entry| entry.about.name).collect();
+    options(args).check(&adapters).map_err(unplanned)?;
     report::check(&args.report).map_err(Failure::with(Exit::Failed))?;
-    let mut bench = bench(args.guests).map_err(|Missing(what)| {
+    let mut bench = while_stoppable(&cancel, || bench(args.guests)).map_err(|Missing(what)| {
         // What Ctrl-C broke is not missing.
         let stopped = cancel.load(Ordering::Relaxed);
         if stopped { self::stopped(RunError::Cancelled) } else { Failure::new(Exit::Missing, what) }
@@ -69,9 +77,28 @@ pub fn run(args: &Compare) -> Result<(), Failure> {
     // Guests end before anything else is said, however it went.
     drop(bench);
     let results = results.map_err(stopped)?;
-    output::print(&table::render(&results))?;
+    // The report first: whoever reads the table may have gone.
     report::write(&results, &args.report).map_err(Failure::with(Exit::Failed))?;
+    output::print(&table::render(&results))?;
     output::print(&format!("\nReport: {}\n", absolute(&args.report.join("index.html"))))
+}
+
+/// Lays guests. A signal to this process alone, unlike a terminal's Ctrl-C, does not reach the programs that do so: they are ended.
+fn while_stoppable<T>(cancel: &AtomicBool, lay: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                if cancel.load(Ordering::Relaxed) {
+                    end_children();
+                }
+                thread::sleep(STOPS_EVERY);
+            }
+        });
+        let laid = lay();
+        done.store(true, Ordering::Relaxed);
+        laid
+    })
 }
 
 fn options(args: &Compare) -> Options {

@@ -25,6 +25,7 @@
 mod accel;
 mod apt;
 mod bench;
+mod children;
 mod companion;
 mod console;
 mod control;
@@ -48,6 +49,7 @@ pub mod uml;
 pub use crate::folder::Folder;
 pub use accel::Accel;
 pub use bench::RealBench;
+pub use children::end_children;
 pub use companion::Companion;
 pub use error::Error;
 pub use guest::{Guest, Launch, Machine, Output};

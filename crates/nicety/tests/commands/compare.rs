@@ -36,6 +36,12 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
     assert!(done.err.contains("note: 1 round: fewer than 7 runs give no 95 % interval"), "{}", done.err);
     assert!(index.exists() && scratch.path().join("done/results.json").exists());
 
+    // Nobody can be told, as where the disk that standard output is on is full: what was measured is kept.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let args = ["--adapters", "e1000", "--seconds", "0.1", "--repeat", "1", "--report", "untold"];
+    assert_eq!(compare(&args).stdout(full).stderr(Stdio::null()).status().unwrap().code(), Some(1));
+    assert!(scratch.path().join("untold/index.html").exists() && scratch.path().join("untold/results.json").exists());
+
     let mut long = compare(&["--adapters", "e1000", "--seconds", "60", "--report", "stopped"]);
     let mut child = long.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
@@ -46,8 +52,10 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
     assert_eq!(rest.last().map(String::as_str), Some("stopped; nothing was written"), "{rest:?}");
     assert_eq!(guests(), [""; 0]);
-    let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["done"], "no folder, no socket");
+    let mut names: Vec<_> =
+        std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["done", "untold"], "no folder, no socket");
 }
 
 #[test]
@@ -79,6 +87,12 @@ fn compare_says_what_it_cannot_compare() {
     assert_eq!(ended.code, Some(2));
     assert!(ended.err.contains("there is no adapter \"e1001\" here; did you mean \"e1000\"?"), "{}", ended.err);
     assert_eq!(scratch.run(&["compare", "--seconds", "0"]).code, Some(2));
+    // Before guests are laid, for which there is no place here.
+    for wrong in [["--adapters", "e1001"], ["--seconds", "0"], ["--repeat", "0"]] {
+        let mut command = scratch.command(&[&["compare", "--guests", "qemu"], &wrong[..]].concat());
+        let ended = Ended::of(&command.env_remove("HOME").env_remove("XDG_CACHE_HOME").output().unwrap());
+        assert!(ended.code == Some(2) && ended.err.starts_with(wrong[0]), "{ended:?}");
+    }
     assert_eq!(scratch.run(&["compare", "--repeat", "0"]).code, Some(2));
     let hidden = scratch.run(&["guest"]);
     assert_eq!(hidden.code, Some(2));
