@@ -4,9 +4,11 @@
 use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use nicety_adapter::Time;
+use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketType};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
@@ -88,11 +90,8 @@ impl Way {
         let last = last.map(|last| format!("{last}; ")).unwrap_or_default();
         match self {
             Self::Listen(door) => format!("{last}waits for a peer to join {}", door.path().display()),
-            Self::Connect(Dial { path, failed, .. }) => {
-                let nobody = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
-                let failed = failed.as_ref().filter(|error| !nobody.contains(&error.kind()));
-                let why = failed.map_or("nobody listens there".to_owned(), io::Error::to_string);
-                format!("{last}cannot join {}, and tries again every second: {why}", path.display())
+            Self::Connect(dial) => {
+                format!("{last}cannot join {}, and tries again every second: {}", dial.path.display(), dial.why())
             }
             Self::Given => format!("{last}the other end has gone"),
         }
@@ -129,6 +128,28 @@ impl Way {
 }
 
 impl Dial {
+    /// Why the last try failed, and what to do if waiting does not help.
+    fn why(&self) -> String {
+        let nobody = "nobody listens there".to_owned();
+        let Some(failed) = &self.failed else { return nobody };
+        match Errno::from_io_error(failed) {
+            Some(Errno::NOENT) => nobody,
+            // So connect(2) answers for any file.
+            Some(Errno::CONNREFUSED) => match std::fs::metadata(&self.path) {
+                Ok(file) if !file.file_type().is_socket() => "that is no socket: remove it, or name another".to_owned(),
+                _ => nobody,
+            },
+            Some(Errno::PROTOTYPE) if self.kind == SocketType::SEQPACKET => {
+                "that is no pair's socket, but of bytes, as those of VMs' ports and of streams are: name that of the peer's [uplink]"
+                    .to_owned()
+            }
+            Some(Errno::PROTOTYPE) => "that is no stream's socket, but of messages, as pairs' are: name another, or take \
+                                       kind = \"pair\" here"
+                .to_owned(),
+            _ => failed.to_string(),
+        }
+    }
+
     /// Sets the timer, and the next pause.
     fn again(&mut self) {
         let at = Timespec { tv_sec: self.pause_ns / 1_000_000_000, tv_nsec: self.pause_ns % 1_000_000_000 };

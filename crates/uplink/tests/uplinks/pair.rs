@@ -3,7 +3,7 @@
 use crate::common::*;
 use nicety_adapter::{Checksum, Counters, Offload, Reason, Time, Uplink};
 use nicety_socket::ListenError;
-use nicety_uplink::{Pair, Parting, SocketError};
+use nicety_uplink::{Pair, Parting, SocketError, Stream};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 #[test]
@@ -151,6 +151,26 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
         assert_eq!((client.joined(), client.parting()), (false, Some(Parting::Gone)));
     }
     assert!(matches!(Pair::connect("x".repeat(200)), Err(SocketError::Os { doing: "connecting to", .. })));
+}
+
+#[test]
+fn an_end_that_connects_to_what_is_no_pairs_socket_says_what_that_is() {
+    let path = place("misnamed");
+    std::fs::write(&path, "").unwrap();
+    for vacant in [Pair::connect(&path).unwrap().vacant(), Stream::connect(&path).unwrap().vacant()] {
+        let vacant = vacant.unwrap();
+        assert!(vacant.ends_with("every second: that is no socket: remove it, or name another"), "{vacant}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let of_a_vm = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let vacant = Pair::connect(&path).unwrap().vacant().unwrap();
+    assert!(vacant.contains("that is no pair's socket, but of bytes, as those of VMs' ports"), "{vacant}");
+    drop(of_a_vm);
+    let vacant = Pair::connect(&path).unwrap().vacant().unwrap();
+    assert!(vacant.ends_with("every second: nobody listens there"), "a socket that was left behind: {vacant}");
+    let _pair = Pair::listen(&path).unwrap();
+    let vacant = Stream::connect(&path).unwrap().vacant().unwrap();
+    assert!(vacant.ends_with("as pairs' are: name another, or take kind = \"pair\" here"), "{vacant}");
 }
 
 /// A peer that knows the protocol only as far as the test wants.
