@@ -239,8 +239,8 @@ impl Daemon {
         Ok(id)
     }
 
-    fn log(&self, id: PortId, name: &str) -> Arc<PortLog> {
-        Arc::new(PortLog::new(id, name, self.clock, self.inbox(id)))
+    fn log(&self, id: PortId, name: &str, adapter: &'static str) -> Arc<PortLog> {
+        Arc::new(PortLog::new(id, name, adapter, self.clock, self.inbox(id)))
     }
 
     /// What every kind of port has: its socket, which nobody serves yet, and the port itself.
@@ -258,7 +258,7 @@ impl Daemon {
         let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.clone(), self.clock);
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes);
         let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
-        let log = self.log(id, &name);
+        let log = self.log(id, &name, spec.entry.about.name);
         Ok(Opened { name, listener, schedule, recorder, port: Arc::new(port), log })
     }
 
@@ -323,7 +323,7 @@ impl Daemon {
             PortShell::new(id, Arc::clone(&inbox), Arc::new(Signals::None), Arc::clone(&schedule), None, self.clock);
         let port = Port::new(id, End::Uplink(uplink), Box::new(shell), buffer_bytes);
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?);
-        let service = Service::new(self.log(id, name), Arc::clone(&port), schedule, Link::Uplink(fd));
+        let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
         self.join(name, &port, service, &inbox)?;
         info!(uplink = name, "opened");
         *self.uplink.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some((name.to_owned(), port));

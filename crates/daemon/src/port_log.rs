@@ -160,6 +160,7 @@ pub(crate) fn counted(what: impl Display, unsaid: u64) -> String {
 pub struct PortLog {
     id: PortId,
     name: String,
+    adapter: &'static str,
     clock: Clock,
     /// Of the worker that is to tell what was left out.
     inbox: Arc<Inbox>,
@@ -169,9 +170,19 @@ pub struct PortLog {
 }
 
 impl PortLog {
-    /// Of the port of this name and number, whose worker has this inbox.
-    pub fn new(id: PortId, name: &str, clock: Clock, inbox: Arc<Inbox>) -> Self {
-        Self { id, name: name.to_owned(), clock, inbox, shares: Mutex::default(), due: AtomicU64::new(NOTHING) }
+    /// Of the port of this name and number, whose worker has this inbox, and of its adapter.
+    pub fn new(id: PortId, name: &str, adapter: &'static str, clock: Clock, inbox: Arc<Inbox>) -> Self {
+        let (name, due) = (name.to_owned(), AtomicU64::new(NOTHING));
+        Self { id, name, adapter, clock, inbox, shares: Mutex::default(), due }
+    }
+
+    /// Why a VMM must go that was started with the words for an adapter of another kind, and what to do.
+    pub fn crossed(&self, spoken: &str, ours: &str) -> String {
+        let Self { name, adapter, .. } = self;
+        format!(
+            "it speaks {spoken}, and this port is {adapter}, which is reached by {ours}: `nicety attach {name}` prints the words \
+             for it"
+        )
     }
 
     /// The port's name.
@@ -305,7 +316,7 @@ mod tests {
     #[test]
     fn a_worker_is_woken_once_for_what_was_left_out_however_much_it_was_and_again_for_the_rest() {
         let inbox = Arc::new(Inbox::new().unwrap());
-        let log = PortLog::new(PortId(7), "vm1", Clock::start(), Arc::clone(&inbox));
+        let log = PortLog::new(PortId(7), "vm1", "e1000", Clock::start(), Arc::clone(&inbox));
         for kind in [Kind::Reset, Kind::Memory] {
             (0..1000).for_each(|_| log.say(kind, "a line"));
         }

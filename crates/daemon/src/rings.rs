@@ -149,6 +149,12 @@ fn session(socket: OwnedFd, listener: &Listener, served: &Arc<Served>, stop: &St
     served.note(Event::Connect);
     match session.run_beside(Some(listener.as_fd()), || send_away(listener, &served.log)) {
         Ended::Gone => served.log.say(Kind::Gone, "the front end has disconnected"),
+        Ended::VfioUser => {
+            let why = served.log.crossed("vfio-user", "vhost-user");
+            served.log.say(Kind::Broken, format_args!("the front end is disconnected: {why}"));
+            // It may come again and again.
+            stop.pause(DEAF);
+        }
         ended => {
             let kind = if matches!(ended, Ended::Silent) { Kind::Silent } else { Kind::Broken };
             served.log.say(kind, format_args!("the front end is disconnected: {ended}"));

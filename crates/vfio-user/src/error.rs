@@ -17,6 +17,9 @@ pub enum SessionError {
     /// The stream cannot be cut into messages any more.
     #[error("the peer sent something that is not vfio-user: {0}")]
     Header(#[from] HeaderError),
+    /// The first bytes are those of vhost-user: the client takes the device for another.
+    #[error("the peer speaks vhost-user, not vfio-user")]
+    VhostUser,
     /// The first message was not VERSION.
     #[error("the peer's first message is command {0} instead of VERSION (1)")]
     NoVersion(u16),

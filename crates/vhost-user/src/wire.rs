@@ -27,6 +27,8 @@ pub(crate) enum WireError {
     Stalled,
     #[error("a message of {0} bytes; the longest known has {BODY_MOST}")]
     TooLong(u32),
+    #[error("the peer speaks vfio-user, not vhost-user")]
+    VfioUser,
     #[error("header flags {0:#x}: not version {VERSION} of the protocol")]
     Version(u32),
     #[error("more than {FDS_MOST} descriptors with one message")]
@@ -49,12 +51,25 @@ impl Message {
         self.flags & NEED_REPLY != 0
     }
 
+    /// As [`Message::receive`], of a connection's first message: of another protocol's not more is read than tells it apart.
+    pub fn receive_first(socket: BorrowedFd<'_>) -> Result<Self, WireError> {
+        Self::receive_if(socket, |header| if is_vfio_user(header) { Err(WireError::VfioUser) } else { Ok(()) })
+    }
+
     /// Waits for a whole message. One that comes in pieces has [`PATIENCE`] from its first piece on, and the last of them
     /// as long as the socket waits.
     pub fn receive(socket: BorrowedFd<'_>) -> Result<Self, WireError> {
+        Self::receive_if(socket, |_| Ok(()))
+    }
+
+    fn receive_if(
+        socket: BorrowedFd<'_>,
+        judge: fn(&[u8; HEADER_BYTES]) -> Result<(), WireError>,
+    ) -> Result<Self, WireError> {
         let mut header = [0; HEADER_BYTES];
         let (mut fds, mut end) = (Vec::new(), None);
         fill(socket, &mut header, &mut fds, &mut end)?;
+        judge(&header)?;
         let mut fields = Fields(&header);
         let mut next = || fields.u32().unwrap_or(0);
         let (code, flags, len) = (next(), next(), next());
@@ -74,6 +89,15 @@ impl Message {
     pub fn reply(code: u32, body: Vec<u8>) -> Self {
         Self { code, flags: VERSION | REPLY, body, fds: Vec::new() }
     }
+}
+
+/// Whether a connection begins with the VERSION command of vfio-user (vfio-user.rst, "Header"), which is always its first:
+/// 16 bits of message number, 16 of command, 1; 32 bits of size, this header's 16 bytes included; 32 of flags, whose lowest
+/// four say what it is, a command. Here that is a request whose number nobody has.
+fn is_vfio_user(header: &[u8; HEADER_BYTES]) -> bool {
+    let [_, _, c, d, e, f, g, h, i, j, k, l] = *header;
+    let (command, size) = (u16::from_ne_bytes([c, d]), u32::from_ne_bytes([e, f, g, h]));
+    command == 1 && size >= 16 && u32::from_ne_bytes([i, j, k, l]) & 0xf == 0
 }
 
 /// Fills `buffer`, taking descriptors wherever they come: some peers send a header and its body apart. `end`, until when the

@@ -17,7 +17,8 @@ use crate::patience::{PATIENCE, Patience};
 use crate::port_log::{Kind, PortLog};
 use crate::service::{Link, Talk};
 
-/// How long a socket is left alone after a connection could not be accepted (no descriptors left, say): it stays readable.
+/// How long a socket is left alone after a connection could not be accepted (no descriptors left, say): it stays readable; and after
+/// a VMM came that speaks another protocol: QEMU would come again thousands of times a second.
 pub const DEAF: Duration = Duration::from_secs(1);
 
 /// Why a VM loses its adapter.
@@ -47,6 +48,7 @@ impl Why {
                 Kind::Damaged,
                 &"it took back memory that it had shared (was its memory file truncated, or is there no huge page left?)",
             ),
+            Self::Broken(SessionError::VhostUser) => gone(Kind::Broken, &log.crossed("vhost-user", "vfio-user")),
             Self::Broken(error) => gone(Kind::Broken, error),
         }
     }
@@ -85,14 +87,21 @@ impl Worker {
                 Err(error) => {
                     let what = format_args!("a connection was not accepted, the next try is in {DEAF:?}: {error}");
                     service.log.say(Kind::NotAccepted, what);
-                    let at = self.clock.now().after(DEAF);
-                    let _it_is_watched = epoll::delete(&self.epoll, listener.as_fd());
-                    service.deaf_until = Some(at);
-                    self.timers.push(Reverse((at, id)));
+                    self.deafen(id);
                 }
             },
             Link::Rings { .. } => {}
         }
+    }
+
+    /// Leaves a port's socket alone for a while.
+    fn deafen(&mut self, id: PortId) {
+        let Some(service) = self.services.get_mut(&id) else { return };
+        let Link::Function { listener, .. } = &service.link else { return };
+        let at = self.clock.now().after(DEAF);
+        let _it_may_not_be_watched = epoll::delete(&self.epoll, listener.as_fd());
+        service.deaf_until = Some(at);
+        self.timers.push(Reverse((at, id)));
     }
 
     pub(super) fn session(&mut self, id: PortId) {
@@ -115,8 +124,11 @@ impl Worker {
             }
         };
         if let Err(error) = result {
-            let closed = matches!(error, SessionError::Closed);
+            let (closed, crossed) = (matches!(error, SessionError::Closed), matches!(error, SessionError::VhostUser));
             self.disconnect(id, if closed { Why::Closed } else { Why::Broken(error) });
+            if crossed {
+                self.deafen(id);
+            }
             return;
         }
         let wants = (session.wants_read(), session.wants_write());

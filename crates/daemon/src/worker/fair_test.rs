@@ -100,7 +100,7 @@ impl Crowd {
         }
         for port in &ports[..2] {
             let link = Link::Rings { kicks: Vec::new() };
-            let log = Arc::new(PortLog::new(port.id(), "vm", worker.clock, Arc::clone(&worker.inbox)));
+            let log = Arc::new(PortLog::new(port.id(), "vm", "e1000", worker.clock, Arc::clone(&worker.inbox)));
             worker.serve(Service::new(log, Arc::clone(port), Arc::default(), link));
             port.ready();
         }

@@ -154,6 +154,16 @@ pub struct Header {
     pub error: u32,
 }
 
+/// Whether a connection begins with a message of vhost-user (vhost-user.rst, "Header"): a request, a small number, in 32
+/// bits; then 32 bits of flags, of which the lowest two say version 1 and two more may be set. Here that is command 0,
+/// which there is not, of fewer bytes than its own header.
+pub(crate) fn is_vhost_user(first: &[u8]) -> bool {
+    const FLAGS: u32 = 0xc;
+    let Some(&[a, b, c, d, e, f, g, h]) = first.first_chunk() else { return false };
+    let (request, flags) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
+    (1..=0xff).contains(&request) && flags & !FLAGS == 1
+}
+
 /// Why a header ends a session: after it, the stream cannot be cut into messages any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nicety_bell::Lent;
 
 use crate::codec::version::Capabilities;
-use crate::codec::{Command, HEADER_SIZE, Header, MAX_DMA_MAPS, irqs::IrqSet, put_u64};
+use crate::codec::{Command, HEADER_SIZE, Header, MAX_DMA_MAPS, irqs::IrqSet, is_vhost_user, put_u64};
 use crate::wire::{Fill, Inbound, Outbound};
 use crate::{Counters, Device, SessionError};
 use requests::{Kind, Requests};
@@ -193,6 +193,10 @@ impl Session {
     }
 
     fn handle_waiting(&mut self, device: &mut dyn Device) -> Result<u32, SessionError> {
+        // Its message may be shorter than a header of ours: who waits for the rest waits for ever.
+        if !self.is_ready() && is_vhost_user(self.inbound.waiting()) {
+            return Err(SessionError::VhostUser);
+        }
         let mut handled = 0;
         while !self.core.outbound.is_full() {
             let outcome = match self.inbound.next() {

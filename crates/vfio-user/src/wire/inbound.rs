@@ -66,7 +66,8 @@ impl Inbound {
         Inbound { buffer: vec![0; BUFFER_SIZE], start: 0, end: 0, position: 0, groups: VecDeque::new() }
     }
 
-    fn waiting(&self) -> &[u8] {
+    /// What has arrived and was not taken out.
+    pub fn waiting(&self) -> &[u8] {
         self.buffer.get(self.start..self.end).unwrap_or(&[])
     }
 

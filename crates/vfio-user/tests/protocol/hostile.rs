@@ -40,6 +40,39 @@ fn nothing_but_version_is_understood_first() {
     assert!(matches!(raw.turn(), Err(SessionError::BadVersion(_))));
 }
 
+/// vhost-user.rst, "Header": request, flags, size, each of 32 bits. QEMU's first message is GET_FEATURES, 1; Linux's own front
+/// end's (arch/um/drivers/virtio_uml.c) is SET_OWNER, 3; others ask for protocol features, 15, or for a reply, flag 8.
+#[test]
+fn a_client_that_speaks_vhost_user_is_told_apart_by_its_first_eight_bytes() {
+    for (request, flags) in [(1u8, 1u8), (3, 1), (15, 1), (3, 9)] {
+        let first = [request, 0, 0, 0, flags, 0, 0, 0, 0, 0, 0, 0];
+        for bytes in 8..=first.len() {
+            let mut raw = Raw::fresh();
+            raw.send(&first[..7], &[]);
+            assert_eq!(raw.turn().unwrap().handled, 0);
+            raw.send(&first[7..bytes], &[]);
+            assert_eq!(raw.turn(), Err(SessionError::VhostUser), "{request}, {flags}, {bytes}");
+            assert_eq!(raw.model.told(), []);
+        }
+    }
+    // After VERSION it is only a header that cannot be true.
+    let mut raw = Raw::ready();
+    raw.send(&words(&[1, 1, 0, 0]), &[]);
+    assert_eq!(raw.turn(), Err(SessionError::Header(HeaderError::TooShort(1))));
+}
+
+#[test]
+fn no_version_message_of_any_number_and_size_is_taken_for_vhost_user() {
+    for id in (0..=u16::MAX).step_by(251) {
+        for text in (0..200).chain([1000, 4000]) {
+            let json = format!("\0\0\x01\0{{{}}}\0", " ".repeat(text));
+            let mut raw = Raw::fresh();
+            raw.send(&message(id, 1, 0, json.as_bytes()), &[]);
+            assert_eq!(raw.turn().unwrap().handled, 1, "{id}, {text}");
+        }
+    }
+}
+
 #[test]
 fn a_header_that_cannot_be_true_ends_the_session_with_a_sentence() {
     let cases = [

@@ -84,6 +84,9 @@ pub enum Ended {
     /// It connected, and said nothing.
     #[error("it said nothing for {PATIENCE:?}")]
     Silent,
+    /// Its first message is one of vfio-user: it takes the device for another.
+    #[error("it speaks vfio-user, not vhost-user")]
+    VfioUser,
     /// What came was no message of this protocol, or the socket failed.
     #[error("{0}")]
     Wire(String),
@@ -96,6 +99,7 @@ impl From<WireError> for Ended {
     fn from(error: WireError) -> Self {
         match error {
             WireError::Closed => Ended::Gone,
+            WireError::VfioUser => Ended::VfioUser,
             error => Ended::Wire(error.to_string()),
         }
     }

@@ -104,7 +104,7 @@ impl Session {
         self.forget();
         let mut first = Some(Instant::now() + PATIENCE);
         let ended = loop {
-            if let Err(ended) = self.wait(first, door, &mut knocked).and_then(|()| self.turn()) {
+            if let Err(ended) = self.wait(first, door, &mut knocked).and_then(|()| self.turn(first.is_some())) {
                 break ended;
             }
             first = None;
@@ -150,9 +150,10 @@ impl Session {
         }
     }
 
-    /// One message.
-    fn turn(&mut self) -> Result<(), Ended> {
-        let message = Message::receive(self.socket.as_fd()).map_err(Ended::from)?;
+    /// One message; whether it is the first.
+    fn turn(&mut self, first: bool) -> Result<(), Ended> {
+        let receive = if first { Message::receive_first } else { Message::receive };
+        let message = receive(self.socket.as_fd()).map_err(Ended::from)?;
         let (code, needs_reply) = (message.code, message.needs_reply());
         let served = self.serve(message);
         // Asked afterwards: Linux's own front end (arch/um/drivers/virtio_uml.c) wants a reply to the very message that agrees on

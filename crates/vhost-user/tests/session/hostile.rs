@@ -221,6 +221,39 @@ fn garbage_ends_the_session_with_a_reason() {
     }
 }
 
+/// vfio-user.rst, "Header": a number and a command, 1 (VERSION), of 16 bits each; size, flags and error of 32. QEMU 11's is of
+/// 214 bytes; with another size it has what would be a version of ours.
+#[test]
+fn a_front_end_that_speaks_vfio_user_is_told_apart_by_its_first_twelve_bytes() {
+    for (id, size) in [(0u8, 214u8), (0, 213), (7, 20), (255, 255)] {
+        let (served, stream) = serve(&TestPort::new(None));
+        let mut raw = Raw(stream);
+        raw.0.write_all(&[id, 0, 1, 0, size, 0, 0, 0]).unwrap();
+        raw.0.write_all(&[0, 0, 0, 0]).unwrap();
+        assert!(matches!(served.ended(), Ended::VfioUser), "{id}, {size}");
+    }
+    // Not what comes later, nor another command of it: those are no messages of either.
+    let (served, mut raw) = connected();
+    raw.0.write_all(&[0, 0, 1, 0, 214, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    assert!(matches!(served.ended(), Ended::Wire(why) if why.contains("not version 1")));
+    let (served, stream) = serve(&TestPort::new(None));
+    Raw(stream).0.write_all(&[0, 0, 2, 0, 214, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    assert!(matches!(served.ended(), Ended::Wire(why) if why.contains("not version 1")));
+}
+
+#[test]
+fn no_request_is_taken_for_vfio_user_whichever_comes_first() {
+    for code in 1..=44 {
+        for flags in [1, 1 | 8] {
+            let (served, stream) = serve(&TestPort::new(None));
+            let mut raw = Raw(stream);
+            raw.send(code, flags, &[], &[]);
+            raw.0.shutdown(std::net::Shutdown::Write).unwrap();
+            assert!(matches!(served.ended(), Ended::Gone | Ended::Refused(_)), "{code}, {flags}");
+        }
+    }
+}
+
 #[test]
 fn random_messages_never_panic() {
     let mut state = 7u64;

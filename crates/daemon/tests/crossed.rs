@@ -1,0 +1,78 @@
+//! VMMs that were started with the words for an adapter of another kind: they are sent away at once, the log says what to do, and
+//! the port serves the next one. Each with one worker and with two.
+
+#[macro_use]
+#[path = "../../plane/tests/workers/mod.rs"]
+mod workers;
+mod logged;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use logged::{PATIENCE, Stage, lines_of};
+use nicety_daemon::report::Condition;
+use nicety_vfio_user::Client;
+use nicety_vhost_user::frontend::Frontend;
+
+/// What QEMU sends first of all to a vhost-user back end: GET_FEATURES (1), version 1, no body (vhost-user.rst, "Header").
+const VHOST_USER: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+/// And to a vfio-user server: number 0, VERSION (1), 214 bytes, a command, no error (vfio-user.rst, "Header"); version 0.0, and
+/// what QEMU 11 can do (hw/vfio-user/proxy.c, caps_json).
+const VFIO_USER: &[u8; 214] = b"\0\0\x01\0\xd6\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0{\"capabilities\": {\"max_msg_fds\": 16, \
+    \"migration\": {\"max_bitmap_size\": 268435456, \"pgsize\": 4096}, \"max_dma_maps\": 65535, \"max_data_xfer_size\": 1048576, \
+    \"pgsizes\": 4096, \"write_multiple\": true}}\0";
+
+/// Says this to the port and is hung up on; then the log has said so.
+fn is_sent_away(stage: &Stage, first: &[u8], said: &str) {
+    let mut vmm = UnixStream::connect(stage.socket()).unwrap();
+    vmm.set_read_timeout(Some(PATIENCE)).unwrap();
+    vmm.write_all(first).unwrap();
+    match vmm.read(&mut [0]) {
+        Ok(count) => assert_eq!(count, 0),
+        // What nobody has read of it goes with the connection.
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+    }
+    let said = format!("{said}: `nicety attach {}` prints the words for it", stage.name);
+    stage.until("a line of the log", || lines_of(&stage.name).iter().any(|line| line.contains(&said)));
+    stage.until_is(Condition::Waiting);
+}
+
+fn a_vmm_with_the_words_for_a_vhost_user_adapter_is_sent_away_with_the_reason(workers: usize) {
+    for adapter in ["e1000", "vmxnet3"] {
+        let stage = Stage::new(&format!("{adapter}-crossed"), adapter, workers);
+        let said = format!(
+            "the VMM is disconnected: it speaks vhost-user, and this port is {adapter}, which is reached by vfio-user"
+        );
+        is_sent_away(&stage, &VHOST_USER, &said);
+        let mut id = [0; 4];
+        Client::connect(stage.socket()).unwrap().region_read(7, 0, &mut id).unwrap();
+        assert_ne!(id, [0xff; 4], "the port serves the next one");
+    }
+}
+
+fn a_vmm_with_the_words_for_a_vfio_user_adapter_is_sent_away_with_the_reason(workers: usize) {
+    let stage = Stage::new("virtio-crossed", "virtio-net", workers);
+    let said = "the front end is disconnected: it speaks vfio-user, and this port is virtio-net, which is reached by vhost-user";
+    is_sent_away(&stage, VFIO_USER, said);
+    Frontend::connect(stage.socket()).unwrap().negotiate(1 << 32).unwrap();
+}
+
+/// QEMU comes again at once, thousands of times a second: each time it is heard a second later, and so for nothing else.
+fn a_vmm_that_comes_back_with_the_wrong_words_neither_keeps_its_worker_busy_nor_fills_the_log(workers: usize) {
+    let stage = Stage::new("crossed-again", "e1000", workers);
+    let begun = Instant::now();
+    for _ in 0..3 {
+        is_sent_away(&stage, &VHOST_USER, "which is reached by vfio-user");
+    }
+    stage.daemon.stop();
+    let most = stage.most_lines().min(begun.elapsed().as_secs() + 1);
+    let count = lines_of(&stage.name).iter().filter(|line| line.contains("it speaks vhost-user")).count() as u64;
+    assert!(count <= most, "{count} lines, and not {most}: one a second");
+}
+
+with_one_worker_and_with_two!(
+    a_vmm_with_the_words_for_a_vhost_user_adapter_is_sent_away_with_the_reason,
+    a_vmm_with_the_words_for_a_vfio_user_adapter_is_sent_away_with_the_reason,
+    a_vmm_that_comes_back_with_the_wrong_words_neither_keeps_its_worker_busy_nor_fills_the_log,
+);
