@@ -123,6 +123,11 @@ impl PortDevice {
         Arc::clone(&self.blank)
     }
 
+    /// Whether the log has said how to share this VM's memory.
+    pub fn has_told(&self) -> bool {
+        self.told
+    }
+
     /// Notes what is done to it there from now on.
     pub fn record(&mut self, recorder: Option<Arc<Recorder>>) {
         self.recorder = recorder;

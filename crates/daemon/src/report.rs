@@ -115,11 +115,7 @@ pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Co
         return (Condition::Broken, sentence.to_owned());
     }
     let sent = state.counters.transmitted().packets > 0;
-    // A VM's ROMs and frame buffer have no file; its memory is more than all of them. By vhost-user QEMU does not even tell
-    // of what it does not share: then a driver is up that has no memory.
-    let absent = state.absent_bytes > state.shared_bytes;
-    let nothing = state.shared_bytes == 0 && !state.features.is_empty();
-    if absent || nothing || (blank && !sent) {
+    if is_unshared(state) || (blank && !sent) {
         return (Condition::Broken, SHARE_MEMORY.to_owned());
     }
     if let [stall, more @ ..] = state.stalls.as_slice() {
@@ -132,6 +128,15 @@ pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Co
         return (Condition::Attached, "a VM is attached; its driver has not started the adapter".to_owned());
     }
     (Condition::Up, "a VM is attached, and its driver is up".to_owned())
+}
+
+/// Whether a VM does not share its memory: then no ring of it can be followed, and nothing that its driver does mends that.
+pub fn is_unshared(state: &State) -> bool {
+    // A VM's ROMs and frame buffer have no file; its memory is more than all of them. By vhost-user QEMU does not even tell
+    // of what it does not share: then a driver is up that has no memory.
+    let absent = state.absent_bytes > state.shared_bytes;
+    let nothing = state.shared_bytes == 0 && !state.features.is_empty();
+    absent || nothing
 }
 
 fn queues(counters: &[QueueCounters; QUEUES]) -> Vec<QueueReport> {

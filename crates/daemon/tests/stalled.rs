@@ -111,8 +111,28 @@ fn a_ring_of_registers_in_no_memory_is_reported_and_logged_until_it_lies_in_some
     assert_eq!(logged(&stage.name).len(), 1);
 }
 
+fn a_ring_in_memory_that_is_not_shared_is_no_line_of_its_own(workers: usize) {
+    let stage = Stage::new("unshared", "e1000", workers);
+    let mut client = Client::connect(stage.socket()).unwrap();
+    let (range, both) = (DmaRange { address: 0, size: 64 << 20 }, DmaProtection { read: true, write: true });
+    client.dma_map(range, both, None).unwrap();
+    client.region_write(7, 4, &[7, 0]).unwrap();
+    // 8254x manual, chapter 13: CTRL.SLU; TDBAL, TDLEN, TCTL.EN, TDT.
+    for (register, value) in [(0u64, 0x40u32), (0x3800, 0x1000), (0x3808, 128), (0x400, 2), (0x3818, 1)] {
+        client.region_write(0, register, &value.to_le_bytes()).unwrap();
+    }
+    stage.until("a look at its ring", || stage.report().guest_errors > 0);
+    let sentence = stage.report().sentence;
+    // Whatever the log is to say of it is on its way; it is said before the port is closed.
+    stage.daemon.stop();
+    assert!(sentence.contains("share=on"), "{sentence}");
+    assert_eq!(logged(&stage.name), [""; 0], "what it advises does not help");
+    assert!(lines_of(&stage.name).iter().any(|line| line.contains("share=on")), "this does");
+}
+
 with_one_worker_and_with_two!(
     a_ring_that_breaks_is_reported_and_logged_and_its_front_end_is_rung_until_it_is_started_again,
     a_ring_that_is_broken_again_and_again_does_not_fill_the_log,
     a_ring_of_registers_in_no_memory_is_reported_and_logged_until_it_lies_in_some,
+    a_ring_in_memory_that_is_not_shared_is_no_line_of_its_own,
 );

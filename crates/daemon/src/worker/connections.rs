@@ -15,6 +15,7 @@ use super::{SESSION, Worker, token};
 use crate::descriptors::tell_left_open;
 use crate::patience::{PATIENCE, Patience};
 use crate::port_log::{Kind, PortLog};
+use crate::report::is_unshared;
 use crate::service::{Link, Talk};
 
 /// How long a socket is left alone after a connection could not be accepted (no descriptors left, say): it stays readable; and after
@@ -150,7 +151,11 @@ impl Worker {
     /// A guest has broken one of its queues; a hostile one does so again and again.
     pub(super) fn stalled(&mut self, id: PortId, stall: Stall) {
         let Some(service) = self.services.get(&id) else { return };
-        service.log.say(Kind::Stalled, stall);
+        // What mends a queue does not help where no ring can be read: the log has said what does.
+        let told = matches!(&service.link, Link::Function { device, .. } if device.has_told());
+        if !(told && is_unshared(&service.port.state())) {
+            service.log.say(Kind::Stalled, stall);
+        }
     }
 
     /// Something happened at an uplink's other end; whoever is there may come and go all day.
