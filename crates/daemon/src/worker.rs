@@ -7,6 +7,7 @@
 mod connections;
 #[cfg(test)]
 mod fair_test;
+mod farewell;
 #[cfg(test)]
 mod worker_test;
 
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nicety_adapter::trace::Event;
@@ -73,6 +75,8 @@ pub struct Worker {
     notes: Vec<Note>,
     stop: bool,
     vigil: Vigil,
+    /// Connections that were ended here, until their VMMs have noticed.
+    leaving: Vec<JoinHandle<()>>,
 }
 
 impl Worker {
@@ -93,6 +97,7 @@ impl Worker {
             notes: Vec::new(),
             stop: false,
             vigil: Vigil::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            leaving: Vec::new(),
         })
     }
 
@@ -116,6 +121,9 @@ impl Worker {
         let ports: Vec<PortId> = self.services.keys().copied().collect();
         for port in ports {
             self.remove(port);
+        }
+        for leaving in self.leaving {
+            let _it_has_nothing_to_say = leaving.join();
         }
     }
 

@@ -11,6 +11,7 @@ use nicety_vfio_user::{Accepted, Session, SessionError};
 use rustix::event::epoll::{self, EventFlags};
 use tracing::debug;
 
+use super::farewell::{self, take_leave};
 use super::{SESSION, Worker, token};
 use crate::descriptors::tell_left_open;
 use crate::patience::{PATIENCE, Patience};
@@ -183,6 +184,10 @@ impl Worker {
             let _it_closes_anyway = epoll::delete(&self.epoll, session.as_fd());
             service.port.detach(now);
             device.renew();
+            if matches!(why, Why::Removed) {
+                self.leaving.retain(|leaving| !leaving.is_finished());
+                self.leaving.extend(take_leave(session, farewell::PATIENCE));
+            }
             tell_left_open();
         } else if let Link::Rings { .. } = &service.link
             && matches!(why, Why::Damaged)
