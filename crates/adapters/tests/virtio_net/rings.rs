@@ -57,6 +57,23 @@ fn a_completion_that_comes_after_a_stop_gives_nothing_back_and_the_ring_resumes_
 }
 
 #[test]
+fn a_completion_of_before_a_stop_gives_nothing_back_after_the_ring_was_started_again() {
+    let mut guest = Guest::new(plain(), 16);
+    guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
+    guest.fetch(0);
+    assert_eq!(guest.batch.len(), 1);
+    let face = rings(&mut *guest.adapter);
+    let base = face.stop(1, cx!(guest));
+    assert!(face.start(1, base, cx!(guest)));
+    guest.complete();
+    assert!(guest.used(1).is_empty(), "it is taken again, and given back then");
+    guest.fetch(0);
+    assert_eq!(guest.batch.len(), 1);
+    guest.complete();
+    assert_eq!(guest.used(1).len(), 1);
+}
+
+#[test]
 fn a_reset_between_fetch_and_complete_leaves_the_guests_memory_alone() {
     let mut guest = Guest::new(plain(), 16);
     guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);

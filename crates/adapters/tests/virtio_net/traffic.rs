@@ -250,6 +250,17 @@ fn an_offload_that_makes_no_sense_is_dropped_with_its_reason_and_the_ring_goes_o
     assert_eq!(sender.counters.transmit_drops[Reason::BadOffload as usize], bad.len() as u64);
     sender.complete();
     assert_eq!(sender.used(1).len(), bad.len() + 1, "all buffers come back");
+    // A first fragment has its TCP header, and yet nothing that could be cut (RFC 791: more fragments).
+    let mut fragment = frame.clone();
+    fragment[20] |= 0x20;
+    let asked = header(csum, VIRTIO_NET_HDR_GSO_TCPV4, [54, 1448, 34, 16]);
+    for (frame, good) in [(&fragment, false), (&frame, true)] {
+        let mut sender = Guest::new(rich(), 16);
+        sender.send(0, &asked, frame, 4000);
+        sender.fetch(0);
+        assert_eq!(!sender.batch.is_empty(), good);
+        assert_eq!(sender.counters.transmit_drops[Reason::BadOffload as usize], u64::from(!good));
+    }
     let mut plainer = Guest::new(plain(), 16);
     plainer.send(0, &header(csum, 0, [0, 0, 34, 16]), &frame, 4000);
     plainer.fetch(0);
