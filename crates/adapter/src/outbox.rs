@@ -71,6 +71,9 @@ pub struct Outbox {
     /// Queues that have just broken, and [say why](crate::Adapter::stall): receive queue n is number 2n, transmit queue n
     /// is 2n + 1, as virtio-net's rings are.
     pub stalled: Set,
+    /// Descriptors that were read beyond what the frames that went through pay for: work that no frame's bytes show, which the port
+    /// is charged with.
+    pub excess: u32,
     /// The INTx line, if it changed: the level now.
     pub line: Option<bool>,
     /// The next time to call [`tick`](crate::Adapter::tick); whatever was asked before is replaced.
@@ -78,6 +81,11 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// Charges the port with so many descriptors, see [`Outbox::excess`].
+    pub fn charge(&mut self, descriptors: u32) {
+        self.excess = self.excess.saturating_add(descriptors);
+    }
+
     /// Asks for a tick at `time`, or earlier if that was asked already.
     pub fn wake_by(&mut self, time: Time) {
         self.wake = Some(self.wake.map_or(time, |earlier| earlier.min(time)));

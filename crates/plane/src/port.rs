@@ -115,6 +115,7 @@ impl Port {
             poll_at: None,
             active: Time::ZERO,
             room: false,
+            owed: 0,
             wake: None,
             backlog: Backlog::new(buffer_bytes)?,
             attached,

@@ -18,7 +18,7 @@ pub struct Outcome {
     pub more: bool,
     /// The batch is not delivered to all its receivers yet: the same [`Turn`] must go on.
     pub unfinished: bool,
-    /// What it cost, in bytes, replicas and what had waited for it included: for fairness between ports.
+    /// What it cost, in bytes, replicas, what had waited for it and what went nowhere included: for fairness between ports.
     pub cost: u64,
     /// Packets that were fetched.
     pub packets: usize,
@@ -53,7 +53,8 @@ impl Plane {
         let mut outcome = Outcome::default();
         if turn.port.is_none() {
             let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
-            outcome.cost = gathered.drained_bytes + gathered.drained as u64 * PACKET_COST;
+            let beside = gathered.drained as u64 + gathered.dropped;
+            outcome.cost = gathered.drained_bytes + gathered.owed + beside * PACKET_COST;
             if gathered.progress.is_none() {
                 outcome.more = port.busy(now);
                 return outcome;
@@ -76,6 +77,7 @@ impl Plane {
         if turn.missed != 0 {
             turn.plan.drop_missed(turn.missed);
         }
+        outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
         port.finish(&turn.batch, turn.plan.drops(), now);
         turn.port = None;
         turn.plan.clear();

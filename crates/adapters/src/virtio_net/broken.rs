@@ -13,7 +13,7 @@ pub(super) enum Broken {
     Head,
     /// A descriptor's `next` (2.7.5).
     Next,
-    /// More steps than there are descriptors (2.7.5.2: loops are forbidden).
+    /// More steps than there are descriptors (2.7.5.2: loops are forbidden), or than any driver needs.
     Loop,
     /// A descriptor's length.
     Empty,
@@ -35,7 +35,7 @@ impl Broken {
             Broken::Index => "the driver's index ran further ahead than the ring is long",
             Broken::Head => "the driver's ring names a head beyond the descriptor table",
             Broken::Next => "a chain of descriptors leaves its table",
-            Broken::Loop => "a chain of descriptors loops, or is longer than its table",
+            Broken::Loop => "a chain of descriptors loops, is longer than its table, or has more than 1024 buffers",
             Broken::Empty => "a descriptor is of no bytes",
             Broken::Table => "an indirect descriptor is not allowed there, or its table is malformed or in no memory",
             Broken::Buffer => "a buffer lies where no memory is, or where a device may not write",

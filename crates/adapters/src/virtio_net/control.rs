@@ -169,7 +169,8 @@ struct Command {
 impl Command {
     fn read(areas: &Areas<'_>, memory: &Map, head: u16, indirect: bool) -> Result<Self, Broken> {
         let mut this = Self { bytes: ArrayVec::new(), long: false, acknowledge: None };
-        for buffer in areas.chain(head, indirect) {
+        let mut chain = areas.chain(head, indirect);
+        for buffer in chain.by_ref() {
             let buffer = buffer?;
             if buffer.write {
                 // Commands that read something back are not served; their only answer is the last byte.
@@ -183,6 +184,7 @@ impl Command {
             memory.read(buffer.address, &mut part[..n]).map_err(|_| Broken::Buffer)?;
             let _fits = this.bytes.try_extend_from_slice(&part[..n]);
         }
+        areas.note(&chain);
         Ok(this)
     }
 }
@@ -201,7 +203,7 @@ impl VirtioNet {
         let memory = cx.memory.as_ref();
         let areas = ring.open(memory, features & feature::EVENT_IDX != 0)?;
         for _ in 0..COMMANDS_PER_CALL {
-            if ring.waiting(&areas)? == 0 && !ring.arm(&areas, ring.next) {
+            if !areas.has_steps() || (ring.waiting(&areas)? == 0 && !ring.arm(&areas, ring.next)) {
                 break;
             }
             let head = areas.head(ring.next)?;

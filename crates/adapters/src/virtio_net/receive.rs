@@ -3,14 +3,14 @@
 use arrayvec::ArrayVec;
 use nicety_adapter::{
     Batch, Checked, Checksum, Context, Counters, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, QUEUES,
-    Reason, Scratch, SegmentKind, Set, Unfolded, Wants,
+    QueueCounters, Reason, Scratch, SegmentKind, Set, Unfolded, Wants,
 };
 use nicety_frame::{L3Kind, L4Kind};
 use nicety_memory::{Map, Rights, Span, Touch};
 
 use super::broken::Broken;
 use super::registers::{Header, feature, header};
-use super::ring::{Areas, Ring};
+use super::ring::{Areas, CHAIN_MOST, Ring, STEPS_PAID};
 use super::transmit::AHEAD;
 use super::{VirtioNet, receive_ring, steering};
 
@@ -39,7 +39,8 @@ struct Landing {
 enum Found {
     /// Enough.
     Room,
-    /// The driver has not posted enough yet. It will notify of more; or it has added some meanwhile: look again.
+    /// The driver has not posted enough yet. It will notify of more; or it has added some meanwhile, or this call has walked enough:
+    /// look again.
     Short { again: bool },
     /// Its buffers can never hold it.
     Never(Reason),
@@ -133,6 +134,7 @@ impl VirtioNet {
         }
         let mut scratch = Scratch::new();
         let (mut refused, mut broken) = (false, areas.as_ref().err().copied());
+        let before = taken(queue, cx.counters).frames;
         for (i, pick) in picks {
             if refused {
                 delivery.refuse(i);
@@ -168,6 +170,8 @@ impl VirtioNet {
             }
         }
         let areas = areas?;
+        let frames = (taken(queue, cx.counters).frames - before) as u32;
+        cx.out.charge(areas.walked().saturating_sub(STEPS_PAID.saturating_mul(frames)));
         ring.show(&areas);
         let short = refused || ring.waiting(&areas).is_ok_and(|waiting| waiting < ring.size / 2);
         if ring.used != ring.told && (short || ring.moderation.may_tell(carried(queue, cx.counters), cx.now)) {
@@ -233,6 +237,11 @@ impl VirtioNet {
     }
 }
 
+/// What a queue has received.
+fn taken(queue: u16, counters: &Counters) -> QueueCounters {
+    counters.receive[usize::from(queue).min(QUEUES - 1)]
+}
+
 /// Bytes that a pair of queues has carried.
 fn carried(queue: u16, counters: &Counters) -> u64 {
     let queue = usize::from(queue).min(QUEUES - 1);
@@ -276,7 +285,10 @@ impl Receiver<'_> {
             let mut landing = Landing::new();
             match self.look(ring, &mut landing, len)? {
                 Found::Room => {}
-                Found::Never(reason) => return Ok(Put::Dropped(reason)),
+                Found::Never(reason) => {
+                    ring.unfit = Some((self.need(len), reason));
+                    return Ok(Put::Dropped(reason));
+                }
                 Found::Short { again } => {
                     if again {
                         cx.out.room.insert(self.queue);
@@ -297,10 +309,24 @@ impl Receiver<'_> {
         Ok(Put::Done)
     }
 
+    /// Bytes of buffers that a frame of `len` bytes needs.
+    fn need(&self, len: u32) -> u32 {
+        len + self.header_len as u32
+    }
+
     /// Finds buffers for a frame of `len` bytes; asks to be notified if there are too few.
     #[inline(always)]
     fn look(&self, ring: &mut Ring, landing: &mut Landing, len: u32) -> Result<Found, Broken> {
-        let need = len + self.header_len as u32;
+        let need = self.need(len);
+        if let Some((bytes, reason)) = ring.unfit
+            && need >= bytes
+        {
+            return Ok(Found::Never(reason));
+        }
+        let before = self.areas.walked();
+        if !self.areas.has_steps() {
+            return Ok(Found::Short { again: true });
+        }
         let mergeable = self.features & feature::MRG_RXBUF != 0;
         let mut waiting = ring.waiting(self.areas)?;
         for look in 0..LOOKS {
@@ -309,13 +335,19 @@ impl Receiver<'_> {
                 if let Some(never) = self.add(landing, self.areas.head(entry)?)? {
                     return Ok(never);
                 }
-                if !mergeable && landing.room < need {
-                    return Ok(Found::Never(Reason::TooLong));
+                if landing.room < need {
+                    if !mergeable {
+                        return Ok(Found::Never(Reason::TooLong));
+                    }
+                    if self.areas.walked() - before >= CHAIN_MOST {
+                        return Ok(Found::Never(Reason::TooManyPieces));
+                    }
                 }
             }
             if landing.room >= need {
                 ring.next = ring.next.wrapping_add(landing.chains.len() as u16);
                 ring.hush(self.areas);
+                ring.unfit = None;
                 return Ok(Found::Room);
             }
             if landing.chains.len() >= usize::from(ring.size) {
@@ -333,7 +365,9 @@ impl Receiver<'_> {
     /// Adds one chain's buffers.
     fn add(&self, landing: &mut Landing, head: u16) -> Result<Option<Found>, Broken> {
         let before = landing.room;
-        for buffer in self.areas.chain(head, self.features & feature::INDIRECT_DESC != 0) {
+        let mut chain = self.areas.chain(head, self.features & feature::INDIRECT_DESC != 0);
+        let mut fits = true;
+        while fits && let Some(buffer) = chain.next() {
             let buffer = buffer?;
             if !buffer.write {
                 return Err(Broken::ReadOnly);
@@ -344,11 +378,14 @@ impl Receiver<'_> {
                 full |= landing.push(span, header_len).is_none();
                 !full
             });
-            match (translated, full) {
-                (_, true) => return Ok(Some(Found::Never(Reason::TooManyPieces))),
-                (Err(_), _) => return Err(Broken::Buffer),
-                (Ok(()), _) => {}
+            fits = !full;
+            if translated.is_err() && fits {
+                return Err(Broken::Buffer);
             }
+        }
+        self.areas.note(&chain);
+        if !fits {
+            return Ok(Some(Found::Never(Reason::TooManyPieces)));
         }
         let room = landing.room - before;
         let noted = landing.chains.try_push((head, room));
@@ -368,7 +405,7 @@ impl Receiver<'_> {
     }
 
     fn give_back(&self, ring: &mut Ring, landing: &Landing, len: u32) {
-        let mut left = len + self.header_len as u32;
+        let mut left = self.need(len);
         for (head, room) in &landing.chains {
             let here = left.min(*room);
             ring.give_back(self.areas, *head, here);

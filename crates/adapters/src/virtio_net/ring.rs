@@ -6,9 +6,13 @@
 //! device area   flags │ index │ ring of (head, bytes) ....... │ avail_event
 //! ```
 //!
-//! Nothing in those areas is trusted: an index that runs ahead of the ring, a chain longer than the ring, a table in
-//! a table or a buffer of no bytes breaks the ring, and a broken ring is left alone until the driver starts it again.
+//! Nothing in those areas is trusted: an index that runs ahead of the ring, a chain longer than the ring or than
+//! 1024 descriptors, a table in a table or a buffer of no bytes breaks the ring, and a broken ring is left alone until the
+//! driver starts it again.
 
+use std::cell::Cell;
+
+use nicety_adapter::Reason;
 use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +22,13 @@ use crate::patience::Patience;
 
 /// Largest ring (section 2.7).
 const SIZE_MOST: u16 = 32768;
-/// Descriptors in an indirect table at most. QEMU's limit of a chain is the same.
-const TABLE_MOST: u32 = 1024;
+/// Buffers of a chain at most, in whatever table, and descriptors in an indirect table: QEMU's limit (VIRTQUEUE_MAX_SIZE).
+/// Linux's driver needs 19 (MAX_SKB_FRAGS + 2).
+pub(super) const CHAIN_MOST: u32 = 1024;
+/// Descriptors that one call may have read before it begins with another chain: 64 packets as long as Linux's need 1216.
+pub(super) const STEPS_PER_CALL: u32 = 2048;
+/// Descriptors of a packet that its bytes pay for, in the fairness between ports: Linux's longest, and one for a table.
+pub(super) const STEPS_PAID: u32 = 20;
 /// Descriptor flags (2.7.5): the chain goes on; the device writes; a table of descriptors.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -67,6 +76,10 @@ pub(super) struct Ring {
     /// Bumped when it stops: what was taken before is not given back after. Not saved.
     #[serde(skip)]
     pub generation: u32,
+    /// A receive ring's: frames of so many bytes or more cannot go into what lies from `next` on, and why. The same buffers are
+    /// not walked again for each. Not saved.
+    #[serde(skip)]
+    pub unfit: Option<(u32, Reason)>,
 }
 
 impl Ring {
@@ -93,6 +106,7 @@ impl Ring {
             device: window(self.device, 6 + 8 * size, Rights::BOTH)?,
             size: self.size,
             event_index,
+            walked: Cell::new(0),
         })
     }
 
@@ -208,6 +222,7 @@ pub(super) struct Areas<'m> {
     device: Window<'m>,
     size: u16,
     event_index: bool,
+    walked: Cell<u32>,
 }
 
 impl<'m> Areas<'m> {
@@ -222,14 +237,32 @@ impl<'m> Areas<'m> {
         self.device.load_u16(2)
     }
 
+    /// Notes what a walk has read.
+    pub fn note(&self, chain: &Chain<'_>) {
+        self.walked.set(self.walked.get() + chain.walked());
+    }
+
+    /// Descriptors that were read in this call, of the chains that were noted.
+    pub fn walked(&self) -> u32 {
+        self.walked.get()
+    }
+
+    /// Whether this call may begin with another chain.
+    pub fn has_steps(&self) -> bool {
+        self.walked() < STEPS_PER_CALL
+    }
+
     /// The buffers that hang on a head.
     pub fn chain(&self, head: u16, indirect: bool) -> Chain<'m> {
+        let entries = u32::from(self.size);
+        let left = entries.min(CHAIN_MOST);
         Chain {
             memory: self.memory,
             table: self.descriptors,
-            entries: u32::from(self.size),
+            entries,
             at: u32::from(head),
-            left: u32::from(self.size),
+            left,
+            whole: left,
             tables: indirect,
             done: false,
         }
@@ -247,19 +280,26 @@ pub(super) struct Buffer {
     pub write: bool,
 }
 
-/// A walk along a chain: at most as many steps as the table has entries.
+/// A walk along a chain: at most as many steps as the table has entries, and at most [`CHAIN_MOST`] buffers.
 pub(super) struct Chain<'m> {
     memory: &'m Map,
     table: Window<'m>,
     entries: u32,
     at: u32,
     left: u32,
+    /// Steps that were left before the first one.
+    whole: u32,
     /// A table may still come: allowed, and not in one already.
     tables: bool,
     done: bool,
 }
 
 impl Chain<'_> {
+    /// Descriptors that were read.
+    pub fn walked(&self) -> u32 {
+        self.whole - self.left
+    }
+
     fn step(&mut self) -> Result<Buffer, Broken> {
         loop {
             if self.left == 0 {
@@ -281,11 +321,15 @@ impl Chain<'_> {
                 return Ok(Buffer { address, len, write: flags & WRITE != 0 });
             }
             let entries = len / 16;
-            if !self.tables || flags & NEXT != 0 || len % 16 != 0 || entries > TABLE_MOST {
+            if !self.tables || flags & NEXT != 0 || len % 16 != 0 || entries > CHAIN_MOST {
                 return Err(Broken::Table);
             }
             self.table = self.memory.window(address, len, Rights::READ).map_err(|_| Broken::Table)?;
-            (self.entries, self.left, self.at, self.tables) = (entries, entries, 0, false);
+            // The descriptor that names the table is no buffer.
+            let walked = self.walked();
+            self.left = entries.min(CHAIN_MOST + 1 - walked);
+            self.whole = self.left + walked;
+            (self.entries, self.at, self.tables) = (entries, 0, false);
         }
     }
 }

@@ -54,6 +54,7 @@ impl RingFace for VirtioNet {
         *ring = Ring {
             starved: false,
             settled: at == 0,
+            unfit: None,
             moderation: Moderation::default(),
             patience: Patience::default(),
             ..fresh

@@ -9,7 +9,7 @@ use nicety_memory::{Fault, Map, Touch};
 
 use super::broken::Broken;
 use super::registers::{Header, feature, header};
-use super::ring::{Areas, Buffer};
+use super::ring::{Buffer, Chain, STEPS_PAID};
 use super::{VirtioNet, steering, transmit_ring};
 
 /// Shortest frame on a wire, without its check sequence.
@@ -31,7 +31,6 @@ enum Taken {
 
 /// What is the same for all chains of a call.
 struct Sender<'a> {
-    areas: &'a Areas<'a>,
     memory: &'a Map,
     features: u128,
     header_len: usize,
@@ -81,18 +80,26 @@ impl VirtioNet {
         };
         let memory = cx.memory.as_ref();
         let areas = ring.open(memory, features & feature::EVENT_IDX != 0)?;
-        let sender = Sender { areas: &areas, memory, features, header_len };
+        let sender = Sender { memory, features, header_len };
+        let indirect = features & feature::INDIRECT_DESC != 0;
         batch.generation = ring.generation;
         let mut waiting = ring.waiting(&areas)?;
         ring.foresee(&areas, waiting.min(budget.packets as u16));
         let mut dropped = 0;
         // A dropped chain takes nothing of the batch: it is charged here.
-        while waiting > 0 && dropped < budget.packets && budget.allows(batch) {
+        while waiting > 0 && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
             if waiting > AHEAD {
                 ring.foresee_buffer(&areas, AHEAD, FORESEEN, Touch::Read);
             }
             let head = areas.head(ring.next)?;
-            let taken = if link { sender.take(head, batch)? } else { Taken::Dropped(Reason::LinkDown) };
+            let taken = if link {
+                let mut chain = areas.chain(head, indirect);
+                let taken = sender.take(head, &mut chain, batch)?;
+                areas.note(&chain);
+                taken
+            } else {
+                Taken::Dropped(Reason::LinkDown)
+            };
             match taken {
                 Taken::Later => break,
                 Taken::Dropped(reason) => {
@@ -111,6 +118,7 @@ impl VirtioNet {
             ring.next = ring.next.wrapping_add(1);
             waiting -= 1;
         }
+        cx.out.charge(areas.walked().saturating_sub(STEPS_PAID * batch.len() as u32));
         if dropped > 0 && ring.publish(&areas) {
             cx.out.messages.insert(number);
             cx.counters.interrupts += 1;
@@ -172,8 +180,7 @@ impl VirtioNet {
 impl Sender<'_> {
     /// Drafts the packet of one chain.
     #[inline(always)]
-    fn take(&self, head: u16, batch: &mut Batch) -> Result<Taken, Broken> {
-        let mut chain = self.areas.chain(head, self.features & feature::INDIRECT_DESC != 0);
+    fn take(&self, head: u16, chain: &mut Chain<'_>, batch: &mut Batch) -> Result<Taken, Broken> {
         let mut bytes = [0; header::LEN];
         let (mut have, mut rest) = (0, None);
         while have < self.header_len {

@@ -169,6 +169,16 @@ impl Guest {
         self.memory.write(queue.place.driver + 2, &queue.added.to_le_bytes()).expect("the index");
     }
 
+    pub fn read(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(address, &mut bytes).expect("bytes");
+        bytes
+    }
+
+    pub fn write(&self, address: u64, bytes: &[u8]) {
+        self.memory.write(address, bytes).expect("bytes");
+    }
+
     pub fn word(&self, address: u64) -> u16 {
         let mut bytes = [0; 2];
         self.memory.read(address, &mut bytes).expect("a word");

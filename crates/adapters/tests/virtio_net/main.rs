@@ -3,6 +3,7 @@
 mod control;
 mod guest;
 mod hostile;
+mod long;
 mod moderation;
 mod packets;
 mod rings;

@@ -27,6 +27,8 @@ pub(super) struct Inner {
     /// When frames last went through, either way.
     pub active: Time,
     pub room: bool,
+    /// What its adapter did beside its frames, in bytes: the next turn is charged with it.
+    pub owed: u64,
     pub wake: Option<Time>,
     pub backlog: Backlog,
     pub attached: bool,
@@ -36,6 +38,16 @@ pub(super) struct Inner {
     pub waiting: u32,
     /// How many frames go in one hold.
     pub pace: Pace,
+}
+
+/// What a descriptor that was read beyond the usual costs, in bytes: some nanoseconds, as copying so much takes.
+const DESCRIPTOR_COST: u64 = 32;
+/// What a port owes at most for what it made others do while it had no turn.
+const OWED_MOST: u64 = 128 << 10;
+
+/// The cost of so many descriptors.
+fn bytes_of(descriptors: u32) -> u64 {
+    u64::from(descriptors) * DESCRIPTOR_COST
 }
 
 /// The mapped page of doorbells, to look into.
@@ -107,6 +119,16 @@ impl Inner {
         gone
     }
 
+    /// What the calls since the last [`settle`](Inner::settle) cost beside their frames.
+    pub fn excess(&self) -> u64 {
+        bytes_of(self.out.excess)
+    }
+
+    /// Packets of its guest that went nowhere so far.
+    pub fn transmit_drops(&self) -> u64 {
+        self.counters.transmit_drops.iter().sum()
+    }
+
     pub fn drop_backlog(&mut self) {
         let waiting = self.backlog.clear();
         for _ in 0..waiting {
@@ -154,6 +176,7 @@ impl Inner {
             self.wake = Some(at);
             shell.wake_at(at);
         }
+        self.owed = (self.owed + bytes_of(out.excess)).min(OWED_MOST);
         self.pending.extend(out.work);
         self.room |= !out.room.is_empty();
         if !out.work.is_empty() || (!out.room.is_empty() && !self.backlog.is_empty()) {

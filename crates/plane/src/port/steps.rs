@@ -13,6 +13,10 @@ pub(crate) struct Gathered {
     /// Frames that had waited and went in, and their bytes.
     pub drained: usize,
     pub drained_bytes: u64,
+    /// Packets that the fetch dropped.
+    pub dropped: u64,
+    /// What the adapter did beside its frames, in bytes.
+    pub owed: u64,
 }
 
 impl Port {
@@ -105,7 +109,7 @@ impl Port {
             inner.pace.took(frames, begin, self.shell.now(now));
             gathered.drained += frames;
             gathered.drained_bytes += bytes;
-            left = Budget { packets: left.packets - frames, bytes: left.bytes.saturating_sub(bytes) };
+            left = Budget { packets: left.packets - frames, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
         }
         if inner.poll_at.is_some_and(|at| at <= now) {
             inner.poll_at = None;
@@ -115,6 +119,7 @@ impl Port {
         let may = inner.attached && inner.waiting == 0;
         let from = inner.next_queue;
         let queue = if may { inner.pending.pop_from(from) } else { None };
+        let dropped = inner.transmit_drops();
         gathered.progress = queue.map(|queue| {
             let progress = inner.fetch(self.id, queue, budget, batch, now);
             inner.next_queue = queue + 1;
@@ -129,11 +134,13 @@ impl Port {
             }
             progress
         });
+        gathered.dropped = inner.transmit_drops() - dropped;
         if inner.poll_at.is_none() && !inner.polled.is_empty() {
             let at = poll::next(inner.active, now);
             inner.poll_by(at, self.shell.as_ref());
         }
         inner.settle(self.shell.as_ref());
+        gathered.owed = std::mem::take(&mut inner.owed);
         gathered
     }
 
