@@ -1,6 +1,7 @@
 //! A worker: one thread, one epoll loop, the ports that it owns.
 //!
-//! Each round: notes, timers, a turn for each port that is ready, then whatever the kernel has. With nothing ready it
+//! Each round: notes, timers, a turn for each port that is ready, some messages of each VMM that had more than some, then whatever the
+//! kernel has. With nothing ready it
 //! watches for a moment if that has paid (`vigil.rs`), then sleeps until something rings. Ports are served by deficit round-robin, charged with the bytes that their frames
 //! cost, replicas included, so that a port that floods pays for it with its own turns.
 
@@ -8,6 +9,8 @@ mod connections;
 #[cfg(test)]
 mod fair_test;
 mod farewell;
+#[cfg(test)]
+mod messages_test;
 #[cfg(test)]
 mod worker_test;
 
@@ -69,6 +72,8 @@ pub struct Worker {
     epoll: OwnedFd,
     services: BTreeMap<PortId, Service>,
     ready: VecDeque<PortId>,
+    /// Ports whose sessions have messages in their own buffers, of which the kernel does not tell.
+    behind: VecDeque<PortId>,
     timers: BinaryHeap<Reverse<(Time, PortId)>>,
     turn: Box<Turn>,
     spare: Vec<Box<Turn>>,
@@ -91,6 +96,7 @@ impl Worker {
             epoll,
             services: BTreeMap::new(),
             ready: VecDeque::new(),
+            behind: VecDeque::new(),
             timers: BinaryHeap::new(),
             turn: Box::default(),
             spare: Vec::new(),
@@ -110,13 +116,7 @@ impl Worker {
         ready_to_ring();
         let mut events = Vec::with_capacity(EVENTS);
         while !self.stop {
-            self.read_notes();
-            self.ring_timers();
-            self.turns();
-            self.wait(&mut events);
-            for event in events.drain(..) {
-                self.event(event.data.u64(), event.flags);
-            }
+            self.round(&mut events);
         }
         let ports: Vec<PortId> = self.services.keys().copied().collect();
         for port in ports {
@@ -124,6 +124,20 @@ impl Worker {
         }
         for leaving in self.leaving {
             let _it_has_nothing_to_say = leaving.join();
+        }
+    }
+
+    fn round(&mut self, events: &mut Vec<epoll::Event>) {
+        self.read_notes();
+        self.ring_timers();
+        self.turns();
+        for _ in 0..self.behind.len() {
+            let Some(id) = self.behind.pop_front() else { break };
+            self.session(id);
+        }
+        self.wait(events);
+        for event in events.drain(..) {
+            self.event(event.data.u64(), event.flags);
         }
     }
 
@@ -299,7 +313,7 @@ impl Worker {
     }
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>) {
-        if !self.ready.is_empty() || self.stop {
+        if !self.ready.is_empty() || !self.behind.is_empty() || self.stop {
             self.look(events, Some(Duration::ZERO));
             return;
         }
@@ -362,6 +376,8 @@ impl Worker {
         let id = PortId((data >> 32) as u16);
         match data & 0xffff_ffff {
             SOCKET => self.socket(id),
+            // It has its turn anyway.
+            SESSION if self.behind.contains(&id) => {}
             SESSION => self.session(id),
             kick => self.kick(id, (kick - KICK) as u16, flags),
         }

@@ -44,7 +44,10 @@ impl Device for Register {
 fn run(socket: OwnedFd, interrupts: Arc<Interrupts>) -> Session {
     let mut session = Session::new(socket);
     let mut device = Register(0, interrupts);
-    while session.receive(&mut device).is_ok() {
+    while let Ok(progress) = session.receive(&mut device) {
+        if progress.more && !session.wants_write() {
+            continue;
+        }
         let events = if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut fds = [PollFd::from_borrowed_fd(session.as_fd(), events)];
         if poll(&mut fds, None).is_err() {

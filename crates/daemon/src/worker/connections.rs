@@ -113,25 +113,20 @@ impl Worker {
             return;
         };
         let had = (session.wants_read(), session.wants_write());
-        let mut handled = 0;
-        let result = loop {
-            match session.receive(device.as_mut()) {
-                Ok(progress) => {
-                    handled += progress.handled;
-                    if !progress.more || session.wants_write() {
-                        break Ok(());
-                    }
+        let progress = match session.receive(device.as_mut()) {
+            Ok(progress) => progress,
+            Err(error) => {
+                let closed = matches!(error, SessionError::Closed);
+                let crossed = matches!(error, SessionError::VhostUser);
+                self.disconnect(id, if closed { Why::Closed } else { Why::Broken(error) });
+                if crossed {
+                    self.deafen(id);
                 }
-                Err(error) => break Err(error),
+                return;
             }
         };
-        if let Err(error) = result {
-            let (closed, crossed) = (matches!(error, SessionError::Closed), matches!(error, SessionError::VhostUser));
-            self.disconnect(id, if closed { Why::Closed } else { Why::Broken(error) });
-            if crossed {
-                self.deafen(id);
-            }
-            return;
+        if progress.more && !session.wants_write() {
+            self.behind.push_back(id);
         }
         let wants = (session.wants_read(), session.wants_write());
         if wants != had {
@@ -140,7 +135,7 @@ impl Worker {
             flags.set(EventFlags::OUT, wants.1);
             let _its_session_is_watched = epoll::modify(&self.epoll, session.as_fd(), token(id, SESSION), flags);
         }
-        if handled > 0 || (had.1 && !wants.1) {
+        if progress.handled > 0 || (had.1 && !wants.1) {
             patience.end();
         }
         // While its answers are not taken, nothing more of it is read.
@@ -176,6 +171,7 @@ impl Worker {
             && let Some(Talk { mut session, .. }) = session.take()
         {
             why.say(&service.log);
+            self.behind.retain(|port| *port != id);
             debug!(port = service.log.port(), counters = ?session.counters(), "its session");
             session.disconnect(device.as_mut());
             if let Some(recorder) = &service.recorder {

@@ -168,7 +168,10 @@ fn serve(socket: &Path, mut device: Unserved) -> (JoinHandle<()>, mpsc::Receiver
         well(connected.send(well(guest.try_clone())));
         well(guest.set_nonblocking(true));
         let mut session = Session::new(guest.into());
-        while session.receive(&mut device).is_ok() {
+        while let Ok(progress) = session.receive(&mut device) {
+            if progress.more && !session.wants_write() {
+                continue;
+            }
             let wanted = if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             let _interrupted_or_ready = poll(&mut [PollFd::from_borrowed_fd(session.as_fd(), wanted)], None);
         }

@@ -63,12 +63,23 @@ pub struct MapRequest {
 
 /// The writes of a REGION_WRITE_MULTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Writes<'a>(&'a [u8]);
+pub struct Writes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Writes<'a> {
     /// Number of writes.
     pub fn count(&self) -> u64 {
         (self.0.len() / MULTI_WRITE_SIZE) as u64
+    }
+
+    /// The first so many of them, or all if there are fewer.
+    pub fn first(&self, most: u64) -> Writes<'a> {
+        let bytes = usize::try_from(most).unwrap_or(usize::MAX).saturating_mul(MULTI_WRITE_SIZE);
+        Writes(self.0.get(..bytes).unwrap_or(self.0))
+    }
+
+    /// As they stand in the message.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.0
     }
 
     /// The writes in their order; each of at most 8 bytes.

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 
 use super::Core;
 use super::requests::Kind;
+use super::work::Writing;
 use crate::codec::request::{
     Access, DEVICE_INFO_SIZE, DEVICE_PCI, DEVICE_RESET, MAP_READ, MAP_WRITE, MapRequest, Request, UNMAP_ALL,
     UNMAP_SIZE, Writes,
@@ -21,6 +22,7 @@ impl Core {
     /// Handles one message. An error ends the session.
     pub(super) fn handle(&mut self, message: Message<'_>, device: &mut dyn Device) -> Result<(), SessionError> {
         let Message { header, payload, fds } = message;
+        self.work.message();
         if header.is_reply() {
             self.refuse(&fds);
             return self.handle_reply(&header, payload, device);
@@ -65,6 +67,7 @@ impl Core {
             Request::RegionIoFds { index } => self.region_io_fds(header, index, device),
             Request::IrqInfo { index } => self.irq_info(header, index, device),
             Request::SetIrqs(raw) => {
+                self.work.change();
                 let info = known_irq(device, raw.index)?;
                 let count = fds.len() as u64;
                 let set = raw.check(&info, fds).map_err(|_| {
@@ -76,6 +79,7 @@ impl Core {
                 Ok(())
             }
             Request::Reset => {
+                self.work.change();
                 device.reset()?;
                 self.acknowledge(header);
                 Ok(())
@@ -100,6 +104,7 @@ impl Core {
 
     fn read(&mut self, header: &Header, access: Access, device: &mut dyn Device) -> Answer {
         self.check(access, device)?;
+        self.work.bytes(access.count);
         self.counters.reads += 1;
         let count = access.count as usize;
         let answer = self.outbound.push(reply_header(header), |out| {
@@ -127,6 +132,7 @@ impl Core {
 
     fn write(&mut self, header: &Header, access: Access, data: &[u8], device: &mut dyn Device) -> Answer {
         self.check(access, device)?;
+        self.work.bytes(access.count);
         self.counters.writes += 1;
         self.counters.posted_writes += u64::from(header.no_reply());
         if !data.is_empty() {
@@ -142,8 +148,37 @@ impl Core {
             let (access, _) = write.map_err(|_| Errno::INVAL)?;
             self.check(access, device)?;
         }
+        if writes.count() > self.work.left() {
+            self.writing = Some(Writing::begin(*header, writes));
+            self.go_on(device);
+            return Ok(());
+        }
+        self.write_each(header, writes, device)?;
+        self.answer(header, |out| put_u64(out, writes.count()));
+        Ok(())
+    }
+
+    /// Goes on with a message of more writes than there was time for.
+    pub(super) fn go_on(&mut self, device: &mut dyn Device) {
+        let Some(mut writing) = self.writing.take() else { return };
+        let header = writing.header;
+        let written = self.write_each(&header, writing.next(self.work.left()), device);
+        writing.outcome = writing.outcome.and(written);
+        if !writing.is_done() {
+            self.writing = Some(writing);
+            return;
+        }
+        match writing.outcome {
+            Ok(()) => self.answer(&header, |out| put_u64(out, writing.count())),
+            Err(errno) => self.error(&header, errno),
+        }
+    }
+
+    /// Carries out writes that have been checked.
+    fn write_each(&mut self, header: &Header, writes: Writes<'_>, device: &mut dyn Device) -> Answer {
         let mut outcome = Ok(());
         for (access, data) in writes.iter().flatten() {
+            self.work.message();
             self.counters.writes += 1;
             self.counters.posted_writes += u64::from(header.no_reply());
             if data.is_empty() {
@@ -153,9 +188,7 @@ impl Core {
             // Posted writes are independent of each other; where a reply is wanted, it tells of the first error.
             outcome = outcome.and(written);
         }
-        outcome?;
-        self.answer(header, |out| put_u64(out, writes.count()));
-        Ok(())
+        outcome
     }
 
     // Memory.
@@ -175,6 +208,7 @@ impl Core {
             self.refuse(&fds);
             return Err(Errno::EXIST);
         }
+        self.work.change();
         device.dma_map(DmaMap {
             range: DmaRange { address: map.address, size: map.size },
             protection: DmaProtection { read: map.flags & MAP_READ != 0, write: map.flags & MAP_WRITE != 0 },
@@ -187,6 +221,7 @@ impl Core {
     }
 
     fn unmap(&mut self, header: &Header, flags: u32, address: u64, size: u64, device: &mut dyn Device) -> Answer {
+        self.work.change();
         if flags == UNMAP_ALL {
             self.maps.clear();
             device.dma_unmap(None);

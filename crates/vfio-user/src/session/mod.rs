@@ -7,6 +7,7 @@
 
 mod handle;
 mod requests;
+mod work;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,14 +22,16 @@ use requests::{Kind, Requests};
 
 pub(crate) use handle::errno_of;
 pub use requests::{DmaId, DmaRequestError};
+use work::{Work, Writing};
 
 /// What [`Session::receive`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Messages handled.
     pub handled: u32,
-    /// Whole messages wait in the session's own buffer: call again without waiting for the socket, unless
-    /// [`Session::wants_write`], in which case they wait for the peer to read its replies.
+    /// Whole messages wait in the session's own buffer, or one is not done with: call again without waiting for the socket, which may
+    /// stay silent, but not before everybody else has had a turn; unless [`Session::wants_write`], in which case they wait for
+    /// the peer to read its replies.
     pub more: bool,
 }
 
@@ -53,6 +56,9 @@ struct Core {
     /// Windows by first address.
     maps: BTreeMap<u64, u64>,
     requests: Requests,
+    work: Work,
+    /// The message that is not done with.
+    writing: Option<Writing>,
 }
 
 impl AsFd for Session {
@@ -74,6 +80,8 @@ impl Session {
                 map_limit: MAX_DMA_MAPS,
                 maps: BTreeMap::new(),
                 requests: Requests::default(),
+                work: Work::default(),
+                writing: None,
             },
         }
     }
@@ -86,11 +94,12 @@ impl Session {
     }
 
     /// Sends what waits, handles what has arrived, reads the socket once, handles that, and sends the answers. Never
-    /// blocks. After an error the session is over: [`Session::disconnect`], then drop it.
+    /// blocks, and does a bounded amount of work: of a flood of messages some are left for the next call. After an error the session is over: [`Session::disconnect`], then drop it.
     pub fn receive(&mut self, device: &mut dyn Device) -> Result<Progress, SessionError> {
         self.flush()?;
+        self.core.work = Work::default();
         let mut handled = self.handle_waiting(device)?;
-        if !self.core.outbound.is_full() {
+        if !self.core.outbound.is_full() && !self.core.work.is_enough() {
             match self.inbound.fill(&self.socket, &mut self.core.counters)? {
                 Fill::Bytes => handled += self.handle_waiting(device)?,
                 Fill::Empty => {}
@@ -99,7 +108,7 @@ impl Session {
             }
         }
         self.flush()?;
-        Ok(Progress { handled, more: self.inbound.has_whole() })
+        Ok(Progress { handled, more: self.core.writing.is_some() || self.inbound.has_whole() })
     }
 
     /// Sends what waits, as far as the socket takes it.
@@ -198,7 +207,11 @@ impl Session {
             return Err(SessionError::VhostUser);
         }
         let mut handled = 0;
-        while !self.core.outbound.is_full() {
+        while !self.core.outbound.is_full() && !self.core.work.is_enough() {
+            if self.core.writing.is_some() {
+                self.core.go_on(device);
+                continue;
+            }
             let outcome = match self.inbound.next() {
                 Ok(None) => break,
                 Ok(Some(message)) => self.core.handle(message, device),

@@ -5,6 +5,7 @@ mod bytes;
 mod client_and_server;
 mod descriptors;
 mod dma_messages;
+mod floods;
 mod hostile;
 mod interrupts;
 mod kit;
