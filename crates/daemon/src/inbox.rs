@@ -11,6 +11,7 @@ use nicety_adapter::{News, PortId, Stall, Time};
 use nicety_bell::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::kicks::OnTheWay;
 use crate::service::Service;
 
 /// One message to a worker.
@@ -25,7 +26,7 @@ pub enum Note {
     /// Give a port up: its VM is disconnected, its socket removed. The sender is told when that has happened.
     Remove(PortId, std::sync::mpsc::Sender<()>),
     /// Watch (or no longer watch) a ring's kick.
-    Kick(PortId, u16, Option<Bell>),
+    Kick(PortId, u16, Option<Bell>, OnTheWay),
     /// A port's guest has broken a queue: the operator shall hear of it.
     Stalled(PortId, Stall),
     /// Something happened at an uplink's other end: the operator shall hear of it.

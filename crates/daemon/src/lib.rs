@@ -9,6 +9,7 @@ pub mod descriptors;
 pub mod device;
 pub mod host;
 pub mod inbox;
+pub mod kicks;
 mod patience;
 pub mod port_log;
 pub mod recorder;

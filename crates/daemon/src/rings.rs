@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::descriptors::tell_left_open;
 use crate::device::SHARE_MEMORY;
 use crate::inbox::{Inbox, Note};
+use crate::kicks::Kicks;
 use crate::port_log::{Kind, PortLog};
 use crate::recorder::Recorder;
 use crate::shell::{Signals, ready_to_ring};
@@ -30,6 +31,7 @@ use crate::worker::DEAF;
 #[derive(Debug)]
 pub struct RingsServer {
     stop: Arc<Stop>,
+    kicks: Arc<Kicks>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -68,10 +70,11 @@ impl RingsServer {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
         let thread = std::thread::Builder::new().name(format!("vhost {}", log.port()));
-        let served = Arc::new(Served { log, port, signals, inbox, clock, recorder });
+        let kicks = Arc::new(Kicks::default());
+        let served = Arc::new(Served { log, port, signals, inbox, clock, recorder, kicks: Arc::clone(&kicks) });
         let (watch, port) = (Arc::clone(&stop), Arc::clone(&served));
         let thread = thread.stack_size(256 << 10).spawn(move || serve(&listener, &port, &watch))?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { stop, kicks, thread: Some(thread) })
     }
 }
 
@@ -83,6 +86,8 @@ impl Drop for RingsServer {
         if let Some(closer) = self.stop.session().as_ref() {
             closer.close();
         }
+        // The worker may have ended before its time.
+        self.kicks.end();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -173,6 +178,7 @@ struct Served {
     inbox: Arc<Inbox>,
     clock: Clock,
     recorder: Option<Arc<Recorder>>,
+    kicks: Arc<Kicks>,
 }
 
 impl Served {
@@ -202,7 +208,9 @@ impl nicety_vhost_user::Port for Served {
                 None
             }
         };
-        self.inbox.push(Note::Kick(self.port.id(), ring, bell));
+        if let Some(on_the_way) = self.kicks.set_out() {
+            self.inbox.push(Note::Kick(self.port.id(), ring, bell, on_the_way));
+        }
     }
 
     fn set_call(&self, ring: u16, call: Option<Bell>) {
@@ -226,3 +234,7 @@ impl nicety_vhost_user::Port for Served {
         self.signals.disconnect();
     }
 }
+
+#[cfg(test)]
+#[path = "rings_test.rs"]
+mod tests;

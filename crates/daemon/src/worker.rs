@@ -153,7 +153,7 @@ impl Worker {
                     self.remove(port);
                     let _the_asker_may_have_gone = done.send(());
                 }
-                Note::Kick(port, ring, fd) => self.watch_kick(port, ring, fd),
+                Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
                 Note::Stalled(port, stall) => self.stalled(port, stall),
                 Note::News(port, news) => self.news(port, news),
                 Note::Stop => self.stop = true,

@@ -1,0 +1,54 @@
+//! Kicks on their way from a port's thread to its worker. A front end may send one after another, each with a descriptor of its own, and
+//! the worker may have something else to do: so many at once, and whoever sends more waits.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// Most kicks of one port that are on their way.
+pub const KICKS_MOST: usize = 64;
+
+/// See the module's page.
+#[derive(Debug, Default)]
+pub struct Kicks {
+    state: Mutex<State>,
+    fewer: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    on_the_way: usize,
+    over: bool,
+}
+
+/// Goes with a kick; dropped when the worker has it.
+#[derive(Debug)]
+pub struct OnTheWay(Arc<Kicks>);
+
+impl Kicks {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Waits until one more may set out. `None` once it is over: no worker needs to know any more.
+    pub fn set_out(self: &Arc<Self>) -> Option<OnTheWay> {
+        let waits = |state: &mut State| state.on_the_way >= KICKS_MOST && !state.over;
+        let mut state = self.fewer.wait_while(self.state(), waits).unwrap_or_else(|poisoned| poisoned.into_inner());
+        if state.over {
+            return None;
+        }
+        state.on_the_way += 1;
+        Some(OnTheWay(Arc::clone(self)))
+    }
+
+    /// The port is given up: nobody waits here any more, whatever its worker does.
+    pub fn end(&self) {
+        self.state().over = true;
+        self.fewer.notify_all();
+    }
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        self.0.state().on_the_way -= 1;
+        self.0.fewer.notify_one();
+    }
+}

@@ -1,0 +1,106 @@
+//! A front end that sends one kick after another while its port's worker has something else to do: here a test is the worker.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use nicety_adapter::PortId;
+use nicety_adapters::{Settings, find};
+use nicety_frame::Mac;
+use nicety_plane::End;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tempfile::TempDir;
+
+use super::*;
+use crate::kicks::KICKS_MOST;
+use crate::shell::{PortShell, Schedule};
+
+/// How long anything here may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// More than may be on their way, and with that more than any socket holds.
+const FLOOD: usize = 4096;
+
+struct Stage {
+    server: RingsServer,
+    inbox: Arc<Inbox>,
+    front: UnixStream,
+    _folder: TempDir,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let folder = TempDir::new().unwrap();
+        let (clock, inbox, id) = (Clock::start(), Arc::new(Inbox::new().unwrap()), PortId(1));
+        let adapter = (find("virtio-net").unwrap().create)(&Settings::new(Mac([2, 0, 0, 0, 0, 1]))).unwrap();
+        let signals = Arc::new(Signals::rings());
+        let shell =
+            PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), Arc::new(Schedule::default()), None, clock);
+        let port = Arc::new(Port::new(id, End::Adapter(adapter), Box::new(shell), 1 << 16).unwrap());
+        let log = Arc::new(PortLog::new(id, "vm", "virtio-net", clock, Arc::clone(&inbox)));
+        let path = folder.path().join("vm.sock");
+        let listener = Listener::bind(&path).unwrap();
+        let front = UnixStream::connect(&path).unwrap();
+        front.set_write_timeout(Some(PATIENCE)).unwrap();
+        let server = RingsServer::start(log, listener, port, signals, Arc::clone(&inbox), clock, None).unwrap();
+        Stage { server, inbox, front, _folder: folder }
+    }
+
+    /// Kicks that are on their way now, with descriptors: they have come.
+    fn take(&self) -> usize {
+        let mut notes = Vec::new();
+        self.inbox.take(&mut notes);
+        notes.iter().filter(|note| matches!(note, Note::Kick(_, _, Some(_), _))).count()
+    }
+}
+
+/// SET_VRING_KICK of ring 0 (docs/interop/vhost-user.rst: request 12, version 1, 8 bytes). False if the socket takes no more.
+fn kick(front: &UnixStream, flags: SendFlags) -> bool {
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let message = [12u32, 1, 8, 0, 0].map(u32::to_ne_bytes).concat();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let rights = [bell.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&rights)));
+    sendmsg(front, &[IoSlice::new(&message)], &mut control, flags | SendFlags::NOSIGNAL).is_ok()
+}
+
+#[test]
+fn of_a_flood_of_kicks_64_are_on_their_way_and_the_port_is_given_up_though_its_worker_takes_none() {
+    let stage = Stage::new();
+    // As many as there is room for, and those that were taken meanwhile.
+    let sent = (0..FLOOD).take_while(|_| kick(&stage.front, SendFlags::DONTWAIT)).count();
+    assert!(sent > KICKS_MOST, "{sent} were sent");
+    let (done, ended) = std::sync::mpsc::channel();
+    let Stage { server, inbox, front, _folder } = stage;
+    let end = Instant::now() + PATIENCE;
+    while Arc::strong_count(&server.kicks) < 2 + KICKS_MOST {
+        assert!(Instant::now() < end, "no kicks came");
+        std::thread::yield_now();
+    }
+    std::thread::spawn(move || {
+        drop(server);
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(PATIENCE).expect("it waits for its worker");
+    let mut notes = Vec::new();
+    inbox.take(&mut notes);
+    assert_eq!(notes.iter().filter(|note| matches!(note, Note::Kick(..))).count(), KICKS_MOST);
+    drop(front);
+}
+
+#[test]
+fn all_kicks_arrive_however_many_come_before_the_worker_takes_the_first() {
+    const KICKS: usize = 1000;
+    let stage = Stage::new();
+    let front = stage.front.try_clone().unwrap();
+    let sender = std::thread::spawn(move || assert!((0..KICKS).all(|_| kick(&front, SendFlags::empty()))));
+    let (end, mut taken) = (Instant::now() + PATIENCE, 0);
+    while taken < KICKS {
+        assert!(Instant::now() < end, "{taken} kicks within {PATIENCE:?}");
+        let now = stage.take();
+        assert!(now <= KICKS_MOST, "{now} were on their way at once");
+        taken += now;
+    }
+    sender.join().unwrap();
+}
