@@ -78,7 +78,7 @@ fn chosen(only: &[String]) -> Result<Vec<String>> {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz")
+    crate::root().join("fuzz")
 }
 
 fn all(targets: &[String], time: Duration) -> Tally {

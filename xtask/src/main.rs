@@ -5,6 +5,7 @@
 
 use std::{
     env,
+    path::PathBuf,
     process::{Command, ExitCode},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -52,6 +53,12 @@ enum Task {
         #[arg(long)]
         boot: bool,
     },
+}
+
+/// The clone that it was started in: cargo says, for clones may share a folder of programs.
+fn root() -> PathBuf {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    own.join("..")
 }
 
 fn main() -> anyhow::Result<ExitCode> {

@@ -66,7 +66,7 @@ fn fmt() -> Tally {
 /// Found out in a second here, in minutes by the builds with `--locked`; `fuzz` has a workspace of its own, which a change of
 /// our dependencies does not touch.
 fn locks() -> Tally {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = crate::root();
     ["Cargo.toml", "fuzz/Cargo.toml"].into_iter().fold(Tally::default(), |mut tally, manifest| {
         tally += one(&format!("locks: {manifest}"), cargo().args(locked(&root, manifest)).stdout(Stdio::null()));
         if tally.failures.iter().any(|failure| failure.ends_with(manifest)) {

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,8 @@ use crate::release::{holds_much, release};
 
 /// How many descriptors may be waited for at once until they are closed.
 pub const CLOSING_MOST: usize = 64;
+/// A thread's stack: it calls close(2).
+const STACK: usize = 128 << 10;
 /// When nothing was closed for so long, somebody has all threads wait.
 const STUCK: Duration = Duration::from_secs(1);
 
@@ -64,22 +66,27 @@ pub fn left_open() -> usize {
     CLOSERS.left_open()
 }
 
-/// Threads that close descriptors, and end when there are none.
+/// Threads that close descriptors. They stay: one for each descriptor, let go of while it ended, has crashed in glibc 2.36
+/// (pthread_detach(3)), once, and could not be made to again.
 struct Closers {
     close: fn(OwnedFd),
     state: Mutex<Closing>,
+    come: Condvar,
 }
 
 struct Closing {
     waiting: VecDeque<OwnedFd>,
     threads: usize,
+    /// Those that wait for a descriptor.
+    idle: usize,
     /// When a thread last took one.
     taken: Option<Instant>,
 }
 
 impl Closers {
     const fn new(close: fn(OwnedFd)) -> Self {
-        Self { close, state: Mutex::new(Closing { waiting: VecDeque::new(), threads: 0, taken: None }) }
+        let state = Closing { waiting: VecDeque::new(), threads: 0, idle: 0, taken: None };
+        Self { close, state: Mutex::new(state), come: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, Closing> {
@@ -89,40 +96,49 @@ impl Closers {
     fn take(&'static self, fd: OwnedFd) {
         let mut state = self.state();
         state.waiting.push_back(fd);
+        if state.waiting.len() <= state.idle {
+            self.come.notify_one();
+            return;
+        }
         // Those that there are may all be held up.
         if state.threads == CLOSING_MOST {
             return;
         }
         state.threads += 1;
         drop(state);
-        if thread::Builder::new().name("closing".to_owned()).spawn(|| self.work()).is_err() {
+        let closes = thread::Builder::new().name("closing".to_owned()).stack_size(STACK);
+        if closes.spawn(|| self.work()).is_err() {
             // The next that comes tries again.
             self.state().threads -= 1;
         }
     }
 
-    fn work(&self) {
-        while let Some(fd) = self.next() {
+    fn work(&self) -> ! {
+        loop {
+            let fd = self.next();
             // Of a socket nothing lingers then; anything else has no such option, and is no socket.
             let _may_be_no_socket = set_socket_linger(&fd, None);
             (self.close)(fd);
         }
     }
 
-    fn next(&self) -> Option<OwnedFd> {
+    fn next(&self) -> OwnedFd {
         let mut state = self.state();
-        let next = state.waiting.pop_front();
-        match next {
-            Some(_) => state.taken = Some(Instant::now()),
-            None => state.threads -= 1,
+        loop {
+            if let Some(fd) = state.waiting.pop_front() {
+                state.taken = Some(Instant::now());
+                return fd;
+            }
+            state.idle += 1;
+            state = self.come.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state.idle -= 1;
         }
-        next
     }
 
     fn left_open(&self) -> usize {
         let state = self.state();
         let stuck = state.taken.is_some_and(|taken| taken.elapsed() >= STUCK);
-        if stuck && state.threads == CLOSING_MOST { state.waiting.len() } else { 0 }
+        if stuck && state.idle == 0 && state.threads == CLOSING_MOST { state.waiting.len() } else { 0 }
     }
 }
 
@@ -177,8 +193,12 @@ mod tests {
         for read in readers {
             assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
         }
-        until("the threads end", || CLOSERS.state().threads == 0);
+        until("the threads wait for more", || CLOSERS.state().idle == CLOSING_MOST);
         assert_eq!(CLOSERS.left_open(), 0);
+        let (write, read) = watched();
+        CLOSERS.take(write);
+        assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed by one of them");
+        assert_eq!(CLOSERS.state().threads, CLOSING_MOST);
     }
 
     #[test]

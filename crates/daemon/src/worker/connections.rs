@@ -181,7 +181,10 @@ impl Worker {
             service.port.detach(now);
             device.renew();
             if matches!(why, Why::Removed) {
-                self.leaving.retain(|leaving| !leaving.is_finished());
+                // Joined, not let go of: see `nicety_bell`'s `Closers`.
+                for gone in self.leaving.extract_if(.., |leaving| leaving.is_finished()) {
+                    let _it_has_nothing_to_say = gone.join();
+                }
                 self.leaving.extend(take_leave(session, farewell::PATIENCE));
             }
             tell_left_open();
