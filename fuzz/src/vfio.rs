@@ -36,7 +36,7 @@ pub fn run(data: &[u8]) {
     let interrupts = Arc::new(Interrupts::new(layout));
     let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
     let Ok(inbox) = Inbox::new() else { return };
-    let log = Arc::new(PortLog::new(PortId(1), "fuzz", clock, Arc::new(inbox)));
+    let log = Arc::new(PortLog::new(PortId(1), "fuzz", entry.about.name, clock, Arc::new(inbox)));
     let mut device = PortDevice::new(log, Arc::clone(&rig.port), interrupts, signals, clock);
     if first & 4 != 0 {
         let _ = device.map_doorbells();
