@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::host::{PortConfig, Transport};
-use crate::report::PortReport;
+use crate::host::{Bytes, Doorbells, PortConfig, Transport};
+use crate::report::{MadeOf, PortReport};
 
 /// Why a daemon may not serve what a host file says, and what to do.
 pub const OTHER_FILE: &str = "it was started with another file, or before this one was changed; restart it";
@@ -118,7 +118,33 @@ pub fn otherwise(port: &PortConfig, served: &PortReport) -> Option<String> {
     if !is_same(its_socket, &port.socket) {
         parts.push(format!("at {} (not {})", its_socket.display(), port.socket.display()));
     }
+    if let Some(made_of) = &served.made_of {
+        parts.extend(made_otherwise(port, made_of));
+    }
     (!parts.is_empty()).then(|| format!("the daemon serves {name} {}: {OTHER_FILE}", parts.join(", ")))
+}
+
+/// The same of what `nicety ports` does not show, of those keys that the file may leave to the daemon only if it names them.
+fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
+    let number = |number: Option<u16>| number.map_or_else(|| "unset".to_owned(), |number| number.to_string());
+    let doorbells = |mapped| if mapped { "mapped" } else { "trapped" }.to_owned();
+    let rom = |has| if has { "with" } else { "without" };
+    let mut parts = Vec::new();
+    let mut compare = |key: &str, served: String, asked: String| {
+        if served != asked {
+            parts.push(format!("with {key} {served} (not {asked})"));
+        }
+    };
+    compare("queues", number(made_of.queues), number(port.queues));
+    compare("mtu", number(made_of.mtu), number(port.mtu));
+    compare("buffer", Bytes(u64::from(made_of.buffer)).to_string(), port.buffer.to_string());
+    if let Some(asked) = port.doorbells {
+        compare("doorbells", doorbells(made_of.mapped), doorbells(asked == Doorbells::Mapped));
+    }
+    if made_of.rom != port.rom.is_some() {
+        parts.push(format!("{} an option ROM (not {})", rom(made_of.rom), rom(!made_of.rom)));
+    }
+    parts
 }
 
 /// Whether two paths lead to one file: a folder may have several names.

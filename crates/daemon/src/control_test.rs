@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use tempfile::TempDir;
 
 use super::*;
-use crate::report::Condition;
+use crate::report::{Condition, MadeOf};
 
 /// A daemon of as many ports as it is told.
 struct Fake(usize);
@@ -27,8 +27,10 @@ fn port(name: &str) -> PortReport {
         adapter: Some("e1000".into()),
         mac: Some("52:54:00:12:34:01".into()),
         socket: Some("/run/vm.sock".into()),
+        made_of: Some(MadeOf { queues: None, mtu: None, rom: false, mapped: false, buffer: 1 << 20 }),
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),
+        last_end: None,
         features: vec!["tso4".into()],
         transmit: Vec::new(),
         receive: Vec::new(),

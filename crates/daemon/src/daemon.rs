@@ -1,5 +1,7 @@
 //! The daemon: a plane, its workers, and the ports that a host file names.
 
+mod error;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,81 +11,25 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
-use nicety_adapters::{CreateError, Entry, Settings};
-use nicety_memory::MapError;
-use nicety_plane::{End, Plane, PlaneError, Port, State};
+use nicety_adapters::{Entry, Settings};
+use nicety_plane::{End, Plane, Port, State};
 use nicety_switch::{Learned, Limits};
-use nicety_vfio_user::{Interrupts, ListenError, Listener};
+use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
 use crate::inbox::{Inbox, Note};
 use crate::port_log::PortLog;
-use crate::recorder::{RecordError, Recorder, Recording};
+use crate::recorder::{Recorder, Recording};
 use crate::rings::RingsServer;
 use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 use crate::worker::Worker;
+pub use error::StartError;
 
 /// How long a worker may take to give a port up.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Why a daemon, or one of its ports, could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The port's socket.
-    #[error("port {port}: {source}")]
-    Socket {
-        /// The port.
-        port: String,
-        /// Why not.
-        source: ListenError,
-    },
-    /// The port's adapter.
-    #[error("port {port}: {source}")]
-    Adapter {
-        /// The port.
-        port: String,
-        /// Why not.
-        source: CreateError,
-    },
-    /// Memory for the port.
-    #[error("port {port}: {source}")]
-    Memory {
-        /// The port.
-        port: String,
-        /// Why not.
-        source: MapError,
-    },
-    /// The switch.
-    #[error("port {port}: {source}")]
-    Switch {
-        /// The port.
-        port: String,
-        /// Why not.
-        source: PlaneError,
-    },
-    /// Doorbells that cannot be mapped.
-    #[error("port {port}: {adapter} has no doorbells that can be mapped: leave doorbells = \"mapped\" out")]
-    Doorbells {
-        /// The port.
-        port: String,
-        /// Its adapter.
-        adapter: &'static str,
-    },
-    /// Its trace.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// The operating system.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        source: std::io::Error,
-    },
-}
 
 /// A port to be.
 #[derive(Clone, Debug)]
@@ -109,6 +55,7 @@ struct Running {
     port: Arc<Port>,
     schedule: Arc<Schedule>,
     blank: Arc<AtomicBool>,
+    log: Arc<PortLog>,
     /// Ends the vhost-user listener when dropped.
     rings: Option<RingsServer>,
 }
@@ -138,6 +85,8 @@ pub struct PortView {
     pub signals: u64,
     /// Whether the memory that its VM shares had nothing in it when the driver was up.
     pub blank: bool,
+    /// How long ago the last connection to its socket ended for a reason, and which. None if it just went.
+    pub last_end: Option<(Duration, String)>,
 }
 
 #[derive(Debug)]
@@ -283,9 +232,10 @@ impl Daemon {
         }
         let blank = device.blank();
         let link = Link::Function { listener, device: Box::new(device), session: None };
-        let service = Service { recorder, ..Service::new(log, Arc::clone(&port), Arc::clone(&schedule), link) };
+        let service =
+            Service { recorder, ..Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link) };
         self.join(&name, &port, service, &self.inbox(id))?;
-        Ok(Running { spec, port, schedule, blank, rings: None })
+        Ok(Running { spec, port, schedule, blank, log, rings: None })
     }
 
     /// A port whose VM comes by vhost-user.
@@ -297,12 +247,13 @@ impl Daemon {
         let fresh = Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link);
         self.join(&name, &port, Service { recorder: recorder.clone(), ..fresh }, &inbox)?;
         // Not before: a front end may have been waiting for the socket.
-        let rings = RingsServer::start(log, listener, Arc::clone(&port), signals, inbox, self.clock, recorder);
+        let rings =
+            RingsServer::start(Arc::clone(&log), listener, Arc::clone(&port), signals, inbox, self.clock, recorder);
         let rings = rings.map_err(|source| {
             self.give_up(id);
             StartError::System { what: "starting a port's thread", source }
         })?;
-        Ok(Running { spec, port, schedule, blank: Arc::default(), rings: Some(rings) })
+        Ok(Running { spec, port, schedule, blank: Arc::default(), log, rings: Some(rings) })
     }
 
     fn join(&self, name: &str, port: &Arc<Port>, service: Service, inbox: &Inbox) -> Result<(), StartError> {
@@ -361,6 +312,7 @@ impl Daemon {
             state: port.state(),
             signals: 0,
             blank: false,
+            last_end: None,
         });
         let mut views: Vec<PortView> = uplink.collect();
         views.extend(self.ports().values().map(|running| PortView {
@@ -370,6 +322,7 @@ impl Daemon {
             state: running.port.state(),
             signals: running.schedule.written(),
             blank: running.blank.load(Ordering::Relaxed),
+            last_end: running.log.last_end(),
         }));
         views
     }

@@ -73,6 +73,20 @@ impl Kind {
         matches!(self, Self::Connected | Self::Gone | Self::Closed | Self::Reset | Self::Back)
     }
 
+    /// Whether it is why a connection ended, or none came about: what a person asks for who finds the port waiting.
+    fn is_end(self) -> bool {
+        matches!(
+            self,
+            Self::NotAccepted
+                | Self::NotServed
+                | Self::Silent
+                | Self::Stopped
+                | Self::Unread
+                | Self::Damaged
+                | Self::Broken
+        )
+    }
+
     /// What the lines are about that were left out.
     fn about(self) -> &'static str {
         match self {
@@ -167,13 +181,15 @@ pub struct PortLog {
     shares: Mutex<BTreeMap<Kind, Share>>,
     /// When what was left out may be told, in nanoseconds; [`NOTHING`] if all is told.
     due: AtomicU64,
+    /// Why the last connection ended, and when, unless it just went.
+    ended: Mutex<Option<(Time, String)>>,
 }
 
 impl PortLog {
     /// Of the port of this name and number, whose worker has this inbox, and of its adapter.
     pub fn new(id: PortId, name: &str, adapter: &'static str, clock: Clock, inbox: Arc<Inbox>) -> Self {
         let (name, due) = (name.to_owned(), AtomicU64::new(NOTHING));
-        Self { id, name, adapter, clock, inbox, shares: Mutex::default(), due }
+        Self { id, name, adapter, clock, inbox, shares: Mutex::default(), due, ended: Mutex::default() }
     }
 
     /// Why a VMM must go that was started with the words for an adapter of another kind, and what to do.
@@ -197,9 +213,24 @@ impl PortLog {
 
     /// The same, of a process.
     pub fn say_of(&self, kind: Kind, pid: Option<i32>, what: impl Display) {
+        if kind.is_end() {
+            *self.ended() = Some((self.clock.now(), what.to_string()));
+        } else if kind == Kind::Gone {
+            *self.ended() = None;
+        }
         if let Some(unsaid) = self.may_say(kind) {
             self.write(kind, pid, counted(what, unsaid));
         }
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Option<(Time, String)>> {
+        self.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// How long ago the last connection ended for a reason, and which. None if it just went.
+    pub fn last_end(&self) -> Option<(Duration, String)> {
+        let ended = self.ended().clone();
+        ended.map(|(at, why)| (self.clock.now().since(at), why))
     }
 
     fn shares(&self) -> MutexGuard<'_, BTreeMap<Kind, Share>> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use nicety_adapter::{PortId, QUEUES, QueueCounters, Reason};
 use nicety_plane::State;
@@ -39,6 +40,21 @@ pub struct QueueReport {
     pub bytes: u64,
 }
 
+/// What a port was made of, beside its adapter, address and socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeOf {
+    /// Queue pairs at most; nothing if the adapter chose.
+    pub queues: Option<u16>,
+    /// The largest MTU in bytes; nothing if there is none.
+    pub mtu: Option<u16>,
+    /// Whether it has an option ROM.
+    pub rom: bool,
+    /// Whether its doorbells are mapped.
+    pub mapped: bool,
+    /// Its receive buffer in bytes.
+    pub buffer: u32,
+}
+
 /// One port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
@@ -50,10 +66,14 @@ pub struct PortReport {
     pub mac: Option<String>,
     /// Where a VMM connects; nothing for the uplink.
     pub socket: Option<PathBuf>,
+    /// The rest of what the host file said of it; nothing for the uplink.
+    pub made_of: Option<MadeOf>,
     /// How it is.
     pub condition: Condition,
     /// The same in a sentence, with what to do if something is wrong.
     pub sentence: String,
+    /// When and why the last VMM was sent away, if nobody has come and gone by itself since, in the words of the log.
+    pub last_end: Option<String>,
     /// What the guest's driver has turned on.
     pub features: Vec<String>,
     /// Guest → wire, by queue; queues that carried nothing are left out.
@@ -150,19 +170,40 @@ fn drops(counters: &[u64; Reason::ALL.len()]) -> BTreeMap<String, u64> {
     all.filter(|(_, count)| **count > 0).map(|(reason, &count)| (reason.name().to_owned(), count)).collect()
 }
 
+/// A span of time, as one says it.
+fn rounded(span: Duration) -> String {
+    match span.as_secs() {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}
+
 impl PortReport {
     /// A port, reported.
     pub fn of(view: &PortView) -> Self {
-        let PortView { spec, name, id: _, state, signals, blank } = view;
-        let (condition, sentence) = condition(name, state, *blank, spec.is_none());
+        let PortView { spec, name, id: _, state, signals, blank, last_end } = view;
+        let (condition, mut sentence) = condition(name, state, *blank, spec.is_none());
+        let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
+        if let (Condition::Waiting, Some(last_end)) = (condition, &last_end) {
+            sentence = format!("{sentence}; {last_end}");
+        }
         let counters = &state.counters;
         Self {
             name: name.clone(),
             adapter: spec.as_ref().map(|spec| spec.entry.about.name.to_owned()),
             mac: spec.as_ref().map(|spec| spec.settings.mac.to_string()),
             socket: spec.as_ref().map(|spec| spec.socket.clone()),
+            made_of: spec.as_ref().map(|spec| MadeOf {
+                queues: spec.settings.queues,
+                mtu: spec.settings.mtu,
+                rom: spec.settings.rom.is_some(),
+                mapped: spec.mapped,
+                buffer: spec.buffer_bytes,
+            }),
             condition,
             sentence,
+            last_end,
             features: state.features.iter().map(|&feature| feature.to_owned()).collect(),
             transmit: queues(&counters.transmit),
             receive: queues(&counters.receive),

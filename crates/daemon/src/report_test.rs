@@ -90,8 +90,11 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         mapped: false,
         buffer_bytes: 1 << 20,
     };
-    let view = PortView { spec: Some(spec), name: "vm1".into(), id: PortId(1), state, signals: 4, blank: false };
+    let last_end = Some((Duration::from_secs(7199), "the VMM is disconnected: it said nothing".to_owned()));
+    let mut view =
+        PortView { spec: Some(spec), name: "vm1".into(), id: PortId(1), state, signals: 4, blank: false, last_end };
     let report = PortReport::of(&view);
+    assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");
     assert_eq!(report.mac.as_deref(), Some("52:54:00:12:34:01"));
     assert_eq!(report.transmit, [QueueReport { queue: 1, packets: 1, frames: 45, bytes: 65_226 }]);
     assert_eq!(report.receive, [QueueReport { queue: 0, packets: 1, frames: 1, bytes: 60 }]);
@@ -101,4 +104,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     assert_eq!((report.backlog_frames, report.backlog_bytes), (3, 900));
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<PortReport>(&json).unwrap(), report);
+    view.state.attached = false;
+    let sentence = PortReport::of(&view).sentence;
+    assert!(sentence.ends_with("start one; 119 min ago: the VMM is disconnected: it said nothing"), "{sentence}");
 }

@@ -36,6 +36,14 @@ fn is_sent_away(stage: &Stage, first: &[u8], said: &str) {
     let said = format!("{said}: `nicety attach {}` prints the words for it", stage.name);
     stage.until("a line of the log", || lines_of(&stage.name).iter().any(|line| line.contains(&said)));
     stage.until_is(Condition::Waiting);
+    let sentence = stage.report().sentence;
+    assert!(sentence.contains(" s ago: ") && sentence.ends_with(&said), "{sentence}");
+}
+
+/// The port tells no old story once a VMM has come and gone.
+fn is_forgotten(stage: &Stage) {
+    let sentence = || stage.report().sentence;
+    stage.until("a port that just waits", || sentence().ends_with("says how to start one"));
 }
 
 fn a_vmm_with_the_words_for_a_vhost_user_adapter_is_sent_away_with_the_reason(workers: usize) {
@@ -48,6 +56,7 @@ fn a_vmm_with_the_words_for_a_vhost_user_adapter_is_sent_away_with_the_reason(wo
         let mut id = [0; 4];
         Client::connect(stage.socket()).unwrap().region_read(7, 0, &mut id).unwrap();
         assert_ne!(id, [0xff; 4], "the port serves the next one");
+        is_forgotten(&stage);
     }
 }
 
@@ -56,6 +65,7 @@ fn a_vmm_with_the_words_for_a_vfio_user_adapter_is_sent_away_with_the_reason(wor
     let said = "the front end is disconnected: it speaks vfio-user, and this port is virtio-net, which is reached by vhost-user";
     is_sent_away(&stage, VFIO_USER, said);
     Frontend::connect(stage.socket()).unwrap().negotiate(1 << 32).unwrap();
+    is_forgotten(&stage);
 }
 
 /// QEMU comes again at once, thousands of times a second: each time it is heard a second later, and so for nothing else.

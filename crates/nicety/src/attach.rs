@@ -24,7 +24,8 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
             Some(otherwise) => output::tell(format_args!("note: {otherwise}")),
             // That it waits for a VM is why these words were asked for.
             None if served.condition == Condition::Waiting => {
-                output::tell(format_args!("note: the daemon runs, and {} is free", port.name));
+                let last_end = served.last_end.map(|last_end| format!("; {last_end}")).unwrap_or_default();
+                output::tell(format_args!("note: the daemon runs, and {} is free{last_end}", port.name));
             }
             None => output::tell(format_args!("note: the daemon runs; {}: {}", port.name, served.sentence)),
         },

@@ -198,6 +198,8 @@ fn address_table(addresses: &[AddressReport]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nicety_daemon::report::MadeOf;
+
     use super::*;
 
     fn port() -> PortReport {
@@ -206,8 +208,10 @@ mod tests {
             adapter: Some("e1000".into()),
             mac: Some("52:54:00:12:34:01".into()),
             socket: Some("/run/n/vm1.sock".into()),
+            made_of: Some(MadeOf { queues: None, mtu: None, rom: false, mapped: false, buffer: 1 << 20 }),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
+            last_end: None,
             features: vec!["tso4".into(), "rx-checksum".into()],
             transmit: vec![QueueReport { queue: 0, packets: 1, frames: 45, bytes: 65_226 }],
             receive: vec![QueueReport { queue: 0, packets: 1, frames: 1, bytes: 60 }],
@@ -231,6 +235,7 @@ mod tests {
             adapter: None,
             mac: None,
             socket: None,
+            made_of: None,
             sentence: "the way out of the switch".into(),
             features: Vec::new(),
             transmit: Vec::new(),

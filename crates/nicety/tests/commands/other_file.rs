@@ -51,6 +51,32 @@ fn attach_says_what_the_daemon_serves_otherwise_and_that_a_restart_helps() {
 }
 
 #[test]
+fn attach_compares_every_key_of_a_port() {
+    let first = HOST
+        .replace("\"e1000\"\n", "\"vmxnet3\"\nqueues = 4\nbuffer = \"2MiB\"\ndoorbells = \"mapped\"\n")
+        .replace("queues = 2", "mtu = 9000");
+    let scratch = Scratch::with(&first);
+    let served = Served::start(&scratch);
+    for (port, from, to, otherwise) in [
+        ("vm1", "queues = 4", "queues = 2", "queues 4 (not 2)"),
+        ("vm1", "queues = 4\n", "", "queues 4 (not unset)"),
+        ("vm1", "2MiB", "64KiB", "buffer 2MiB (not 64KiB)"),
+        ("vm1", "mapped", "trapped", "doorbells mapped (not trapped)"),
+        ("vm2", "9000", "1500", "mtu 9000 (not 1500)"),
+    ] {
+        std::fs::write(scratch.path().join("other.toml"), first.replace(from, to)).unwrap();
+        let ended = scratch.run(&["attach", port, "--host", "other.toml"]);
+        let said = format!("note: the daemon serves {port} with {otherwise}: {WHY}");
+        assert!(ended.err.ends_with(&said), "{to}: {}", ended.err);
+    }
+    let left_to_the_daemon = first.replace("doorbells = \"mapped\"\n", "");
+    std::fs::write(scratch.path().join("other.toml"), left_to_the_daemon).unwrap();
+    let ended = scratch.run(&["attach", "vm1", "--host", "other.toml"]);
+    assert!(ended.err.ends_with("note: the daemon runs, and vm1 is free\n"), "{}", ended.err);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
 fn what_is_the_daemons_uplink_is_no_port_to_attach_to() {
     let scratch = Scratch::with(&format!("{HOST}\n[uplink]\nkind = \"null\"\n"));
     let served = Served::start(&scratch);
