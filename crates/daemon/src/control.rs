@@ -45,8 +45,14 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 /// Ports that are named to who asks for one that is not there.
 const NAMES_MOST: usize = 16;
+/// What is said to who comes early.
+const STARTING: &str = "the daemon is still starting: ask again in a moment";
+
 /// What a daemon tells of itself. Called from the control thread.
 pub trait Inspect: Send + Sync {
+    /// Whether it has begun to serve: before, it tells of nothing but itself.
+    fn is_ready(&self) -> bool;
+
     /// All ports, the uplink first.
     fn ports(&self) -> Vec<PortReport>;
 
@@ -113,7 +119,17 @@ pub enum Reply {
     Error {
         /// Why not.
         error: String,
+        /// It can be soon: the daemon is still starting.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        starting: bool,
     },
+}
+
+impl Reply {
+    /// It cannot be answered, now or later.
+    fn error(error: String) -> Self {
+        Self::Error { error, starting: false }
+    }
 }
 
 /// One line of the daemon.
@@ -275,7 +291,7 @@ impl Server {
         let deadline = Instant::now() + PATIENCE;
         let reply = match self.read_line(socket, deadline)? {
             Some(line) => self.answer(&line),
-            None => Reply::Error { error: format!("a request is one line of at most {REQUEST_MOST} bytes") },
+            None => Reply::error(format!("a request is one line of at most {REQUEST_MOST} bytes")),
         };
         let mut line = serde_json::to_vec(&Answer { version: VERSION, reply }).unwrap_or_default();
         line.push(b'\n');
@@ -318,7 +334,7 @@ impl Server {
         struct Version {
             version: u32,
         }
-        let error = |error: String| Reply::Error { error };
+        let error = Reply::error;
         match serde_json::from_slice::<Version>(line) {
             Ok(Version { version: VERSION }) => {}
             Ok(Version { version }) => {
@@ -331,6 +347,11 @@ impl Server {
             Err(why) => return error(format!("this is no request: {why}")),
         };
         match ask {
+            Ask::Version => {
+                let (program, pid) = (env!("CARGO_PKG_VERSION").to_owned(), std::process::id());
+                Reply::Version { program, pid, host: self.host.clone() }
+            }
+            _ if !self.inspect.is_ready() => Reply::Error { error: STARTING.to_owned(), starting: true },
             Ask::Ports => Reply::Ports { host: self.host.clone(), ports: self.inspect.ports() },
             Ask::Port { name } => {
                 let mut ports = self.inspect.ports();
@@ -340,10 +361,6 @@ impl Server {
                 }
             }
             Ask::Addresses => Reply::Addresses { addresses: self.inspect.addresses() },
-            Ask::Version => {
-                let (program, pid) = (env!("CARGO_PKG_VERSION").to_owned(), std::process::id());
-                Reply::Version { program, pid, host: self.host.clone() }
-            }
         }
     }
 }

@@ -6,12 +6,16 @@ use std::os::unix::net::UnixStream;
 use tempfile::TempDir;
 
 use super::*;
-use crate::report::{Condition, MadeOf};
+use crate::report::{Condition, MadeOf, Soon};
 
 /// A daemon of as many ports as it is told.
 struct Fake(usize);
 
 impl Inspect for Fake {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     fn ports(&self) -> Vec<PortReport> {
         (0..self.0).map(|number| port(&format!("vm{number}"))).collect()
     }
@@ -98,6 +102,18 @@ fn a_client_gets_what_it_asks_for() {
     );
     let Reply::Version { program, pid, host: served } = ask(&scratch.path(), Ask::Version).unwrap() else { panic!() };
     assert_eq!((program.as_str(), pid, served), (env!("CARGO_PKG_VERSION"), std::process::id(), host));
+}
+
+#[test]
+fn who_asks_before_the_ports_are_there_is_told_so_and_of_no_ports() {
+    let dir = TempDir::new().unwrap();
+    let _control = Control::start(&below(&dir), Path::new("/etc/host.toml"), Arc::new(Soon::default())).unwrap();
+    for early in [Ask::Ports, Ask::Port { name: "vm1".into() }, Ask::Addresses] {
+        let error = ask(&below(&dir), early).unwrap_err();
+        assert!(matches!(error, AskError::Starting(_)), "{error}");
+        assert_eq!(error.to_string(), "the daemon is still starting: ask again in a moment");
+    }
+    assert!(matches!(ask(&below(&dir), Ask::Version).unwrap(), Reply::Version { .. }));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Every mistake of a file is reported at once, with its line, its key and what is allowed there.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -235,7 +235,8 @@ fn read_rom(path: &Path) -> Result<Rom, RomFileError> {
 
 fn read_most(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    let file = crate::regular::open(path, OpenOptions::new().read(true))?;
+    file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -13,6 +13,7 @@ pub mod kicks;
 mod patience;
 pub mod port_log;
 pub mod recorder;
+mod regular;
 pub mod report;
 pub mod rings;
 pub mod serve;

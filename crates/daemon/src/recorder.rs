@@ -21,6 +21,7 @@ use nicety_adapters::Entry;
 use tracing::warn;
 
 use crate::clock::Clock;
+use crate::regular;
 
 /// How often what waits is written.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -48,7 +49,7 @@ pub enum RecordError {
         other: PathBuf,
     },
     /// Something else.
-    #[error("recording to {path}: {source}")]
+    #[error("recording to {path}: {source}; name a folder with --record DIR in which files can be made")]
     System {
         /// The folder or file.
         path: PathBuf,
@@ -198,10 +199,9 @@ fn write_all(bell: &Bell, outputs: &Mutex<Vec<Output>>) {
     }
 }
 
-/// Nobody but its owner may read or write a file from now on. One that was there had its own mode; what is no file (a pipe) keeps it.
+/// Nobody but its owner may read or write a file from now on. One that was there had its own mode.
 fn keep_to_owner(file: &File) -> std::io::Result<()> {
-    let there = file.metadata()?;
-    let open = there.is_file() && there.permissions().mode() & 0o077 != 0;
+    let open = file.metadata()?.permissions().mode() & 0o077 != 0;
     if open { file.set_permissions(Permissions::from_mode(0o600)) } else { Ok(()) }
 }
 
@@ -232,7 +232,7 @@ impl Output {
         entry: &'static Entry,
         recorder: &Arc<Recorder>,
     ) -> Result<Self, RecordError> {
-        let open = |new| OpenOptions::new().write(true).create_new(new).mode(0o600).open(&files[0]);
+        let open = |new| regular::open(&files[0], OpenOptions::new().write(true).create_new(new).mode(0o600));
         let new = match open(true) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => open(false).map(|_| false),
             opened => opened.map(|_| true),
@@ -257,7 +257,7 @@ impl Output {
         let path = &self.files[turn];
         self.part += 1;
         let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let file = regular::open(path, options.write(true).create(true).truncate(true).mode(0o600))?;
         if let Err(error) = keep_to_owner(&file) {
             warn!(port = self.name, "others may read its trace {}: {error}", path.display());
         }

@@ -222,6 +222,10 @@ impl PortReport {
 }
 
 impl Inspect for Daemon {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     fn ports(&self) -> Vec<PortReport> {
         self.views().iter().map(PortReport::of).collect()
     }
@@ -256,6 +260,10 @@ impl Soon {
 }
 
 impl Inspect for Soon {
+    fn is_ready(&self) -> bool {
+        self.0.get().is_some()
+    }
+
     fn ports(&self) -> Vec<PortReport> {
         self.0.get().map(|daemon| Inspect::ports(daemon.as_ref())).unwrap_or_default()
     }

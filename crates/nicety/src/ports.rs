@@ -86,7 +86,7 @@ fn tell_of_another(host: &Host, served: &Path) {
 
 fn failure(error: AskError) -> Failure {
     let exit = match error {
-        AskError::Nobody(_) => Exit::Missing,
+        AskError::Nobody(_) | AskError::Starting(_) => Exit::Missing,
         AskError::Refused(_) | AskError::NoSocket(_) => Exit::Usage,
         _ => Exit::Failed,
     };

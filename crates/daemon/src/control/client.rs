@@ -45,6 +45,9 @@ pub enum AskError {
         /// What was odd.
         why: String,
     },
+    /// The daemon has not begun to serve.
+    #[error("{0}")]
+    Starting(String),
     /// The daemon says no.
     #[error("{0}")]
     Refused(String),
@@ -83,7 +86,8 @@ pub(super) fn ask_within(path: &Path, ask: Ask, patience: Duration) -> Result<Re
     BufReader::new(stream.take(REPLY_MOST)).read_until(b'\n', &mut answer).map_err(lost)?;
     let answer: Answer = serde_json::from_slice(&answer).map_err(|error| foreign(error.to_string()))?;
     match answer.reply {
-        Reply::Error { error } => Err(AskError::Refused(error)),
+        Reply::Error { error, starting: true } => Err(AskError::Starting(error)),
+        Reply::Error { error, starting: false } => Err(AskError::Refused(error)),
         reply => Ok(reply),
     }
 }

@@ -74,6 +74,7 @@ pub fn running(path: &Path, name: &str) -> Result<PortConfig, Failure> {
         Err(AskError::Refused(_)) => {
             return Err(Failure::new(Exit::Failed, format!("the daemon runs without {name}: {OTHER_FILE}")));
         }
+        Err(error @ AskError::Starting(_)) => return Err(Failure::new(Exit::Missing, error)),
         Err(error) => return Err(Failure::new(Exit::Failed, error)),
     };
     if let Some(otherwise) = otherwise(&port, &report) {

@@ -3,7 +3,10 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
+use std::sync::Arc;
 
+use nicety_daemon::control::Control;
+use nicety_daemon::report::Soon;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scratch::{Ended, HOST, Scratch, Served};
@@ -20,6 +23,20 @@ fn ports_without_a_daemon_says_how_to_start_one_and_ends_with_3() {
     let no_socket = scratch.run(&["ports", "--control", "host.toml"]);
     assert_eq!(no_socket.code, Some(2));
     assert!(no_socket.err.starts_with("host.toml is no socket"), "{}", no_socket.err);
+}
+
+#[test]
+fn a_daemon_that_is_still_starting_shows_no_ports_and_ends_with_3() {
+    let scratch = Scratch::with(HOST);
+    let (socket, host) = (scratch.path().join("nicety-lan.sock"), scratch.path().join("host.toml"));
+    let _control = Control::start(&socket, &host, Arc::new(Soon::default())).unwrap();
+    let said = "the daemon is still starting: ask again in a moment\n";
+    for args in [&["ports"][..], &["ports", "vm1"], &["ports", "--json"], &["try", "--port", "vm1", "--", "true"]] {
+        let ended = scratch.run(args);
+        assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(3), "", said), "{args:?}");
+    }
+    let attach = scratch.run(&["attach", "vm1"]);
+    assert!(attach.code == Some(0) && attach.err.ends_with(&format!("note: {said}")), "{attach:?}");
 }
 
 #[test]

@@ -62,7 +62,43 @@ fn a_host_file_that_is_not_there_or_no_toml_ends_with_2() {
     std::os::unix::fs::symlink("loop", scratch.path().join("loop")).unwrap();
     assert!(said("loop").starts_with("the host file loop cannot be read: Too many levels of symbolic links"));
     assert!(said(".").starts_with("the host file . cannot be read: Is a directory"));
-    assert!(said("/dev/zero").starts_with("the host file /dev/zero has more than 4194304 bytes: is it another file?"));
+    let long = std::fs::File::create(scratch.path().join("long")).unwrap();
+    long.set_len((4 << 20) + 1).unwrap();
+    assert!(said("long").starts_with("the host file long has more than 4194304 bytes: is it another file?"));
+    assert_eq!(said("/dev/zero"), "the host file /dev/zero cannot be read: it is a device, and must be a file\n");
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_is_refused_and_not_waited_for() {
+    let scratch = Scratch::with(&HOST.replace("socket = \"vm1.sock\"", "socket = \"vm1.sock\"\nrom = \"pipe\""));
+    scratch.pipe("pipe");
+    let ended = scratch.run(&["serve"]);
+    let said =
+        format!("port vm1: the option ROM {}/pipe cannot be used: it is a pipe, and must", scratch.path().display());
+    assert!(ended.code == Some(1) && ended.err.contains(&said), "{ended:?}");
+    assert_eq!(scratch.sockets(), [""; 0], "no socket is left behind");
+    for args in [
+        &["serve", "pipe"][..],
+        &["serve", "--check", "pipe"],
+        &["ports", "--host", "pipe"],
+        &["attach", "vm1", "--host", "pipe"],
+    ] {
+        let ended = scratch.run(args);
+        assert_eq!(
+            (ended.code, ended.err.as_str()),
+            (Some(2), "the host file pipe cannot be read: it is a pipe, and must be a file\n"),
+            "{args:?}"
+        );
+    }
+    let scratch = Scratch::with(HOST);
+    std::fs::create_dir(scratch.path().join("traces")).unwrap();
+    scratch.pipe("traces/vm2.trace");
+    let ended = scratch.run(&["serve", "--record", "traces"]);
+    let said = "recording to traces/vm2.trace: it is a pipe, and must be a file; name a folder with --record DIR";
+    assert!(ended.code == Some(1) && ended.err.contains(said), "{ended:?}");
+    scratch.pipe("folder");
+    let ended = scratch.run(&["serve", "--record", "folder"]);
+    assert!(ended.code == Some(1) && ended.err.contains("folder is not a folder"), "{ended:?}");
 }
 
 #[test]

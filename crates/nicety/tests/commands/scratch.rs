@@ -6,11 +6,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use rustix::fs::{CWD, FileType, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// How long a daemon may take for anything here.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a daemon, or a command, may take for anything here.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const HOST: &str = "\
 [switch]
@@ -48,14 +49,30 @@ impl Scratch {
         scratch
     }
 
+    /// A named pipe that nobody is at.
+    pub fn pipe(&self, name: &str) {
+        mknodat(CWD, self.path().join(name), FileType::Fifo, 0o600.into(), 0).unwrap();
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
         command.args(args).current_dir(self.path()).env_remove("XDG_RUNTIME_DIR").env_remove("NICETY_LOG");
         command
     }
 
+    /// A command that ends by itself, and soon.
     pub fn run(&self, args: &[&str]) -> Ended {
-        Ended::of(&self.command(args).output().unwrap())
+        let mut command = self.command(args);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (process, (send, ended)) = (Pid::from_child(&child), mpsc::channel());
+        std::thread::spawn(move || send.send(child.wait_with_output()));
+        match ended.recv_timeout(PATIENCE) {
+            Ok(output) => Ended::of(&output.unwrap()),
+            Err(_) => {
+                let _ = kill_process(process, Signal::KILL);
+                panic!("{args:?} does not end");
+            }
+        }
     }
 
     pub fn sockets(&self) -> Vec<String> {
