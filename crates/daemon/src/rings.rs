@@ -122,16 +122,16 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
     }
 }
 
-/// Sends away whoever comes while a front end is there. False if that cannot be done now.
-fn send_away(listener: &Listener, log: &PortLog) -> bool {
+/// Sends away whoever comes while a front end is there. For how long the next one is to wait for that: QEMU comes again at once.
+fn send_away(listener: &Listener, log: &PortLog) -> Duration {
     match listener.accept(true) {
         Ok(Accepted::Refused(peer)) => {
             let pid = peer.map(|p| p.pid);
             log.say_of(Kind::Occupied, pid, "a second front end was refused: the port has one already");
-            true
+            DEAF
         }
-        Ok(_) => true,
-        Err(_) => false,
+        Ok(_) => Duration::ZERO,
+        Err(_) => DEAF,
     }
 }
 

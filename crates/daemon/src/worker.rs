@@ -257,13 +257,10 @@ impl Worker {
             self.disconnect(id, why);
             return;
         }
-        let Some(service) = self.services.get_mut(&id) else { return };
-        if service.deaf_until.is_some_and(|at| at <= now) {
-            service.deaf_until = None;
-            if let Some(fd) = service.descriptor() {
-                let _it_was_watched_before = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN);
-            }
+        if self.services.get(&id).is_some_and(|service| service.deaf_until.is_some_and(|at| at <= now)) {
+            self.listen(id);
         }
+        let Some(service) = self.services.get_mut(&id) else { return };
         if let Link::Function { device, session, .. } = &mut service.link {
             let next = session.as_mut().and_then(|talk| talk.patience.rung(now));
             self.timers.extend(next.map(|at| Reverse((at, id))));

@@ -12,7 +12,7 @@ use rustix::event::epoll::{self, EventFlags};
 use tracing::debug;
 
 use super::farewell::{self, take_leave};
-use super::{SESSION, Worker, token};
+use super::{SESSION, SOCKET, Worker, token};
 use crate::descriptors::tell_left_open;
 use crate::patience::{PATIENCE, Patience};
 use crate::port_log::{Kind, PortLog};
@@ -20,7 +20,8 @@ use crate::report::is_unshared;
 use crate::service::{Link, Talk};
 
 /// How long a socket is left alone after a connection could not be accepted (no descriptors left, say): it stays readable; and after
-/// a VMM came that speaks another protocol: QEMU would come again thousands of times a second.
+/// a VMM came that speaks another protocol, or that was refused because there is one already: QEMU would come again thousands of times
+/// a second. When the one that was there has gone, the next one need not wait.
 pub const DEAF: Duration = Duration::from_secs(1);
 
 /// Why a VM loses its adapter.
@@ -84,6 +85,7 @@ impl Worker {
                 Ok(Accepted::Refused(peer)) => {
                     let pid = peer.map(|p| p.pid);
                     service.log.say_of(Kind::Occupied, pid, "a second VMM was refused: the port has one already");
+                    self.deafen(id);
                 }
                 Ok(Accepted::Nobody) => {}
                 Err(error) => {
@@ -104,6 +106,16 @@ impl Worker {
         let _it_may_not_be_watched = epoll::delete(&self.epoll, listener.as_fd());
         service.deaf_until = Some(at);
         self.timers.push(Reverse((at, id)));
+    }
+
+    /// Its socket is watched again.
+    pub(super) fn listen(&mut self, id: PortId) {
+        let Some(service) = self.services.get_mut(&id) else { return };
+        if service.deaf_until.take().is_some()
+            && let Some(fd) = service.descriptor()
+        {
+            let _it_was_watched_before = epoll::add(&self.epoll, fd, token(id, SOCKET), EventFlags::IN);
+        }
     }
 
     pub(super) fn session(&mut self, id: PortId) {
@@ -187,6 +199,7 @@ impl Worker {
                 }
                 self.leaving.extend(take_leave(session, farewell::PATIENCE));
             }
+            self.listen(id);
             tell_left_open();
         } else if let Link::Rings { .. } = &service.link
             && matches!(why, Why::Damaged)

@@ -3,6 +3,7 @@
 //! A message that is refused is answered with a failure if it asked for an answer; if it did not, its sender cannot
 //! know, so the connection ends, and the reason is the session's result.
 
+mod door;
 mod ending;
 mod rings;
 
@@ -22,6 +23,7 @@ use crate::memory::Region;
 use crate::port::{Kick, Port};
 use crate::protocol::{F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY, Request};
 use crate::wire::{self, Message};
+use door::Door;
 pub use ending::{Ended, Refusal};
 use rings::Rings;
 
@@ -95,16 +97,17 @@ impl Session {
 
     /// Serves the connection until it ends; then the rings are stopped, the memory is let go and the port is told.
     pub fn run(self) -> Ended {
-        self.run_beside(None, || false)
+        self.run_beside(None, || Duration::ZERO)
     }
 
     /// As [`Session::run`]. Whenever the `door` becomes readable, because somebody else knocks there, `knocked` is called
-    /// to see to it; if it returns false, the door is not watched before the front end's next message.
-    pub fn run_beside(mut self, door: Option<BorrowedFd<'_>>, mut knocked: impl FnMut() -> bool) -> Ended {
+    /// to see to it; then the door is left alone for as long as that says.
+    pub fn run_beside(mut self, door: Option<BorrowedFd<'_>>, mut knocked: impl FnMut() -> Duration) -> Ended {
         self.forget();
+        let mut door = Door::new(door, &mut knocked);
         let mut first = Some(Instant::now() + PATIENCE);
         let ended = loop {
-            if let Err(ended) = self.wait(first, door, &mut knocked).and_then(|()| self.turn(first.is_some())) {
+            if let Err(ended) = self.wait(first, &mut door).and_then(|()| self.turn(first.is_some())) {
                 break ended;
             }
             first = None;
@@ -122,31 +125,24 @@ impl Session {
     }
 
     /// Until a message begins, or until `end`.
-    fn wait(
-        &self,
-        end: Option<Instant>,
-        door: Option<BorrowedFd<'_>>,
-        knocked: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Ended> {
-        let mut door = door;
+    fn wait(&self, end: Option<Instant>, door: &mut Door<'_>) -> Result<(), Ended> {
         loop {
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            let left = end.into_iter().chain(door.shut_until(now)).min().map(|at| at.saturating_duration_since(now));
             let timeout =
                 left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
             let mut fds = vec![PollFd::new(&self.socket, PollFlags::IN)];
-            fds.extend(door.map(|door| PollFd::from_borrowed_fd(door, PollFlags::IN)));
+            fds.extend(door.watched());
             match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) => return Err(Ended::Silent),
+                Ok(0) if end.is_some_and(|end| end <= Instant::now()) => return Err(Ended::Silent),
+                Ok(0) | Err(Errno::INTR) => continue,
                 Ok(_) => {}
-                Err(Errno::INTR) => continue,
                 Err(errno) => return Err(Ended::Wire(format!("waiting for a message: {errno}"))),
             }
             if !fds[0].revents().is_empty() {
                 return Ok(());
             }
-            if !knocked() {
-                door = None;
-            }
+            door.knock();
         }
     }
 

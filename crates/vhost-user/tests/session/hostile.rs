@@ -156,8 +156,12 @@ fn somebody_at_the_door_is_seen_to_while_a_front_end_is_served() {
     let session = Session::new(OwnedFd::from(ours), TestPort::new(None)).unwrap();
     let (knocked, heard) = std::sync::mpsc::channel();
     let served = std::thread::spawn(move || {
-        let mut see = || (&door).read(&mut [0; 1]).is_ok_and(|_| knocked.send(()).is_ok());
-        session.run_beside(Some(door.as_fd()), &mut see)
+        let see = || {
+            (&door).read_exact(&mut [0; 1]).unwrap();
+            knocked.send(()).unwrap();
+            Duration::ZERO
+        };
+        session.run_beside(Some(door.as_fd()), see)
     });
     let mut raw = Raw(theirs);
     for _ in 0..3 {
@@ -168,6 +172,35 @@ fn somebody_at_the_door_is_seen_to_while_a_front_end_is_served() {
     assert_ne!(raw.asked(1, &[]), [0; 8]);
     drop(raw);
     assert!(matches!(served.join().unwrap(), Ended::Gone));
+}
+
+#[test]
+fn a_door_that_is_left_alone_is_heard_again_afterwards_and_keeps_no_session_from_its_messages_and_its_end() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    // What knocks is never taken in.
+    let (door, mut knocker) = UnixStream::pair().unwrap();
+    knocker.write_all(b"!").unwrap();
+    let session = Session::new(OwnedFd::from(ours), TestPort::new(None)).unwrap();
+    let (knocked, heard) = mpsc::channel();
+    let served = thread::spawn(move || {
+        let mut pauses = [Duration::from_millis(1), Duration::from_millis(1)].into_iter();
+        let see = || {
+            knocked.send(()).unwrap();
+            // Longer than anybody waits for this test.
+            pauses.next().unwrap_or(Duration::from_secs(3600))
+        };
+        session.run_beside(Some(door.as_fd()), see)
+    });
+    for _ in 0..3 {
+        heard.recv_timeout(PATIENCE).expect("it is heard after a pause");
+    }
+    let mut raw = Raw(theirs);
+    for _ in 0..100 {
+        assert_ne!(raw.asked(1, &[]), [0; 8]);
+    }
+    drop(raw);
+    assert!(matches!(served.join().unwrap(), Ended::Gone));
+    assert_eq!(heard.try_iter().count(), 0, "a message does not open the door");
 }
 
 #[test]

@@ -1,0 +1,38 @@
+//! Where others knock while a front end is served.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+/// See the module's page.
+pub(super) struct Door<'a> {
+    fd: Option<BorrowedFd<'a>>,
+    knocked: &'a mut dyn FnMut() -> Duration,
+    shut_until: Option<Instant>,
+}
+
+impl<'a> Door<'a> {
+    /// Readable when somebody knocks, which `knocked` sees to; then it is shut for as long as that says.
+    pub(super) fn new(fd: Option<BorrowedFd<'a>>, knocked: &'a mut dyn FnMut() -> Duration) -> Self {
+        Self { fd, knocked, shut_until: None }
+    }
+
+    /// Until when nobody is heard, if it is shut now.
+    pub(super) fn shut_until(&mut self, now: Instant) -> Option<Instant> {
+        self.shut_until = self.shut_until.filter(|until| *until > now);
+        self.shut_until
+    }
+
+    /// What to wait for, unless it is shut.
+    pub(super) fn watched(&self) -> Option<PollFd<'a>> {
+        let fd = self.fd.filter(|_| self.shut_until.is_none());
+        fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+    }
+
+    /// Somebody knocks.
+    pub(super) fn knock(&mut self) {
+        let pause = (self.knocked)();
+        self.shut_until = Some(Instant::now() + pause);
+    }
+}
