@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use nicety_adapters::{Entry, Settings};
+use nicety_adapters::{About, Entry, Settings};
 use nicety_frame::Mac;
 use nicety_pci::Rom;
 use nicety_uplink::Rate;
@@ -211,14 +211,14 @@ impl PortConfig {
 
     /// What its adapter is born with; reads the option ROM.
     pub fn settings(&self) -> Result<Settings, RomFileError> {
-        let rom = self.rom.as_deref().map(read_rom).transpose()?;
+        let rom = self.rom.as_deref().map(|path| read_rom(path, self.entry.about)).transpose()?;
         Ok(Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom })
     }
 }
 
 /// Why an option ROM's file cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("the option ROM {path} cannot be used: {why}")]
+#[error("the option ROM {path} cannot be used: {why}; name another with rom = \"FILE\", or leave rom out")]
 pub struct RomFileError {
     /// The file.
     pub path: PathBuf,
@@ -226,11 +226,15 @@ pub struct RomFileError {
     pub why: String,
 }
 
-fn read_rom(path: &Path) -> Result<Rom, RomFileError> {
+fn read_rom(path: &Path, about: &About) -> Result<Rom, RomFileError> {
     let wrong = |why: String| RomFileError { path: path.to_owned(), why };
     // A byte more than a ROM may have, so that a longer file is refused and not cut.
     let bytes = read_most(path, (16 << 20) + 1).map_err(|error| wrong(error.to_string()))?;
-    Rom::new(bytes).map_err(|error| wrong(error.to_string()))
+    let rom = Rom::new(bytes).map_err(|error| wrong(error.to_string()))?;
+    let (vendor, device) = about.pci;
+    let its = |error| wrong(format!("{error}, and {} is {vendor:04x}:{device:04x}", about.name));
+    rom.expect(vendor, device).map_err(its)?;
+    Ok(rom)
 }
 
 fn read_most(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {

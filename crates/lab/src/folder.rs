@@ -4,8 +4,8 @@
 //! Who has a folder holds its lock, and the kernel takes that from whoever dies, however it dies (flock(2)): a folder whose
 //! lock is free is an orphan.
 
-use std::fs::{self, DirBuilder};
-use std::io;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -41,12 +41,23 @@ pub enum FolderError {
         "{0} is too long for a folder of sockets, whose paths have {MAX_PATH} bytes at most; XDG_RUNTIME_DIR or TMPDIR can name another place"
     )]
     TooLong(PathBuf),
+    /// A file in it cannot be written.
+    #[error("writing {path}: {source}; make room there, or let {named} name another folder")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+        /// The variable that says where the folder is, or could.
+        named: &'static str,
+    },
 }
 
 /// See the module's page.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    named: &'static str,
     /// None where the file system has no locks: then nobody else can take it for an orphan.
     _lock: Option<OwnedFd>,
 }
@@ -60,12 +71,15 @@ impl Folder {
     pub fn new() -> Result<Folder, FolderError> {
         static SWEEP: Once = Once::new();
         let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
-        let place = runtime.unwrap_or_else(env::temp_dir);
+        let (place, named) = match runtime {
+            Some(runtime) => (runtime, "XDG_RUNTIME_DIR"),
+            None => (env::temp_dir(), "TMPDIR"),
+        };
         SWEEP.call_once(|| sweep(&place));
-        Folder::new_in(&place)
+        Folder::new_in(&place, named)
     }
 
-    fn new_in(place: &Path) -> Result<Folder, FolderError> {
+    fn new_in(place: &Path, named: &'static str) -> Result<Folder, FolderError> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (mut path, mut taken) = (PathBuf::new(), Errno::EXIST);
         for _ in 0..TRIES {
@@ -80,9 +94,9 @@ impl Folder {
             }
             // Before it is locked, another process may take it for an orphan, and remove it.
             match own(&path, FlockOperation::LockExclusive) {
-                Ok(lock) => return Ok(Folder { path, _lock: Some(lock) }),
+                Ok(lock) => return Ok(Folder { path, named, _lock: Some(lock) }),
                 Err(Errno::NOENT) => taken = Errno::NOENT,
-                Err(_) => return Ok(Folder { path, _lock: None }),
+                Err(_) => return Ok(Folder { path, named, _lock: None }),
             }
         }
         Err(FolderError::System { path, source: taken.into() })
@@ -96,6 +110,27 @@ impl Folder {
     /// A path in it, as text.
     pub fn join(&self, name: &str) -> String {
         self.path.join(name).display().to_string()
+    }
+
+    /// Makes a file in it.
+    ///
+    /// # Errors
+    /// The file system does not take it: the sentence names the variable that can name another one.
+    pub fn create(&self, name: &str) -> Result<File, FolderError> {
+        let path = self.path.join(name);
+        File::create(&path).map_err(|source| FolderError::File { path, source, named: self.named })
+    }
+
+    /// Writes a file in it, and says where it is.
+    ///
+    /// # Errors
+    /// As for [`Folder::create`].
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf, FolderError> {
+        let path = self.path.join(name);
+        match self.create(name)?.write_all(content.as_ref()) {
+            Ok(()) => Ok(path),
+            Err(source) => Err(FolderError::File { path, source, named: self.named }),
+        }
     }
 }
 
@@ -166,15 +201,39 @@ mod tests {
         let place = Folder::new().unwrap();
         let long = PathBuf::from(place.join(&"x".repeat(80)));
         fs::create_dir(&long).unwrap();
-        let error = Folder::new_in(&long).unwrap_err().to_string();
+        let error = Folder::new_in(&long, "TMPDIR").unwrap_err().to_string();
         assert!(error.contains("107 bytes at most; XDG_RUNTIME_DIR or TMPDIR"), "{error}");
         assert_eq!(names(&long), Vec::<String>::new());
     }
 
     #[test]
+    fn a_folder_without_room_is_named_with_the_variable_that_can_name_another() {
+        let place = Folder::new().unwrap();
+        for named in ["XDG_RUNTIME_DIR", "TMPDIR"] {
+            let folder = Folder::new_in(place.path(), named).unwrap();
+            // What is written there meets a full disk.
+            std::os::unix::fs::symlink("/dev/full", folder.join("host.toml")).unwrap();
+            let error = folder.write("host.toml", "text").unwrap_err().to_string();
+            let path = folder.join("host.toml");
+            let said = format!(
+                "writing {path}: No space left on device (os error 28); make room there, or let {named} name another folder"
+            );
+            assert_eq!(error, said);
+            assert_eq!(fs::read_to_string(folder.write("other", "text").unwrap()).unwrap(), "text");
+            assert!(
+                folder
+                    .create("absent/daemon.log")
+                    .unwrap_err()
+                    .to_string()
+                    .ends_with(&format!("let {named} name another folder"))
+            );
+        }
+    }
+
+    #[test]
     fn an_orphan_is_removed_and_whatever_somebody_has_or_nobody_of_us_made_stays() {
         let place = Folder::new().unwrap();
-        let held = Folder::new_in(place.path()).unwrap();
+        let held = Folder::new_in(place.path(), "TMPDIR").unwrap();
         let others = ["nicety-1-0", "nicety-lab-1.run", "nicety-1-.run", "nicety-x-0.run", "other-1-0.run"];
         for name in others {
             fs::create_dir(place.join(name)).unwrap();
@@ -196,7 +255,7 @@ mod tests {
     #[test]
     fn a_name_that_is_taken_is_passed_over() {
         let place = Folder::new().unwrap();
-        let first = Folder::new_in(place.path()).unwrap();
+        let first = Folder::new_in(place.path(), "TMPDIR").unwrap();
         let number = |folder: &Folder| {
             let name = folder.path().file_stem().unwrap().to_str().unwrap().to_owned();
             name.rsplit('-').next().unwrap().parse::<u32>().unwrap()
@@ -205,14 +264,14 @@ mod tests {
         for next in after..after + 20 {
             fs::create_dir(place.path().join(name(process::id(), next))).unwrap();
         }
-        assert!(number(&Folder::new_in(place.path()).unwrap()) >= after + 20);
+        assert!(number(&Folder::new_in(place.path(), "TMPDIR").unwrap()) >= after + 20);
     }
 
     #[test]
     fn a_place_that_cannot_be_written_to_is_named() {
         let place = Folder::new().unwrap();
         let missing = place.path().join("missing");
-        let error = Folder::new_in(&missing).unwrap_err().to_string();
+        let error = Folder::new_in(&missing, "TMPDIR").unwrap_err().to_string();
         assert!(error.contains(&missing.display().to_string()) && error.contains("XDG_RUNTIME_DIR"), "{error}");
     }
 }

@@ -9,7 +9,7 @@
 //! A crowd is one process at many ports, whose drivers are up and take what comes, and do nothing else.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ use super::cpu;
 use super::guest::{EXEC, GUEST};
 use super::words::{Answer, Attach, Counts, Order};
 use crate::bench::BenchError;
-use crate::folder::Folder;
+use crate::folder::{Folder, FolderError};
 
 /// How long a guest may take to attach, and to answer beyond what its order lasts.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -161,9 +161,8 @@ fn host_file(folder: &Folder, layout: &Layout) -> String {
     text
 }
 
-fn start_daemon(program: &Program, host_file: &Path, log: &Path) -> Result<Daemon, BenchError> {
+fn start_daemon(program: &Program, host_file: &Path, log: File) -> Result<Daemon, BenchError> {
     let fatal = |error: std::io::Error| BenchError::Fatal(format!("starting the daemon: {error}"));
-    let log = fs::File::create(log).map_err(fatal)?;
     let mut command = program.hidden(EXEC);
     command.arg(std::process::id().to_string()).arg(&program.path).args(&program.serve).arg(host_file);
     let output = log.try_clone().map_err(fatal)?;
@@ -179,11 +178,10 @@ impl Rig {
                 "there are addresses for {GUESTS} guests; let a crowd have the rest"
             )));
         }
-        let folder = Folder::new().map_err(|error| BenchError::Fatal(error.to_string()))?;
-        let (path, log) = (folder.path().join("host.toml"), folder.path().join(LOG));
-        let written = fs::write(&path, host_file(&folder, layout));
-        written.map_err(|error| BenchError::Fatal(format!("writing {}: {error}", path.display())))?;
-        let daemon = start_daemon(program, &path, &log)?;
+        let fatal = |error: FolderError| BenchError::Fatal(error.to_string());
+        let folder = Folder::new().map_err(fatal)?;
+        let path = folder.write("host.toml", host_file(&folder, layout)).map_err(fatal)?;
+        let daemon = start_daemon(program, &path, folder.create(LOG).map_err(fatal)?)?;
         let start = |name: &str| GuestProcess::start(name, program.hidden(GUEST));
         let guests = layout.guests.iter().enumerate();
         let guests = guests.map(|(number, place)| start(&format!("{}: guest {number}", place.adapter)));

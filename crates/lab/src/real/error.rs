@@ -1,7 +1,12 @@
 //! What can go wrong with a real guest, each with what to do about it.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
+use super::root::cache_folder;
 use crate::folder::FolderError;
 
 /// Why a real guest could not be laid, booted or asked.
@@ -85,7 +90,7 @@ pub enum Error {
     #[error("stopped")]
     Stopped,
     /// A file of the host could not be read or written.
-    #[error("cannot {doing} {path}: {source}")]
+    #[error("cannot {doing} {path}: {source}{}", elsewhere(path))]
     File {
         /// What was being done.
         doing: &'static str,
@@ -142,6 +147,12 @@ pub enum Error {
         /// Its output.
         said: String,
     },
+}
+
+/// What to do about a file of the cache. Of another one the reason says all that there is to say.
+fn elsewhere(path: &Path) -> &'static str {
+    let cached = cache_folder().is_ok_and(|cache| path.starts_with(cache));
+    if cached { "; set XDG_CACHE_HOME to another folder, with 1 GB of room" } else { "" }
 }
 
 /// The last `lines` lines of a text, for an error message.

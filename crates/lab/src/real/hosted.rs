@@ -2,7 +2,6 @@
 //! takes what is written. Its first serial console is a socket that the owner holds, and so are further lines.
 
 use std::{
-    fs,
     os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -10,7 +9,7 @@ use std::{
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::{
-    error::{Error, file},
+    error::Error,
     guest::{Guest, Launch},
     namespace::quoted,
     root::Root,
@@ -74,11 +73,9 @@ impl Hosted {
     /// [`Error`] with what is missing on this host for it.
     pub fn start(self, programs: &Programs) -> Result<Guest, Error> {
         let folder = Folder::new()?;
-        let path = |name: &str| folder.path().join(name);
-        let init = path("init");
-        fs::write(&init, self.init(programs, folder.path())).map_err(file("write", &init))?;
+        let init = folder.write("init", self.init(programs, folder.path()))?;
         for (name, content) in &self.files {
-            fs::write(path(name), content).map_err(file("write", path(name)))?;
+            folder.write(name, content)?;
         }
         let mut command = ends_with_us();
         command.arg(self.machine.kernel.program()).args(KERNEL_WORDS);

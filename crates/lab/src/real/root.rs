@@ -195,13 +195,16 @@ impl Root {
 /// Where the root's libraries are.
 pub(super) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
+/// Where the folder that clones share is, or is to be.
+pub(super) fn cache_folder() -> Result<PathBuf, Error> {
+    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let named = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
+    Ok(named.ok_or(Error::NoCache)?.join("nicety"))
+}
+
 /// The folder that clones share.
 pub(super) fn cache() -> Result<PathBuf, Error> {
-    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let folder = set("XDG_CACHE_HOME")
-        .or_else(|| set("HOME").map(|home| home.join(".cache")))
-        .ok_or(Error::NoCache)?
-        .join("nicety");
+    let folder = cache_folder()?;
     fs::create_dir_all(&folder).map_err(file("make the folder", &folder))?;
     Ok(folder)
 }

@@ -188,8 +188,7 @@ impl Served {
         // The namespace's working directory is another one.
         let program = absolute(program).map_err(file("find", program))?;
         let folder = Folder::new()?;
-        let path = folder.path().join("host.toml");
-        fs::write(&path, host_file(&ports, setup.link.as_ref())).map_err(file("write", &path))?;
+        folder.write("host.toml", host_file(&ports, setup.link.as_ref()))?;
         let process = launch(&program, namespace, &folder, &setup)?;
         let served = Served { folder, program, setup, ports, process };
         served.wait_ready()?;

@@ -94,6 +94,15 @@ fn compare_says_what_it_cannot_compare() {
         assert!(ended.code == Some(2) && ended.err.starts_with(wrong[0]), "{ended:?}");
     }
     assert_eq!(scratch.run(&["compare", "--repeat", "0"]).code, Some(2));
+    for guests in ["qemu", "uml"] {
+        let mut command = scratch.command(&["compare", "--guests", guests]);
+        let ended = Ended::of(&command.env("XDG_CACHE_HOME", "/proc/nope").output().unwrap());
+        let said = format!(
+            "--guests {guests}: cannot make the folder /proc/nope/nicety: No such file or directory (os error 2); set \
+             XDG_CACHE_HOME to another folder, with 1 GB of room\n"
+        );
+        assert_eq!((ended.code, ended.err), (Some(3), said));
+    }
     let hidden = scratch.run(&["guest"]);
     assert_eq!(hidden.code, Some(2));
     assert!(hidden.err.contains("this command is for `nicety compare` itself"), "{}", hidden.err);

@@ -117,6 +117,10 @@ fn a_folder_for_traces_that_cannot_be_made_ends_with_1_and_is_named() {
         assert!(ended.err.contains(&said), "{}", ended.err);
         assert_eq!(scratch.sockets(), [""; 0]);
     }
+    // Nobody makes a folder there.
+    let ended = scratch.run(&["serve", "--record", "/proc/x"]);
+    let said = "recording to /proc/x: No such file or directory (os error 2); name a folder with --record DIR in which";
+    assert!(ended.code == Some(1) && ended.err.contains(said), "{ended:?}");
 }
 
 #[test]

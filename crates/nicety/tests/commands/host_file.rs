@@ -156,6 +156,22 @@ fn an_option_rom_that_is_none_names_its_file() {
     assert!(absent.err.contains("pxe.rom cannot be used: No such file"), "{}", absent.err);
     std::fs::write(scratch.path().join("pxe.rom"), [0; 512]).unwrap();
     assert!(scratch.run(&["serve"]).err.contains("pxe.rom cannot be used: no option ROM"));
+    // An image after PCI Firmware 3.0 §5.1, for Broadcom's BCM5751, 14e4:1677.
+    let mut rom = vec![0; 512];
+    rom[..3].copy_from_slice(&[0x55, 0xaa, 1]);
+    rom[0x18] = 0x40;
+    rom[0x40..0x48].copy_from_slice(b"PCIR\xe4\x14\x77\x16");
+    rom[0x4a] = 0x18;
+    rom[0x50] = 1;
+    rom[0x55] = 0x80;
+    std::fs::write(scratch.path().join("pxe.rom"), rom).unwrap();
+    let said = format!(
+        "port vm1: the option ROM {}/pxe.rom cannot be used: option ROM is for 14e4:1677, and e1000 is 8086:100e; name \
+         another with rom = \"FILE\", or leave rom out\n",
+        scratch.path().display()
+    );
+    let foreign = scratch.run(&["serve"]);
+    assert!(foreign.code == Some(1) && foreign.err.ends_with(&said), "{foreign:?}");
 }
 
 #[test]
