@@ -77,9 +77,11 @@ pub fn run(args: &Compare) -> Result<(), Failure> {
     // Guests end before anything else is said, however it went.
     drop(bench);
     let results = results.map_err(stopped)?;
-    // The report first: whoever reads the table may have gone.
-    report::write(&results, &args.report).map_err(Failure::with(Exit::Failed))?;
-    output::print(&table::render(&results))?;
+    // The report first: whoever reads the table may have gone. Then the table, whatever became of the report: a full disk is no reason
+    // to lose what was measured for minutes.
+    let written = report::write(&results, &args.report).map_err(Failure::with(Exit::Failed));
+    let told = output::print(&table::render(&results));
+    written.and(told)?;
     output::print(&format!("\nReport: {}\n", absolute(&args.report.join("index.html"))))
 }
 

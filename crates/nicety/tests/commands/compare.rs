@@ -1,7 +1,7 @@
 //! A comparison that is made, one that is stopped, and one that cannot be made.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -56,6 +56,37 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
         std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["done", "untold"], "no folder, no socket");
+}
+
+/// In a mount namespace of its own, where the report's folder is a disk of one page (tmpfs(5), `size`): enough for what finds out
+/// whether it can be written to, and for no report.
+#[test]
+fn compare_prints_what_it_measured_though_its_disk_is_full() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path().join("disk")).unwrap();
+    let mount = "mount -t tmpfs -o size=4k none disk";
+    let within = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-Urm", "sh", "-c", script, env!("CARGO_BIN_EXE_nicety")]).current_dir(scratch.path());
+        command.env("TMPDIR", scratch.path()).env_remove("RUST_BACKTRACE").output()
+    };
+    let reason = match within(mount) {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).into_owned()),
+        Err(error) => Some(format!("unshare: {error}")),
+    };
+    if let Some(reason) = reason {
+        // Past the harness, which keeps what is printed by tests that pass to itself.
+        let name = "compare::compare_prints_what_it_measured_though_its_disk_is_full";
+        let _nobody_listens = writeln!(std::io::stdout(), "\nSKIPPED {name}: {}", reason.trim());
+        return;
+    }
+    let compare = "exec \"$0\" compare --adapters e1000 --seconds 0.1 --repeat 1 --report disk/report";
+    let ended = Ended::of(&within(&format!("{mount} && {compare}")).unwrap());
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.out.contains("e1000") && !ended.out.contains("Report: "), "{}", ended.out);
+    let said = "the report cannot be written: there is no disk space left for disk/report/results.json; free some, ";
+    assert!(ended.err.lines().last().is_some_and(|line| line.starts_with(said)), "{}", ended.err);
 }
 
 #[test]
