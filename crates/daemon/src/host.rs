@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use nicety_adapters::{About, Entry, Settings};
 use nicety_frame::Mac;
 use nicety_pci::Rom;
+use nicety_socket::MAX_PATH;
 use nicety_uplink::Rate;
 use toml::de::DeTable;
 
@@ -18,7 +19,7 @@ mod quantity;
 mod sections;
 mod walk;
 
-pub use errors::{HostError, HostErrors, ReadError, did_you_mean, meant};
+pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
 pub use walk::{Key, Kind};
@@ -300,14 +301,16 @@ impl Host {
     }
 
     /// The control socket: where the file says; else in `runtime`, the person's folder for such things
-    /// (`XDG_RUNTIME_DIR`); else beside the host file.
-    pub fn control(&self, runtime: Option<&Path>) -> PathBuf {
+    /// (`XDG_RUNTIME_DIR`); else beside the host file. Either place may be too deep for it.
+    pub fn control(&self, runtime: Option<&Path>) -> Result<PathBuf, DeepControl> {
         let name = &self.switch.name;
-        match (&self.daemon.control, runtime) {
+        let path = match (&self.daemon.control, runtime) {
             (Some(path), _) => path.clone(),
             (None, Some(runtime)) => runtime.join("nicety").join(format!("{name}.sock")),
             (None, None) => self.path.with_file_name(format!("nicety-{name}.sock")),
-        }
+        };
+        let length = path.as_os_str().len();
+        if length > MAX_PATH { Err(DeepControl { path, length }) } else { Ok(path) }
     }
 }
 

@@ -89,7 +89,7 @@ fn every_key_is_taken() {
     assert_eq!(uplink.kind, UplinkKind::Pair { socket: "/run/nicety/wire.sock".into(), role: Role::Listen });
     assert_eq!(uplink.rate.as_ref().unwrap().to_string(), "100Mbit/s");
     assert_eq!(host.daemon.workers, 2);
-    assert_eq!(host.control(Some(Path::new("/run/user/7"))), Path::new("/etc/nicety/control.sock"));
+    assert_eq!(host.control(Some(Path::new("/run/user/7"))).unwrap(), Path::new("/etc/nicety/control.sock"));
     let vm1 = host.port("vm-1.a_b").unwrap();
     assert_eq!((vm1.buffer, vm1.queues, vm1.mtu), (Bytes(512 << 10), Some(4), Some(9000)));
     assert_eq!(vm1.transport(), Transport::VhostUser);
@@ -100,8 +100,24 @@ fn every_key_is_taken() {
 #[test]
 fn the_control_socket_is_in_the_persons_runtime_folder_or_beside_the_host_file() {
     let host = parse(&format!("[switch]\nname = \"lan\"\n{PORT}")).unwrap();
-    assert_eq!(host.control(Some(Path::new("/run/user/7"))), Path::new("/run/user/7/nicety/lan.sock"));
-    assert_eq!(host.control(None), Path::new("/etc/nicety/nicety-lan.sock"));
+    assert_eq!(host.control(Some(Path::new("/run/user/7"))).unwrap(), Path::new("/run/user/7/nicety/lan.sock"));
+    assert_eq!(host.control(None).unwrap(), Path::new("/etc/nicety/nicety-lan.sock"));
+}
+
+#[test]
+fn a_place_that_is_too_deep_for_the_control_socket_is_refused_with_the_key_that_names_another() {
+    let host = parse(&format!("[switch]\nname = \"lan\"\n{PORT}")).unwrap();
+    // sun_path of unix(7) has 108 bytes, with a NUL at the end.
+    let deep = |length: usize| PathBuf::from(format!("/{}", "x".repeat(length - 1 - "/nicety/lan.sock".len())));
+    assert!(host.control(Some(&deep(107))).is_ok());
+    assert_eq!(
+        host.control(Some(&deep(108))).unwrap_err().to_string(),
+        format!(
+            "the control socket {}/nicety/lan.sock would have 108 bytes, and the system's limit is 107: name a shorter path \
+             with [daemon] control in the host file",
+            deep(108).display()
+        )
+    );
 }
 
 #[test]

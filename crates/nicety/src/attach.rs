@@ -8,7 +8,7 @@ use nicety_daemon::report::Condition;
 use crate::cli::Attach;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::serve::runtime_dir;
+use crate::serve::control_of;
 
 /// Runs it.
 pub fn run(args: &Attach) -> Result<(), Failure> {
@@ -19,7 +19,14 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
     for note in &attach.notes {
         output::tell(format_args!("note: {note}"));
     }
-    match control::ask(&host.control(runtime_dir().as_deref()), Ask::Port { name: port.name.clone() }) {
+    let socket = match control_of(&host) {
+        Ok(socket) => socket,
+        Err(deep) => {
+            output::tell(format_args!("note: {}", deep.message));
+            return Ok(());
+        }
+    };
+    match control::ask(&socket, Ask::Port { name: port.name.clone() }) {
         Ok(control::Reply::Port { port: served }) => match otherwise(port, &served) {
             Some(otherwise) => output::tell(format_args!("note: {otherwise}")),
             // That it waits for a VM is why these words were asked for.

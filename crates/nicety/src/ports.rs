@@ -12,14 +12,14 @@ use serde_json::json;
 use crate::cli::Ports;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, columns, count, size};
-use crate::serve::runtime_dir;
+use crate::serve::control_of;
 
 /// Runs it.
 pub fn run(args: &Ports) -> Result<(), Failure> {
     let host = if args.control.is_none() { Some(Host::read(&args.host)?) } else { None };
     let socket = match (&args.control, &host) {
         (Some(control), _) => control.clone(),
-        (None, Some(host)) => host.control(runtime_dir().as_deref()),
+        (None, Some(host)) => control_of(host)?,
         (None, None) => return Err(Failure::new(Exit::Usage, "name a host file or a control socket")),
     };
     let ask = |ask| control::ask(&socket, ask).map_err(failure);

@@ -1,7 +1,7 @@
 //! `nicety serve`: a host file's ports, until SIGTERM or Ctrl-C.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nicety_daemon::control::{Control, Inspect};
@@ -20,17 +20,22 @@ use crate::output;
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The person's folder for sockets, if the system has one.
-pub fn runtime_dir() -> Option<PathBuf> {
+fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
+}
+
+/// Where the daemon of a host file is asked.
+pub fn control_of(host: &Host) -> Result<PathBuf, Failure> {
+    host.control(runtime_dir().as_deref()).map_err(Failure::with(Exit::Usage))
 }
 
 /// Runs it.
 pub fn run(args: &Serve) -> Result<(), Failure> {
     let host = Host::read(&args.host)?;
-    let socket = host.control(runtime_dir().as_deref());
+    let socket = control_of(&host)?;
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
     if args.check {
-        return output::print(&summary(&host));
+        return output::print(&summary(&host, &socket));
     }
     log()?;
     descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
@@ -70,7 +75,7 @@ fn is_directive(word: &str) -> bool {
 }
 
 /// What a host file asks for, for a person to check.
-fn summary(host: &Host) -> String {
+fn summary(host: &Host, control: &Path) -> String {
     let uplink = match host.uplink.as_ref().map(|uplink| (&uplink.kind, uplink.rate)) {
         None => "no uplink".to_owned(),
         Some((kind, rate)) => {
@@ -91,7 +96,7 @@ fn summary(host: &Host) -> String {
         host.switch.addresses,
         host.switch.ageing,
         output::count(host.daemon.workers as u64, "worker"),
-        host.control(runtime_dir().as_deref()).display()
+        control.display()
     );
     let rows = host.ports.iter().map(|port| {
         vec![

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nicety_socket::MAX_PATH;
+
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostError {
@@ -92,6 +94,19 @@ pub enum ReadError {
     /// The file has mistakes.
     #[error(transparent)]
     Wrong(#[from] HostErrors),
+}
+
+/// The control socket has no place, as the file names none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the control socket {path} would have {length} bytes, and the system's limit is {MAX_PATH}: name a shorter path with [daemon] \
+     control in the host file"
+)]
+pub struct DeepControl {
+    /// Where it would be.
+    pub path: PathBuf,
+    /// The path's length in bytes.
+    pub length: usize,
 }
 
 /// Which of the names was probably meant: the nearest one, if it is near.

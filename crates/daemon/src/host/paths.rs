@@ -5,11 +5,10 @@ use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nicety_socket::MAX_PATH;
+
 use super::walk::{Found, Section, Walk};
 use super::{Host, HostError, HostErrors};
-
-/// Longest path of a socket in bytes (`sun_path` of unix(7), less its NUL).
-const PATH_MOST: usize = 107;
 
 /// What a path is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +74,9 @@ impl Paths {
     pub(super) fn socket(&mut self, walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
         let path = file(walk, section, key, dir)?;
         let length = path.as_os_str().as_bytes().len();
-        if length > PATH_MOST {
+        if length > MAX_PATH {
             let what = format!(
-                "{} has {length} bytes, and the system's limit is {PATH_MOST}: choose a shorter folder",
+                "{} has {length} bytes, and the system's limit is {MAX_PATH}: choose a shorter folder",
                 path.display()
             );
             let line = walk.string(section, key)?.line;

@@ -16,7 +16,7 @@ pub fn run(words: &[String]) -> Result<(), Error> {
     let host = Host::read(Path::new(path)).map_err(|error| error.to_string())?;
     let soon = Arc::new(Soon::default());
     let inspect = Arc::clone(&soon) as Arc<dyn Inspect>;
-    let control = Control::start(&host.control(None), &host.path, inspect)?;
+    let control = Control::start(&host.control(None)?, &host.path, inspect)?;
     nicety_daemon::serve::serve(&host, None, |daemon| soon.runs(daemon))?;
     drop(control);
     holds.first().map_or(Ok(()), |file| crate::locks::write(Path::new(file)))

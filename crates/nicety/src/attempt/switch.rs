@@ -11,7 +11,7 @@ use nicety_daemon::report::Condition;
 use nicety_lab::real::Folder;
 
 use crate::exit::{Exit, Failure};
-use crate::serve::runtime_dir;
+use crate::serve::control_of;
 
 /// A switch, and who has which port. Dropped, a throw-away one is gone with its sockets.
 pub struct Switch {
@@ -61,10 +61,11 @@ fn port(adapter: &str, number: u32) -> String {
 /// A free port of a running daemon.
 pub fn running(path: &Path, name: &str) -> Result<PortConfig, Failure> {
     let mut host = Host::read(path)?;
+    let socket = control_of(&host)?;
     let known = host.ports.iter().position(|port| port.name == name);
     let index = known.ok_or_else(|| crate::attach::unknown(&host, name))?;
     let port = host.ports.swap_remove(index);
-    let report = match control::ask(&host.control(runtime_dir().as_deref()), Ask::Port { name: name.to_owned() }) {
+    let report = match control::ask(&socket, Ask::Port { name: name.to_owned() }) {
         Ok(Reply::Port { port }) => port,
         Ok(other) => return Err(Failure::new(Exit::Failed, format!("the daemon answered something else: {other:?}"))),
         Err(AskError::Nobody(_)) => {

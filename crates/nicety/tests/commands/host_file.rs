@@ -118,6 +118,35 @@ fn check_says_what_the_host_file_asks_for() {
 }
 
 #[test]
+fn a_folder_too_deep_for_the_control_socket_is_said_with_the_key_that_names_another() {
+    let scratch = Scratch::new();
+    // Ports' sockets fit in there, nicety-lan.sock does not.
+    let rest = 96 - scratch.path().as_os_str().len() - 1;
+    let deep = scratch.path().join("x".repeat(rest));
+    std::fs::create_dir(&deep).unwrap();
+    std::fs::write(deep.join("host.toml"), HOST).unwrap();
+    let host = deep.join("host.toml").display().to_string();
+    let said = format!(
+        "the control socket {}/nicety-lan.sock would have 112 bytes, and the system's limit is 107: name a shorter path with \
+         [daemon] control in the host file\n",
+        deep.display()
+    );
+    for args in [
+        &["serve", &host][..],
+        &["serve", "--check", &host],
+        &["ports", "--host", &host],
+        &["try", "--port", "vm1", "--host", &host, "--", "true"],
+    ] {
+        let ended = scratch.run(args);
+        assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(2), "", said.as_str()), "{args:?}");
+    }
+    let attach = scratch.run(&["attach", "vm1", "--host", &host]);
+    assert!(attach.code == Some(0) && attach.err.ends_with(&format!("note: {said}")), "{attach:?}");
+    std::fs::write(deep.join("host.toml"), format!("{HOST}[daemon]\ncontrol = \"c.sock\"\n")).unwrap();
+    assert_eq!(scratch.run(&["serve", "--check", &host]).code, Some(0));
+}
+
+#[test]
 fn a_capture_is_not_written_over_the_host_file_a_socket_or_somebodys_notes() {
     let capture = |file: &str| format!("{HOST}[uplink]\nkind = \"capture\"\nfile = \"{file}\"\n");
     for (file, record, said) in [
