@@ -11,7 +11,7 @@ use nicety_memory::{Map, Span};
 /// Messages in one call at most.
 pub(crate) const MESSAGES: usize = 64;
 
-/// `struct ifreq` as TUNSETIFF reads and writes it.
+/// `struct ifreq` as TUNSETIFF and SIOCGIFHWADDR read and write it.
 #[repr(C)]
 struct InterfaceRequest {
     name: [u8; libc::IFNAMSIZ],
@@ -21,13 +21,30 @@ struct InterfaceRequest {
 
 const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
 
+fn interface_name(name: &str) -> [u8; libc::IFNAMSIZ] {
+    let mut field = [0; libc::IFNAMSIZ];
+    for (to, from) in field.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
+        *to = from;
+    }
+    field
+}
+
+/// The hardware address of the interface of this name, asked for through any socket (netdevice(7)); `None` if it is none of Ethernet's.
+pub(crate) fn hardware_address(socket: BorrowedFd<'_>, name: &str) -> io::Result<Option<[u8; 6]>> {
+    let mut request = InterfaceRequest { name: interface_name(name), flags: 0, rest: [0; 22] };
+    // SAFETY: SIOCGIFHWADDR reads and writes one `struct ifreq`, which `request` is, alive and ours for the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // A `struct sockaddr` stands where the flags do: the family, which is the kind of hardware, then the address.
+    let [a, b, c, d, e, f, ..] = request.rest;
+    Ok((request.flags as u16 == libc::ARPHRD_ETHER).then_some([a, b, c, d, e, f]))
+}
+
 /// Makes `fd` (an open `/dev/net/tun`) the tap of this name, which is made if it is not there. Returns its name.
 pub(crate) fn set_interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<String> {
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-    let mut request = InterfaceRequest { name: [0; libc::IFNAMSIZ], flags: flags as libc::c_short, rest: [0; 22] };
-    for (to, from) in request.name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
-        *to = from;
-    }
+    let mut request = InterfaceRequest { name: interface_name(name), flags: flags as libc::c_short, rest: [0; 22] };
     // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `request` is, alive and ours for the call.
     if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());

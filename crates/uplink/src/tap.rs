@@ -5,8 +5,10 @@
 //! ways as they are, told by a virtio header before each frame. A tap takes one frame per call, each whole, from one
 //! buffer. One that was deleted is attached again when its administrator has made it again.
 
+mod address;
 mod attached;
 mod error;
+mod words;
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -25,6 +27,7 @@ use crate::egress::{self, Put, Sink};
 use crate::offload::passes_uncut;
 use crate::virtio_header::{self, HEADER_BYTES};
 use crate::watch::{Watch, polled, writable};
+use address::Address;
 use attached::Attached;
 pub use error::TapError;
 
@@ -54,7 +57,10 @@ pub struct Tap {
     /// When a tap that was deleted is looked for again.
     again: Time,
     /// Why the one that is there instead could not be attached.
-    barred: Option<TapError>,
+    barred: Option<String>,
+    /// And what the log says of that already.
+    told_barred: Option<String>,
+    address: Address,
 }
 
 /// What becomes of frames.
@@ -94,6 +100,8 @@ impl Tap {
             told: Line::Up,
             again: Time::ZERO,
             barred: None,
+            told_barred: None,
+            address: Address::default(),
         };
         this.begin().map_err(os("watching a tap"))?;
         Ok(this)
@@ -124,10 +132,19 @@ impl Tap {
     fn begin(&mut self) -> io::Result<()> {
         self.watch.add(&self.fd)?;
         self.line = Line::Up;
+        self.address.read(&self.name);
         if polled(&self.fd).is_empty() {
             self.down();
         }
         Ok(())
+    }
+
+    /// Frames pass.
+    fn up(&mut self) {
+        if self.line != Line::Up {
+            self.line = Line::Up;
+            self.address.read(&self.name);
+        }
     }
 
     /// The interface is down. The watch tells when it is up: then, and not before, it can be written (Linux 5.3).
@@ -149,25 +166,10 @@ impl Tap {
         }
         match Attached::new(&self.name) {
             Ok(Attached { name: _, fd, offloads }) => {
-                (self.fd, self.offloads) = (fd, offloads);
+                (self.fd, self.offloads, self.told_barred) = (fd, offloads, None);
                 let _it_is_tried_again_in_a_while = self.begin();
             }
-            Err(error) => self.barred = Some(error),
-        }
-    }
-
-    /// Why nothing passes a line that is like this.
-    fn why(&self, line: Line) -> Option<String> {
-        let name = &self.name;
-        match (line, &self.barred) {
-            (Line::Up, _) => None,
-            (Line::Down, _) => Some(format!("{name} is down: ip link set {name} up")),
-            (Line::Gone, Some(error)) => {
-                Some(format!("{name} was deleted, and the next one cannot be attached: {error}"))
-            }
-            (Line::Gone, None) => Some(format!(
-                "{name} was deleted: ip tuntap add dev {name} mode tap user $USER, and ip link set {name} up; it is attached within a second"
-            )),
+            Err(error) => self.barred = Some(error.to_string()),
         }
     }
 
@@ -205,6 +207,7 @@ impl Tap {
 
     fn lose(&mut self) {
         (self.line, self.full, self.again) = (Line::Gone, false, Time::ZERO);
+        self.address.lose();
         self.watch.remove(&self.fd);
     }
 }
@@ -229,7 +232,7 @@ impl Uplink for Tap {
         self.room = self.full && writable(&self.fd);
         if self.room {
             self.full = false;
-            self.line = Line::Up;
+            self.up();
             let _it_was_deleted = self.watch.room(&self.fd, false);
         }
         if self.lent && self.arrived.held() {
@@ -304,11 +307,15 @@ impl Uplink for Tap {
     }
 
     fn news(&mut self) -> Option<News> {
-        if self.told == self.line {
+        let barred = self.barred.is_some() && self.barred != self.told_barred;
+        if self.told == self.line && !barred {
             return None;
         }
         self.told = self.line;
-        Some(self.why(self.line).map_or_else(|| News::Back(format!("{} is up", self.name)), News::Vacant))
+        if barred {
+            self.told_barred.clone_from(&self.barred);
+        }
+        Some(self.why(self.line).map_or_else(|| News::Back(self.back()), News::Vacant))
     }
 }
 
@@ -340,7 +347,7 @@ impl Sink for Tap {
         let bytes = self.leaving.map().bytes(self.leaving.span(0, HEADER_BYTES + len));
         match (&self.fd).write_volatile(&bytes) {
             Ok(_) => {
-                self.line = Line::Up;
+                self.up();
                 Put::Taken
             }
             Err(error) => match errno(&error) {

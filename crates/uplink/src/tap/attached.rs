@@ -44,6 +44,10 @@ impl Attached {
 
 /// Whether an interface has this name.
 pub(super) fn is_there(name: &str) -> bool {
-    let any = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    any.and_then(|socket| name_to_index(socket, name)).is_ok()
+    any_socket().and_then(|socket| name_to_index(socket, name)).is_ok()
+}
+
+/// A socket to ask for an interface through: netdevice(7).
+pub(super) fn any_socket() -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }

@@ -201,8 +201,11 @@ fn a_deleted_tap_is_attached_again_when_it_is_there_again_and_not_made() {
         return;
     }
     let mut tap = Tap::open("world0").unwrap();
+    // Its administrator's, and not what it had when it was attached.
+    ip("link set world0 address 02:00:00:00:00:0a");
     up(&tap, "10.9.8.1/24");
     let mut counters = Counters::default();
+    fetch(&mut tap, &mut counters, Time::ZERO);
     let at = |ms: u64| Time::ZERO.after(Duration::from_millis(ms));
     let look = |tap: &mut Tap, counters: &mut Counters, ms| {
         fetch(tap, counters, at(ms));
@@ -214,9 +217,11 @@ fn a_deleted_tap_is_attached_again_when_it_is_there_again_and_not_made() {
         assert!(readable(&tap));
         fetch(&mut tap, &mut counters, at(0));
     }
-    let deleted = "world0 was deleted: ip tuntap add dev world0 mode tap user $USER, and ip link set world0 up; \
-                   it is attached within a second";
-    assert!(matches!(tap.news(), Some(News::Vacant(why)) if why == deleted));
+    let given = "ip link set world0 address 02:00:00:00:00:0a (guests know the host by it), and ip link set world0 up";
+    let deleted = &format!(
+        "world0 was deleted: ip tuntap add dev world0 mode tap user $USER, {given}; it is attached within a second"
+    );
+    assert!(matches!(tap.news(), Some(News::Vacant(why)) if why == *deleted));
     assert_eq!(tap.wake(), Some(Time::ZERO));
     // It may be made here, and is not: that is for its administrator.
     assert_eq!(look(&mut tap, &mut counters, 10), (true, deleted.to_owned()));
@@ -230,14 +235,17 @@ fn a_deleted_tap_is_attached_again_when_it_is_there_again_and_not_made() {
     ip("link delete world0");
     assert_eq!(look(&mut tap, &mut counters, 3000), (true, deleted.to_owned()));
 
+    // It has an address of its own.
     ip("tuntap add dev world0 mode tap");
-    let down = "world0 is down: ip link set world0 up";
-    assert_eq!(look(&mut tap, &mut counters, 4000), (false, down.to_owned()));
+    let down = format!("world0 is down: {given}");
+    assert_eq!(look(&mut tap, &mut counters, 4000), (false, down.clone()));
     assert!(matches!(tap.news(), Some(News::Vacant(why)) if why == down));
+    ip("link set world0 address 02:00:00:00:00:0a");
+    assert_eq!(tap.vacant().unwrap(), "world0 is down: ip link set world0 up");
     up(&tap, "10.9.8.1/24");
     assert!(readable(&tap));
     assert_eq!(look(&mut tap, &mut counters, 4000), (false, String::new()));
-    assert!(matches!(tap.news(), Some(News::Back(_))));
+    assert_eq!(tap.news(), Some(News::Back("world0 is up".to_owned())));
     fetch(&mut tap, &mut counters, at(4000));
     assert_eq!(tap.wake(), None, "nobody looks for it");
     let socket = UdpSocket::bind("10.9.8.1:2000").unwrap();
@@ -247,6 +255,58 @@ fn a_deleted_tap_is_attached_again_when_it_is_there_again_and_not_made() {
     let mut data = [0; 100];
     let (len, _) = socket.recv_from(&mut data).unwrap();
     assert_eq!(&data[..len], b"again");
+}
+
+#[test]
+fn why_the_next_tap_cannot_be_attached_is_news_once_for_each_cause_and_so_is_another_address() {
+    if !inside("why_the_next_tap_cannot_be_attached_is_news_once_for_each_cause_and_so_is_another_address") {
+        return;
+    }
+    let mut tap = Tap::open("world0").unwrap();
+    up(&tap, "10.9.8.1/24");
+    let mut counters = Counters::default();
+    fetch(&mut tap, &mut counters, Time::ZERO);
+    let (first, mut seconds) = (hardware(&tap), 0);
+    ip("link delete world0");
+    let mut look = |tap: &mut Tap| {
+        seconds += 2;
+        fetch(tap, &mut counters, Time::ZERO.after(Duration::from_secs(seconds)));
+        match tap.news() {
+            Some(News::Vacant(why)) => why,
+            Some(News::Back(what)) => format!("well: {what}"),
+            None => String::new(),
+        }
+    };
+    while !tap.gone() {
+        assert!(readable(&tap));
+        assert_eq!(look(&mut tap).contains("was deleted: "), tap.gone());
+    }
+    let barred = "world0 was deleted, and the next one cannot be attached: ";
+    ip("tuntap add dev world0 mode tap multi_queue");
+    let said = look(&mut tap);
+    assert!(said.starts_with(&format!("{barred}world0 exists, but is no single-queue tap")), "{said}");
+    assert_eq!([look(&mut tap), look(&mut tap)], ["", ""]);
+    ip("link delete world0");
+    assert_eq!(look(&mut tap), "");
+    // Another one of the same cause, then another cause: somebody has it.
+    ip("tuntap add dev world0 mode tun");
+    assert_eq!(look(&mut tap), "");
+    ip("link delete world0");
+    let other = Tap::open("world0").unwrap();
+    let said = look(&mut tap);
+    assert!(said.starts_with(&format!("{barred}tap world0 is in use by another process")), "{said}");
+    assert_eq!([look(&mut tap), look(&mut tap)], ["", ""]);
+    drop(other);
+
+    // Up when it is found, with an address drawn anew.
+    ip("tuntap add dev world0 mode tap");
+    up(&tap, "10.9.8.1/24");
+    assert_ne!(hardware(&tap), first);
+    let old = first.map(|byte| format!("{byte:02x}")).join(":");
+    let said = look(&mut tap);
+    assert!(said.starts_with("well: world0 is up, with another hardware address than before: "), "{said}");
+    assert!(said.ends_with(&format!("; ip link set world0 address {old} gives it back")), "{said}");
+    assert_eq!((tap.vacant(), look(&mut tap)), (None, String::new()));
 }
 
 /// A second network namespace, as long as this lives.
