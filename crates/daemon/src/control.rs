@@ -166,6 +166,13 @@ pub enum ControlError {
     },
 }
 
+impl ControlError {
+    /// Somebody has it, who may say who that is.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Self::Listen(ListenError::InUse(_)))
+    }
+}
+
 /// A control socket that is served. Dropping it ends the thread and removes the socket.
 #[derive(Debug)]
 pub struct Control {

@@ -19,8 +19,9 @@ const VM: u64 = 32;
 /// There cannot be as many ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{ports} ports need {least} open files, {ample} with a VM at each, and this process may have {limit}: raise the hard limit \
-     (`ulimit -Hn`; systemd: LimitNOFILE=), or serve fewer ports"
+    "{} {least} open files, {ample} with a VM at each, and this process may have {limit}: raise the hard limit \
+     (`ulimit -Hn`; systemd: LimitNOFILE=), or serve fewer ports",
+    need(*ports)
 )]
 pub struct TooFew {
     ports: usize,
@@ -54,6 +55,10 @@ pub(crate) fn tell_left_open() {
     }
 }
 
+fn need(ports: usize) -> String {
+    if ports == 1 { "1 port needs".to_owned() } else { format!("{ports} ports need") }
+}
+
 fn judge(ports: usize, workers: usize, limit: u64) -> Result<(), TooFew> {
     let least = OWN + workers as u64 * WORKER + ports as u64 * PORT;
     let ample = least + ports as u64 * VM;
@@ -61,7 +66,8 @@ fn judge(ports: usize, workers: usize, limit: u64) -> Result<(), TooFew> {
         return Err(TooFew { ports, least, ample, limit });
     }
     if limit < ample {
-        warn!("{ports} ports with a VM at each may need {ample} open files, and this process may have {limit}");
+        let s = if ports == 1 { "" } else { "s" };
+        warn!("{ports} port{s} with a VM at each may need {ample} open files, and this process may have {limit}");
     }
     Ok(())
 }
@@ -79,6 +85,8 @@ mod tests {
         let start =
             "1023 ports need 4110 open files, 36846 with a VM at each, and this process may have 1024: raise the hard";
         assert!(said.starts_with(start), "{said}");
+        let one = judge(1, 1, 8).unwrap_err().to_string();
+        assert!(one.starts_with("1 port needs 22 open files, 54 with a VM at each, "), "{one}");
     }
 
     #[test]

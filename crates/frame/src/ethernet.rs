@@ -101,6 +101,8 @@ impl fmt::Display for Mac {
 /// What is wrong with a written MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MacError {
+    /// Both `:` and `-` stand between its parts.
+    Mixed,
     /// Not six parts: how many there were.
     Parts(usize),
     /// The part with this number, counted from 1, is not two hexadecimal digits.
@@ -110,6 +112,7 @@ pub enum MacError {
 impl fmt::Display for MacError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Mixed => write!(f, "a MAC address has ':' or '-' between its parts, this one has both")?,
             Self::Parts(found) => write!(f, "a MAC address has 6 parts, this one has {found}")?,
             Self::Digits(part) => write!(f, "part {part} of the MAC address is not two hexadecimal digits")?,
         }
@@ -124,6 +127,9 @@ impl FromStr for Mac {
 
     fn from_str(text: &str) -> Result<Self, MacError> {
         let separator = if text.contains('-') { '-' } else { ':' };
+        if text.contains('-') && text.contains(':') {
+            return Err(MacError::Mixed);
+        }
         let found = text.split(separator).count();
         if found != 6 {
             return Err(MacError::Parts(found));

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::num::ParseIntError;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -136,10 +137,10 @@ pub struct Compare {
     pub adapters: Vec<String>,
     /// How long each run lasts, in seconds [default: what fits the whole into 3 minutes; 5 with --guests uml, 20 with
     /// qemu]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seconds: Option<f64>,
     /// How many times each is run; fewer than 7 give no intervals [default: 7]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = rounds)]
     pub repeat: Option<u32>,
     /// A first look: three rounds of half a second, with real guests of a second; no intervals
     #[arg(long)]
@@ -148,8 +149,17 @@ pub struct Compare {
     #[arg(long, value_name = "DIR", default_value = "nicety-report")]
     pub report: PathBuf,
     /// The order of the runs follows from it
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = seed)]
     pub seed: u64,
+}
+
+/// A number of rounds. One that is none becomes 0, of which `compare` says what is possible.
+fn rounds(text: &str) -> Result<u32, ParseIntError> {
+    Ok(u32::try_from(text.parse::<i64>()?).unwrap_or(0))
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
 }
 
 /// Who else is at a throw-away switch.
@@ -182,7 +192,7 @@ pub struct Try {
     #[arg(long, value_enum, default_value = "guest", conflicts_with = "port")]
     pub peer: Peer,
     /// Each guest's memory in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(64..=3838))]
+    #[arg(long, value_name = "MIB", default_value_t = 256, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(64..=3838))]
     pub memory: u32,
     /// A user-mode kernel of your own (`linux`)
     #[arg(long, value_name = "FILE", conflicts_with = "kernel_tree")]

@@ -28,10 +28,39 @@ pub struct Rate(u64);
 
 /// Why a rate was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no rate: write a number and bit/s, kbit/s, Mbit/s, Gbit/s or Tbit/s, such as 100Mbit/s or 2.5Gbit/s; at most 10Tbit/s"
-)]
-pub struct RateError(String);
+pub enum RateError {
+    /// Not a number and a unit.
+    #[error(
+        "`{text}` is no rate: write a number and bit/s, kbit/s, Mbit/s, Gbit/s or Tbit/s, such as 100Mbit/s or 2.5Gbit/s; at \
+         most 10Tbit/s{meant}"
+    )]
+    Form {
+        /// What was written.
+        text: String,
+        /// `; did you mean "100Mbit/s"?`, or nothing.
+        meant: String,
+    },
+    /// Nothing would ever go.
+    #[error("`{0}` is no rate: it must be more than 0, such as 100Mbit/s")]
+    Zero(String),
+    /// Beyond the limit.
+    #[error("`{0}` is no rate: it must be at most 10Tbit/s, such as 100Mbit/s")]
+    Large(String),
+}
+
+/// The unit that was probably meant by another spelling of it. One of bytes is none.
+fn meant(number: &str, unit: &str) -> String {
+    let same = |name: &str| {
+        let prefix = name.trim_end_matches("bit/s");
+        [name.to_owned(), format!("{prefix}bit"), format!("{prefix}bps")]
+            .iter()
+            .any(|way| way.eq_ignore_ascii_case(unit))
+    };
+    match UNITS.iter().find(|(name, _)| same(name)) {
+        Some((name, _)) if !number.is_empty() => format!("; did you mean \"{number}{name}\"?"),
+        _ => String::new(),
+    }
+}
 
 impl Rate {
     /// This many bits per second; `None` beyond the limits.
@@ -49,18 +78,21 @@ impl FromStr for Rate {
     type Err = RateError;
 
     fn from_str(text: &str) -> Result<Self, RateError> {
-        let error = || RateError(text.to_owned());
+        let form = |meant| RateError::Form { text: text.to_owned(), meant };
+        let error = || form(String::new());
         let trimmed = text.trim();
         let at = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
         let (number, unit) = trimmed.split_at(at);
         let unit = unit.trim_start();
-        let &(_, scale) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(error)?;
+        let known = UNITS.iter().find(|(name, _)| *name == unit);
+        let &(_, scale) = known.ok_or_else(|| form(meant(number, unit)))?;
         let (whole, part) = number.split_once('.').unwrap_or((number, ""));
         let dot_alone = number.contains('.') && part.is_empty();
         if whole.is_empty() || dot_alone || part.len() > 12 {
             return Err(error());
         }
-        let whole: u64 = whole.parse().map_err(|_| error())?;
+        // It has digits alone: then it is too long.
+        let whole: u64 = whole.parse().map_err(|_| RateError::Large(text.to_owned()))?;
         let mut bits = u128::from(whole) * u128::from(scale);
         if !part.is_empty() {
             let digits: u128 = part.parse().map_err(|_| error())?;
@@ -71,7 +103,11 @@ impl FromStr for Rate {
             }
             bits += scaled / divisor;
         }
-        u64::try_from(bits).ok().and_then(Self::new).ok_or_else(error)
+        match u64::try_from(bits).ok().and_then(Self::new) {
+            Some(rate) => Ok(rate),
+            None if bits == 0 => Err(RateError::Zero(text.to_owned())),
+            None => Err(RateError::Large(text.to_owned())),
+        }
     }
 }
 
@@ -186,6 +222,31 @@ mod tests {
         ] {
             let error = text.parse::<Rate>().unwrap_err().to_string();
             assert!(error.contains("such as 100Mbit/s"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_nearly_a_rate_is_told_what_is_wrong_with_it() {
+        let said = |text: &str| text.parse::<Rate>().unwrap_err().to_string();
+        for text in ["0Mbit/s", "0bit/s", "0.00Gbit/s"] {
+            assert_eq!(said(text), format!("`{text}` is no rate: it must be more than 0, such as 100Mbit/s"));
+        }
+        for text in ["11Tbit/s", "99999999999999999999bit/s"] {
+            assert_eq!(said(text), format!("`{text}` is no rate: it must be at most 10Tbit/s, such as 100Mbit/s"));
+        }
+        for (text, meant) in [
+            ("100mbit/s", "100Mbit/s"),
+            ("2.5 GBIT/S", "2.5Gbit/s"),
+            ("100Mbps", "100Mbit/s"),
+            ("64Kbit", "64kbit/s"),
+            ("1000bps", "1000bit/s"),
+        ] {
+            assert!(said(text).ends_with(&format!("; did you mean \"{meant}\"?")), "{}", said(text));
+            assert!(meant.parse::<Rate>().is_ok());
+        }
+        // Eight times as much, and nobody's unit.
+        for text in ["100MB/s", "100MBps/s", "100furlongs", "mbit/s"] {
+            assert!(!said(text).contains("did you mean"), "{}", said(text));
         }
     }
 

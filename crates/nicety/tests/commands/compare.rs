@@ -124,7 +124,19 @@ fn compare_says_what_it_cannot_compare() {
         let ended = Ended::of(&command.env_remove("HOME").env_remove("XDG_CACHE_HOME").output().unwrap());
         assert!(ended.code == Some(2) && ended.err.starts_with(wrong[0]), "{ended:?}");
     }
-    assert_eq!(scratch.run(&["compare", "--repeat", "0"]).code, Some(2));
+    for (words, said) in [
+        (["--repeat", "0"], "--repeat: from 1 to 1000 rounds are possible"),
+        (["--repeat", "-1"], "--repeat: from 1 to 1000 rounds are possible"),
+        (["--repeat", "5000000000"], "--repeat: from 1 to 1000 rounds are possible"),
+        (["--seconds", "-1"], "--seconds: a run may last from 0.1 to 3600 seconds"),
+        (
+            ["--seed", "-1"],
+            "error: invalid value '-1' for '--seed <N>': a seed is a whole number from 0 to 18446744073709551615",
+        ),
+    ] {
+        let ended = scratch.run(&[&["compare"], &words[..]].concat());
+        assert!(ended.code == Some(2) && ended.err.starts_with(said), "{words:?}: {ended:?}");
+    }
     for guests in ["qemu", "uml"] {
         let mut command = scratch.command(&["compare", "--guests", guests]);
         let ended = Ended::of(&command.env("XDG_CACHE_HOME", "/proc/nope").output().unwrap());

@@ -91,7 +91,19 @@ fn a_second_daemon_of_the_same_file_is_refused_and_the_first_goes_on() {
     let served = Served::start(&scratch);
     let second = scratch.run(&["serve"]);
     assert_eq!(second.code, Some(1));
-    assert!(second.err.contains("nicety-lan.sock is served by another process"), "{}", second.err);
+    let (dir, pid) = (scratch.path().display(), served.pid());
+    let said = format!(
+        "a daemon serves {dir}/host.toml already: process {pid}, which answers at {dir}/nicety-lan.sock; end it first (kill {pid})\n"
+    );
+    assert_eq!(second.err, said);
+    // Another file whose switch has the same name.
+    std::fs::write(scratch.path().join("other.toml"), HOST.replace("vm1", "vm3").replace("vm2", "vm4")).unwrap();
+    let other = scratch.run(&["serve", "other.toml"]);
+    let said = format!(
+        "the control socket {dir}/nicety-lan.sock is that of process {pid}, a daemon that serves {dir}/host.toml: if both are to be \
+         served, give their switches different names, or name another control socket with [daemon] control\n"
+    );
+    assert_eq!((other.code, other.err), (Some(1), said));
     assert_eq!(scratch.run(&["ports"]).code, Some(0));
     // Half a request, and garbage, harm nobody.
     let mut half = UnixStream::connect(scratch.path().join("nicety-lan.sock")).unwrap();
@@ -195,6 +207,12 @@ fn a_log_filter_that_is_none_is_said() {
         ("verbose", "\"verbose\" is no level; there are: off, error, warn, info, debug, trace"),
         ("info,debgu", "\"debgu\" is no level; did you mean \"debug\"?"),
         ("info,", "\"\" is no level"),
+        (
+            "nicety_daemonn=debug",
+            "nothing is logged as \"nicety_daemonn\"; did you mean \"nicety_daemon\"?; there are: nicety, ",
+        ),
+        ("warn,nicety-daemon", "nothing is logged as \"nicety-daemon\"; did you mean \"nicety_daemon\"?"),
+        ("debug,hyper=off", "nothing is logged as \"hyper\"; there are: nicety, nicety_daemon"),
     ] {
         let ended = Ended::of(&scratch.command(&["serve"]).env("NICETY_LOG", filter).output().unwrap());
         assert_eq!(ended.code, Some(2), "{ended:?}");

@@ -118,6 +118,11 @@ impl Served {
         served
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for a line of the log.
     pub fn line(&self, words: &str) -> String {
         let mut seen = Vec::new();

@@ -34,6 +34,7 @@ fn trying_what_cannot_be_tried_is_refused_before_anything_is_built() {
         (&[], 2, "required arguments were not provided"),
         (&["e1000", "--port", "vm1"], 2, "cannot be used with"),
         (&["e1000", "--memory", "16"], 2, "16 is not in 64..=3838"),
+        (&["e1000", "--memory", "-1"], 2, "-1 is not in 64..=3838"),
         (&["--port", "vm3", "--", "true"], 2, "has no port \"vm3\"; did you mean \"vm1\"?"),
         (&["--port", "vm1", "--", "true"], 3, "the daemon does not run; start it first: nicety serve host.toml"),
         (&["--port", "vm1", "--host", "other.toml", "--", "true"], 2, "there is no host file other.toml: write one"),
