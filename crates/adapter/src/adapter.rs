@@ -115,6 +115,9 @@ pub trait Adapter: Snapshot + Send {
     /// Number of transmit queues that may have work now.
     fn transmit_queues(&self) -> u16;
 
+    /// Whether the guest's driver has started the device: frames may flow.
+    fn is_driven(&self) -> bool;
+
     /// The features that the guest's driver has turned on, in words for a person ("tso4", "rx-checksum", "mq 4").
     fn features(&self) -> Vec<&'static str>;
 

@@ -24,6 +24,8 @@ use crate::shell::Signals;
 const ROM_REGION: u32 = 6;
 const CONFIG_REGION: u32 = 7;
 const REGIONS: usize = 9;
+/// Descriptors that are read in as long a time as a write of a register takes with its message.
+const DESCRIPTORS_PER_ACCESS: u32 = 64;
 /// A map without a file in this part of the address space, and at least as large, is the VM's own memory, and a
 /// mistake in its configuration; elsewhere it is a ROM or a frame buffer, which QEMU never shares.
 const RAM_BELOW: u64 = 16 << 20;
@@ -59,6 +61,8 @@ pub struct PortDevice {
     blank: Arc<AtomicBool>,
     /// Whether the operator knows that there is memory that is not shared.
     told: bool,
+    /// What writes took beside their accesses, in descriptors, and no session has been told of.
+    excess: u32,
     recorder: Option<Arc<Recorder>>,
 }
 
@@ -114,6 +118,7 @@ impl PortDevice {
             breaches_before: 0,
             blank: Arc::default(),
             told: false,
+            excess: 0,
             recorder: None,
         }
     }
@@ -273,6 +278,12 @@ impl Device for PortDevice {
         Ok(())
     }
 
+    fn excess(&mut self) -> u32 {
+        let accesses = self.excess / DESCRIPTORS_PER_ACCESS;
+        self.excess %= DESCRIPTORS_PER_ACCESS;
+        accesses
+    }
+
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let now = self.now();
         self.scan_doorbells();
@@ -285,7 +296,7 @@ impl Device for PortDevice {
                 self.mode_changed();
             }
             0..ROM_REGION => {
-                self.port.write(region as u8, offset, data, now);
+                self.excess = self.excess.saturating_add(self.port.write(region as u8, offset, data, now));
                 self.look_at_memory();
             }
             ROM_REGION => {}

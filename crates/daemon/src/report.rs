@@ -134,8 +134,7 @@ pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Co
             "the VMM has taken away memory that it had shared: restart the VM, and leave its memory file alone";
         return (Condition::Broken, sentence.to_owned());
     }
-    let sent = state.counters.transmitted().packets > 0;
-    if is_unshared(state) || (blank && !sent) {
+    if is_unshared(state) || (blank && state.sent == 0) {
         return (Condition::Broken, SHARE_MEMORY.to_owned());
     }
     if let [stall, more @ ..] = state.stalls.as_slice() {
@@ -143,8 +142,7 @@ pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Co
             if more.is_empty() { String::new() } else { format!("; {} queues stand still in all", more.len() + 1) };
         return (Condition::Broken, format!("{stall}{all}"));
     }
-    let carried = sent || state.counters.taken().packets > 0;
-    if state.features.is_empty() && !carried {
+    if !state.driven {
         return (Condition::Attached, "a VM is attached; its driver has not started the adapter".to_owned());
     }
     (Condition::Up, "a VM is attached, and its driver is up".to_owned())

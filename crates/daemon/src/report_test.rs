@@ -7,6 +7,8 @@ use crate::daemon::PortSpec;
 fn state() -> State {
     State {
         attached: true,
+        driven: false,
+        sent: 0,
         counters: Counters::default(),
         features: Vec::new(),
         stalls: Vec::new(),
@@ -25,10 +27,12 @@ fn a_port_says_how_it_is_and_what_to_do() {
     let (word, sentence) = said(&State { attached: false, ..state() });
     assert_eq!((word, sentence.contains("nicety attach vm1")), (Condition::Waiting, true));
     assert_eq!(said(&state()).0, Condition::Attached, "a frame buffer that has no file is no mistake");
-    assert_eq!(said(&State { features: vec!["tso4"], ..state() }).0, Condition::Up);
+    assert_eq!(said(&State { driven: true, ..state() }).0, Condition::Up, "a driver may want no feature at all");
     let mut counters = Counters::default();
+    counters.sent(0, 1, 60);
     counters.received(0, 1, 60);
-    assert_eq!(said(&State { counters, ..state() }).0, Condition::Up, "a driver may want no feature at all");
+    let used = State { counters, features: vec!["virtio-1"], ..state() };
+    assert_eq!(said(&used).0, Condition::Attached, "frames of VMs before it tell nothing of its driver");
     let (word, sentence) = said(&State { shared_bytes: 0, absent_bytes: 512 << 20, ..state() });
     assert_eq!((word, sentence.contains("memory-backend-memfd")), (Condition::Broken, true), "{sentence}");
     assert!(sentence.contains("share=on"));
@@ -42,7 +46,7 @@ fn a_port_says_how_it_is_and_what_to_do() {
 #[test]
 fn a_queue_that_stands_still_is_told_with_what_to_do_unless_there_is_a_deeper_reason() {
     let stall = |queue| Stall { queue, why: "a chain loops", cure: "restart the guest" };
-    let up = State { features: vec!["tso4"], ..state() };
+    let up = State { features: vec!["tso4"], driven: true, ..state() };
     let one = State { stalls: vec![stall(Queue::Transmit(0))], ..up.clone() };
     let sentence = "transmit queue 0 stands still: a chain loops; restart the guest";
     assert_eq!(condition("vm1", &one, false, false), (Condition::Broken, sentence.to_owned()));
@@ -55,26 +59,28 @@ fn a_queue_that_stands_still_is_told_with_what_to_do_unless_there_is_a_deeper_re
 
 #[test]
 fn memory_that_is_shared_in_name_only_is_told_until_a_frame_proves_otherwise() {
-    let up = State { features: vec!["tso4"], ..state() };
+    let up = State { features: vec!["tso4"], driven: true, ..state() };
     let (word, sentence) = condition("vm1", &up, true, false);
     assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");
     let mut received = up.clone();
     received.counters.received(0, 1, 60);
     assert_eq!(condition("vm1", &received, true, false).0, Condition::Broken, "we write where it does not read");
-    let mut sent = up.clone();
-    sent.counters.sent(0, 1, 60);
-    assert_eq!(condition("vm1", &sent, true, false).0, Condition::Up);
+    let mut before = up.clone();
+    before.counters.sent(0, 1, 60);
+    assert_eq!(condition("vm1", &before, true, false).0, Condition::Broken, "that was another VM's");
+    assert_eq!(condition("vm1", &State { sent: 1, ..up.clone() }, true, false).0, Condition::Up);
     // QEMU's vhost-user front end leaves out what is not shared: no memory at all, neither shared nor absent.
     let none = State { shared_bytes: 0, absent_bytes: 0, ..up };
     let (word, sentence) = condition("vm1", &none, false, false);
     assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");
-    let waits = State { features: Vec::new(), ..none };
+    let waits = State { features: Vec::new(), driven: false, ..none };
     assert_eq!(condition("vm1", &waits, false, false).0, Condition::Attached, "no driver, no memory yet");
 }
 
 #[test]
 fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
-    let mut state = State { features: vec!["tso4", "rx-checksum"], backlog_frames: 3, backlog_bytes: 900, ..state() };
+    let mut state =
+        State { features: vec!["tso4", "rx-checksum"], driven: true, backlog_frames: 3, backlog_bytes: 900, ..state() };
     state.counters.sent(1, 45, 65_226);
     state.counters.received(0, 1, 60);
     state.counters.transmit_drop(Reason::SamePort);

@@ -13,6 +13,7 @@ use crate::patience::Patience;
 use crate::port_log::PortLog;
 use crate::recorder::Recorder;
 use crate::shell::Schedule;
+use crate::worker::QUANTUM;
 
 /// How a port's other side reaches it.
 #[derive(Debug)]
@@ -61,12 +62,22 @@ pub struct Service {
     pub(crate) turn: Option<Box<Turn>>,
     /// Bytes that it may still cost before others have their turns.
     pub(crate) credit: i64,
+    /// The round in which it last got credit.
+    pub(crate) round: u64,
 }
 
 impl Service {
     /// A port that nobody has connected to yet.
     pub fn new(log: Arc<PortLog>, port: Arc<Port>, schedule: Arc<Schedule>, link: Link) -> Self {
-        Self { log, port, schedule, link, recorder: None, deaf_until: None, turn: None, credit: 0 }
+        Self { log, port, schedule, link, recorder: None, deaf_until: None, turn: None, credit: 0, round: 0 }
+    }
+
+    /// Whether it has credit left, of which it gets some in each round that it wants some in.
+    pub(crate) fn can_pay(&mut self, round: u64) -> bool {
+        if std::mem::replace(&mut self.round, round) != round {
+            self.credit = (self.credit + QUANTUM).min(QUANTUM);
+        }
+        self.credit > 0
     }
 
     /// The descriptors to watch from the beginning.

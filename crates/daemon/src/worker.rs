@@ -1,9 +1,9 @@
 //! A worker: one thread, one epoll loop, the ports that it owns.
 //!
-//! Each round: notes, timers, a turn for each port that is ready, some messages of each VMM that had more than some, then whatever the
+//! Each round: notes, timers, some messages of each VMM that had more than some, a turn for each port that is ready, then whatever the
 //! kernel has. With nothing ready it
 //! watches for a moment if that has paid (`vigil.rs`), then sleeps until something rings. Ports are served by deficit round-robin, charged with the bytes that their frames
-//! cost, replicas included, so that a port that floods pays for it with its own turns.
+//! cost, replicas included, and with their VMMs' messages, so that a port that floods pays for it with its own turns.
 
 mod connections;
 #[cfg(test)]
@@ -40,7 +40,9 @@ pub use connections::DEAF;
 use connections::Why;
 
 /// What one round of the ring gives a port, in bytes.
-const QUANTUM: i64 = 128 << 10;
+pub(crate) const QUANTUM: i64 = 128 << 10;
+/// What a VMM's message costs, in bytes: of frames, some are copied in as long a time.
+const MESSAGE_COST: i64 = 1 << 10;
 /// How late the kernel may be with a timer.
 const TIMER_SLACK_NS: u64 = 1_000;
 /// Events taken from the kernel at once.
@@ -72,8 +74,10 @@ pub struct Worker {
     epoll: OwnedFd,
     services: BTreeMap<PortId, Service>,
     ready: VecDeque<PortId>,
-    /// Ports whose sessions have messages in their own buffers, of which the kernel does not tell.
+    /// Ports whose sessions have messages in their own buffers, of which the kernel does not tell, or had no credit for more.
     behind: VecDeque<PortId>,
+    /// Rounds so far.
+    rounds: u64,
     timers: BinaryHeap<Reverse<(Time, PortId)>>,
     turn: Box<Turn>,
     spare: Vec<Box<Turn>>,
@@ -82,6 +86,9 @@ pub struct Worker {
     vigil: Vigil,
     /// Connections that were ended here, until their VMMs have noticed.
     leaving: Vec<JoinHandle<()>>,
+    /// How often it has slept.
+    #[cfg(test)]
+    slept: u64,
 }
 
 impl Worker {
@@ -97,6 +104,7 @@ impl Worker {
             services: BTreeMap::new(),
             ready: VecDeque::new(),
             behind: VecDeque::new(),
+            rounds: 0,
             timers: BinaryHeap::new(),
             turn: Box::default(),
             spare: Vec::new(),
@@ -104,6 +112,8 @@ impl Worker {
             stop: false,
             vigil: Vigil::new(std::thread::available_parallelism().map_or(1, usize::from)),
             leaving: Vec::new(),
+            #[cfg(test)]
+            slept: 0,
         })
     }
 
@@ -128,13 +138,15 @@ impl Worker {
     }
 
     fn round(&mut self, events: &mut Vec<epoll::Event>) {
+        self.rounds += 1;
         self.read_notes();
         self.ring_timers();
-        self.turns();
+        // Before its turn, or a port that always has frames would never have credit for its messages.
         for _ in 0..self.behind.len() {
             let Some(id) = self.behind.pop_front() else { break };
             self.session(id);
         }
+        self.turns();
         self.wait(events);
         for event in events.drain(..) {
             self.event(event.data.u64(), event.flags);
@@ -237,9 +249,9 @@ impl Worker {
     fn turns(&mut self) {
         for _ in 0..self.ready.len() {
             let Some(id) = self.ready.pop_front() else { return };
+            let rounds = self.rounds;
             let Some(service) = self.services.get_mut(&id) else { continue };
-            service.credit = (service.credit + QUANTUM).min(QUANTUM);
-            if service.credit <= 0 {
+            if !service.can_pay(rounds) {
                 self.ready.push_back(id);
                 continue;
             }
@@ -321,6 +333,10 @@ impl Worker {
         if !self.inbox.sleep() {
             self.look(events, Some(Duration::ZERO));
             return;
+        }
+        #[cfg(test)]
+        {
+            self.slept += 1;
         }
         let asleep_since = self.clock.now();
         let timeout = self.timers.peek().map(|Reverse((at, _))| at.since(asleep_since));

@@ -35,17 +35,21 @@ impl Doorbells {
         self.place
     }
 
-    /// Turns registers that have changed into the writes that they are. True if any has.
+    /// Turns registers that have changed into the writes that they are. True if any has. What is written to an adapter asleep does
+    /// nothing, and is taken back.
     pub fn scan(&mut self, port: &Port, now: Time) -> bool {
-        let Ok(window) = self.map.window(0, self.place.len as u32, Rights::READ) else { return false };
+        let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) else { return false };
         let mut any = false;
         for (offset, seen) in &mut self.seen {
             let value = window.load_u32(*offset as usize);
             if value != *seen {
-                *seen = value;
                 any = true;
                 let at = self.place.offset + u64::from(*offset);
-                port.with_pci(now, |pci, cx| pci.write(self.place.bar, at, &value.to_le_bytes(), cx));
+                if port.store(self.place.bar, at, &value.to_le_bytes(), now) {
+                    *seen = value;
+                } else {
+                    window.store_u32(*offset as usize, *seen);
+                }
             }
         }
         any

@@ -65,6 +65,10 @@ impl std::fmt::Debug for End {
 pub struct State {
     /// Whether somebody is behind it: a VM is attached, or it is an uplink.
     pub attached: bool,
+    /// Whether the guest's driver has started the adapter; an uplink needs none.
+    pub driven: bool,
+    /// Packets that the VM that is attached has sent, as `counters` has those of all before it too.
+    pub sent: u64,
     /// What it has done.
     pub counters: Counters,
     /// The features that the guest's driver turned on.
@@ -119,6 +123,7 @@ impl Port {
             wake: None,
             backlog: Backlog::new(buffer_bytes)?,
             attached,
+            sent_before: 0,
             in_flight: false,
             waiting: 0,
             pace,
@@ -210,14 +215,29 @@ impl Port {
         });
     }
 
-    /// A register write by the guest.
-    pub fn write(&self, bar: u8, offset: u64, data: &[u8], now: Time) {
-        self.with_pci(now, |pci, cx| {
+    /// A register write by the guest. Returns what it cost beside the access, in descriptors that are read: the caller, who charges
+    /// the guest for its messages, charges it for that too.
+    pub fn write(&self, bar: u8, offset: u64, data: &[u8], now: Time) -> u32 {
+        let written = self.with_pci(now, |pci, cx| {
             cx.counters.writes += 1;
             if is_awake(pci, cx) {
                 pci.write(bar, offset, data, cx);
             }
+            std::mem::take(&mut cx.out.excess)
         });
+        written.unwrap_or(0)
+    }
+
+    /// A register write by the guest that was no message. False if the adapter sleeps.
+    pub(crate) fn store(&self, bar: u8, offset: u64, data: &[u8], now: Time) -> bool {
+        let stored = self.with_pci(now, |pci, cx| {
+            let awake = is_awake(pci, cx);
+            if awake {
+                pci.write(bar, offset, data, cx);
+            }
+            awake
+        });
+        stored == Some(true)
     }
 
     /// A configuration read by the guest.
@@ -233,7 +253,9 @@ impl Port {
 
     /// A VM came: frames reach the adapter from now on.
     pub fn attach(&self) {
-        self.lock().attached = true;
+        let mut inner = self.lock();
+        inner.attached = true;
+        inner.sent_before = inner.counters.transmitted().packets;
     }
 
     /// The VM went: the adapter is as new, waits without memory, and frames for it are dropped.
@@ -328,6 +350,11 @@ impl Port {
         let inner = self.lock();
         State {
             attached: inner.attached,
+            driven: match &inner.end {
+                End::Adapter(adapter) => adapter.is_driven(),
+                End::Uplink(_) => true,
+            },
+            sent: inner.counters.transmitted().packets - inner.sent_before,
             counters: inner.counters.clone(),
             features: match &inner.end {
                 End::Adapter(adapter) => adapter.features(),

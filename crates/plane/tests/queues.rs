@@ -130,6 +130,10 @@ impl Adapter for Queues {
         6
     }
 
+    fn is_driven(&self) -> bool {
+        true
+    }
+
     fn features(&self) -> Vec<&'static str> {
         Vec::new()
     }

@@ -1,8 +1,11 @@
 //! What every adapter promises, whatever it is: asked of each by name.
 
+use std::sync::Arc;
+
 use nicety_adapter::{Context, Counters, Face, Offload, Outbox, Reset, Time};
 use nicety_adapters::Entry;
 use nicety_memory::{Map, count};
+use nicety_plane::Doorbells;
 
 use crate::random::Random;
 use crate::rig::{Rig, adapter};
@@ -119,10 +122,25 @@ pub fn registers_sleep_in_d3hot(entry: &Entry) {
     let (asleep, before) = (save(), rig.port.state().counters.bad_accesses);
     assert_eq!(told(), 0, "{}: asleep", entry.about.name);
     for register in 0..0x800 {
-        (0..2).for_each(|bar| rig.port.write(bar, 4 * register, &0x1234_5678u32.to_le_bytes(), rig.now));
+        for bar in 0..2 {
+            rig.port.write(bar, 4 * register, &0x1234_5678u32.to_le_bytes(), rig.now);
+        }
     }
     assert_eq!(save(), asleep, "{}", entry.about.name);
     assert_eq!(rig.port.state().counters.bad_accesses - before, 0x80 + 0x1000, "{}", entry.about.name);
+    let place = Doorbells::place(&rig.port, rig.now);
+    if let Some((place, map)) = place.and_then(|place| Some((place, Arc::new(Map::private(place.len as usize).ok()?))))
+    {
+        // A page of them that is mapped is written without a message.
+        let offset = rig.port.with_pci(rig.now, |pci, _| pci.doorbells()).unwrap_or_default();
+        let mut page = Doorbells::new(&rig.port, place, Arc::clone(&map), rig.now);
+        offset.iter().for_each(|offset| assert_eq!(map.write(u64::from(*offset), &[1]), Ok(())));
+        page.scan(&rig.port, rig.now);
+        assert_eq!(save(), asleep, "{}: mapped", entry.about.name);
+        let mut left = vec![0; place.len as usize];
+        assert_eq!(map.read(0, &mut left), Ok(()));
+        assert!(left.iter().all(|&byte| byte == 0), "{}: what was not written does not read so", entry.about.name);
+    }
     rig.port.config_write(power as u16 + 4, &[0], rig.now);
     assert!(told() > 0, "{}: awake again", entry.about.name);
 }

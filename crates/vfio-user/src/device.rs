@@ -75,6 +75,12 @@ pub trait Device {
     /// What interrupt index `index` is; `None` is answered with an error, as QEMU expects it for ERR and REQ.
     fn irq_info(&self, index: u32) -> Option<IrqInfo>;
 
+    /// What the writes since it was last asked took beside the access, in accesses: one that took as long as a hundred does
+    /// counts for so many among those that a session handles before others have their turns.
+    fn excess(&mut self) -> u32 {
+        0
+    }
+
     /// Reads a region. `data` comes zeroed, is never empty, and lies within the region.
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno>;
 

@@ -366,6 +366,10 @@ impl Adapter for E1000 {
         1
     }
 
+    fn is_driven(&self) -> bool {
+        self.registers[r::RCTL] & r::rctl::EN != 0 || self.registers[r::TCTL] & r::tctl::EN != 0
+    }
+
     fn features(&self) -> Vec<&'static str> {
         let on = [
             (self.registers[r::RXCSUM] & rxcsum::TUOFL != 0, "rx-checksum"),

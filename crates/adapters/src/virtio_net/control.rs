@@ -17,6 +17,8 @@ const ADDRESSES: usize = 64;
 const COMMAND_MOST: usize = 2 + 2 * (4 + 6 * ADDRESSES) + 256;
 /// Commands in one call at most; a driver waits for each.
 const COMMANDS_PER_CALL: usize = 64;
+/// What a command costs beside its buffers, in descriptors.
+const COMMAND_COST: u32 = 32;
 /// 64-bit words of the VLAN table.
 const VLAN_WORDS: usize = 64;
 
@@ -207,7 +209,9 @@ impl VirtioNet {
                 break;
             }
             let head = areas.head(ring.next)?;
+            let before = areas.walked();
             let read = Command::read(&areas, memory, head, features & feature::INDIRECT_DESC != 0)?;
+            cx.out.charge(areas.walked() - before + COMMAND_COST);
             let done = match read.bytes.as_slice() {
                 [class, command, data @ ..] if !read.long => self.control.obey(*class, *command, data, features, pairs),
                 _ => None,

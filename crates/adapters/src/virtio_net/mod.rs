@@ -304,6 +304,10 @@ impl Adapter for VirtioNet {
         (0..self.config.pairs).rev().find(serves).map_or(0, |queue| queue + 1)
     }
 
+    fn is_driven(&self) -> bool {
+        self.rings.iter().any(|ring| ring.started && ring.enabled)
+    }
+
     fn features(&self) -> Vec<&'static str> {
         let taken = self.effective();
         feature::WORDS.iter().filter(|(bit, _)| taken & bit != 0).map(|(_, word)| *word).collect()

@@ -286,7 +286,11 @@ impl Receiver<'_> {
             match self.look(ring, &mut landing, len)? {
                 Found::Room => {}
                 Found::Never(reason) => {
-                    ring.unfit = Some((self.need(len), reason));
+                    let need = self.need(len);
+                    // What a shorter frame has found out holds for this one too, which was not walked for.
+                    if ring.unfit.is_none_or(|(bytes, _)| need < bytes) {
+                        ring.unfit = Some((need, reason));
+                    }
                     return Ok(Put::Dropped(reason));
                 }
                 Found::Short { again } => {

@@ -90,7 +90,8 @@ impl RingFace for VirtioNet {
                     cx.out.room.insert(queue);
                 }
             }
-            Role::Control => self.serve_control(number, cx),
+            // In the port's turn, once, however often it was rung.
+            Role::Control => cx.out.wake_by(cx.now),
             Role::Nothing => {}
         }
     }
@@ -113,7 +114,7 @@ impl VirtioNet {
         match self.role(number) {
             Role::Transmit(queue) => cx.out.work.insert(queue),
             Role::Receive(queue) => cx.out.room.insert(queue),
-            Role::Control => self.serve_control(number, cx),
+            Role::Control => cx.out.wake_by(cx.now),
             Role::Nothing => {}
         }
     }

@@ -14,6 +14,9 @@ use super::transmit::TransmitQueue;
 
 /// Link state as GET_LINK tells it: 10 Gbit/s, up.
 const LINK_UP: u32 = 10_000 << 16 | 1;
+/// What a queue costs that ACTIVATE_DEV sets up, and an address that is sorted, in descriptors: see `Outbox::charge`.
+const QUEUE_COST: u32 = 1500;
+const ADDRESS_COST: u32 = 3;
 /// Bytes of a transmit data ring's entry that suit us: what the headers of any packet need.
 const TRANSMIT_DATA: u32 = 128;
 
@@ -34,9 +37,12 @@ impl Vmxnet3 {
             | command::UPDATE_RSSIDT
             | command::UPDATE_FEATURE => {
                 let Some(setup) = self.running() else { return command::FAILED };
-                if self.update(number, setup.shared, memory).is_err() {
-                    cx.counters.guest_errors += 1;
-                    return command::FAILED;
+                match self.update(number, setup.shared, memory) {
+                    Ok(addresses) => cx.out.charge(addresses * ADDRESS_COST),
+                    Err(_) => {
+                        cx.counters.guest_errors += 1;
+                        return command::FAILED;
+                    }
                 }
             }
             command::SET_COALESCE | command::GET_COALESCE => {}
@@ -82,8 +88,7 @@ impl Vmxnet3 {
     fn activate(&mut self, cx: &mut Context<'_>) -> u32 {
         self.quiesce(cx);
         let shared = u64::from(self.values[DSAH]) << 32 | u64::from(self.values[DSAL]);
-        let taken =
-            if self.function.bus_master() { self.take_setup(cx.memory, shared) } else { Err(SetupError::Invalid) };
+        let taken = if self.function.bus_master() { self.take_setup(shared, cx) } else { Err(SetupError::Invalid) };
         if taken.is_err() {
             cx.counters.guest_errors += 1;
             self.setup = None;
@@ -98,8 +103,10 @@ impl Vmxnet3 {
         0
     }
 
-    fn take_setup(&mut self, memory: &Map, shared: u64) -> Result<(), SetupError> {
+    fn take_setup(&mut self, shared: u64, cx: &mut Context<'_>) -> Result<(), SetupError> {
+        let memory = &**cx.memory;
         let setup = Setup::read(memory, shared, self.version)?;
+        cx.out.charge(u32::from(setup.transmit + setup.receive) * QUEUE_COST);
         let mut transmit = Vec::with_capacity(usize::from(QUEUES));
         for index in 0..setup.transmit {
             let conf = setup.transmit_conf(memory, index)?;
@@ -120,7 +127,7 @@ impl Vmxnet3 {
             memory.write(queue.at, &[0])?;
         }
         self.filter.read_mode(memory, shared)?;
-        self.filter.read_groups(memory, shared)?;
+        cx.out.charge(self.filter.read_groups(memory, shared)? * ADDRESS_COST);
         self.filter.read_vlans(memory, shared)?;
         self.rss = Rss::default();
         if setup.features & feature::RSS != 0 {
@@ -152,10 +159,11 @@ impl Vmxnet3 {
         self.rss = Rss::default();
     }
 
-    fn update(&mut self, number: u32, shared: u64, memory: &Map) -> Result<(), SetupError> {
+    /// Returns how many addresses were looked at.
+    fn update(&mut self, number: u32, shared: u64, memory: &Map) -> Result<u32, SetupError> {
         match number {
             command::UPDATE_RX_MODE => self.filter.read_mode(memory, shared)?,
-            command::UPDATE_MAC_FILTERS => self.filter.read_groups(memory, shared)?,
+            command::UPDATE_MAC_FILTERS => return Ok(self.filter.read_groups(memory, shared)?),
             command::UPDATE_VLAN_FILTERS => self.filter.read_vlans(memory, shared)?,
             command::UPDATE_RSSIDT => {
                 self.rss = Rss::new(Conf::read(memory, shared)?, self.fields);
@@ -173,7 +181,7 @@ impl Vmxnet3 {
                 }
             }
         }
-        Ok(())
+        Ok(0)
     }
 
     /// SET_RSS_FIELDS: UDP only if its capability was turned on.

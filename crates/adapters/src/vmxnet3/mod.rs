@@ -500,6 +500,10 @@ impl Adapter for Vmxnet3 {
         self.transmit_count()
     }
 
+    fn is_driven(&self) -> bool {
+        self.setup.is_some()
+    }
+
     fn features(&self) -> Vec<&'static str> {
         let Some(setup) = self.setup else { return Vec::new() };
         let on = |bit| setup.features & bit != 0;

@@ -294,6 +294,7 @@ impl Guest {
         ];
         self.add(ring, &parts);
         self.kick(ring);
+        self.later();
         assert_eq!(self.used(ring).len(), 1, "the command came back");
         let mut byte = [0];
         self.memory.read(answer, &mut byte).expect("an answer");

@@ -140,6 +140,7 @@ fn a_control_queue_that_breaks_says_so() {
         // Without MQ it is ring 2.
         guest.add(2, &[&[command][..], answer.as_slice()].concat());
         guest.kick(2);
+        guest.later();
         assert_eq!(stalled(&mut guest), (Queue::Control, why));
     }
 }

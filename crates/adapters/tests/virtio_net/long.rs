@@ -200,12 +200,19 @@ fn a_chain_that_is_too_small_is_walked_once_and_not_for_each_frame() {
         let (_, work) = deliver(&mut guest, &long);
         assert_eq!(drops(&guest), 64);
         assert!(work < 100, "{work} accesses");
+        // Nor for shorter ones after longer ones, as soon as it was too small for one as short.
+        let shorter = sender(1, 1514 - 100);
+        deliver(&mut guest, &shorter);
+        let (_, work) = deliver(&mut guest, &long);
+        let (_, again) = deliver(&mut guest, &shorter);
+        assert!(work < 100 && again < 100, "{work} and {again} accesses");
+        assert_eq!(drops(&guest), 98);
         // A frame that fits is received, and then the next buffers are looked at.
         deliver(&mut guest, &sender(1, 100));
         assert_eq!(guest.counters.taken().packets, 1);
         let (_, work) = deliver(&mut guest, &long);
         assert!(work > u64::from(CHAIN_MOST), "{work} accesses");
-        assert_eq!(drops(&guest), 96);
+        assert_eq!(drops(&guest), 130);
     }
 }
 
@@ -217,11 +224,18 @@ fn long_commands_are_served_a_few_in_each_call() {
     let head = guest.add(2, &parts);
     again(&mut guest, 2, head, 63);
     count::take();
-    guest.kick(2);
+    (0..64).for_each(|_| guest.kick(2));
+    assert_eq!((count::take(), guest.out.excess), (0, 0), "however often it is rung, it is served in the port's turn");
+    guest.later();
     let work = count::take();
     assert!(work <= WORK, "{work} accesses in a call");
     let first = guest.used(2).len();
     assert!((1..10).contains(&first), "{first} commands in a call");
+    assert!(
+        guest.out.excess >= first as u32 * u32::from(CHAIN_MOST),
+        "the port pays for {first}: {}",
+        guest.out.excess
+    );
     for _ in 0..64 {
         guest.later();
     }

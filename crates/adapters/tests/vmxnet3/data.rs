@@ -320,6 +320,18 @@ fn frames_that_nobody_asked_for_are_filtered() {
     guest.put32(SHARED + 120, 0x10);
     guest.command(0xcafe_0003);
     assert!(takes(&mut guest, [2; 6]));
+    // The longest table that its length can tell of is not looked at: all groups pass, and nobody pays for it. As many as are
+    // looked at are.
+    guest.put32(SHARED + 120, 7);
+    guest.command(0xcafe_0003);
+    for (addresses, seen) in [(10_922u32, 0), (513, 0), (512, 512)] {
+        guest.put32(SHARED + 124, 6 * addresses);
+        guest.out.excess = 0;
+        guest.command(0xcafe_0004);
+        assert_eq!(takes(&mut guest, groups[2]), seen == 0, "{addresses}");
+        assert!(takes(&mut guest, groups[1]) && !takes(&mut guest, [2; 6]));
+        assert!(guest.out.excess >= seen && (seen > 0 || guest.out.excess == 0), "{}", guest.out.excess);
+    }
 }
 
 #[test]

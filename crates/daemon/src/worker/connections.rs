@@ -12,7 +12,7 @@ use rustix::event::epoll::{self, EventFlags};
 use tracing::debug;
 
 use super::farewell::{self, take_leave};
-use super::{SESSION, SOCKET, Worker, token};
+use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token};
 use crate::descriptors::tell_left_open;
 use crate::patience::{PATIENCE, Patience};
 use crate::port_log::{Kind, PortLog};
@@ -118,12 +118,18 @@ impl Worker {
         }
     }
 
+    /// Some of a VMM's messages; none while a flood of its port is under way, or is not paid for.
     pub(super) fn session(&mut self, id: PortId) {
-        self.settle_flood(id);
+        let rounds = self.rounds;
         let Some(service) = self.services.get_mut(&id) else { return };
+        let may = service.turn.is_none() && service.can_pay(rounds);
         let Link::Function { device, session: Some(Talk { session, patience }), .. } = &mut service.link else {
             return;
         };
+        if !may {
+            self.behind.push_back(id);
+            return;
+        }
         let had = (session.wants_read(), session.wants_write());
         let progress = match session.receive(device.as_mut()) {
             Ok(progress) => progress,
@@ -137,6 +143,7 @@ impl Worker {
                 return;
             }
         };
+        service.credit -= i64::from(progress.work) * MESSAGE_COST;
         if progress.more && !session.wants_write() {
             self.behind.push_back(id);
         }

@@ -110,6 +110,7 @@ impl Crowd {
     /// What the flood was served, after so many rounds more. The other port takes its part of it too, uncounted.
     fn served(&mut self, rounds: u64) -> u64 {
         for _ in 0..rounds {
+            self.worker.rounds += 1;
             self.worker.turns();
         }
         let frames: u64 = self.ports[2..].iter().map(|port| port.state().counters.taken().packets).sum();

@@ -21,6 +21,7 @@ fn a_turn_that_was_asked_for_before_the_port_was_known_is_not_the_last_one() {
     // As a port's shell does, when a frame comes to it from another worker's.
     assert!(ask().is_some());
     worker.read_notes();
+    worker.rounds += 1;
     worker.turns();
     let port = Arc::new(Port::new(id, End::Uplink(Box::new(Null)), Box::new(Silent), 1 << 20).unwrap());
     let log = Arc::new(PortLog::new(id, "vm1", "e1000", Clock::start(), Arc::clone(&inbox)));
@@ -28,6 +29,7 @@ fn a_turn_that_was_asked_for_before_the_port_was_known_is_not_the_last_one() {
     inbox.push(Note::Serve(Box::new(service)));
     worker.read_notes();
     assert_eq!(worker.ready, [id], "what it asked for is done now");
+    worker.rounds += 1;
     worker.turns();
     assert!(ask().is_some(), "and it may ask again");
 }

@@ -104,7 +104,40 @@ fn a_vm_that_does_not_share_its_memory_is_told_how_and_harms_nobody() {
         let [mut guest] = stage.boot(Kernel::V6_12, [number]);
         ping(&mut guest, "", HOST);
     }
+    // And without, once more, whatever its port has carried since.
+    let config = GuestConfig { memory: Memory::Private, addresses: Vec::new(), ..stage.config(Kernel::V6_12, 1) };
+    let mut guest = well(Guest::boot(&stage.root, config));
+    sh(&mut guest, "ip link set eth0 up || true; ping -c 1 -W 1 -w 1 10.9.3.254 || true; echo still here");
+    stage.wait_until("vm1 is broken", || stage.report("vm1")["condition"] == "broken");
     well(stage.served.kill(&mut stage.namespace));
+}
+
+/// `nicety ports` shows what the driver of the VM that is there does, not what its port has carried for others.
+#[test]
+fn a_port_is_up_while_its_driver_is() {
+    let stage = Stage::new(&["e1000", "vmxnet3", "virtio-net"]);
+    let (down, up) = ("ip link set eth0 down", "ip link set eth0 up");
+    let driver = "/sys/bus/virtio/drivers/virtio_net";
+    let unbind = format!(
+        "basename $(dirname $(dirname $(readlink -f /sys/class/net/eth0))) >/tmp/v; cat /tmp/v >{driver}/unbind"
+    );
+    let bind = format!("cat /tmp/v >{driver}/bind");
+    for (number, name, stop, start) in [(1, "vm1", down, up), (2, "vm2", down, up), (3, "vm3", &*unbind, &*bind)] {
+        let [mut guest] = stage.boot(Kernel::V6_12, [number]);
+        ping(&mut guest, "", HOST);
+        for (act, condition) in [("true", "up"), (stop, "attached"), (start, "up")] {
+            sh(&mut guest, act);
+            stage.wait_until(act, || stage.report(name)["condition"] == condition);
+        }
+        drop(guest);
+        stage.wait_until("nobody is there", || stage.report(name)["condition"] == "waiting");
+        let config = GuestConfig { addresses: Vec::new(), ..stage.config(Kernel::V6_12, number) };
+        let mut guest = well(Guest::boot(&stage.root, config));
+        sh(&mut guest, "ip link show eth0");
+        // Linux's virtio-net starts its rings when it finds the device, the others when the interface comes up.
+        let condition = if number == 3 { "up" } else { "attached" };
+        stage.wait_until("a port that was used before", || stage.report(name)["condition"] == condition);
+    }
 }
 
 /// QEMU does not connect to a vfio-user server again: the guest lives on without its adapter. vhost-user comes back.

@@ -32,6 +32,8 @@ pub(super) struct Inner {
     pub wake: Option<Time>,
     pub backlog: Backlog,
     pub attached: bool,
+    /// Packets that were sent before whoever is attached came.
+    pub sent_before: u64,
     /// A batch of this port is on its way: fetched, and not completed.
     pub in_flight: bool,
     /// Control threads that wait for that to end; while there are any, nothing is fetched.

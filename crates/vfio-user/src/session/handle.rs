@@ -136,7 +136,9 @@ impl Core {
         self.counters.writes += 1;
         self.counters.posted_writes += u64::from(header.no_reply());
         if !data.is_empty() {
-            device.region_write(access.region, access.offset, data)?;
+            let written = device.region_write(access.region, access.offset, data);
+            self.work.excess(device.excess());
+            written?;
         }
         self.answer(header, |out| put_access(out, access));
         Ok(())
@@ -148,12 +150,12 @@ impl Core {
             let (access, _) = write.map_err(|_| Errno::INVAL)?;
             self.check(access, device)?;
         }
-        if writes.count() > self.work.left() {
-            self.writing = Some(Writing::begin(*header, writes));
-            self.go_on(device);
+        let (done, outcome) = self.write_each(header, writes, device);
+        if (done as u64) < writes.count() {
+            self.writing = Some(Writing::begin(*header, writes, done, outcome));
             return Ok(());
         }
-        self.write_each(header, writes, device)?;
+        outcome?;
         self.answer(header, |out| put_u64(out, writes.count()));
         Ok(())
     }
@@ -162,8 +164,8 @@ impl Core {
     pub(super) fn go_on(&mut self, device: &mut dyn Device) {
         let Some(mut writing) = self.writing.take() else { return };
         let header = writing.header;
-        let written = self.write_each(&header, writing.next(self.work.left()), device);
-        writing.outcome = writing.outcome.and(written);
+        let (done, outcome) = self.write_each(&header, writing.rest(), device);
+        writing.went_on(done, outcome);
         if !writing.is_done() {
             self.writing = Some(writing);
             return;
@@ -174,10 +176,14 @@ impl Core {
         }
     }
 
-    /// Carries out writes that have been checked.
-    fn write_each(&mut self, header: &Header, writes: Writes<'_>, device: &mut dyn Device) -> Answer {
-        let mut outcome = Ok(());
+    /// Carries out writes that have been checked, until that is enough work. Returns how many, and the outcome.
+    fn write_each(&mut self, header: &Header, writes: Writes<'_>, device: &mut dyn Device) -> (usize, Answer) {
+        let (mut done, mut outcome) = (0, Ok(()));
         for (access, data) in writes.iter().flatten() {
+            if self.work.is_enough() {
+                break;
+            }
+            done += 1;
             self.work.message();
             self.counters.writes += 1;
             self.counters.posted_writes += u64::from(header.no_reply());
@@ -187,8 +193,9 @@ impl Core {
             let written = device.region_write(access.region, access.offset, data);
             // Posted writes are independent of each other; where a reply is wanted, it tells of the first error.
             outcome = outcome.and(written);
+            self.work.excess(device.excess());
         }
-        outcome
+        (done, outcome)
     }
 
     // Memory.

@@ -29,6 +29,9 @@ use work::{Work, Writing};
 pub struct Progress {
     /// Messages handled.
     pub handled: u32,
+    /// What that took, in messages: one that took longer than a write of a register counts for several. A call ends with the message
+    /// that makes it 256 or more.
+    pub work: u32,
     /// Whole messages wait in the session's own buffer, or one is not done with: call again without waiting for the socket, which may
     /// stay silent, but not before everybody else has had a turn; unless [`Session::wants_write`], in which case they wait for
     /// the peer to read its replies.
@@ -108,7 +111,11 @@ impl Session {
             }
         }
         self.flush()?;
-        Ok(Progress { handled, more: self.core.writing.is_some() || self.inbound.has_whole() })
+        Ok(Progress {
+            handled,
+            work: self.core.work.done(),
+            more: self.core.writing.is_some() || self.inbound.has_whole(),
+        })
     }
 
     /// Sends what waits, as far as the socket takes it.

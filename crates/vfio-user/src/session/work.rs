@@ -20,17 +20,17 @@ pub(super) struct Work(u32);
 impl Work {
     /// Another message, or another write of one that has many.
     pub fn message(&mut self) {
-        self.0 += 1;
+        self.excess(1);
     }
 
     /// An access to so many bytes.
     pub fn bytes(&mut self, count: u32) {
-        self.0 += count / BYTES;
+        self.excess(count / BYTES);
     }
 
     /// More than an access.
     pub fn change(&mut self) {
-        self.0 += CHANGE;
+        self.excess(CHANGE);
     }
 
     /// Whether the call must end.
@@ -38,9 +38,14 @@ impl Work {
         self.0 >= MOST
     }
 
-    /// How many more writes there may be.
-    pub fn left(&self) -> u64 {
-        u64::from(MOST.saturating_sub(self.0))
+    /// So many accesses' worth of what a device had to do for one.
+    pub fn excess(&mut self, accesses: u32) {
+        self.0 = self.0.saturating_add(accesses);
+    }
+
+    /// How much it is, in messages.
+    pub fn done(&self) -> u32 {
+        self.0
     }
 }
 
@@ -56,17 +61,20 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    /// None has been done.
-    pub fn begin(header: Header, writes: Writes<'_>) -> Self {
-        Self { header, writes: writes.bytes().to_vec(), done: 0, outcome: Ok(()) }
+    /// So many are done, with this outcome.
+    pub fn begin(header: Header, writes: Writes<'_>, done: usize, outcome: Result<(), Errno>) -> Self {
+        Self { header, writes: writes.bytes().to_vec(), done: done * MULTI_WRITE_SIZE, outcome }
     }
 
-    /// The next ones, at most so many: they count as done.
-    pub fn next(&mut self, most: u64) -> Writes<'_> {
-        let at = self.done;
-        let next = Writes(self.writes.get(at..).unwrap_or_default()).first(most);
-        self.done += next.bytes().len();
-        next
+    /// Those that are not done.
+    pub fn rest(&self) -> Writes<'_> {
+        Writes(self.writes.get(self.done..).unwrap_or_default())
+    }
+
+    /// So many more are done, with this outcome.
+    pub fn went_on(&mut self, done: usize, outcome: Result<(), Errno>) {
+        self.done += done * MULTI_WRITE_SIZE;
+        self.outcome = self.outcome.and(outcome);
     }
 
     /// Whether all are done.

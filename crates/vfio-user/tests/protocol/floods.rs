@@ -29,6 +29,26 @@ fn of_a_flood_of_small_messages_a_call_handles_256_and_none_is_lost() {
     assert_eq!(raw.model.told(), expected);
 }
 
+/// A command that takes a device as long as a hundred accesses: three are enough for a call.
+#[test]
+fn what_a_device_does_for_a_write_counts_too_also_within_a_message_of_many() {
+    let mut raw = Raw::ready();
+    raw.model.excess = 100;
+    let write = message(1, 10, POSTED, &words(&[0, 0, 0, 4, 7]));
+    raw.send(&write.repeat(30), &[]);
+    assert_eq!(calls(&mut raw, 30, 3), 10);
+    let many: Vec<u8> = (0..10).flat_map(|value| words(&[0, 0, 0, 4, value, 0])).collect();
+    raw.send(&message(2, 15, 0, &[&words(&[10, 0])[..], &many].concat()), &[]);
+    for written in [3, 6, 9, 10] {
+        let progress = raw.turn().unwrap();
+        assert_eq!((raw.session.counters().writes, progress.more), (30 + written, written < 10));
+        assert!((100..=400).contains(&progress.work), "{}", progress.work);
+    }
+    let replies = raw.replies();
+    assert_eq!((replies[0].id, replies[0].error, &replies[0].payload), (2, 0, &words(&[10, 0])));
+    assert_eq!(raw.model.bytes[..4], [9, 0, 0, 0], "in their order");
+}
+
 #[test]
 fn what_a_vmm_sends_together_is_handled_together() {
     let mut raw = Raw::ready();

@@ -36,6 +36,8 @@ pub enum Told {
 /// Region 0 is 256 bytes of memory; region 1 can be mapped; region 2 fails; region 3 answers with what it is asked.
 pub struct Model {
     pub bytes: [u8; 256],
+    /// What each write is said to have taken beside the access.
+    pub excess: u32,
     pub shared: Option<RegionInfo>,
     pub interrupts: Arc<Interrupts>,
     pub told: Arc<Mutex<Vec<Told>>>,
@@ -46,6 +48,7 @@ impl Model {
         let layout = IrqLayout { intx: true, msi: 1, msix: 40, unmask_eventfd: true };
         Model {
             bytes: [0; 256],
+            excess: 0,
             shared: None,
             interrupts: Arc::new(Interrupts::new(layout)),
             told: Arc::new(Mutex::new(Vec::new())),
@@ -89,6 +92,10 @@ impl Device for Model {
             }
             _ => Err(Errno::IO),
         }
+    }
+
+    fn excess(&mut self) -> u32 {
+        self.excess
     }
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
