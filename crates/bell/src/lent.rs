@@ -143,6 +143,10 @@ impl Closers {
 }
 
 #[cfg(test)]
+#[path = "../tests/lingering/mod.rs"]
+mod lingering;
+
+#[cfg(test)]
 mod tests {
     use std::sync::{Mutex, mpsc};
     use std::time::{Duration, Instant};
@@ -151,6 +155,7 @@ mod tests {
     use rustix::io::pwrite;
     use rustix::pipe::pipe;
 
+    use super::lingering::lingering;
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(20);
@@ -199,6 +204,30 @@ mod tests {
         CLOSERS.take(write);
         assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed by one of them");
         assert_eq!(CLOSERS.state().threads, CLOSING_MOST);
+    }
+
+    #[test]
+    fn one_thread_that_is_free_is_not_all_that_many_at_once_get() {
+        static CLOSERS: Closers = Closers::new(slow);
+        let (write, read) = watched();
+        CLOSERS.take(write);
+        assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
+        until("a thread is free", || CLOSERS.state().idle == 1);
+        let busy = SERVER.lock().unwrap();
+        let readers: Vec<_> = (0..8).map(|_| watched()).map(|(write, read)| (CLOSERS.take(write), read).1).collect();
+        until("each has a thread", || CLOSERS.state().waiting.is_empty());
+        drop(busy);
+        for read in readers {
+            assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
+        }
+    }
+
+    #[test]
+    fn a_socket_that_lingers_keeps_no_thread() {
+        static CLOSERS: Closers = Closers::new(drop);
+        let (socket, _peer) = lingering();
+        CLOSERS.take(socket);
+        until("a thread is free", || CLOSERS.state().idle == 1);
     }
 
     #[test]

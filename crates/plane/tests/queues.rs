@@ -27,6 +27,8 @@ with_one_worker_and_with_two!(
     frames_that_waited_go_in_few_at_a_time_too,
     what_waited_costs_a_turn_no_more_bytes_than_a_batch_and_is_paid_for,
     frames_that_wait_for_a_queue_that_is_full_do_not_keep_the_others_waiting,
+    what_a_guest_has_its_port_do_between_turns_adds_up_to_a_bound_and_is_paid_for_once,
+    a_vm_that_is_gone_has_no_time_left_to_wait_for,
 );
 
 /// An adapter that notes which queues it was asked for, and how many frames it was given at a time. It sends frames that lie
@@ -228,6 +230,36 @@ fn a_queue_that_can_ring_is_left_alone(workers: usize) {
     as_worker(workers - 1, || while plane.turn(&port, &mut turn, Time::ZERO).more {});
     assert_eq!(*fetched.lock().unwrap(), [1, 3, 5]);
     assert!(alarm.0.lock().unwrap().is_empty() && !port.busy(Time(u64::MAX)));
+}
+
+fn what_a_guest_has_its_port_do_between_turns_adds_up_to_a_bound_and_is_paid_for_once(workers: usize) {
+    let (plane, port, ..) = rung(Progress { more: false, armed: true });
+    let mut turn = Turn::new();
+    as_worker(0, || while plane.turn(&port, &mut turn, Time::ZERO).more {});
+    let mut cost = |calls: u32, descriptors: u32| {
+        for _ in 0..calls {
+            port.with(Time::ZERO, |_, cx| cx.out.charge(descriptors)).unwrap();
+        }
+        as_worker(workers - 1, || plane.turn(&port, &mut turn, Time::ZERO).cost)
+    };
+    let one = cost(1, 100);
+    assert!(one >= 100 && cost(0, 0) == 0, "{one}");
+    assert_eq!(cost(7, 100), 7 * one);
+    let most = cost(1, u32::MAX);
+    assert!(most > 7 * one && most <= 1 << 20, "{most}");
+    assert_eq!(cost(1000, u32::MAX), most);
+}
+
+fn a_vm_that_is_gone_has_no_time_left_to_wait_for(workers: usize) {
+    let (plane, port, ..) = rung(Progress { more: false, armed: true });
+    let mut turn = Turn::new();
+    as_worker(workers - 1, || while plane.turn(&port, &mut turn, Time::ZERO).more {});
+    let later = Time(500);
+    port.with(Time::ZERO, |_, cx| cx.out.wake_by(later)).unwrap();
+    assert!(port.busy(later));
+    port.detach(Time::ZERO);
+    port.attach();
+    assert!(!port.busy(later), "the next one has asked for nothing");
 }
 
 fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_however_silent_they_were(

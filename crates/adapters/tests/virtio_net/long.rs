@@ -217,6 +217,24 @@ fn a_chain_that_is_too_small_is_walked_once_and_not_for_each_frame() {
 }
 
 #[test]
+fn buffers_of_a_ring_that_was_started_anew_are_looked_at_though_those_before_were_too_small() {
+    let mut guest = guest(plain(), 0);
+    guest.add(0, &bytes(2, 100, true));
+    let long = sender(1, 1514);
+    deliver(&mut guest, &long);
+    assert_eq!(guest.counters.receive_drops[Reason::TooLong as usize], 1);
+    // The driver begins again, with a longer buffer.
+    let face = rings(&mut *guest.adapter);
+    face.stop(0, cx!(guest));
+    let descriptor = [&BUFFERS.to_le_bytes()[..], &2000u32.to_le_bytes(), &[2, 0, 0, 0]].concat();
+    guest.memory.write(PLACE.descriptors, &descriptor).unwrap();
+    let face = rings(&mut *guest.adapter);
+    assert!(face.place(0, PLACE) && face.start(0, 0, cx!(guest)));
+    deliver(&mut guest, &long);
+    assert_eq!(guest.counters.taken().packets, 1);
+}
+
+#[test]
 fn long_commands_are_served_a_few_in_each_call() {
     let mut guest = guest(plain() | bit(VIRTIO_NET_F_CTRL_VQ), 2);
     let mut parts = bytes(CHAIN_MOST, 1, false);
