@@ -214,7 +214,9 @@ fn a_log_filter_that_is_none_is_said() {
         ("warn,nicety-daemon", "nothing is logged as \"nicety-daemon\"; did you mean \"nicety_daemon\"?"),
         ("debug,hyper=off", "nothing is logged as \"hyper\"; there are: nicety, nicety_daemon"),
     ] {
-        let ended = Ended::of(&scratch.command(&["serve"]).env("NICETY_LOG", filter).output().unwrap());
+        let mut command = scratch.command(&["serve"]);
+        command.env("NICETY_LOG", filter);
+        let ended = Ended::soon(command);
         assert_eq!(ended.code, Some(2), "{ended:?}");
         assert!(ended.err.starts_with(&format!("NICETY_LOG={filter}: {why}")), "{}", ended.err);
     }

@@ -62,17 +62,7 @@ impl Scratch {
 
     /// A command that ends by itself, and soon.
     pub fn run(&self, args: &[&str]) -> Ended {
-        let mut command = self.command(args);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (process, (send, ended)) = (Pid::from_child(&child), mpsc::channel());
-        std::thread::spawn(move || send.send(child.wait_with_output()));
-        match ended.recv_timeout(PATIENCE) {
-            Ok(output) => Ended::of(&output.unwrap()),
-            Err(_) => {
-                let _ = kill_process(process, Signal::KILL);
-                panic!("{args:?} does not end");
-            }
-        }
+        Ended::soon(self.command(args))
     }
 
     pub fn sockets(&self) -> Vec<String> {
@@ -93,6 +83,20 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Of a command that ends by itself.
+    pub fn soon(mut command: Command) -> Ended {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (process, (send, ended)) = (Pid::from_child(&child), mpsc::channel());
+        std::thread::spawn(move || send.send(child.wait_with_output()));
+        match ended.recv_timeout(PATIENCE) {
+            Ok(output) => Ended::of(&output.unwrap()),
+            Err(_) => {
+                let _ = kill_process(process, Signal::KILL);
+                panic!("{command:?} does not end");
+            }
+        }
+    }
+
     pub fn of(output: &Output) -> Ended {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
