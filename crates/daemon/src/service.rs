@@ -62,6 +62,8 @@ pub struct Service {
     pub(crate) turn: Option<Box<Turn>>,
     /// Bytes that it may still cost before others have their turns.
     pub(crate) credit: i64,
+    /// Its VMM's messages were served last, and not its turn.
+    pub(crate) heard: bool,
     /// The round in which it last got credit.
     pub(crate) round: u64,
 }
@@ -69,7 +71,18 @@ pub struct Service {
 impl Service {
     /// A port that nobody has connected to yet.
     pub fn new(log: Arc<PortLog>, port: Arc<Port>, schedule: Arc<Schedule>, link: Link) -> Self {
-        Self { log, port, schedule, link, recorder: None, deaf_until: None, turn: None, credit: 0, round: 0 }
+        Self {
+            log,
+            port,
+            schedule,
+            link,
+            recorder: None,
+            deaf_until: None,
+            turn: None,
+            credit: 0,
+            heard: false,
+            round: 0,
+        }
     }
 
     /// Whether it has credit left, of which it gets some in each round that it wants some in.
@@ -78,6 +91,12 @@ impl Service {
             self.credit = (self.credit + QUANTUM).min(QUANTUM);
         }
         self.credit > 0
+    }
+
+    /// Whether its VMM's messages are next: paid for, not in the middle of a flood, and not twice while its turn waits.
+    pub(crate) fn may_hear(&mut self, round: u64) -> bool {
+        let its_turn = self.heard && self.schedule.is_queued();
+        self.turn.is_none() && !its_turn && self.can_pay(round)
     }
 
     /// The descriptors to watch from the beginning.

@@ -140,6 +140,11 @@ impl Schedule {
         self.queued.store(false, Ordering::Release);
     }
 
+    /// Whether the port waits for its turn.
+    pub fn is_queued(&self) -> bool {
+        self.queued.load(Ordering::Acquire)
+    }
+
     /// Interrupt descriptors written so far.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)

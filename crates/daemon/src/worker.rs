@@ -141,7 +141,7 @@ impl Worker {
         self.rounds += 1;
         self.read_notes();
         self.ring_timers();
-        // Before its turn, or a port that always has frames would never have credit for its messages.
+        // Before their ports' turns, or one that always has frames would never have credit for its messages.
         for _ in 0..self.behind.len() {
             let Some(id) = self.behind.pop_front() else { break };
             self.session(id);
@@ -256,6 +256,7 @@ impl Worker {
                 continue;
             }
             service.schedule.begin();
+            service.heard = false;
             self.one_turn(id);
         }
     }

@@ -118,11 +118,11 @@ impl Worker {
         }
     }
 
-    /// Some of a VMM's messages; none while a flood of its port is under way, or is not paid for.
+    /// Some of a VMM's messages, if they are next.
     pub(super) fn session(&mut self, id: PortId) {
         let rounds = self.rounds;
         let Some(service) = self.services.get_mut(&id) else { return };
-        let may = service.turn.is_none() && service.can_pay(rounds);
+        let may = service.may_hear(rounds);
         let Link::Function { device, session: Some(Talk { session, patience }), .. } = &mut service.link else {
             return;
         };
@@ -143,6 +143,7 @@ impl Worker {
                 return;
             }
         };
+        service.heard = true;
         service.credit -= i64::from(progress.work) * MESSAGE_COST;
         if progress.more && !session.wants_write() {
             self.behind.push_back(id);

@@ -149,6 +149,42 @@ fn a_worker_does_not_sleep_on_messages_that_have_come_and_handles_some_in_each_r
     panic!("not within {ROUNDS} rounds");
 }
 
+/// Its guest's frames, timers and late completions wait for a turn, its VMM's messages do not always have what a round gives.
+#[test]
+fn a_port_whose_vmm_never_stops_has_its_turns_and_its_messages_between_them() {
+    let mut pair = Pair::new("e1000");
+    let flood = status(POSTED).repeat(FLOOD as usize);
+    let (mut sent, mut turns, mut heard) = (0, Vec::new(), 0);
+    for round in 0..ROUNDS {
+        sent = (sent + pair.clients[0].write(&flood[sent..]).unwrap_or(0)) % flood.len();
+        // Asked for in each round, as for a guest that always has frames.
+        pair.worker.enqueue(FLOODED);
+        let before = reads(&pair.worker, FLOODED);
+        rounds_made(&mut pair.worker, 1);
+        if !pair.worker.services[&FLOODED].schedule.is_queued() {
+            turns.push(round);
+        }
+        heard += usize::from(reads(&pair.worker, FLOODED) > before);
+    }
+    assert!(turns.windows(2).all(|pair| pair[1] - pair[0] <= 4), "{turns:?}");
+    assert!(heard.min(turns.len()) >= ROUNDS / 8, "{heard} rounds with messages, {} with a turn", turns.len());
+}
+
+/// A batch that is on its way to hundreds of ports is in memory that a message may take away.
+#[test]
+fn no_message_is_handled_in_the_middle_of_a_flood() {
+    let mut pair = Pair::new("e1000");
+    pair.clients[0].write_all(&status(POSTED)).unwrap();
+    let service = pair.worker.services.get_mut(&FLOODED).unwrap();
+    service.turn = Some(Box::default());
+    let before = reads(&pair.worker, FLOODED);
+    pair.worker.session(FLOODED);
+    assert_eq!(reads(&pair.worker, FLOODED), before);
+    assert_eq!(pair.worker.behind, [FLOODED]);
+    pair.worker.services.get_mut(&FLOODED).unwrap().turn = None;
+    rounds(&mut pair.worker, |worker| reads(worker, FLOODED) > before);
+}
+
 #[test]
 fn a_vmm_that_takes_no_answers_keeps_no_worker_awake() {
     let mut pair = Pair::new("e1000");
