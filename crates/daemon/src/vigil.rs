@@ -1,107 +1,169 @@
 //! How long a worker waits actively before it sleeps.
 //!
 //! Whoever wakes a sleeping thread pays for it, mostly a virtual processor that has just rung, and the thread itself comes
-//! late. While accesses follow each other closely, as the registers of one interrupt do, looking for the next one a little longer
-//! costs less than both. The span grows while watch and sleep together turn out shorter than [`MOST`], so that a longer watch
-//! would have spared the sleep, and shrinks to nothing with long ones, so that an idle or slowly beating worker just sleeps. The rule is
-//! KVM's halt polling (Linux, Documentation/virt/kvm/halt-polling.rst).
+//! late. Looking costs as much as it lasts. So a worker looks for as long as would have cost least lately: each wait adds to the cost of every
+//! [span](SPANS) that the worker may watch for, either the wait itself, where so long a watch would have seen its end, or that watch in vain and the
+//! price of a sleep. Costs are forgotten at the pace of [`LATELY`]. An idle or slowly beating worker just sleeps; one
+//! that is rung now soon, now late, watches for the soon ones alone. It is the old question of spinning or blocking (Karlin, Li, Manasse,
+//! Owicki: Empirical studies of competitive spinning for a shared-memory multiprocessor, SOSP 1991), whose answer is learned there in
+//! the same way.
 //!
-//! If a VMM's message ends the sleep, a processor of its guest may have to wait for the answer, and a guest without KVM computes
-//! for some hundred microseconds between two of them: then the sleep alone counts, and the span grows to [`MOST_MESSAGE`], which is
-//! KVM's own.
+//! What a sleep costs depends on who waits meanwhile. If a VMM's message ends it, a processor of its guest stands still until the
+//! answer; little traffic is an exchange of requests and answers, as fast as each of them is; and a bulk transfer has more on its way,
+//! so that only processor time counts. Network cards that delay their interrupts make the same difference
+//! (Linux, drivers/net/ethernet/intel/e1000/e1000_main.c, `e1000_update_itr`).
 
 use std::time::Duration;
 
-/// The longest active wait for a bell, a frame or a timer. With 50 µs a request and its answer between two idle guests fell on either side
-/// of it, and their rate with it.
-pub const MOST: Duration = Duration::from_micros(100);
-/// The longest where messages come.
-pub const MOST_MESSAGE: Duration = Duration::from_micros(200);
-/// What it begins with.
-const FIRST: Duration = Duration::from_micros(5);
+/// What a worker may watch for, in nanoseconds: at most as long as KVM looks for a guest that halts (Linux,
+/// Documentation/virt/kvm/halt-polling.rst, `halt_poll_ns`).
+const SPANS: [u64; 10] = [0, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 150_000, 200_000];
 
-/// What ended a sleep, and how long the worker had waited for it. A timer is nobody's doing, and does not count.
+/// The price of a sleep that a message ends, in nanoseconds of watching: a guest without KVM computes for some hundred
+/// microseconds between two of them.
+const PRICE_OF_AN_ANSWER: u64 = 400_000;
+/// Where little is carried from one wait to the next.
+const PRICE_OF_AN_EXCHANGE: u64 = 100_000;
+/// Elsewhere: the processor time alone, 30 to 45 µs on a virtual machine.
+const PRICE_IN_BULK: u64 = 30_000;
+/// What is little, in bytes, and by the way that turns are charged: less than two full frames.
+const LITTLE: u64 = 4 << 10;
+
+/// How much later a sleeper's waits end, in nanoseconds: it comes late itself, and whom it then rings may have gone to sleep for it.
+const LATE: u64 = 25_000;
+/// About how many waits count, as a power of two.
+const LATELY: u32 = 5;
+/// No price is nearly as high; in nanoseconds.
+const LONG: u64 = 1_000_000;
+
+/// What a worker has waited for, and how. A timer of its own is nobody's doing, and does not count.
 #[derive(Clone, Copy, Debug)]
-pub enum Waited {
-    /// A message of a VMM's, since the worker went to sleep.
-    Message(Duration),
-    /// Anything else, since the worker began to watch.
-    Other(Duration),
+pub struct Wait {
+    /// From its first look on.
+    pub lasted: Duration,
+    /// In spite of watching.
+    pub slept: bool,
+    /// A message of a VMM's ended it.
+    pub message: bool,
+    /// Bytes that were carried since the last one.
+    pub carried: u64,
 }
 
 /// See the module's page.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Vigil {
-    span: Duration,
+    /// What each span costs for a wait, in nanoseconds.
+    costs: [u64; SPANS.len()],
+    best: usize,
+    /// Bytes for a wait. A message's is none: whom a guest stops for is in no bulk transfer.
+    carried: u64,
     never: bool,
 }
 
 impl Vigil {
     /// For a machine with so many processors: with one, whoever is awaited could not run meanwhile.
     pub fn new(processors: usize) -> Self {
-        Self { span: Duration::ZERO, never: processors < 2 }
+        Self { costs: [0; SPANS.len()], best: 0, carried: 0, never: processors < 2 }
     }
 
     /// How long to look before sleeping.
     pub fn span(&self) -> Duration {
-        self.span
+        Duration::from_nanos(SPANS[self.best])
     }
 
-    /// In spite of it the worker has slept.
-    pub fn slept(&mut self, waited: Waited) {
-        let (waited, most) = match waited {
-            Waited::Message(waited) => (waited, MOST_MESSAGE),
-            Waited::Other(waited) => (waited, MOST),
+    /// A wait is over.
+    pub fn ended(&mut self, wait: Wait) {
+        if self.never {
+            return;
+        }
+        self.carried = blend(self.carried, if wait.message { 0 } else { wait.carried });
+        let price = match wait.message {
+            true => PRICE_OF_AN_ANSWER,
+            false if self.carried < LITTLE => PRICE_OF_AN_EXCHANGE,
+            false => PRICE_IN_BULK,
         };
-        self.span = match waited <= most {
-            _ if self.never => Duration::ZERO,
-            true => (self.span * 2).clamp(FIRST, most.max(self.span)),
-            false if self.span <= FIRST => Duration::ZERO,
-            false => self.span / 2,
+        let lasted = u64::try_from(wait.lasted.as_nanos()).map_or(LONG, |lasted| lasted.min(LONG));
+        let lasted = match wait.slept {
+            true => lasted.saturating_sub(LATE).max(SPANS[self.best] + 1),
+            false => lasted,
         };
+        for (cost, span) in self.costs.iter_mut().zip(SPANS) {
+            *cost = blend(*cost, if lasted <= span { lasted } else { span + price });
+        }
+        // Of equals the shortest.
+        self.best = (0..SPANS.len()).min_by_key(|&span| self.costs[span]).unwrap_or(0);
     }
+}
+
+/// A mean in which the newest weighs most.
+fn blend(mean: u64, new: u64) -> u64 {
+    mean - (mean >> LATELY) + (new >> LATELY)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    type Kind = fn(Duration) -> Waited;
+    /// A kind of wait, and from when on sleeping is better, or the longest watch too short.
+    const KINDS: [(bool, u64, u64); 3] =
+        [(true, 64 << 10, 200_000), (false, 600, PRICE_OF_AN_EXCHANGE), (false, 64 << 10, PRICE_IN_BULK)];
 
-    const KINDS: [(Kind, Duration); 2] = [(Waited::Message, MOST_MESSAGE), (Waited::Other, MOST)];
+    /// What the worker would see, if what it waits for came after so many nanoseconds.
+    fn comes(vigil: &mut Vigil, after: u64, message: bool, carried: u64) {
+        let slept = vigil.span() < Duration::from_nanos(after);
+        let lasted = Duration::from_nanos(if slept { after + LATE } else { after });
+        vigil.ended(Wait { lasted, slept, message, carried });
+    }
 
     #[test]
-    fn short_sleeps_make_it_watch_and_long_ones_let_it_sleep() {
-        for (kind, most) in KINDS {
+    fn it_watches_for_what_comes_sooner_than_a_sleep_costs_and_sleeps_for_what_comes_later() {
+        for (message, carried, least) in KINDS {
             let mut vigil = Vigil::new(2);
             assert_eq!(vigil.span(), Duration::ZERO);
-            for _ in 0..10 {
-                vigil.slept(kind(most));
+            for (after, watches) in [(least * 9 / 10, true), (least * 11 / 10, false), (least / 2, true), (LONG, false)]
+            {
+                (0..200).for_each(|_| comes(&mut vigil, after, message, carried));
+                assert_eq!(vigil.span() >= Duration::from_nanos(after), watches, "{after} of {least}");
+                assert!(watches || vigil.span().is_zero(), "{after} of {least}: {:?}", vigil.span());
             }
-            assert_eq!(vigil.span(), most);
-            for _ in 0..10 {
-                vigil.slept(kind(most + Duration::from_nanos(1)));
-            }
-            assert_eq!(vigil.span(), Duration::ZERO);
         }
     }
 
     #[test]
-    fn what_is_no_message_lengthens_no_watch_beyond_its_own_and_shortens_none_by_being_short() {
+    fn an_idle_worker_watches_a_few_times_more_at_most() {
         let mut vigil = Vigil::new(2);
-        (0..10).for_each(|_| vigil.slept(Waited::Message(MOST_MESSAGE)));
-        vigil.slept(Waited::Other(MOST));
-        assert_eq!(vigil.span(), MOST_MESSAGE);
-        vigil.slept(Waited::Other(MOST_MESSAGE));
-        assert_eq!(vigil.span(), MOST_MESSAGE / 2);
-        (0..10).for_each(|_| vigil.slept(Waited::Other(MOST)));
-        assert_eq!(vigil.span(), MOST);
+        (0..1000).for_each(|_| comes(&mut vigil, 150_000, true, 0));
+        let watched = (0..100).filter(|_| {
+            comes(&mut vigil, 100 * LONG, false, 0);
+            !vigil.span().is_zero()
+        });
+        assert!(watched.count() < 1 << LATELY);
+    }
+
+    #[test]
+    fn of_soon_and_late_it_watches_for_the_soon_ones_alone() {
+        let mut vigil = Vigil::new(2);
+        for after in [3_000, 4_000, 3_000, LONG].repeat(100) {
+            comes(&mut vigil, after, false, 600);
+        }
+        assert_eq!(vigil.span(), Duration::from_micros(5));
+    }
+
+    #[test]
+    fn a_bulk_transfer_that_messages_take_part_in_is_watched_for_like_an_exchange() {
+        let mut vigil = Vigil::new(2);
+        for message in [true, true, true, false].repeat(100) {
+            comes(&mut vigil, 50_000, message, 8 << 10);
+        }
+        assert!(vigil.span() >= Duration::from_micros(50));
+        (0..200).for_each(|_| comes(&mut vigil, 50_000, false, 8 << 10));
+        assert_eq!(vigil.span(), Duration::ZERO);
     }
 
     #[test]
     fn one_processor_is_left_to_others() {
         let mut vigil = Vigil::new(1);
-        vigil.slept(Waited::Other(Duration::from_micros(1)));
+        (0..100).for_each(|_| comes(&mut vigil, 1_000, true, 0));
         assert_eq!(vigil.span(), Duration::ZERO);
     }
 }

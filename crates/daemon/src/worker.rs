@@ -35,7 +35,7 @@ use crate::inbox::{Inbox, Note};
 use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
-use crate::vigil::{Vigil, Waited};
+use crate::vigil::{Vigil, Wait};
 pub use connections::DEAF;
 use connections::Why;
 
@@ -84,6 +84,8 @@ pub struct Worker {
     notes: Vec<Note>,
     stop: bool,
     vigil: Vigil,
+    /// Bytes that were carried since it last waited.
+    carried: u64,
     /// Connections that were ended here, until their VMMs have noticed.
     leaving: Vec<JoinHandle<()>>,
     /// How often it has slept.
@@ -111,6 +113,7 @@ impl Worker {
             notes: Vec::new(),
             stop: false,
             vigil: Vigil::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            carried: 0,
             leaving: Vec::new(),
             #[cfg(test)]
             slept: 0,
@@ -282,6 +285,7 @@ impl Worker {
         let turn = service.turn.as_mut().unwrap_or(&mut self.turn);
         let damages = nicety_memory::damages();
         let outcome = self.plane.turn(&service.port, turn, now);
+        self.carried += outcome.cost;
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
         if outcome.unfinished && service.turn.is_none() {
             let fresh = self.spare.pop().unwrap_or_default();
@@ -329,6 +333,7 @@ impl Worker {
         }
         let began = self.clock.now();
         if self.watch(began, events) {
+            self.waited(began, false, events);
             return;
         }
         if !self.inbox.sleep() {
@@ -339,18 +344,23 @@ impl Worker {
         {
             self.slept += 1;
         }
-        let asleep_since = self.clock.now();
-        let timeout = self.timers.peek().map(|Reverse((at, _))| at.since(asleep_since));
+        let timeout = self.timers.peek().map(|Reverse((at, _))| at.since(self.clock.now()));
         self.look(events, timeout);
         self.inbox.awake();
-        if !events.is_empty() {
-            let message = events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION);
-            let now = self.clock.now();
-            self.vigil.slept(match message {
-                true => Waited::Message(now.since(asleep_since)),
-                false => Waited::Other(now.since(began)),
-            });
+        self.waited(began, true, events);
+    }
+
+    /// A wait is over, unless nothing but a timer has ended it.
+    fn waited(&mut self, began: Time, slept: bool, events: &[epoll::Event]) {
+        if events.is_empty() && self.inbox.is_empty() {
+            return;
         }
+        self.vigil.ended(Wait {
+            lasted: self.clock.now().since(began),
+            slept,
+            message: events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION),
+            carried: std::mem::take(&mut self.carried),
+        });
     }
 
     /// Waits actively for a while from now on, `begin`. True if something has come.
