@@ -11,6 +11,7 @@ mod fair_test;
 mod farewell;
 #[cfg(test)]
 mod messages_test;
+mod waiting;
 #[cfg(test)]
 mod worker_test;
 
@@ -20,22 +21,20 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{PortId, Time};
 use nicety_bell::Bell;
 use nicety_plane::{Plane, Turn};
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::time::Timespec;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
-use crate::vigil::{Vigil, Wait};
+use crate::vigil::Vigil;
 pub use connections::DEAF;
 use connections::Why;
 
@@ -56,13 +55,6 @@ const KICK: u64 = 2;
 
 fn token(port: PortId, what: u64) -> EventData {
     EventData::new_u64(u64::from(port.0) << 32 | what)
-}
-
-/// Waits for events. Precise to microseconds: Linux 5.11's epoll_pwait2, and no leeway for this thread's timers.
-fn sleep(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> rustix::io::Result<usize> {
-    let timeout =
-        timeout.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) });
-    epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref())
 }
 
 /// See the module's page.
@@ -323,72 +315,6 @@ impl Worker {
     fn settle_flood(&mut self, id: PortId) {
         while self.services.get(&id).is_some_and(|service| service.turn.is_some()) {
             self.one_turn(id);
-        }
-    }
-
-    fn wait(&mut self, events: &mut Vec<epoll::Event>) {
-        if !self.ready.is_empty() || !self.behind.is_empty() || self.stop {
-            self.look(events, Some(Duration::ZERO));
-            return;
-        }
-        let began = self.clock.now();
-        if self.watch(began, events) {
-            self.waited(began, false, events);
-            return;
-        }
-        if !self.inbox.sleep() {
-            self.look(events, Some(Duration::ZERO));
-            return;
-        }
-        #[cfg(test)]
-        {
-            self.slept += 1;
-        }
-        let timeout = self.timers.peek().map(|Reverse((at, _))| at.since(self.clock.now()));
-        self.look(events, timeout);
-        self.inbox.awake();
-        self.waited(began, true, events);
-    }
-
-    /// A wait is over, unless nothing but a timer has ended it.
-    fn waited(&mut self, began: Time, slept: bool, events: &[epoll::Event]) {
-        if events.is_empty() && self.inbox.is_empty() {
-            return;
-        }
-        self.vigil.ended(Wait {
-            lasted: self.clock.now().since(began),
-            slept,
-            message: events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION),
-            carried: std::mem::take(&mut self.carried),
-        });
-    }
-
-    /// Waits actively for a while from now on, `begin`. True if something has come.
-    fn watch(&mut self, begin: Time, events: &mut Vec<epoll::Event>) -> bool {
-        let span = self.vigil.span();
-        if span.is_zero() {
-            return false;
-        }
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        loop {
-            self.look(events, Some(Duration::ZERO));
-            let now = self.clock.now();
-            if !events.is_empty() || !self.inbox.is_empty() || timer.is_some_and(|at| at <= now) {
-                return true;
-            }
-            if now.since(begin) >= span {
-                return false;
-            }
-            // Whoever is awaited may be waiting for this very processor.
-            std::thread::yield_now();
-        }
-    }
-
-    fn look(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) {
-        if let Err(error) = sleep(&self.epoll, events, timeout)
-            && error != rustix::io::Errno::INTR
-        {
-            warn!("waiting for events: {error}");
         }
     }
 

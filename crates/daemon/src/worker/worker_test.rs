@@ -1,12 +1,13 @@
 //! What a worker owes to a port that is not known to it yet, and how exactly it waits.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nicety_plane::{End, Port};
 use nicety_switch::Limits;
 use nicety_uplink::Null;
 
 use super::fair_test::Silent;
+use super::waiting::sleep;
 use super::*;
 use crate::port_log::PortLog;
 use crate::shell::Schedule;

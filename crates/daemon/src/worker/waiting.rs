@@ -1,0 +1,93 @@
+//! How a worker waits: it looks at once while it has other work, else watches for a moment, then sleeps.
+
+use std::cmp::Reverse;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use nicety_adapter::Time;
+use rustix::event::epoll;
+use rustix::time::Timespec;
+use tracing::warn;
+
+use super::{SESSION, Worker};
+use crate::vigil::Wait;
+
+/// Waits for events. Precise to microseconds: Linux 5.11's epoll_pwait2, and no leeway for this thread's timers.
+pub(super) fn sleep(
+    epoll: &OwnedFd,
+    events: &mut Vec<epoll::Event>,
+    timeout: Option<Duration>,
+) -> rustix::io::Result<usize> {
+    let timeout =
+        timeout.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) });
+    epoll::wait(epoll, rustix::buffer::spare_capacity(events), timeout.as_ref())
+}
+
+impl Worker {
+    /// Until something is to be done.
+    pub(super) fn wait(&mut self, events: &mut Vec<epoll::Event>) {
+        if !self.ready.is_empty() || !self.behind.is_empty() || self.stop {
+            self.look(events, Some(Duration::ZERO));
+            return;
+        }
+        let began = self.clock.now();
+        if self.watch(began, events) {
+            self.waited(began, false, events);
+            return;
+        }
+        if !self.inbox.sleep() {
+            self.look(events, Some(Duration::ZERO));
+            return;
+        }
+        #[cfg(test)]
+        {
+            self.slept += 1;
+        }
+        let timeout = self.timers.peek().map(|Reverse((at, _))| at.since(self.clock.now()));
+        self.look(events, timeout);
+        self.inbox.awake();
+        self.waited(began, true, events);
+    }
+
+    /// A wait is over, unless nothing but a timer has ended it.
+    fn waited(&mut self, began: Time, slept: bool, events: &[epoll::Event]) {
+        if events.is_empty() && self.inbox.is_empty() {
+            return;
+        }
+        self.vigil.ended(Wait {
+            lasted: self.clock.now().since(began),
+            slept,
+            message: events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION),
+            carried: std::mem::take(&mut self.carried),
+        });
+    }
+
+    /// Waits actively for a while from now on, `begin`. True if something has come.
+    fn watch(&mut self, begin: Time, events: &mut Vec<epoll::Event>) -> bool {
+        let span = self.vigil.span();
+        if span.is_zero() {
+            return false;
+        }
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        loop {
+            self.look(events, Some(Duration::ZERO));
+            let now = self.clock.now();
+            if !events.is_empty() || !self.inbox.is_empty() || timer.is_some_and(|at| at <= now) {
+                return true;
+            }
+            if now.since(begin) >= span {
+                return false;
+            }
+            // Whoever is awaited may be waiting for this very processor.
+            std::thread::yield_now();
+        }
+    }
+
+    fn look(&self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) {
+        if let Err(error) = sleep(&self.epoll, events, timeout)
+            && error != rustix::io::Errno::INTR
+        {
+            warn!("waiting for events: {error}");
+        }
+    }
+}
