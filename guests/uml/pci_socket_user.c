@@ -236,7 +236,10 @@ int pci_socket_pipe(int *read_end, int *write_end)
 	return 0;
 }
 
-/* Empties a pipe: 1 if there was something, 0 if not, -EPIPE if its writer is gone. */
+/*
+ * Empties a pipe: how many interrupts, of eight bytes each, were in it, -EPIPE if
+ * its writer is gone.
+ */
 int pci_socket_drain(int fd)
 {
 	char bytes[1024];
@@ -245,17 +248,16 @@ int pci_socket_drain(int fd)
 
 	for (;;) {
 		n = read(fd, bytes, sizeof(bytes));
+		if (n > 0)
+			found += n;
 		/* A whole pipe of it is enough of a server that writes without end. */
-		if (n == (ssize_t)sizeof(bytes) && ++reads == 64)
-			return 1;
-		if (n == (ssize_t)sizeof(bytes))
-			found = 1;
-		else if (n > 0)
-			return 1;
-		else if (n == 0)
-			return found ? found : -EPIPE;
-		else if (errno != EINTR)
-			return found;
+		if (n == (ssize_t)sizeof(bytes) && ++reads < 64)
+			continue;
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n == 0 && !found)
+			return -EPIPE;
+		return (found + 7) / 8;
 	}
 }
 

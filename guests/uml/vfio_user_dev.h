@@ -81,6 +81,9 @@ struct vfu_device {
 	int kick_fds[2];
 	/* Since when the interrupt's handler has not come to an end, or 0. */
 	long long flood_since;
+	/* Interrupts since that time. */
+	unsigned int heard;
+	long long heard_at;
 	u32 irq_count[VFU_NUM_IRQS];
 	struct vfu_vector intx, msi, *msix;
 	bool msix_all_masked;

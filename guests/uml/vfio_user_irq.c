@@ -32,8 +32,12 @@
 #include "vfio_user_dev.h"
 
 #define VFU_READY	16
-/* So long may more interrupts come, all the time, than are handled. */
+/*
+ * So long may more interrupts come, all the time, than are handled; and twice so
+ * many within that time are no device's.
+ */
 #define VFU_FLOOD_MS	2000
+#define VFU_FLOOD	(1 << 20)
 
 /* Tokens of the epoll descriptor: an MSI-X vector's number, or one of these. */
 #define VFU_TOKEN_INTX	(VFU_MAX_VECTORS + 0)
@@ -150,6 +154,7 @@ static u32 vfu_take(struct vfu_device *dev, unsigned int token)
 	}
 	if (!ret)
 		return 0;
+	dev->heard += ret;
 	if (vfu_vector_masked(dev, v)) {
 		v->pending = true;
 		return 0;
@@ -178,21 +183,36 @@ static void vfu_raise_pending(struct vfu_device *dev)
 }
 
 /*
- * The handler ends; not @done, there is more by now than it found. A server that
- * writes faster than this reads, and goes on, would keep the guest in here.
+ * Whether the server interrupts without end: all the time faster than the handler
+ * reads, so that the guest would stay in there, or so fast now and then that it
+ * spends a good part of its time there. Not @done, there is more by now than the
+ * handler found.
  */
+static bool vfu_floods(struct vfu_device *dev, bool done)
+{
+	if (dev->heard >= VFU_FLOOD) {
+		long long before = dev->heard_at;
+
+		dev->heard = 0;
+		dev->heard_at = host_now_ms();
+		if (dev->heard_at - before < VFU_FLOOD_MS)
+			return true;
+	}
+	if (done)
+		dev->flood_since = 0;
+	else if (!dev->flood_since)
+		dev->flood_since = host_now_ms();
+	return dev->flood_since &&
+	       host_now_ms() - dev->flood_since >= VFU_FLOOD_MS;
+}
+
 static void vfu_ended(struct vfu_device *dev, bool done)
 {
 	unsigned long flags;
 
-	if (done) {
-		dev->flood_since = 0;
-		return;
-	}
-	if (!dev->flood_since)
-		dev->flood_since = host_now_ms();
-	if (host_now_ms() - dev->flood_since < VFU_FLOOD_MS) {
-		vfu_look_again(dev);
+	if (!vfu_floods(dev, done)) {
+		if (!done)
+			vfu_look_again(dev);
 		return;
 	}
 	raw_spin_lock_irqsave(&dev->lock, flags);

@@ -27,10 +27,10 @@ use super::{SOON, guests, powers_off_well, well};
 enum Fault {
     /// Takes the memory, and then reads no more: the guest's messages fill the socket.
     Deaf,
-    /// Writes to the first queue's interrupt without end.
-    Interrupts,
-    /// Sends this request without end, and wants each to be answered.
-    Requests(u32),
+    /// Writes to the first queue's interrupt without end, with pauses of so many milliseconds.
+    Interrupts(u64),
+    /// Sends this request without end, and wants each to be answered; likewise.
+    Requests(u32, u64),
     /// Answers every message and serves no queue.
     ServesNothing,
     /// The same, and whoever kicks is to wait for ever: the descriptor blocks, and its counter is full.
@@ -60,9 +60,9 @@ fn back_end(socket: &Path, fault: Fault, over: mpsc::Receiver<()>) -> JoinHandle
             }
             let flooded = match fault {
                 // SET_VRING_CALL of the first queue; SET_SLAVE_REQ_FD.
-                Fault::Interrupts if request == 13 && body[0] == 0 => 1u64.to_ne_bytes().to_vec(),
+                Fault::Interrupts(_) if request == 13 && body[0] == 0 => 1u64.to_ne_bytes().to_vec(),
                 Fault::Drips if request == 21 => [2, 1, 0].map(u32::to_ne_bytes).concat(),
-                Fault::Requests(kind) if request == 21 => [kind, 1 | 8, 0].map(u32::to_ne_bytes).concat(),
+                Fault::Requests(kind, _) if request == 21 => [kind, 1 | 8, 0].map(u32::to_ne_bytes).concat(),
                 _ => Vec::new(),
             };
             if let Some(pipe) = passed {
@@ -73,7 +73,11 @@ fn back_end(socket: &Path, fault: Fault, over: mpsc::Receiver<()>) -> JoinHandle
                     Fault::FillsKicks if request == 12 => fill(&its),
                     _ if flooded.is_empty() => {}
                     Fault::Drips => drop(thread::spawn(move || drip(&its, &flooded))),
-                    _ => drop(thread::spawn(move || flood(&its, &flooded.repeat(4096 / flooded.len())))),
+                    Fault::Interrupts(pause) | Fault::Requests(_, pause) => {
+                        let bytes = flooded.repeat(4096 / flooded.len());
+                        thread::spawn(move || flood(&its, &bytes, Duration::from_millis(pause)));
+                    }
+                    _ => {}
                 }
             }
             let answer = match request {
@@ -81,7 +85,7 @@ fn back_end(socket: &Path, fault: Fault, over: mpsc::Receiver<()>) -> JoinHandle
                 // for the control queue first. GET_PROTOCOL_FEATURES: MQ, SLAVE_REQ, CONFIG, and REPLY_ACK.
                 1 => {
                     let control = match fault {
-                        Fault::Interrupts | Fault::Requests(_) | Fault::Drips => 0,
+                        Fault::Interrupts(_) | Fault::Requests(..) | Fault::Drips => 0,
                         _ => 1 << 22 | 1 << 17,
                     };
                     (1u64 << 32 | 1 << 30 | control | 1 << 16 | 1 << 5).to_ne_bytes().to_vec()
@@ -145,16 +149,19 @@ fn drip(pipe: &OwnedFd, bytes: &[u8]) {
     }
 }
 
-/// Writes to a guest's pipe until nobody reads it.
-fn flood(pipe: &OwnedFd, bytes: &[u8]) {
+/// Writes to a guest's pipe until nobody reads it, with pauses after as much as it holds.
+fn flood(pipe: &OwnedFd, bytes: &[u8], pause: Duration) {
     thread::sleep(Duration::from_secs(3));
     loop {
-        match rustix::io::write(pipe, bytes) {
-            // The guest's end does not wait, nor does this one.
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => thread::sleep(Duration::from_millis(1)),
-            Err(_) => return,
+        for _ in 0..(64 << 10) / bytes.len() {
+            match rustix::io::write(pipe, bytes) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // The guest's end does not wait; this one may or may not.
+                Err(Errno::AGAIN) => thread::sleep(Duration::from_millis(1)),
+                Err(_) => return,
+            }
         }
+        thread::sleep(pause);
     }
 }
 
@@ -207,7 +214,9 @@ fn a_back_end_that_sends_a_request_byte_by_byte_is_given_up() {
 
 #[test]
 fn a_back_end_that_interrupts_without_end_is_given_up_and_the_guest_goes_on() {
-    for fault in [Fault::Interrupts, Fault::Requests(2), Fault::Requests(3)] {
+    // One that has a processor to itself, and one that shares it.
+    let faults = [0, 10].map(|pause| [Fault::Interrupts(pause), Fault::Requests(2, pause), Fault::Requests(3, pause)]);
+    for &fault in faults.as_flattened() {
         let (_, said) = with_a_back_end_that(fault, |guest| {
             let told = "until dmesg | grep -q 'the device is gone'; do usleep 20000; done";
             well(guest.succeed(told, SOON));
