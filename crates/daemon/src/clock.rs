@@ -16,6 +16,12 @@ impl Clock {
         Self { origin: Instant::now() }
     }
 
+    /// One that has gone for so long.
+    #[cfg(test)]
+    pub fn begun(ago: std::time::Duration) -> Self {
+        Self { origin: Instant::now().checked_sub(ago).unwrap() }
+    }
+
     /// What time it is.
     pub fn now(&self) -> Time {
         Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))

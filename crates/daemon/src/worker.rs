@@ -13,6 +13,8 @@ mod farewell;
 mod messages_test;
 mod waiting;
 #[cfg(test)]
+mod waiting_test;
+#[cfg(test)]
 mod worker_test;
 
 use std::cmp::Reverse;
@@ -76,8 +78,6 @@ pub struct Worker {
     notes: Vec<Note>,
     stop: bool,
     vigil: Vigil,
-    /// Bytes that were carried since it last waited.
-    carried: u64,
     /// Connections that were ended here, until their VMMs have noticed.
     leaving: Vec<JoinHandle<()>>,
     /// How often it has slept.
@@ -105,7 +105,6 @@ impl Worker {
             notes: Vec::new(),
             stop: false,
             vigil: Vigil::new(std::thread::available_parallelism().map_or(1, usize::from)),
-            carried: 0,
             leaving: Vec::new(),
             #[cfg(test)]
             slept: 0,
@@ -261,7 +260,9 @@ impl Worker {
         if let Some(service) = self.services.get(&id) {
             service.log.settle(now);
         }
-        if let Some(why) = self.unfit(id, now) {
+        // Its batch is in memory that goes with it: in the middle of a flood it may be unfit, but not go.
+        let flooding = self.services.get(&id).is_some_and(|service| service.turn.is_some());
+        if !flooding && let Some(why) = self.unfit(id, now) {
             self.disconnect(id, why);
             return;
         }
@@ -277,7 +278,7 @@ impl Worker {
         let turn = service.turn.as_mut().unwrap_or(&mut self.turn);
         let damages = nicety_memory::damages();
         let outcome = self.plane.turn(&service.port, turn, now);
-        self.carried += outcome.cost;
+        self.vigil.carried(outcome.cost);
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
         if outcome.unfinished && service.turn.is_none() {
             let fresh = self.spare.pop().unwrap_or_default();
@@ -287,8 +288,8 @@ impl Worker {
         {
             self.spare.push(done);
         }
-        // Memory that was taken back meanwhile may be its own: the next turn finds out.
-        if outcome.more || damages != nicety_memory::damages() {
+        // Memory that was taken back meanwhile may be its own: the next turn finds out, and whether it was unfit in a flood.
+        if outcome.more || flooding || damages != nicety_memory::damages() {
             self.enqueue(id);
         }
     }

@@ -18,7 +18,7 @@ const FRAME: u64 = 256;
 const TURN: u64 = (128 << 10) + (64 << 10) + 1514 + 64 * FRAME;
 
 /// An end that always has more: at most so many frames a turn.
-struct Source {
+pub(super) struct Source {
     map: Arc<Map>,
     len: u32,
     most: Arc<AtomicUsize>,
@@ -26,7 +26,7 @@ struct Source {
 }
 
 impl Source {
-    fn new(target: u8, source: u8, len: u32, most: usize) -> Self {
+    pub fn new(target: u8, source: u8, len: u32, most: usize) -> Self {
         let map = Arc::new(Map::private(1 << 12).unwrap());
         let mut frame = vec![0; len as usize];
         frame[..6].fill(target);

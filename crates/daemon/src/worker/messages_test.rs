@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use super::fair_test::Silent;
 use super::*;
 use crate::device::{PortDevice, irq_layout};
+use crate::patience::PATIENCE;
 use crate::port_log::PortLog;
 use crate::shell::Signals;
 
@@ -37,7 +38,7 @@ fn message(command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The 82540EM's STATUS register is read.
-fn status(flags: u32) -> Vec<u8> {
+pub(super) fn status(flags: u32) -> Vec<u8> {
     message(READ, flags, &[8u32, 0, 0, 4].map(u32::to_ne_bytes).concat())
 }
 
@@ -71,7 +72,7 @@ fn rounds(worker: &mut Worker, mut done: impl FnMut(&Worker) -> bool) {
 }
 
 /// So many rounds, at whose ends the bell wakes the worker if it sleeps.
-fn rounds_made(worker: &mut Worker, count: usize) {
+pub(super) fn rounds_made(worker: &mut Worker, count: usize) {
     for _ in 0..count {
         rustix::io::write(worker.inbox.bell(), &1u64.to_ne_bytes()).unwrap();
         worker.round(&mut Vec::with_capacity(EVENTS));
@@ -102,24 +103,24 @@ fn reads(worker: &Worker, id: PortId) -> u64 {
 }
 
 /// A worker with two ports, and who is connected to them.
-struct Pair {
-    worker: Worker,
-    clients: [UnixStream; 2],
-    _folder: TempDir,
+pub(super) struct Pair {
+    pub worker: Worker,
+    pub clients: [UnixStream; 2],
+    folder: TempDir,
 }
 
-const FLOODED: PortId = PortId(1);
-const OTHER: PortId = PortId(2);
+pub(super) const FLOODED: PortId = PortId(1);
+pub(super) const OTHER: PortId = PortId(2);
 
 impl Pair {
-    fn new(flooded: &'static str) -> Self {
+    pub fn new(flooded: &'static str) -> Self {
         let folder = TempDir::new().unwrap();
         let plane = Arc::new(Plane::new(Limits::default()));
         let mut worker = Worker::new(plane, Clock::start(), Arc::new(Inbox::new().unwrap())).unwrap();
         let ports = [(FLOODED, flooded), (OTHER, "e1000")];
         let paths = ports.map(|(id, adapter)| open(&mut worker, id, adapter, folder.path()));
         let clients = paths.map(|path| connect(&mut worker, &path));
-        Self { worker, clients, _folder: folder }
+        Self { worker, clients, folder }
     }
 }
 
@@ -184,6 +185,25 @@ fn no_message_is_handled_in_the_middle_of_a_flood() {
     assert_eq!(pair.worker.behind, [FLOODED]);
     pair.worker.services.get_mut(&FLOODED).unwrap().turn = None;
     rounds(&mut pair.worker, |worker| reads(worker, FLOODED) > before);
+}
+
+/// Its VMM stops within a message while a batch of its guest's is on its way to hundreds of ports.
+#[test]
+fn a_vm_that_is_sent_away_in_the_middle_of_a_flood_leaves_its_port_to_the_next_one() {
+    let mut pair = Pair::new("e1000");
+    pair.clients[0].write_all(&status(0)[..20]).unwrap();
+    rounds_made(&mut pair.worker, 2);
+    pair.worker.services.get_mut(&FLOODED).unwrap().turn = Some(Box::default());
+    pair.worker.clock = Clock::begun(2 * PATIENCE);
+    pair.worker.enqueue(FLOODED);
+    rounds(&mut pair.worker, |worker| {
+        let service = &worker.services[&FLOODED];
+        let gone = matches!(&service.link, Link::Function { session: None, .. });
+        assert!(!gone || service.turn.is_none(), "in the middle of a flood");
+        gone
+    });
+    let path = pair.folder.path().join(format!("{}.sock", FLOODED.0));
+    connect(&mut pair.worker, &path);
 }
 
 #[test]
@@ -276,7 +296,7 @@ fn a_command_that_takes_long_is_one_in_a_round_and_then_others_have_theirs() {
 #[test]
 fn a_neighbours_message_is_answered_before_a_flood_is_done_and_the_flood_is_done_though_no_byte_comes_any_more() {
     let (flooded, other) = (FLOODED, OTHER);
-    let Pair { mut worker, clients: [mut flood, mut neighbour], _folder } = Pair::new("e1000");
+    let Pair { mut worker, clients: [mut flood, mut neighbour], folder: _folder } = Pair::new("e1000");
     // The flood is there before the neighbour's message.
     flood.write_all(&status(POSTED).repeat(FLOOD as usize)).unwrap();
     for _ in 0..3 {

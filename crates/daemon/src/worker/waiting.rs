@@ -10,7 +10,7 @@ use rustix::time::Timespec;
 use tracing::warn;
 
 use super::{SESSION, Worker};
-use crate::vigil::Wait;
+use crate::vigil::{By, Wait};
 
 /// Waits for events. Precise to microseconds: Linux 5.11's epoll_pwait2, and no leeway for this thread's timers.
 pub(super) fn sleep(
@@ -26,7 +26,8 @@ pub(super) fn sleep(
 impl Worker {
     /// Until something is to be done.
     pub(super) fn wait(&mut self, events: &mut Vec<epoll::Event>) {
-        if !self.ready.is_empty() || !self.behind.is_empty() || self.stop {
+        let idle = self.ready.is_empty() && self.behind.is_empty() && self.inbox.is_empty();
+        if !idle || self.stop {
             self.look(events, Some(Duration::ZERO));
             return;
         }
@@ -49,17 +50,13 @@ impl Worker {
         self.waited(began, true, events);
     }
 
-    /// A wait is over, unless nothing but a timer has ended it.
     fn waited(&mut self, began: Time, slept: bool, events: &[epoll::Event]) {
-        if events.is_empty() && self.inbox.is_empty() {
-            return;
-        }
-        self.vigil.ended(Wait {
-            lasted: self.clock.now().since(began),
-            slept,
-            message: events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION),
-            carried: std::mem::take(&mut self.carried),
-        });
+        let by = match events {
+            [] if self.inbox.is_empty() => By::Timer,
+            _ if events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION) => By::Message,
+            _ => By::Other,
+        };
+        self.vigil.ended(Wait { lasted: self.clock.now().since(began), slept, by });
     }
 
     /// Waits actively for a while from now on, `begin`. True if something has come.
