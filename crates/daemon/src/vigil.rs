@@ -4,7 +4,8 @@
 //! late. Looking costs as much as it lasts. So a worker looks for as long as would have cost least lately: each wait adds to the cost of every
 //! [span](SPANS) that the worker may watch for, either the wait itself, where so long a watch would have seen its end, or that watch in vain and the
 //! price of a sleep. Costs are forgotten at the pace of [`LATELY`]. An idle or slowly beating worker just sleeps; one
-//! that is rung now soon, now late, watches for the soon ones alone. It is the old question of spinning or blocking (Karlin, Li, Manasse,
+//! that is rung now soon, now late, watches for the soon ones alone. A timer of its own is waited for like anything else: who sleeps
+//! looks late at a queue whose doorbells are mapped. It is the old question of spinning or blocking (Karlin, Li, Manasse,
 //! Owicki: Empirical studies of competitive spinning for a shared-memory multiprocessor, SOSP 1991), whose answer is learned there in
 //! the same way.
 //!
@@ -33,7 +34,7 @@ const LITTLE: u64 = 4 << 10;
 const LATE: u64 = 25_000;
 /// About how many waits count, as a power of two.
 const LATELY: u32 = 5;
-/// No price is nearly as high, and no watch as long; in nanoseconds.
+/// No price is nearly as high; in nanoseconds.
 const LONG: u64 = 1_000_000;
 
 /// How a worker has waited.
@@ -43,19 +44,8 @@ pub struct Wait {
     pub lasted: Duration,
     /// In spite of watching.
     pub slept: bool,
-    /// What ended it.
-    pub by: By,
-}
-
-/// What has ended a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// A message of a VMM's.
-    Message,
-    /// A timer of the worker's own, which is nobody's doing; but if it has taken long, nobody came.
-    Timer,
-    /// Anything else: a bell, a frame, a note.
-    Other,
+    /// A message of a VMM's ended it, and not a bell, a frame, a note or a timer.
+    pub message: bool,
 }
 
 /// See the module's page.
@@ -101,17 +91,17 @@ impl Vigil {
     /// A wait is over.
     pub fn ended(&mut self, wait: Wait) {
         let lasted = u64::try_from(wait.lasted.as_nanos()).map_or(LONG, |lasted| lasted.min(LONG));
-        if self.never || (wait.by == By::Timer && lasted < LONG) {
+        if self.never {
             return;
         }
         let carried = std::mem::take(&mut self.carried);
         #[cfg(test)]
         self.told.push((wait, carried));
-        self.bytes = blend(self.bytes, if wait.by == By::Message { 0 } else { carried });
-        let price = match wait.by {
-            By::Message => PRICE_OF_AN_ANSWER,
-            _ if self.bytes < LITTLE => PRICE_OF_AN_EXCHANGE,
-            _ => PRICE_IN_BULK,
+        self.bytes = blend(self.bytes, if wait.message { 0 } else { carried });
+        let price = match wait.message {
+            true => PRICE_OF_AN_ANSWER,
+            false if self.bytes < LITTLE => PRICE_OF_AN_EXCHANGE,
+            false => PRICE_IN_BULK,
         };
         let lasted = match wait.slept {
             true => lasted.saturating_sub(LATE).max(SPANS[self.best] + 1),
@@ -135,28 +125,25 @@ mod tests {
     use super::*;
 
     /// A kind of wait, what is carried before it, and from when on sleeping is better, or the longest watch too short.
-    const KINDS: [(By, u64, u64); 3] = [
-        (By::Message, 64 << 10, 200_000),
-        (By::Other, 2 * (1514 + 256), PRICE_OF_AN_EXCHANGE),
-        (By::Other, 64 << 10, PRICE_IN_BULK),
-    ];
+    const KINDS: [(bool, u64, u64); 3] =
+        [(true, 64 << 10, 200_000), (false, 2 * (1514 + 256), PRICE_OF_AN_EXCHANGE), (false, 64 << 10, PRICE_IN_BULK)];
 
     /// What the worker would see, if what it waits for came after so many nanoseconds.
-    fn comes(vigil: &mut Vigil, after: u64, by: By, carried: u64) {
+    fn comes(vigil: &mut Vigil, after: u64, message: bool, carried: u64) {
         let slept = vigil.span() < Duration::from_nanos(after);
         let lasted = Duration::from_nanos(if slept { after + LATE } else { after });
         vigil.carried(carried);
-        vigil.ended(Wait { lasted, slept, by });
+        vigil.ended(Wait { lasted, slept, message });
     }
 
     #[test]
     fn it_watches_for_what_comes_sooner_than_a_sleep_costs_and_sleeps_for_what_comes_later() {
-        for (by, carried, least) in KINDS {
+        for (message, carried, least) in KINDS {
             let mut vigil = Vigil::new(2);
             assert_eq!(vigil.span(), Duration::ZERO);
             for (after, watches) in [(least * 9 / 10, true), (least * 11 / 10, false), (least / 2, true), (LONG, false)]
             {
-                (0..200).for_each(|_| comes(&mut vigil, after, by, carried));
+                (0..200).for_each(|_| comes(&mut vigil, after, message, carried));
                 assert_eq!(vigil.span() >= Duration::from_nanos(after), watches, "{after} of {least}");
                 assert!(watches || vigil.span().is_zero(), "{after} of {least}: {:?}", vigil.span());
             }
@@ -164,33 +151,23 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_worker_watches_a_few_times_more_at_most_whoever_wakes_it() {
-        for by in [By::Message, By::Timer, By::Other] {
+    fn an_idle_worker_watches_a_few_times_more_at_most() {
+        for message in [true, false] {
             let mut vigil = Vigil::new(2);
-            (0..1000).for_each(|_| comes(&mut vigil, 150_000, By::Message, 0));
+            (0..1000).for_each(|_| comes(&mut vigil, 150_000, true, 0));
             let watched = (0..100).filter(|_| {
-                comes(&mut vigil, 5 * LONG, by, 0);
+                comes(&mut vigil, 5 * LONG, message, 0);
                 !vigil.span().is_zero()
             });
-            assert!(watched.count() < 1 << LATELY, "{by:?}");
+            assert!(watched.count() < 1 << LATELY, "{message}");
         }
-    }
-
-    /// As that of an adapter that spaces its interrupts, or of a queue that is looked at now and then.
-    #[test]
-    fn a_timer_that_comes_soon_changes_nothing() {
-        let mut vigil = Vigil::new(2);
-        (0..100).for_each(|_| comes(&mut vigil, 90_000, By::Other, 600));
-        let span = vigil.span();
-        (0..1000).for_each(|_| comes(&mut vigil, LONG / 2, By::Timer, 0));
-        assert_eq!(vigil.span(), span);
     }
 
     #[test]
     fn of_soon_and_late_it_watches_for_the_soon_ones_alone() {
         let mut vigil = Vigil::new(2);
         for after in [3_000, 4_000, 3_000, LONG].repeat(100) {
-            comes(&mut vigil, after, By::Other, 600);
+            comes(&mut vigil, after, false, 600);
         }
         assert_eq!(vigil.span(), Duration::from_micros(5));
     }
@@ -198,11 +175,11 @@ mod tests {
     #[test]
     fn what_comes_just_after_its_watch_makes_it_watch_longer() {
         let mut vigil = Vigil::new(2);
-        (0..100).for_each(|_| comes(&mut vigil, 90_000, By::Message, 0));
+        (0..100).for_each(|_| comes(&mut vigil, 90_000, true, 0));
         let span = vigil.span();
         // By the clock it could have been late within the watch; but it was not seen there.
         for _ in 0..10 {
-            vigil.ended(Wait { lasted: span + Duration::from_micros(1), slept: true, by: By::Message });
+            vigil.ended(Wait { lasted: span + Duration::from_micros(1), slept: true, message: true });
         }
         assert!(vigil.span() > span, "{:?}", vigil.span());
     }
@@ -212,18 +189,18 @@ mod tests {
     fn where_messages_come_nothing_is_bulk() {
         let mut vigil = Vigil::new(2);
         for _ in 0..100 {
-            comes(&mut vigil, 3_000, By::Message, 6 << 10);
-            comes(&mut vigil, 50_000, By::Other, 6 << 10);
+            comes(&mut vigil, 3_000, true, 6 << 10);
+            comes(&mut vigil, 50_000, false, 6 << 10);
         }
         assert!(vigil.span() >= Duration::from_micros(50), "{:?}", vigil.span());
-        (0..200).for_each(|_| comes(&mut vigil, 50_000, By::Other, 6 << 10));
+        (0..200).for_each(|_| comes(&mut vigil, 50_000, false, 6 << 10));
         assert_eq!(vigil.span(), Duration::ZERO);
     }
 
     #[test]
     fn one_processor_is_left_to_others() {
         let mut vigil = Vigil::new(1);
-        (0..100).for_each(|_| comes(&mut vigil, 1_000, By::Message, 0));
+        (0..100).for_each(|_| comes(&mut vigil, 1_000, true, 0));
         assert_eq!(vigil.span(), Duration::ZERO);
     }
 }

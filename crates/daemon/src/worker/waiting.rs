@@ -10,7 +10,7 @@ use rustix::time::Timespec;
 use tracing::warn;
 
 use super::{SESSION, Worker};
-use crate::vigil::{By, Wait};
+use crate::vigil::Wait;
 
 /// Waits for events. Precise to microseconds: Linux 5.11's epoll_pwait2, and no leeway for this thread's timers.
 pub(super) fn sleep(
@@ -51,12 +51,11 @@ impl Worker {
     }
 
     fn waited(&mut self, began: Time, slept: bool, events: &[epoll::Event]) {
-        let by = match events {
-            [] if self.inbox.is_empty() => By::Timer,
-            _ if events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION) => By::Message,
-            _ => By::Other,
-        };
-        self.vigil.ended(Wait { lasted: self.clock.now().since(began), slept, by });
+        self.vigil.ended(Wait {
+            lasted: self.clock.now().since(began),
+            slept,
+            message: events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION),
+        });
     }
 
     /// Waits actively for a while from now on, `begin`. True if something has come.

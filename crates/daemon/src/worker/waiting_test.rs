@@ -9,7 +9,7 @@ use super::fair_test::{Silent, Source};
 use super::messages_test::{FLOODED, OTHER, Pair, rounds_made, status};
 use super::*;
 use crate::port_log::PortLog;
-use crate::vigil::{By, Wait};
+use crate::vigil::Wait;
 
 /// A worker with nothing to do, who watches and sleeps as on a machine with two processors.
 fn idle() -> Pair {
@@ -27,7 +27,7 @@ fn ring(worker: &Worker) {
 
 /// It watches before it sleeps from now on.
 fn watches(worker: &mut Worker) {
-    let seen = Wait { lasted: Duration::from_micros(90), slept: false, by: By::Message };
+    let seen = Wait { lasted: Duration::from_micros(90), slept: false, message: true };
     (0..100).for_each(|_| worker.vigil.ended(seen));
     worker.vigil.told.clear();
 }
@@ -50,7 +50,7 @@ fn what_ends_a_sleep_is_told() {
     pair.worker.vigil = Vigil::new(2);
     pair.clients[0].write_all(&status(0)).unwrap();
     let by_message = wait(&mut pair.worker).unwrap().0;
-    assert_eq!([by_timer.by, by_bell.by, by_message.by], [By::Timer, By::Other, By::Message]);
+    assert_eq!([by_timer, by_bell, by_message].map(|wait| wait.message), [false, false, true]);
     assert!(by_timer.slept && by_bell.slept && by_message.slept);
     assert_eq!(pair.worker.slept, slept + 3);
 }
