@@ -276,7 +276,6 @@ impl Worker {
             device.scan_doorbells();
         }
         let turn = service.turn.as_mut().unwrap_or(&mut self.turn);
-        let damages = nicety_memory::damages();
         let outcome = self.plane.turn(&service.port, turn, now);
         self.vigil.carried(outcome.cost);
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
@@ -288,8 +287,8 @@ impl Worker {
         {
             self.spare.push(done);
         }
-        // Memory that was taken back meanwhile may be its own: the next turn finds out, and whether it was unfit in a flood.
-        if outcome.more || flooding || damages != nicety_memory::damages() {
+        // Whether it was unfit in the flood shows in the next turn.
+        if outcome.more || flooding {
             self.enqueue(id);
         }
     }

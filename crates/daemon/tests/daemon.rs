@@ -162,15 +162,20 @@ fn a_path_that_is_taken_or_too_long_or_no_socket_is_named_and_left_alone(workers
     ));
 }
 
+/// Shares memory at address 0, and takes it back.
+fn map_nothing(cheat: &mut Client) {
+    let file = rustix::fs::memfd_create("cheat", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 1 << 20).unwrap();
+    cheat.dma_map(DmaRange { address: 0, size: 1 << 20 }, BOTH, Some((file.as_fd(), 0))).unwrap();
+    rustix::fs::ftruncate(&file, 0).unwrap();
+}
+
 fn a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does(workers: usize) {
     let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "e1000"), ("vm2", "e1000")]);
     let mut cheat = connect(&folder.path().join("vm1.sock"));
     let mut honest = connect(&folder.path().join("vm2.sock"));
-    let file = rustix::fs::memfd_create("cheat", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    rustix::fs::ftruncate(&file, 1 << 20).unwrap();
-    cheat.dma_map(DmaRange { address: 0, size: 1 << 20 }, BOTH, Some((file.as_fd(), 0))).unwrap();
-    rustix::fs::ftruncate(&file, 0).unwrap();
+    map_nothing(&mut cheat);
     // One transmit descriptor at address 0, as the datasheet has it: 82540EM, sections 13.4.33 to 13.4.38. Whatever
     // touches the memory first ends the connection: the rest of the writes may find nobody.
     let gone = |result: Result<(), ClientError>| drop(result);
@@ -184,6 +189,20 @@ fn a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does(worker
     drop(cheat);
     let mut next = connect(&folder.path().join("vm1.sock"));
     assert_eq!(identity(&mut next), 0x100e_8086, "the port serves the next one");
+}
+
+/// An access to a register notices it, and nothing gives the port a turn afterwards.
+fn a_vmm_whose_memory_is_gone_when_a_command_needs_it_loses_its_adapter_at_once(workers: usize) {
+    let folder = Folder::new(workers);
+    let daemon = daemon(&folder, &[("vm1", "vmxnet3")]);
+    let mut cheat = connect(&folder.path().join("vm1.sock"));
+    cheat.region_write(CONFIG, 4, &[7, 0]).unwrap();
+    map_nothing(&mut cheat);
+    // VMXNET3_CMD_ACTIVATE_DEV, for a page at address 0.
+    cheat.region_write(1, 0x20, &0xcafe_0000u32.to_le_bytes()).unwrap();
+    let begun = Instant::now();
+    until("the cheat's end", || !attached(&daemon, "vm1"));
+    assert!(begun.elapsed() < nicety_vhost_user::PATIENCE / 2, "its port had no turn before its patience was over");
 }
 
 fn memory_that_is_not_shared_is_told_and_not_touched(workers: usize) {
@@ -385,6 +404,7 @@ with_one_worker_and_with_two!(
     sockets_are_the_owners_alone_and_gone_at_the_end,
     a_path_that_is_taken_or_too_long_or_no_socket_is_named_and_left_alone,
     a_vmm_that_truncates_its_memory_loses_its_adapter_and_nobody_else_does,
+    a_vmm_whose_memory_is_gone_when_a_command_needs_it_loses_its_adapter_at_once,
     memory_that_is_not_shared_is_told_and_not_touched,
     memory_in_which_nothing_ever_appears_is_told_once_the_driver_is_up_and_not_before,
     one_memory_file_for_two_ports_is_taken_and_each_lets_it_go_alone,

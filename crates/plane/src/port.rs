@@ -127,6 +127,7 @@ impl Port {
             in_flight: false,
             waiting: 0,
             pace,
+            damages: nicety_memory::damages(),
         };
         Ok(Self { id, shell, inner: Lock::new(inner) })
     }

@@ -142,3 +142,15 @@ fn turns_in_which_a_port_sent_nothing_are_not_saved_for_a_flood() {
         assert!(cost <= MOST && cost * 2 > MOST, "frames of {len} bytes: {cost} served in {ROUNDS} rounds, not {MOST}");
     }
 }
+
+#[test]
+fn a_port_that_is_closed_in_the_middle_of_a_flood_is_heard_by_all_to_the_end() {
+    let mut crowd = Crowd::new(1514);
+    let flood = crowd.ports[0].id();
+    while crowd.worker.services[&flood].turn.is_none() {
+        crowd.served(1);
+    }
+    crowd.worker.remove(flood);
+    let taken: Vec<u64> = crowd.ports[2..].iter().map(|port| port.state().counters.taken().packets).collect();
+    assert!(taken[0] > 0 && taken.iter().all(|frames| *frames == taken[0]), "{taken:?}");
+}

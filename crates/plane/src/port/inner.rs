@@ -40,6 +40,8 @@ pub(super) struct Inner {
     pub waiting: u32,
     /// How many frames go in one hold.
     pub pace: Pace,
+    /// How often somebody's memory had gone away when it was last asked.
+    pub damages: usize,
 }
 
 /// What a descriptor that was read beyond the usual costs, in bytes: some nanoseconds, as copying so much takes.
@@ -181,7 +183,10 @@ impl Inner {
         self.owed = (self.owed + bytes_of(out.excess)).min(OWED_MOST);
         self.pending.extend(out.work);
         self.room |= !out.room.is_empty();
-        if !out.work.is_empty() || (!out.room.is_empty() && !self.backlog.is_empty()) {
+        let damages = std::mem::replace(&mut self.damages, nicety_memory::damages());
+        // If memory that went away is this port's, its owner finds out with its next turn.
+        let damaged = self.damages != damages;
+        if damaged || !out.work.is_empty() || (!out.room.is_empty() && !self.backlog.is_empty()) {
             shell.schedule();
         }
     }

@@ -41,13 +41,8 @@ impl Port {
         let begin = self.shell.now(now);
         let (picks, rest) = picks.split_at(picks.len().min(inner.pace.frames()));
         let frames = Frames { batch, picks };
-        let damages = nicety_memory::damages();
         let behind = !inner.backlog.is_empty();
         let delivery = if behind { Delivery::all_refused() } else { inner.deliver(&frames, now) };
-        if damages != nicety_memory::damages() {
-            // Somebody's memory went away just now. If it is this port's, its owner finds out with its next turn.
-            self.shell.schedule();
-        }
         if delivery.refused != 0 {
             for (i, pick, packet) in frames.iter().filter(|(i, ..)| delivery.is_refused(*i)) {
                 if inner.backlog.push(batch, packet, pick.edit) {
