@@ -107,14 +107,14 @@ impl Interrupts {
         }
     }
 
-    /// Whether a vector waits for its mask to be lifted.
-    pub fn waits(&self) -> bool {
-        self.pending & self.masked != 0
+    /// Vectors that wait for their masks to be lifted, a bit each.
+    pub fn waiting(&self) -> u128 {
+        self.pending & self.masked
     }
 
     /// With a mapped BAR 0 the guest lifts masks without a message: looks whether it has.
     pub fn look(&mut self, function: &mut Function, cx: &mut Context<'_>) {
-        if self.waits() {
+        if self.waiting() != 0 {
             self.fire(function, cx);
         }
     }
@@ -122,7 +122,7 @@ impl Interrupts {
     /// Takes masks that the guest has lifted in its page, of vectors that wait for it. Whether the transport has seen
     /// the same change does not matter: a word that this side set and the guest cleared in between looks unchanged.
     fn read_page(&mut self, page: &Window<'_>) {
-        let mut waiting = self.pending & self.masked;
+        let mut waiting = self.waiting();
         while waiting != 0 {
             let vector = waiting.trailing_zeros();
             waiting &= waiting - 1;

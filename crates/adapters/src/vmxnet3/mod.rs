@@ -116,6 +116,9 @@ const QUEUES_DEFAULT: u16 = 8;
 /// How long after a refusal the rings are looked at for the first time; doubles up to [`ROOM_MOST`].
 const ROOM_FIRST: Duration = Duration::from_micros(200);
 const ROOM_MOST: Duration = Duration::from_millis(4);
+/// From one look at masks in a mapped page to the next: this part of the time since a vector came to wait, as long as for rings. A driver
+/// that polls never lifts them.
+const MASKED_PART: u32 = 8;
 
 /// The adapter.
 #[derive(Debug)]
@@ -146,6 +149,8 @@ pub struct Vmxnet3 {
     /// When to look for receive buffers, and how long to wait after that.
     room_at: Option<Time>,
     room_delay: Duration,
+    /// When a vector last came to those that wait for their masks to be lifted.
+    masked_at: Time,
 }
 
 /// Makes one.
@@ -222,6 +227,7 @@ impl Vmxnet3 {
             receive: Vec::new(),
             room_at: None,
             room_delay: ROOM_FIRST,
+            masked_at: Time::ZERO,
         };
         this.restore_address();
         Ok(this)
@@ -272,7 +278,9 @@ impl Vmxnet3 {
     fn schedule(&self, cx: &mut Context<'_>) {
         let recheck = self.transmit.iter().filter_map(|queue| queue.recheck).min();
         let patience = self.transmit.iter().filter_map(|queue| queue.patience.due()).min();
-        let mask = (cx.page.is_some() && self.interrupts.waits()).then(|| cx.now.after(ROOM_FIRST));
+        let mask = (cx.page.is_some() && self.interrupts.waiting() != 0)
+            .then(|| (cx.now.since(self.masked_at) / MASKED_PART).clamp(ROOM_FIRST, ROOM_MOST))
+            .map(|wait| cx.now.after(wait));
         let held = self.receive.iter().filter_map(|queue| queue.moderation.due()).min();
         if let Some(next) = recheck.into_iter().chain(patience).chain(held).chain(self.room_at).chain(mask).min() {
             cx.out.wake_by(next);
@@ -321,8 +329,12 @@ impl Vmxnet3 {
             queue.moderation.told(carried, cx.now);
             queue.told = queue.completions.next;
         }
+        let before = self.interrupts.waiting();
         self.interrupts.raise(u16::from(vector), &mut self.function, cx);
-        if cx.page.is_some() && self.interrupts.waits() {
+        if self.interrupts.waiting() & !before != 0 {
+            self.masked_at = cx.now;
+        }
+        if cx.page.is_some() && self.interrupts.waiting() != 0 {
             self.schedule(cx);
         }
     }

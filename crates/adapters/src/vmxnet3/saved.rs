@@ -85,6 +85,7 @@ impl Snapshot for Vmxnet3 {
             receive,
             room_at: _,
             room_delay: _,
+            masked_at: _,
         } = self;
         let mut interrupts = *interrupts;
         // A completion that waits for company is told at once after a restore.

@@ -10,6 +10,7 @@ use guest::{Guest, MAC, Open, QUEUES, SHARED};
 use nicety_adapter::{Batch, Event, Reset};
 use nicety_memory::Map;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[test]
 fn a_probe_finds_versions_addresses_and_a_link() {
@@ -121,6 +122,40 @@ fn a_mask_lifted_in_a_mapped_page_is_found_without_a_message() {
     assert!(guest.out.messages.contains(1));
     let mut batch = Batch::new();
     assert!(!guest.fetch(0, &mut batch).armed, "a mapped doorbell tells nobody");
+}
+
+/// DPDK's driver polls, and lifts no mask.
+#[test]
+fn a_mask_that_nobody_lifts_in_a_mapped_page_is_looked_at_ever_more_rarely() {
+    let mut guest = Guest::new();
+    let page = Arc::new(Map::private(4096).unwrap());
+    guest.page = Some(page.clone());
+    guest.open(Open::default());
+    let link = |guest: &mut Guest, up| guest.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
+    // The first one masks its vector.
+    link(&mut guest, false);
+    let second = Duration::from_secs(1);
+    for round in 0..3 {
+        let begun = guest.now;
+        guest.out = Default::default();
+        link(&mut guest, round % 2 == 0);
+        let mut looks = 0;
+        while guest.now.since(begun) < second {
+            let next = guest.out.wake.take().expect("a look");
+            assert!(next.since(guest.now) <= Duration::from_millis(4) && next > guest.now);
+            guest.now = next;
+            looks += 1;
+            assert!(looks > 1 || next.since(begun) <= Duration::from_micros(200), "round {round}: the first is soon");
+            guest.with(|adapter, cx| adapter.tick(cx));
+            assert!(guest.out.messages.is_empty());
+        }
+        assert!((200..400).contains(&looks), "{looks} looks in a second");
+        page.write(8, &[0; 4]).unwrap();
+        guest.now = guest.out.wake.take().unwrap();
+        guest.with(|adapter, cx| adapter.tick(cx));
+        assert!(guest.out.messages.contains(1));
+        assert_eq!(guest.out.wake, None);
+    }
 }
 
 #[test]
