@@ -9,6 +9,7 @@ use nicety_adapter::trace::Event;
 use nicety_adapter::{News, PortId, Stall};
 use nicety_vfio_user::{Accepted, Session, SessionError};
 use rustix::event::epoll::{self, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::debug;
 
 use super::farewell::{self, take_leave};
@@ -57,6 +58,12 @@ impl Why {
     }
 }
 
+/// Whether a VMM has closed its connection, though more of it may be to be read.
+fn has_hung_up(session: &Session) -> bool {
+    let mut ready = [PollFd::from_borrowed_fd(session.as_fd(), PollFlags::empty())];
+    poll(&mut ready, Some(&Timespec::default())).is_ok() && ready[0].revents().contains(PollFlags::HUP)
+}
+
 impl Worker {
     pub(super) fn socket(&mut self, id: PortId) {
         let Some(service) = self.services.get_mut(&id) else { return };
@@ -64,6 +71,12 @@ impl Worker {
             Link::Uplink(_) => {
                 service.port.ready();
                 self.enqueue(id);
+            }
+            // First its last words, then the next one.
+            Link::Function { session: Some(talk), .. } if has_hung_up(&talk.session) => {
+                if !self.behind.contains(&id) {
+                    self.behind.push_back(id);
+                }
             }
             Link::Function { listener, session, .. } => match listener.accept(session.is_some()) {
                 Ok(Accepted::Client(socket, peer)) => {
