@@ -155,7 +155,13 @@ impl Stage {
 /// The guest's `command` gives code 0; its output.
 #[track_caller]
 pub fn sh(guest: &mut Guest, command: &str) -> String {
-    well(guest.succeed(command, LATER))
+    match guest.succeed(command, LATER) {
+        Ok(output) => output,
+        Err(error) => match guest.succeed("free; ps; dmesg | tail -n 30", SOON) {
+            Ok(state) => panic!("{error}\nThe guest then:\n{state}"),
+            Err(worse) => panic!("{error}\nThe guest then: {worse}"),
+        },
+    }
 }
 
 /// Every one of four requests is answered, each in its own time: iputils waits for the last of several replies no longer than for two
