@@ -165,6 +165,7 @@ impl Share {
 pub(crate) fn counted(what: impl Display, unsaid: u64) -> String {
     match unsaid {
         0 => what.to_string(),
+        1 => format!("{what} (and 1 such line that was left out)"),
         unsaid => format!("{what} (and {unsaid} such lines that were left out)"),
     }
 }
@@ -289,7 +290,8 @@ impl PortLog {
     }
 
     fn tell(&self, kind: Kind, unsaid: u64) {
-        self.write(kind, None, format_args!("{unsaid} lines were left out: {}", kind.about()));
+        let lines = if unsaid == 1 { "line was" } else { "lines were" };
+        self.write(kind, None, format_args!("{unsaid} {lines} left out: {}", kind.about()));
     }
 }
 
@@ -332,6 +334,13 @@ mod tests {
         assert_eq!((share.owed(at(59)), share.next()), (None, at(60)));
         assert_eq!((share.owed(at(60)), share.owed(at(60))), (Some(92), None));
         assert_eq!((share.may_say(at(61)), share.may_say(at(120))), (None, Some(1)));
+    }
+
+    #[test]
+    fn one_line_is_one_line() {
+        let told = [0, 1, 2].map(|unsaid| counted("a line", unsaid));
+        let [one, two] = ["(and 1 such line that was left out)", "(and 2 such lines that were left out)"];
+        assert_eq!(told, ["a line".to_owned(), format!("a line {one}"), format!("a line {two}")]);
     }
 
     fn wakes(inbox: &Inbox) -> Vec<Time> {

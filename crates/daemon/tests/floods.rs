@@ -43,9 +43,11 @@ fn has_said(stage: &Stage, kinds: &[(&str, &str, u64)]) {
             let text = line.split_once(words).map(|(text, _)| text).unwrap_or_default();
             text.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default().parse().unwrap_or(0)
         };
-        let meanwhile: u64 = of.iter().map(|line| before(line, " such lines that were left out)")).sum();
-        let left = format!(" lines were left out: {left}");
-        let last: u64 = lines.iter().map(|line| before(line, &left)).sum();
+        let either = |line: &str, words: [&str; 2]| words.iter().map(|words| before(line, words)).sum::<u64>();
+        let meanwhile = [" such lines that were left out)", " such line that was left out)"];
+        let meanwhile: u64 = of.iter().map(|line| either(line, meanwhile)).sum();
+        let left = ["lines were", "line was"].map(|lines| format!(" {lines} left out: {left}"));
+        let last: u64 = lines.iter().map(|line| either(line, left.each_ref().map(String::as_str))).sum();
         assert_eq!(of.len() as u64 + meanwhile + last, *times, "{said:?}: {lines:#?}");
     }
     // A kind that was forgotten would have a line for each time.

@@ -14,6 +14,7 @@ mod attempt;
 mod cli;
 mod compare;
 mod exit;
+mod log;
 mod output;
 mod ports;
 mod serve;
@@ -25,7 +26,10 @@ fn main() -> ExitCode {
     // Then a limit of files' sizes (`ulimit -f`) is an error of whatever is written, and not the end of all guests.
     let _the_limit_ends_the_program_then = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let done = match Cli::parse().command {
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => match serve::run(&args) {
+            Ok(code) => return code,
+            Err(failure) => Err(failure),
+        },
         Command::Attach(args) => attach::run(&args),
         Command::Ports(args) => ports::run(&args),
         Command::Adapters(args) => adapters::run(&args),

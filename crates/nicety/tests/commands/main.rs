@@ -3,6 +3,7 @@
 mod compare;
 mod daemon;
 mod host_file;
+mod log;
 mod other_file;
 mod scratch;
 mod words;

@@ -1,0 +1,275 @@
+//! What the log of `nicety serve` says, and how it comes to standard error: nobody who logs waits for whoever reads it. A line goes to a
+//! buffer, and a thread of its own writes what is there. Lines for which there is no room are left out whole, and the log tells how many
+//! in their place.
+//!
+//! Not `tracing-appender`: it counts the lines that it loses and tells nobody, says on stdout that it could not end (`println!`, which
+//! panics if that is closed), and brings more crates.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use nicety_daemon::host::did_you_mean;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use tracing::warn;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::SubscriberBuilder;
+use tracing_subscriber::fmt::format::{DefaultFields, Format};
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// How much is logged.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// What it is logged as: by the crates that log.
+const TARGETS: [&str; 2] = ["nicety", "nicety_daemon"];
+
+/// Of lines that nobody has read yet.
+const ROOM_BYTES: usize = 1 << 20;
+/// Of lines that are written at once: a pipe takes no more of them without parting them (pipe(7), `PIPE_BUF`).
+const PART_BYTES: usize = 4096;
+/// How long the end, or a panic, waits for what is still to be written.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The log; what it still has to say is written when this is dropped, as far as somebody reads it soon.
+#[derive(Debug)]
+pub struct Log(Arc<Lines>);
+
+/// Begins it: as much as NICETY_LOG says, to standard error.
+pub fn start() -> Result<Log, Failure> {
+    let filter = filter()?;
+    let colours = io::stderr().is_terminal();
+    let log = Log::start(move |bytes| write_all(io::stderr(), bytes), colours).map_err(Failure::with(Exit::Failed))?;
+    let formatted = format(Arc::clone(&log.0), colours).with_env_filter(filter);
+    formatted.try_init().map_err(|error| Failure::new(Exit::Failed, error))?;
+    // The thread would wait for a reader, and with it whoever joins it.
+    let lines = Arc::clone(&log.0);
+    std::panic::set_hook(Box::new(move |panic| {
+        let (thread, trace) = (std::thread::current(), Backtrace::capture());
+        let trace = if trace.status() == BacktraceStatus::Captured { format!("\n{trace}") } else { String::new() };
+        lines.insist(format_args!("thread {:?} {panic}{trace}", thread.name().unwrap_or("?")));
+        // It may be the program's end.
+        lines.wait();
+    }));
+    Ok(log)
+}
+
+/// How a line looks.
+fn format<W>(writer: W, colours: bool) -> SubscriberBuilder<DefaultFields, Format, LevelFilter, W>
+where
+    W: for<'a> tracing_subscriber::fmt::MakeWriter<'a> + 'static,
+{
+    // What cannot be written would be reported with `eprintln!`.
+    tracing_subscriber::fmt().with_writer(writer).with_ansi(colours).with_target(false).log_internal_errors(false)
+}
+
+/// A line that tells of those before it, whatever is logged else.
+fn left_out(count: u64, colours: bool) -> Vec<u8> {
+    let line = Arc::new(Lines::default());
+    let log = format(Arc::clone(&line), colours).with_max_level(LevelFilter::WARN).finish();
+    let were = if count == 1 { "was" } else { "were" };
+    tracing::subscriber::with_default(log, || {
+        warn!("{} {were} left out: nobody read standard error meanwhile", output::count(count, "line"));
+    });
+    match line.state().parts.pop_front() {
+        Some(Part::Lines(line)) => line,
+        _ => Vec::new(),
+    }
+}
+
+impl Log {
+    /// With a thread that writes.
+    fn start(mut write: impl FnMut(&[u8]) + Send + 'static, colours: bool) -> Result<Log, io::Error> {
+        let lines = Arc::new(Lines::default());
+        let thread = std::thread::Builder::new().name("log".to_owned()).stack_size(256 << 10);
+        let written = Arc::clone(&lines);
+        // Not joined: it may wait for a reader, who may never come.
+        thread.spawn(move || {
+            written.take(|part| match part {
+                Part::Lines(lines) => write(lines),
+                Part::LeftOut(count) => write(&left_out(*count, colours)),
+            });
+        })?;
+        Ok(Log(lines))
+    }
+
+    /// Ends it, with words that are no line of the log.
+    pub fn end(self, words: impl Display) {
+        self.0.insist(words);
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.0.change(|state| state.ends = true);
+        self.0.wait();
+    }
+}
+
+/// Some of what is to be written.
+#[derive(Debug)]
+enum Part {
+    /// Whole lines.
+    Lines(Vec<u8>),
+    /// There was no room for so many.
+    LeftOut(u64),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    parts: VecDeque<Part>,
+    /// Of lines, with those that are being written.
+    bytes: usize,
+    /// Whether the thread has something to do, or is about to look.
+    busy: bool,
+    ends: bool,
+}
+
+impl State {
+    fn push(&mut self, line: &[u8]) {
+        self.bytes += line.len();
+        match self.parts.back_mut() {
+            Some(Part::Lines(lines)) if lines.len() + line.len() <= PART_BYTES => lines.extend_from_slice(line),
+            _ => self.parts.push_back(Part::Lines(line.to_vec())),
+        }
+    }
+
+    fn leave_out(&mut self) {
+        match self.parts.back_mut() {
+            Some(Part::LeftOut(count)) => *count += 1,
+            _ => self.parts.push_back(Part::LeftOut(1)),
+        }
+    }
+}
+
+/// What the log has said and nobody has written yet.
+#[derive(Debug, Default)]
+struct Lines {
+    state: Mutex<State>,
+    work: Condvar,
+    all_written: Condvar,
+}
+
+impl Lines {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Gives the thread something to do. It is woken only if it sleeps.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        let sleeps = !std::mem::replace(&mut state.busy, true);
+        drop(state);
+        if sleeps {
+            self.work.notify_one();
+        }
+    }
+
+    /// Adds words for which there is always room.
+    fn insist(&self, words: impl Display) {
+        let line = format!("{words}\n");
+        self.change(|state| state.push(line.as_bytes()));
+    }
+
+    /// Until all is written, or for as long as that is worth.
+    fn wait(&self) {
+        let _it_may_be_in_vain = self.all_written.wait_timeout_while(self.state(), PATIENCE, |state| state.busy);
+    }
+
+    /// The thread's: writes what comes, until the end.
+    fn take(&self, mut write: impl FnMut(&Part)) {
+        let mut state = self.state();
+        loop {
+            if let Some(part) = state.parts.pop_front() {
+                drop(state);
+                write(&part);
+                state = self.state();
+                if let Part::Lines(lines) = part {
+                    state.bytes -= lines.len();
+                }
+                continue;
+            }
+            state.busy = false;
+            self.all_written.notify_all();
+            if state.ends {
+                return;
+            }
+            state = self.work.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+}
+
+/// One call is one line: `fmt` writes an event with `write_all`.
+impl Write for &Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.change(|state| if state.bytes + line.len() <= ROOM_BYTES { state.push(line) } else { state.leave_out() });
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes it, however long that takes. Whatever cannot be written is gone: a disk may have room for the next.
+fn write_all(out: impl AsFd, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let written = match rustix::io::write(&out, bytes) {
+            // Somebody else who has the terminal, or the pipe, may have made it so (O_NONBLOCK).
+            Err(Errno::AGAIN) => poll(&mut [PollFd::new(&out, PollFlags::OUT)], None).map(|_ready| 0),
+            Ok(0) => return,
+            written => written,
+        };
+        match written {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// What NICETY_LOG asks for.
+fn filter() -> Result<EnvFilter, Failure> {
+    let asked = std::env::var("NICETY_LOG").ok().filter(|asked| !asked.is_empty());
+    let asked = asked.unwrap_or_else(|| "info".to_owned());
+    let wrong = |why: String| Failure::new(Exit::Usage, format!("NICETY_LOG={asked}: {why} (such as: info)"));
+    if let Some(word) = asked.split(',').map(str::trim).find(|word| !is_directive(word)) {
+        let levels = LEVELS.join(", ");
+        return Err(wrong(format!("{word:?} is no level{}; there are: {levels}", did_you_mean(word, LEVELS))));
+    }
+    if let Some(target) = asked.split(',').map(str::trim).find_map(unheard) {
+        let (meant, targets) = (did_you_mean(target, TARGETS), TARGETS.join(", "));
+        return Err(wrong(format!("nothing is logged as {target:?}{meant}; there are: {targets}")));
+    }
+    EnvFilter::try_new(&asked).map_err(|error| wrong(error.to_string()))
+}
+
+/// A level, or a part of the program with one. The filter would take any other word for a part that there is not, and be silent.
+fn is_directive(word: &str) -> bool {
+    let level = word.to_lowercase();
+    LEVELS.contains(&level.as_str()) || word.contains(['=', '[']) || word.starts_with("nicety")
+}
+
+/// The part of the program that a word of a filter names, if it is none of those that log. Their modules are not looked at.
+fn unheard(word: &str) -> Option<&str> {
+    let (target, level) = word.split_once('=').map_or((word, None), |(target, level)| (target.trim(), Some(level)));
+    let is_level = level.is_none() && LEVELS.contains(&target.to_lowercase().as_str());
+    let heard = |known: &str| {
+        known.starts_with(target) || target.strip_prefix(known).is_some_and(|rest| rest.starts_with("::"))
+    };
+    // A filter by spans and fields has other signs.
+    let plain = target.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | ':'));
+    (plain && !is_level && !TARGETS.iter().any(|known| heard(known))).then_some(target)
+}
+
+#[cfg(test)]
+#[path = "log_test.rs"]
+mod tests;

@@ -1,0 +1,149 @@
+//! A daemon's log at a pipe that is full.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::scratch::{HOST, PATIENCE, Scratch};
+
+/// Connections: with `NICETY_LOG=debug` each has a line of its own, none of which is left out.
+const TIMES: usize = 300;
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(20);
+/// How long the end may take.
+const END: Duration = Duration::from_secs(10);
+
+const LEFT_OUT: &str = " lines were left out: nobody read standard error meanwhile";
+
+/// A daemon with two ports of vfio-user that logs to a pipe of 4 KiB; killed if a test fails before its end.
+struct Daemon {
+    scratch: Scratch,
+    child: Child,
+    log: File,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        let scratch = Scratch::with(&HOST.replace("virtio-net", "vmxnet3"));
+        let (log, stderr) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        fcntl_setpipe_size(&stderr, 4096).unwrap();
+        let mut command = scratch.command(&["serve"]);
+        command.env("NICETY_LOG", "debug").stderr(stderr).stdout(Stdio::null());
+        let child = command.spawn().unwrap();
+        Daemon { scratch, child, log: File::from(log) }
+    }
+
+    /// A VMM comes to a port, hears its version, and goes.
+    fn meet(&self, socket: &str) {
+        let (socket, end) = (self.scratch.path().join(socket), Instant::now() + PATIENCE);
+        while !hears(&socket) {
+            assert!(Instant::now() < end, "nobody answers at {}", socket.display());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let end = Instant::now() + END;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < end, "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether somebody answers there. One who has gone may be there still.
+fn hears(socket: &Path) -> bool {
+    let vmm = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    // Of connecting, too: a daemon that stands still accepts nobody.
+    for timeout in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&vmm, timeout, Some(ANSWER)).unwrap();
+    }
+    if rustix::net::connect(&vmm, &SocketAddrUnix::new(socket).unwrap()).is_err() {
+        return false;
+    }
+    let mut vmm = UnixStream::from(vmm);
+    // VFIO_USER_VERSION (vfio-user.rst, "Header", "VFIO_USER_VERSION"), without capabilities.
+    let version = [&[1, 0, 1, 0, 23, 0, 0, 0][..], &[0; 8], b"\0\0\0\0{}\0"].concat();
+    let answer = vmm.write_all(&version).and_then(|()| vmm.read(&mut [0; 4096]));
+    answer.is_ok_and(|bytes| bytes > 0)
+}
+
+/// The lines of a log, all of which begin and end as lines do.
+fn whole(log: &str) -> Vec<&str> {
+    assert!(log.ends_with('\n'), "{:?}", log.lines().last());
+    for line in log.lines() {
+        let (time, said) = line.split_at_checked(27).unwrap_or_else(|| panic!("half a line: {line:?}"));
+        let level = said.split_whitespace().next().unwrap_or_default();
+        let begins = time.starts_with("20") && time.ends_with('Z') && ["DEBUG", "INFO", "WARN"].contains(&level);
+        assert!(begins && line.matches("Z ").count() == 1, "{line:?}");
+    }
+    log.lines().collect()
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_port_no_question_and_no_end() {
+    let mut daemon = Daemon::start();
+    (0..TIMES).for_each(|_| daemon.meet("vm1.sock"));
+    daemon.meet("vm2.sock");
+    assert_eq!(daemon.scratch.run(&["ports"]).code, Some(0));
+    assert_eq!(daemon.end().code(), Some(0));
+    assert_eq!(daemon.scratch.sockets(), [""; 0]);
+    let mut log = String::new();
+    daemon.log.read_to_string(&mut log).unwrap();
+    assert!(!whole(&log).is_empty() && log.len() <= 4096, "{} bytes", log.len());
+}
+
+#[test]
+fn who_reads_a_log_late_reads_whole_lines_and_all_of_them_or_how_many_were_left_out() {
+    // More than the pipe holds; more than the daemon keeps.
+    for (times, all) in [(TIMES, true), (16 * TIMES, false)] {
+        let mut daemon = Daemon::start();
+        (0..times).for_each(|_| daemon.meet("vm1.sock"));
+        let mut late = BufReader::new(daemon.log.try_clone().unwrap());
+        let (tell, told) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            let mut log = String::new();
+            let mut before = 0;
+            while late.read_line(&mut log).unwrap() > 0 {
+                if log[before..].contains(LEFT_OUT) {
+                    let _the_test_may_have_failed = tell.send(());
+                }
+                before = log.len();
+            }
+            log
+        });
+        if !all {
+            told.recv_timeout(PATIENCE).unwrap();
+        }
+        assert_eq!(daemon.end().code(), Some(0));
+        let log = reader.join().unwrap();
+        let sessions = whole(&log).iter().filter(|line| line.contains("its session")).count();
+        assert!(log.contains("all sockets are ready") && log.contains("ending signal="), "{} bytes", log.len());
+        assert_eq!(
+            (sessions == times, log.contains(LEFT_OUT)),
+            (all, !all),
+            "{sessions} of {times}, {} bytes",
+            log.len()
+        );
+    }
+}
