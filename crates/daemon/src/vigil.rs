@@ -4,31 +4,43 @@
 //! late. Looking costs as much as it lasts. So a worker looks for as long as would have cost least lately: each wait adds to the cost of every
 //! [span](SPANS) that the worker may watch for, either the wait itself, where so long a watch would have seen its end, or that watch in vain and the
 //! price of a sleep. Costs are forgotten at the pace of [`LATELY`]. An idle or slowly beating worker just sleeps; one
-//! that is rung now soon, now late, watches for the soon ones alone. A timer of its own is waited for like anything else: who sleeps
-//! looks late at a queue whose doorbells are mapped. It is the old question of spinning or blocking (Karlin, Li, Manasse,
+//! that is rung now soon, now late, watches for the soon ones alone. It is the old question of spinning or blocking (Karlin, Li, Manasse,
 //! Owicki: Empirical studies of competitive spinning for a shared-memory multiprocessor, SOSP 1991), whose answer is learned there in
 //! the same way.
 //!
+//! A timer of its own, for a look at a queue whose doorbell is mapped say, ends no wait if it comes in vain; but each that a sleeper
+//! gets up for costs processor time, which a longer watch would have spared. For one that comes
+//! [sooner than that](Vigil::is_short) nobody sleeps.
+//!
 //! What a sleep costs depends on who waits meanwhile. If a VMM's message ends it, a processor of its guest stands still until the
-//! answer; little traffic is an exchange of requests and answers, as fast as each of them is; and a bulk transfer has more on its way,
-//! so that only processor time counts. Network cards that delay their interrupts make the same difference
-//! (Linux, drivers/net/ethernet/intel/e1000/e1000_main.c, `e1000_update_itr`).
+//! answer; little traffic of changing ports is an exchange of requests and answers, as fast as each of them is; and to a bulk transfer, which
+//! has more on its way, or to a port that speaks alone only processor time counts. Network cards that delay their interrupts make the same
+//! difference (Linux, drivers/net/ethernet/intel/e1000/e1000_main.c, `e1000_update_itr`).
 
 use std::time::Duration;
 
-/// What a worker may watch for, in nanoseconds: at most as long as KVM looks for a guest that halts (Linux,
-/// Documentation/virt/kvm/halt-polling.rst, `halt_poll_ns`).
-const SPANS: [u64; 10] = [0, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 150_000, 200_000];
+use nicety_adapter::{PortId, Time};
+
+/// What a worker may watch for, in nanoseconds.
+const SPANS: [u64; 13] =
+    [0, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 150_000, LONGEST, 300_000, 400_000, 600_000];
+/// At most as long as KVM looks for a guest that halts (Linux, Documentation/virt/kvm/halt-polling.rst, `halt_poll_ns`); longer only if
+/// that is what getting up for timers would cost.
+const LONGEST: u64 = 200_000;
 
 /// The price of a sleep that a message ends, in nanoseconds of watching: a guest without KVM computes for some hundred
 /// microseconds between two of them.
 const PRICE_OF_AN_ANSWER: u64 = 400_000;
-/// Where little is carried from one wait to the next.
+/// Where little is carried from one wait to the next, and not always by the same port.
 const PRICE_OF_AN_EXCHANGE: u64 = 100_000;
 /// Elsewhere: the processor time alone, 30 to 45 µs on a virtual machine.
 const PRICE_IN_BULK: u64 = 30_000;
 /// What is little, in bytes, and by the way that turns are charged: a full frame each way is.
 const LITTLE: u64 = 4 << 10;
+
+/// What getting up for a timer costs, where it is for nobody's answer; and where it is, for it comes some fifty microseconds late.
+const TIMER: u64 = PRICE_IN_BULK;
+const TIMER_OF_AN_EXCHANGE: u64 = 75_000;
 
 /// How much later a sleeper's waits end, in nanoseconds: it comes late itself, and whom it then rings may have gone to sleep for it.
 const LATE: u64 = 25_000;
@@ -37,15 +49,31 @@ const LATELY: u32 = 5;
 /// No price is nearly as high; in nanoseconds.
 const LONG: u64 = 1_000_000;
 
-/// How a worker has waited.
+/// How a worker has waited, for tests.
+#[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// From its first look on.
+    /// From its first look on, until something was to be done.
     pub lasted: Duration,
     /// In spite of watching.
     pub slept: bool,
     /// A message of a VMM's ended it, and not a bell, a frame, a note or a timer.
     pub message: bool,
+    /// Bytes that were carried before it.
+    pub carried: u64,
+}
+
+/// A wait that is not over.
+#[derive(Debug)]
+struct Open {
+    began: Time,
+    /// Bytes before it.
+    carried: u64,
+    slept: bool,
+    /// When the last timer came. Whether it was in vain shows later.
+    timer: Option<Time>,
+    /// For how many timers in vain it would have got up after each span.
+    vain: [u64; SPANS.len()],
 }
 
 /// See the module's page.
@@ -56,12 +84,17 @@ pub struct Vigil {
     best: usize,
     /// Bytes for a wait. A message's is none: whom a guest stops for is in no bulk transfer.
     bytes: u64,
-    /// Since the last wait.
+    /// Since the last wait began.
     carried: u64,
+    /// By which port, the last time that anything was.
+    port: PortId,
+    /// Since the last wait ended it has been another one than before.
+    changed: bool,
+    open: Option<Open>,
     never: bool,
     /// What it was told.
     #[cfg(test)]
-    pub told: Vec<(Wait, u64)>,
+    pub told: Vec<Wait>,
 }
 
 impl Vigil {
@@ -72,46 +105,101 @@ impl Vigil {
             best: 0,
             bytes: 0,
             carried: 0,
+            port: PortId(0),
+            changed: false,
+            open: None,
             never: processors < 2,
             #[cfg(test)]
             told: Vec::new(),
         }
     }
 
-    /// How long to look before sleeping.
-    pub fn span(&self) -> Duration {
-        Duration::from_nanos(SPANS[self.best])
+    /// So many bytes were carried from a port, by the way that turns are charged.
+    pub fn carried(&mut self, port: PortId, bytes: u64) {
+        if bytes > 0 {
+            self.carried += bytes;
+            self.changed |= std::mem::replace(&mut self.port, port) != port;
+        }
     }
 
-    /// So many bytes were carried, by the way that turns are charged.
-    pub fn carried(&mut self, bytes: u64) {
-        self.carried += bytes;
+    /// Nothing is to be done, from now on or from before a timer that came in vain. Until when to look before sleeping.
+    pub fn begin(&mut self, now: Time) -> Time {
+        // What a timer was good for shows now.
+        if self.carried > 0
+            && let Some(Open { timer: Some(at), .. }) = self.open
+        {
+            self.close(at, false);
+        }
+        let carried = &mut self.carried;
+        let open = self.open.get_or_insert_with(|| Open {
+            began: now,
+            carried: std::mem::take(carried),
+            slept: false,
+            timer: None,
+            vain: [0; SPANS.len()],
+        });
+        open.began.after_ns(SPANS[self.best])
     }
 
-    /// A wait is over.
-    pub fn ended(&mut self, wait: Wait) {
-        let lasted = u64::try_from(wait.lasted.as_nanos()).map_or(LONG, |lasted| lasted.min(LONG));
+    /// Whether to look until a timer comes, instead of sleeping for so long.
+    pub fn is_short(&self, wait: Duration) -> bool {
+        !self.never && wait <= Duration::from_nanos(PRICE_IN_BULK)
+    }
+
+    /// A timer has come.
+    pub fn timer(&mut self, now: Time, slept: bool) {
+        let Some(open) = &mut self.open else { return };
+        open.timer_was_in_vain();
+        (open.timer, open.slept) = (Some(now), open.slept | slept);
+    }
+
+    /// Something else has come: the wait is over, if one was under way.
+    pub fn ended(&mut self, now: Time, slept: bool, message: bool) {
+        let Some(open) = &mut self.open else { return };
+        open.timer_was_in_vain();
+        open.slept |= slept;
+        self.close(now, message);
+    }
+
+    fn close(&mut self, end: Time, message: bool) {
+        let Some(Open { began, carried, slept, vain, .. }) = self.open.take() else { return };
+        let lasted = end.since(began);
+        #[cfg(test)]
+        self.told.push(Wait { lasted, slept, message, carried });
         if self.never {
             return;
         }
-        let carried = std::mem::take(&mut self.carried);
-        #[cfg(test)]
-        self.told.push((wait, carried));
-        self.bytes = blend(self.bytes, if wait.message { 0 } else { carried });
-        let price = match wait.message {
-            true => PRICE_OF_AN_ANSWER,
-            false if self.bytes < LITTLE => PRICE_OF_AN_EXCHANGE,
-            false => PRICE_IN_BULK,
+        let lasted = u64::try_from(lasted.as_nanos()).map_or(LONG, |lasted| lasted.min(LONG));
+        self.bytes = blend(self.bytes, if message { 0 } else { carried });
+        let exchange = std::mem::take(&mut self.changed) && self.bytes < LITTLE;
+        let (price, timer) = match message {
+            true => (PRICE_OF_AN_ANSWER, TIMER_OF_AN_EXCHANGE),
+            false if exchange => (PRICE_OF_AN_EXCHANGE, TIMER_OF_AN_EXCHANGE),
+            false => (PRICE_IN_BULK, TIMER),
         };
-        let lasted = match wait.slept {
+        let lasted = match slept {
             true => lasted.saturating_sub(LATE).max(SPANS[self.best] + 1),
             false => lasted,
         };
-        for (cost, span) in self.costs.iter_mut().zip(SPANS) {
-            *cost = blend(*cost, if lasted <= span { lasted } else { span + price });
+        for ((cost, span), vain) in self.costs.iter_mut().zip(SPANS).zip(vain) {
+            let seen = lasted <= span;
+            let sleep = if seen && lasted <= LONGEST { 0 } else { price + vain * timer };
+            *cost = blend(*cost, if seen { lasted } else { span } + sleep);
         }
         // Of equals the shortest.
         self.best = (0..SPANS.len()).min_by_key(|&span| self.costs[span]).unwrap_or(0);
+    }
+}
+
+impl Open {
+    /// The last one, if any: after a shorter watch it would have ended a sleep.
+    fn timer_was_in_vain(&mut self) {
+        let Some(at) = self.timer.take() else { return };
+        for (vain, span) in self.vain.iter_mut().zip(SPANS) {
+            if self.began.after_ns(span) < at {
+                *vain += 1;
+            }
+        }
     }
 }
 
@@ -128,24 +216,58 @@ mod tests {
     const KINDS: [(bool, u64, u64); 3] =
         [(true, 64 << 10, 200_000), (false, 2 * (1514 + 256), PRICE_OF_AN_EXCHANGE), (false, 64 << 10, PRICE_IN_BULK)];
 
-    /// What the worker would see, if what it waits for came after so many nanoseconds.
-    fn comes(vigil: &mut Vigil, after: u64, message: bool, carried: u64) {
-        let slept = vigil.span() < Duration::from_nanos(after);
-        let lasted = Duration::from_nanos(if slept { after + LATE } else { after });
-        vigil.carried(carried);
-        vigil.ended(Wait { lasted, slept, message });
+    /// A worker's vigil and clock.
+    struct Watch {
+        vigil: Vigil,
+        now: Time,
+        /// Who carries: two in turns, or one alone.
+        ports: [u16; 2],
+    }
+
+    impl Watch {
+        fn new(processors: usize) -> Self {
+            Self { vigil: Vigil::new(processors), now: Time(1_000_000), ports: [1, 2] }
+        }
+
+        fn span(&self) -> Duration {
+            Duration::from_nanos(SPANS[self.vigil.best])
+        }
+
+        /// What the worker would see, if what it waits for came after so many nanoseconds, and timers in vain before.
+        fn comes_after_timers(&mut self, timers: &[u64], after: u64, message: bool, carried: u64) {
+            self.ports.swap(0, 1);
+            self.vigil.carried(PortId(self.ports[0]), carried);
+            let begun = self.now;
+            let until = self.vigil.begin(begun);
+            let mut came = |after: u64| {
+                let slept = until < begun.after_ns(after);
+                self.now = begun.after_ns(if slept { after + LATE } else { after });
+                (self.now, slept)
+            };
+            for timer in timers {
+                let (now, slept) = came(*timer);
+                self.vigil.timer(now, slept);
+                assert_eq!(self.vigil.begin(now), until, "the wait goes on");
+            }
+            let (now, slept) = came(after);
+            self.vigil.ended(now, slept, message);
+        }
+
+        fn comes(&mut self, after: u64, message: bool, carried: u64) {
+            self.comes_after_timers(&[], after, message, carried);
+        }
     }
 
     #[test]
     fn it_watches_for_what_comes_sooner_than_a_sleep_costs_and_sleeps_for_what_comes_later() {
         for (message, carried, least) in KINDS {
-            let mut vigil = Vigil::new(2);
-            assert_eq!(vigil.span(), Duration::ZERO);
+            let mut watch = Watch::new(2);
+            assert_eq!(watch.span(), Duration::ZERO);
             for (after, watches) in [(least * 9 / 10, true), (least * 11 / 10, false), (least / 2, true), (LONG, false)]
             {
-                (0..200).for_each(|_| comes(&mut vigil, after, message, carried));
-                assert_eq!(vigil.span() >= Duration::from_nanos(after), watches, "{after} of {least}");
-                assert!(watches || vigil.span().is_zero(), "{after} of {least}: {:?}", vigil.span());
+                (0..200).for_each(|_| watch.comes(after, message, carried));
+                assert_eq!(watch.span() >= Duration::from_nanos(after), watches, "{after} of {least}");
+                assert!(watches || watch.span().is_zero(), "{after} of {least}: {:?}", watch.span());
             }
         }
     }
@@ -153,11 +275,11 @@ mod tests {
     #[test]
     fn an_idle_worker_watches_a_few_times_more_at_most() {
         for message in [true, false] {
-            let mut vigil = Vigil::new(2);
-            (0..1000).for_each(|_| comes(&mut vigil, 150_000, true, 0));
+            let mut watch = Watch::new(2);
+            (0..1000).for_each(|_| watch.comes(150_000, true, 0));
             let watched = (0..100).filter(|_| {
-                comes(&mut vigil, 5 * LONG, message, 0);
-                !vigil.span().is_zero()
+                watch.comes(5 * LONG, message, 0);
+                !watch.span().is_zero()
             });
             assert!(watched.count() < 1 << LATELY, "{message}");
         }
@@ -165,42 +287,104 @@ mod tests {
 
     #[test]
     fn of_soon_and_late_it_watches_for_the_soon_ones_alone() {
-        let mut vigil = Vigil::new(2);
+        let mut watch = Watch::new(2);
         for after in [3_000, 4_000, 3_000, LONG].repeat(100) {
-            comes(&mut vigil, after, false, 600);
+            watch.comes(after, false, 600);
         }
-        assert_eq!(vigil.span(), Duration::from_micros(5));
+        assert_eq!(watch.span(), Duration::from_micros(5));
     }
 
     #[test]
     fn what_comes_just_after_its_watch_makes_it_watch_longer() {
-        let mut vigil = Vigil::new(2);
-        (0..100).for_each(|_| comes(&mut vigil, 90_000, true, 0));
-        let span = vigil.span();
+        let mut watch = Watch::new(2);
+        (0..100).for_each(|_| watch.comes(90_000, true, 0));
+        let span = watch.span();
         // By the clock it could have been late within the watch; but it was not seen there.
         for _ in 0..10 {
-            vigil.ended(Wait { lasted: span + Duration::from_micros(1), slept: true, message: true });
+            let until = watch.vigil.begin(watch.now);
+            watch.now = until.after_ns(1_000);
+            watch.vigil.ended(watch.now, true, true);
         }
-        assert!(vigil.span() > span, "{:?}", vigil.span());
+        assert!(watch.span() > span, "{:?}", watch.span());
     }
 
     /// Half of what is waited for are messages: what is carried is little then, and other waits are an exchange's.
     #[test]
     fn where_messages_come_nothing_is_bulk() {
-        let mut vigil = Vigil::new(2);
+        let mut watch = Watch::new(2);
         for _ in 0..100 {
-            comes(&mut vigil, 3_000, true, 6 << 10);
-            comes(&mut vigil, 50_000, false, 6 << 10);
+            watch.comes(3_000, true, 6 << 10);
+            watch.comes(50_000, false, 6 << 10);
         }
-        assert!(vigil.span() >= Duration::from_micros(50), "{:?}", vigil.span());
-        (0..200).for_each(|_| comes(&mut vigil, 50_000, false, 6 << 10));
-        assert_eq!(vigil.span(), Duration::ZERO);
+        assert!(watch.span() >= Duration::from_micros(50), "{:?}", watch.span());
+        (0..200).for_each(|_| watch.comes(50_000, false, 6 << 10));
+        assert_eq!(watch.span(), Duration::ZERO);
+    }
+
+    #[test]
+    fn it_watches_longer_where_it_would_get_up_for_timers_in_vain() {
+        let (timers, after) = ([50_000, 100_000, 150_000], 190_000);
+        let mut watch = Watch::new(2);
+        (0..200).for_each(|_| watch.comes(after, false, 600));
+        assert_eq!(watch.span(), Duration::ZERO);
+        (0..200).for_each(|_| watch.comes_after_timers(&timers, after, false, 600));
+        assert!(watch.span() >= Duration::from_nanos(after), "{:?}", watch.span());
+        // Of what comes late it watches for no more than the timers would cost.
+        (0..200).for_each(|_| watch.comes_after_timers(&timers, LONG, false, 600));
+        assert_eq!(watch.span(), Duration::from_micros(150));
+        // Nobody answers it.
+        watch.ports = [1, 1];
+        (0..200).for_each(|_| watch.comes_after_timers(&timers, after, false, 600));
+        assert_eq!(watch.span(), Duration::ZERO);
+    }
+
+    #[test]
+    fn it_watches_long_only_to_spare_timers() {
+        let looks: Vec<u64> = (1..8).map(|n| n * 50_000).collect();
+        for message in [true, false] {
+            let mut watch = Watch::new(2);
+            (0..200).for_each(|_| watch.comes(350_000, message, 600));
+            assert_eq!(watch.span(), Duration::ZERO);
+            (0..200).for_each(|_| watch.comes_after_timers(&looks, 360_000, message, 600));
+            assert_eq!(watch.span(), Duration::from_micros(400), "{message}");
+        }
+    }
+
+    #[test]
+    fn whoever_speaks_alone_waits_for_no_answer() {
+        let mut watch = Watch::new(2);
+        (0..200).for_each(|_| watch.comes(50_000, false, 600));
+        assert!(watch.span() >= Duration::from_micros(50), "{:?}", watch.span());
+        watch.ports = [1, 1];
+        (0..200).for_each(|_| watch.comes(50_000, false, 600));
+        assert_eq!(watch.span(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_timer_ends_a_wait_if_something_was_carried_after_it() {
+        let mut watch = Watch::new(2);
+        watch.vigil.carried(PortId(1), 300);
+        for (timer, carried) in [(2_000, 0), (7_000, 500), (9_000, 0)] {
+            watch.vigil.begin(watch.now);
+            watch.vigil.timer(Time(1_000_000 + timer), true);
+            watch.now = Time(1_000_500 + timer);
+            watch.vigil.carried(PortId(1), carried);
+        }
+        watch.vigil.begin(watch.now);
+        watch.vigil.ended(Time(1_020_000), false, true);
+        let told = watch.vigil.told.iter().map(|wait| (wait.lasted.as_nanos(), wait.slept, wait.message, wait.carried));
+        // From the turn of the timer that was not in vain: 7.5 to 20 µs.
+        assert_eq!(told.collect::<Vec<_>>(), [(7_000, true, false, 300), (12_500, true, true, 500)]);
     }
 
     #[test]
     fn one_processor_is_left_to_others() {
-        let mut vigil = Vigil::new(1);
-        (0..100).for_each(|_| comes(&mut vigil, 1_000, true, 0));
-        assert_eq!(vigil.span(), Duration::ZERO);
+        for (processors, watches) in [(2, true), (1, false)] {
+            let mut watch = Watch::new(processors);
+            (0..100).for_each(|_| watch.comes(1_000, true, 0));
+            assert_eq!(!watch.span().is_zero(), watches);
+            assert_eq!(watch.vigil.is_short(Duration::from_micros(20)), watches);
+            assert!(!watch.vigil.is_short(Duration::from_micros(40)));
+        }
     }
 }

@@ -277,7 +277,7 @@ impl Worker {
         }
         let turn = service.turn.as_mut().unwrap_or(&mut self.turn);
         let outcome = self.plane.turn(&service.port, turn, now);
-        self.vigil.carried(outcome.cost);
+        self.vigil.carried(id, outcome.cost);
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
         if outcome.unfinished && service.turn.is_none() {
             let fresh = self.spare.pop().unwrap_or_default();

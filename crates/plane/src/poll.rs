@@ -1,8 +1,8 @@
 //! When to look at a queue whose doorbell makes no sound: one in a page that the guest has mapped.
 //!
 //! The longer it has been silent, the longer it may wait: an eighth of the silence, so that a look adds little to
-//! what the guest itself took, and a guest that is idle costs next to nothing. All that have been silent for long are
-//! looked at together, at multiples of [`MOST_NS`].
+//! what the guest itself took, and a guest that is idle costs next to nothing. Nor is it looked at much sooner than it
+//! [usually](Habit) has something. All that have been silent for long are looked at together, at multiples of [`MOST_NS`].
 
 use nicety_adapter::Time;
 
@@ -12,31 +12,90 @@ pub const LEAST_NS: u64 = 20_000;
 pub const MOST_NS: u64 = 5_000_000;
 /// Which part of its silence a queue may wait.
 const PART: u64 = 8;
+/// The longest silence that is a habit: what breaks one begins to be seen an eighth of it later.
+const HABIT_MOST_NS: u64 = 4_000_000;
 
-/// The next look at queues that were last `active` then.
-pub fn next(active: Time, now: Time) -> Time {
-    let silence = u64::try_from(now.since(active).as_nanos()).unwrap_or(u64::MAX);
-    let wait = (silence / PART).clamp(LEAST_NS, MOST_NS);
-    let Time(at) = now.after_ns(wait);
-    if wait < MOST_NS { Time(at) } else { Time(at.checked_next_multiple_of(MOST_NS).unwrap_or(at)) }
+/// How long a port's silences are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Habit {
+    usual_ns: u64,
+}
+
+impl Habit {
+    /// Something was found after so long. One short silence makes a habit, as a transfer may have begun; long ones do in the mean.
+    pub fn broken(&mut self, active: Time, now: Time) {
+        let silence = silence_ns(active, now);
+        // What goes on without a look between was no silence.
+        if silence < LEAST_NS {
+            return;
+        }
+        let longer = silence.saturating_sub(self.usual_ns) / PART;
+        self.usual_ns = silence.min(self.usual_ns + longer).min(HABIT_MOST_NS);
+    }
+
+    /// The next look at queues that were last `active` then.
+    pub fn next(self, active: Time, now: Time) -> Time {
+        let wait = (silence_ns(active, now).max(self.usual_ns) / PART).clamp(LEAST_NS, MOST_NS);
+        let Time(at) = now.after_ns(wait);
+        if wait < MOST_NS { Time(at) } else { Time(at.checked_next_multiple_of(MOST_NS).unwrap_or(at)) }
+    }
+}
+
+fn silence_ns(active: Time, now: Time) -> u64 {
+    u64::try_from(now.since(active).as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const START: Time = Time(1_000_000_003);
+
     #[test]
     fn looks_come_at_once_then_ever_rarer_and_idle_queues_share_theirs() {
-        let start = Time(1_000_000_003);
-        let (mut now, mut looks) = (start, 0u32);
-        while now.since(start).as_millis() < 1_000 {
-            let at = next(start, now);
+        let (mut now, mut looks) = (START, 0u32);
+        while now.since(START).as_millis() < 1_000 {
+            let at = Habit::default().next(START, now);
             assert!(at > now && at <= now.after_ns(2 * MOST_NS));
             (now, looks) = (at, looks + 1);
         }
         assert!((100..400).contains(&looks), "{looks} looks in the first second");
-        let Time(one) = next(start, now.after_ns(1));
-        let Time(other) = next(Time(7), now.after_ns(12_345));
+        let Time(one) = Habit::default().next(START, now.after_ns(1));
+        let Time(other) = Habit::default().next(Time(7), now.after_ns(12_345));
         assert_eq!((one % MOST_NS, one), (0, other));
+    }
+
+    /// Looks until something is found that came after so long, and how much later that is.
+    fn find(habit: &mut Habit, active: &mut Time, after: u64) -> (u32, u64) {
+        let (came, mut now) = (active.after_ns(after), *active);
+        let mut looks = 0;
+        while now < came {
+            (now, looks) = (habit.next(*active, now), looks + 1);
+        }
+        habit.broken(*active, now);
+        *active = now;
+        (looks, now.since(came).as_nanos() as u64)
+    }
+
+    #[test]
+    fn what_comes_at_a_steady_pace_takes_a_few_looks_each_and_is_seen_in_time() {
+        for after in [30_000, 300_000, 2_000_000, 20_000_000] {
+            let (mut habit, mut active) = (Habit::default(), START);
+            let finds = (0..100).map(|_| find(&mut habit, &mut active, after));
+            let (looks, late) = finds.last().unwrap();
+            assert!(looks <= 25, "{looks} looks for {after}");
+            assert!(after > 2_000_000 || looks <= 9, "{looks} looks for {after}");
+            assert!(late <= (after / 7).max(LEAST_NS), "{late} after {after}");
+        }
+    }
+
+    #[test]
+    fn a_transfer_that_begins_is_looked_at_as_often_as_ever_after_a_few_frames() {
+        let (mut habit, mut active) = (Habit::default(), START);
+        let steady = (0..100).map(|_| find(&mut habit, &mut active, HABIT_MOST_NS));
+        assert!(steady.last().unwrap().0 <= 9);
+        let late: Vec<u64> = (0..4).map(|_| find(&mut habit, &mut active, 1_000).1).collect();
+        assert!(late.iter().sum::<u64>() <= HABIT_MOST_NS / 4, "{late:?}");
+        assert!(late[3] <= LEAST_NS, "{late:?}");
     }
 }

@@ -15,6 +15,7 @@ use nicety_pci::PowerState;
 use crate::backlog::Backlog;
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
+use crate::poll::Habit;
 use inner::Inner;
 
 /// What a port's owner does for it. Called with the port's lock held: it must not call the port back, nor block.
@@ -117,6 +118,7 @@ impl Port {
             next_queue: 0,
             polled: Set::default(),
             poll_at: None,
+            habit: Habit::default(),
             active: Time::ZERO,
             room: false,
             owed: 0,
@@ -268,7 +270,7 @@ impl Port {
         inner.memory = Map::empty();
         inner.out = Outbox::default();
         inner.pending = Set::default();
-        (inner.polled, inner.poll_at) = (Set::default(), None);
+        (inner.polled, inner.poll_at, inner.habit) = (Set::default(), None, Habit::default());
         inner.wake = None;
     }
 

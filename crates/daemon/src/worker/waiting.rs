@@ -10,7 +10,6 @@ use rustix::time::Timespec;
 use tracing::warn;
 
 use super::{SESSION, Worker};
-use crate::vigil::Wait;
 
 /// Waits for events. Precise to microseconds: Linux 5.11's epoll_pwait2, and no leeway for this thread's timers.
 pub(super) fn sleep(
@@ -29,11 +28,14 @@ impl Worker {
         let idle = self.ready.is_empty() && self.behind.is_empty() && self.inbox.is_empty();
         if !idle || self.stop {
             self.look(events, Some(Duration::ZERO));
+            if !events.is_empty() {
+                self.waited(false, events);
+            }
             return;
         }
-        let began = self.clock.now();
-        if self.watch(began, events) {
-            self.waited(began, false, events);
+        let until = self.vigil.begin(self.clock.now());
+        if self.watch(until, events) {
+            self.waited(false, events);
             return;
         }
         if !self.inbox.sleep() {
@@ -47,32 +49,30 @@ impl Worker {
         let timeout = self.timers.peek().map(|Reverse((at, _))| at.since(self.clock.now()));
         self.look(events, timeout);
         self.inbox.awake();
-        self.waited(began, true, events);
+        self.waited(true, events);
     }
 
-    fn waited(&mut self, began: Time, slept: bool, events: &[epoll::Event]) {
-        self.vigil.ended(Wait {
-            lasted: self.clock.now().since(began),
-            slept,
-            message: events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION),
-        });
-    }
-
-    /// Waits actively for a while from now on, `begin`. True if something has come.
-    fn watch(&mut self, begin: Time, events: &mut Vec<epoll::Event>) -> bool {
-        let span = self.vigil.span();
-        if span.is_zero() {
-            return false;
+    fn waited(&mut self, slept: bool, events: &[epoll::Event]) {
+        let now = self.clock.now();
+        if events.is_empty() && self.inbox.is_empty() {
+            self.vigil.timer(now, slept);
+        } else {
+            let message = events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION);
+            self.vigil.ended(now, slept, message);
         }
+    }
+
+    /// Waits actively until then, and for a timer that comes soon. True if something has come.
+    fn watch(&mut self, until: Time, events: &mut Vec<epoll::Event>) -> bool {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         loop {
-            self.look(events, Some(Duration::ZERO));
             let now = self.clock.now();
+            if now >= until && !timer.is_some_and(|at| self.vigil.is_short(at.since(now))) {
+                return false;
+            }
+            self.look(events, Some(Duration::ZERO));
             if !events.is_empty() || !self.inbox.is_empty() || timer.is_some_and(|at| at <= now) {
                 return true;
-            }
-            if now.since(begin) >= span {
-                return false;
             }
             // Whoever is awaited may be waiting for this very processor.
             std::thread::yield_now();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nicety_plane::{End, Port};
 
 use super::fair_test::{Silent, Source};
-use super::messages_test::{FLOODED, OTHER, Pair, rounds_made, status};
+use super::messages_test::{FLOODED, OTHER, Pair, ring, rounds_made, status};
 use super::*;
 use crate::port_log::PortLog;
 use crate::vigil::Wait;
@@ -16,24 +16,31 @@ fn idle() -> Pair {
     let mut pair = Pair::new("e1000");
     rounds_made(&mut pair.worker, 5);
     pair.worker.vigil = Vigil::new(2);
-    // Whoever sleeps without being rung does so for this long.
-    pair.worker.timers.push(Reverse((pair.worker.clock.now().after(Duration::from_millis(50)), OTHER)));
+    set_timer(&mut pair.worker, LONG);
     pair
 }
 
-fn ring(worker: &Worker) {
-    rustix::io::write(worker.inbox.bell(), &1u64.to_ne_bytes()).unwrap();
+/// Whoever sleeps without being rung does so for so long.
+const LONG: Duration = Duration::from_millis(50);
+
+/// The only one, in so long.
+fn set_timer(worker: &mut Worker, wait: Duration) {
+    worker.timers.clear();
+    worker.timers.push(Reverse((worker.clock.now().after(wait), OTHER)));
 }
 
 /// It watches before it sleeps from now on.
 fn watches(worker: &mut Worker) {
-    let seen = Wait { lasted: Duration::from_micros(90), slept: false, message: true };
-    (0..100).for_each(|_| worker.vigil.ended(seen));
+    for _ in 0..100 {
+        let now = worker.clock.now();
+        worker.vigil.begin(now);
+        worker.vigil.ended(now.after(Duration::from_micros(90)), false, true);
+    }
     worker.vigil.told.clear();
 }
 
 /// Waits, and says how the vigil was told that the wait ended.
-fn wait(worker: &mut Worker) -> Option<(Wait, u64)> {
+fn wait(worker: &mut Worker) -> Option<Wait> {
     worker.wait(&mut Vec::with_capacity(EVENTS));
     worker.vigil.told.pop()
 }
@@ -42,17 +49,51 @@ fn wait(worker: &mut Worker) -> Option<(Wait, u64)> {
 fn what_ends_a_sleep_is_told() {
     let mut pair = idle();
     let slept = pair.worker.slept;
-    let by_timer = wait(&mut pair.worker).unwrap().0;
+    assert_eq!(wait(&mut pair.worker), None, "a timer");
+    set_timer(&mut pair.worker, 400 * LONG);
     ring(&pair.worker);
-    let by_bell = wait(&mut pair.worker).unwrap().0;
+    let by_bell = wait(&mut pair.worker).unwrap();
+    assert!(by_bell.lasted >= LONG, "{by_bell:?}: with the timer's");
     pair.worker.inbox.rung();
-    // That one was short, and now it would watch.
-    pair.worker.vigil = Vigil::new(2);
     pair.clients[0].write_all(&status(0)).unwrap();
-    let by_message = wait(&mut pair.worker).unwrap().0;
-    assert_eq!([by_timer, by_bell, by_message].map(|wait| wait.message), [false, false, true]);
-    assert!(by_timer.slept && by_bell.slept && by_message.slept);
+    let by_message = wait(&mut pair.worker).unwrap();
+    assert_eq!([by_bell, by_message].map(|wait| (wait.slept, wait.message)), [(true, false), (true, true)]);
     assert_eq!(pair.worker.slept, slept + 3);
+}
+
+/// A look at a queue in mapped memory has found something.
+#[test]
+fn a_timer_that_was_good_for_something_ends_the_wait() {
+    let mut pair = idle();
+    assert_eq!(wait(&mut pair.worker), None);
+    pair.worker.vigil.carried(FLOODED, 100);
+    ring(&pair.worker);
+    wait(&mut pair.worker).unwrap();
+    let first = pair.worker.vigil.told[0];
+    assert!(first.slept && first.lasted >= LONG, "{first:?}");
+}
+
+#[test]
+fn something_that_comes_while_it_has_work_ends_a_wait_that_a_timer_has_broken() {
+    let mut pair = idle();
+    assert_eq!(wait(&mut pair.worker), None);
+    pair.worker.enqueue(FLOODED);
+    assert_eq!(wait(&mut pair.worker), None);
+    ring(&pair.worker);
+    assert!(wait(&mut pair.worker).unwrap().slept);
+}
+
+#[test]
+fn for_a_timer_that_comes_soon_it_does_not_sleep() {
+    let mut pair = idle();
+    // The shortest of many: a busy machine lengthens some.
+    let slept = (0..100).map(|_| {
+        let before = pair.worker.slept;
+        set_timer(&mut pair.worker, Duration::from_micros(20));
+        assert_eq!(wait(&mut pair.worker), None);
+        pair.worker.slept - before
+    });
+    assert_eq!(slept.min(), Some(0));
 }
 
 #[test]
@@ -80,7 +121,7 @@ fn a_watch_that_sees_something_is_told_of_and_spares_the_sleep() {
     watches(&mut pair.worker);
     let slept = pair.worker.slept;
     ring(&pair.worker);
-    assert!(!wait(&mut pair.worker).unwrap().0.slept);
+    assert!(!wait(&mut pair.worker).unwrap().slept);
     assert_eq!(pair.worker.slept, slept);
 }
 
@@ -99,7 +140,7 @@ fn what_was_carried_before_a_wait_is_told_once() {
     let carried = |worker: &mut Worker| {
         worker.ready.clear();
         ring(worker);
-        wait(worker).unwrap().1
+        wait(worker).unwrap().carried
     };
     // To both other ports.
     assert_eq!(carried(&mut pair.worker), 2 * (1514 + 256));

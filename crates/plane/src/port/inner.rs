@@ -10,6 +10,7 @@ use nicety_memory::{Map, Rights, Window};
 use super::{End, Shell};
 use crate::backlog::Backlog;
 use crate::pace::Pace;
+use crate::poll::Habit;
 
 /// What the lock guards.
 pub(super) struct Inner {
@@ -24,6 +25,7 @@ pub(super) struct Inner {
     /// Queues whose doorbell makes no sound, and when to look at them next.
     pub polled: Set,
     pub poll_at: Option<Time>,
+    pub habit: Habit,
     /// When frames last went through, either way.
     pub active: Time,
     pub room: bool,

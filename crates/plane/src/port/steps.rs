@@ -59,7 +59,7 @@ impl Port {
             inner.active = now;
             // Who receives may answer, and does not ring.
             if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
-                inner.poll_by(poll::next(now, now), self.shell.as_ref());
+                inner.poll_by(now.after_ns(poll::LEAST_NS), self.shell.as_ref());
             }
             inner.settle(self.shell.as_ref());
         }
@@ -120,7 +120,8 @@ impl Port {
             inner.next_queue = queue + 1;
             inner.in_flight = !batch.is_empty();
             if inner.in_flight {
-                inner.active = now;
+                let active = std::mem::replace(&mut inner.active, now);
+                inner.habit.broken(active, now);
             }
             if progress.more {
                 inner.pending.insert(queue);
@@ -131,7 +132,7 @@ impl Port {
         });
         gathered.dropped = inner.transmit_drops() - dropped;
         if inner.poll_at.is_none() && !inner.polled.is_empty() {
-            let at = poll::next(inner.active, now);
+            let at = inner.habit.next(inner.active, now);
             inner.poll_by(at, self.shell.as_ref());
         }
         inner.settle(self.shell.as_ref());
