@@ -80,6 +80,8 @@ pub enum Event {
     RestDropped(u16),
     /// Its state is saved next: what the guest has written into a mapped page without anybody being told is taken over.
     Saving,
+    /// The page in which the guest maps its doorbells is new, all zeros: it shows from now on what the registers hold.
+    Page,
     /// Its state was restored: interrupts that were due or waited for a time are told now, queues are looked at without
     /// being rung, and frames that it had refused will not come again.
     Restored,

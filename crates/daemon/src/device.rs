@@ -183,8 +183,9 @@ impl PortDevice {
         self.breaches_before = self.breaches();
         self.blank.store(false, Ordering::Relaxed);
         self.mode_changed();
+        let now = self.now();
         if let Some(page) = &mut self.page {
-            page.doorbells.clear();
+            page.doorbells.clear(&self.port, now);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{Mappable, Time};
+use nicety_adapter::{Event, Mappable, Time};
 use nicety_memory::{Map, Rights};
 
 use crate::Port;
@@ -25,9 +25,18 @@ impl Doorbells {
     /// Gives the port a page for them: zeros, from address 0, as long as the place.
     pub fn new(port: &Port, place: Mappable, map: Arc<Map>, now: Time) -> Self {
         let registers = port.with_pci(now, |pci, _| pci.doorbells()).unwrap_or_default();
-        let seen = registers.into_iter().map(|offset| (offset, 0)).collect();
         port.set_page(Some(Arc::clone(&map)));
-        Self { place, map, seen }
+        let mut this = Self { place, map, seen: registers.into_iter().map(|offset| (offset, 0)).collect() };
+        this.show(port, now);
+        this
+    }
+
+    /// What registers hold while the page is new is no news.
+    fn show(&mut self, port: &Port, now: Time) {
+        port.with(now, |adapter, cx| adapter.notice(Event::Page, cx));
+        if let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) {
+            self.seen.iter_mut().for_each(|(offset, seen)| *seen = window.load_u32(*offset as usize));
+        }
     }
 
     /// The part of the BAR.
@@ -66,11 +75,11 @@ impl Doorbells {
         true
     }
 
-    /// All is zero again, and nothing of it is news.
-    pub fn clear(&mut self) {
+    /// It is a new page again.
+    pub fn clear(&mut self, port: &Port, now: Time) {
         if let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) {
             window.write(0, &vec![0; self.place.len as usize]);
         }
-        self.seen.iter_mut().for_each(|(_, seen)| *seen = 0);
+        self.show(port, now);
     }
 }

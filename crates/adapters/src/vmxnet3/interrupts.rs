@@ -43,13 +43,14 @@ impl Interrupts {
         (self.masked | self.pending | self.asserted) & !ALL == 0
     }
 
-    /// As the driver configures it with ACTIVATE_DEV. A page that the guest has mapped shows the masks from now on.
+    /// As the driver configures it with ACTIVATE_DEV.
     pub fn configure(&mut self, auto_mask: bool, page: Option<&Window<'_>>) {
         self.auto_mask = auto_mask;
         self.show_masks(page);
     }
 
-    fn show_masks(&self, page: Option<&Window<'_>>) {
+    /// A page that the guest has mapped shows the masks.
+    pub fn show_masks(&self, page: Option<&Window<'_>>) {
         let Some(page) = page else { return };
         for vector in 0..VECTORS {
             page.store_u32(8 * usize::from(vector), u32::from(self.is_masked(vector)));

@@ -477,6 +477,7 @@ impl Adapter for Vmxnet3 {
                 }
             }
             Event::Saving => self.interrupts.read_masks(cx.page),
+            Event::Page => self.interrupts.show_masks(cx.page),
             Event::Restored => self.resume_restored(cx),
             // Addresses are translated in every call.
             _ => {}

@@ -124,6 +124,20 @@ fn a_mask_lifted_in_a_mapped_page_is_found_without_a_message() {
     assert!(!guest.fetch(0, &mut batch).armed, "a mapped doorbell tells nobody");
 }
 
+#[test]
+fn a_new_page_shows_that_all_is_masked() {
+    let mut guest = Guest::new();
+    let page = Arc::new(Map::private(4096).unwrap());
+    guest.page = Some(page.clone());
+    guest.with(|adapter, cx| adapter.notice(Event::Page, cx));
+    for vector in 0..25 {
+        let mut word = [0; 4];
+        page.read(8 * vector, &mut word).unwrap();
+        assert_eq!(u32::from_le_bytes(word), guest.read(0, 8 * vector), "vector {vector}");
+        assert_eq!(word, [1, 0, 0, 0], "vector {vector}");
+    }
+}
+
 /// DPDK's driver polls, and lifts no mask.
 #[test]
 fn a_mask_that_nobody_lifts_in_a_mapped_page_is_looked_at_ever_more_rarely() {
