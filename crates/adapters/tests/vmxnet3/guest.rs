@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Face, Frames, Outbox, PciFace, Pick, PortId, Progress, Time,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Outbox, PciFace, Pick, PortId, Progress,
+    Time,
 };
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
@@ -137,6 +138,18 @@ impl Guest {
         let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
         guest.config(at as u16 + 2, &[0x40, 0x80]);
         guest
+    }
+
+    /// One that has mapped BAR 0, and its page.
+    pub fn mapped() -> (Self, Arc<Map>) {
+        let (mut guest, page) = (Self::new(), Arc::new(Map::private(4096).unwrap()));
+        guest.page = Some(Arc::clone(&page));
+        (guest, page)
+    }
+
+    /// The link's state is told.
+    pub fn link(&mut self, up: bool) {
+        self.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
     }
 
     pub fn opened(open: Open) -> Self {

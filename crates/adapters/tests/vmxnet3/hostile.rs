@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Event, Frames, PciFace, Pick, Queue};
+use nicety_adapter::{Batch, Frames, PciFace, Pick, Queue};
 use nicety_memory::Map;
 
 use crate::guest::{Guest, MAC, MEMORY, Offload, Open, QUEUES, SHARED};
@@ -61,7 +61,7 @@ fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch) {
         }
         10 => {
             let up = dice.roll(2) == 0;
-            guest.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
+            guest.link(up);
         }
         _ => {
             let saved = guest.adapter.save();

@@ -8,8 +8,6 @@ mod packets;
 
 use guest::{Guest, MAC, Open, QUEUES, SHARED};
 use nicety_adapter::{Batch, Event, Reset};
-use nicety_memory::Map;
-use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
@@ -70,26 +68,25 @@ fn activation_refuses_what_no_driver_lays_out() {
 #[test]
 fn a_link_event_is_told_once_and_acknowledged() {
     let mut guest = Guest::opened(Open::default());
-    guest.with(|adapter, cx| adapter.notice(Event::Link(false), cx));
+    guest.link(false);
     assert!(guest.out.messages.contains(1), "the event vector");
     assert_eq!(guest.get32(SHARED + 696), 4);
     assert_eq!(guest.command(0xf00d_0002), 0);
     guest.write(1, 0x40, 4);
     assert_eq!(guest.get32(SHARED + 696), 0);
     guest.out = Default::default();
-    guest.with(|adapter, cx| adapter.notice(Event::Link(false), cx));
+    guest.link(false);
     assert!(guest.out.messages.is_empty());
 }
 
 #[test]
 fn a_vector_masks_itself_and_what_waits_fires_when_it_is_unmasked() {
     let mut guest = Guest::opened(Open::default());
-    let down = |guest: &mut Guest, up| guest.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
-    down(&mut guest, false);
+    guest.link(false);
     assert_eq!(guest.out.messages.len(), 1);
     assert_eq!(guest.read(0, 8), 1);
     guest.out = Default::default();
-    down(&mut guest, true);
+    guest.link(true);
     assert!(guest.out.messages.is_empty());
     guest.write(0, 8, 0);
     assert!(guest.out.messages.contains(1));
@@ -97,14 +94,11 @@ fn a_vector_masks_itself_and_what_waits_fires_when_it_is_unmasked() {
 
 #[test]
 fn a_mask_lifted_in_a_mapped_page_is_found_without_a_message() {
-    let mut guest = Guest::new();
-    let page = Arc::new(Map::private(4096).unwrap());
-    guest.page = Some(page.clone());
+    let (mut guest, page) = Guest::mapped();
     guest.open(Open::default());
-    let link = |guest: &mut Guest, up| guest.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
     for round in 0..5 {
         guest.out = Default::default();
-        link(&mut guest, round % 2 == 1);
+        guest.link(round % 2 == 1);
         assert!(guest.out.messages.contains(1), "round {round}");
         let mut word = [0; 4];
         page.read(8, &mut word).unwrap();
@@ -112,9 +106,9 @@ fn a_mask_lifted_in_a_mapped_page_is_found_without_a_message() {
         page.write(8, &[0; 4]).unwrap();
     }
     // Raised while masked: a tick finds that it is not any more.
-    link(&mut guest, true);
+    guest.link(true);
     guest.out = Default::default();
-    link(&mut guest, false);
+    guest.link(false);
     assert!(guest.out.messages.is_empty());
     page.write(8, &[0; 4]).unwrap();
     guest.now = guest.out.wake.expect("a look");
@@ -126,9 +120,7 @@ fn a_mask_lifted_in_a_mapped_page_is_found_without_a_message() {
 
 #[test]
 fn a_new_page_shows_that_all_is_masked() {
-    let mut guest = Guest::new();
-    let page = Arc::new(Map::private(4096).unwrap());
-    guest.page = Some(page.clone());
+    let (mut guest, page) = Guest::mapped();
     guest.with(|adapter, cx| adapter.notice(Event::Page, cx));
     for vector in 0..25 {
         let mut word = [0; 4];
@@ -141,18 +133,15 @@ fn a_new_page_shows_that_all_is_masked() {
 /// DPDK's driver polls, and lifts no mask.
 #[test]
 fn a_mask_that_nobody_lifts_in_a_mapped_page_is_looked_at_ever_more_rarely() {
-    let mut guest = Guest::new();
-    let page = Arc::new(Map::private(4096).unwrap());
-    guest.page = Some(page.clone());
+    let (mut guest, page) = Guest::mapped();
     guest.open(Open::default());
-    let link = |guest: &mut Guest, up| guest.with(|adapter, cx| adapter.notice(Event::Link(up), cx));
     // The first one masks its vector.
-    link(&mut guest, false);
+    guest.link(false);
     let second = Duration::from_secs(1);
     for round in 0..3 {
         let begun = guest.now;
         guest.out = Default::default();
-        link(&mut guest, round % 2 == 0);
+        guest.link(round % 2 == 0);
         let mut looks = 0;
         while guest.now.since(begun) < second {
             let next = guest.out.wake.take().expect("a look");
@@ -179,7 +168,7 @@ fn intx_holds_its_line_until_the_cause_is_read() {
     guest.config(at as u16 + 2, &[0x40, 0]);
     guest.out = Default::default();
     assert_eq!(guest.read(1, 0x38), 0, "not ours");
-    guest.with(|adapter, cx| adapter.notice(Event::Link(false), cx));
+    guest.link(false);
     assert_eq!(guest.out.line, Some(true));
     assert_eq!(guest.read(1, 0x38), 2, "vector 1");
     assert_eq!(guest.out.line, Some(false));
@@ -197,7 +186,7 @@ fn a_cause_that_held_the_line_is_told_as_a_message_once_messages_are_on() {
         guest.put(SHARED + 80, &[u8::from(auto_mask)]);
         guest.command(0xcafe_0000);
         guest.write(0, 8, 0);
-        guest.with(|adapter, cx| adapter.notice(Event::Link(false), cx));
+        guest.link(false);
         assert_eq!((guest.out.line, guest.out.messages.len()), (Some(true), 0));
         guest.config(at, &[0x40, 0x80]);
         assert_eq!(guest.out.line, Some(false));
@@ -220,7 +209,7 @@ fn intx_that_is_disabled_keeps_its_status_and_cause_and_holds_the_line_again_whe
         status[0] & 1 << 3 != 0
     };
     for read_while_disabled in [false, true] {
-        guest.with(|adapter, cx| adapter.notice(Event::Link(read_while_disabled), cx));
+        guest.link(read_while_disabled);
         assert_eq!(guest.out.line, Some(true));
         guest.config(4, &[6, 4]);
         assert_eq!((guest.out.line, status(&mut guest)), (Some(false), true));
@@ -237,14 +226,12 @@ fn intx_that_is_disabled_keeps_its_status_and_cause_and_holds_the_line_again_whe
 
 #[test]
 fn intx_keeps_its_cause_when_the_transport_finds_the_mask_that_firing_set_in_a_mapped_page() {
-    let mut guest = Guest::new();
-    let page = Arc::new(Map::private(4096).unwrap());
-    guest.page = Some(page.clone());
+    let (mut guest, page) = Guest::mapped();
     guest.open(Open::default());
     let at = guest.pci(|face, _| face.function().capability(0x11).unwrap());
     guest.config(at as u16 + 2, &[0x40, 0]);
     for round in 0..3 {
-        guest.with(|adapter, cx| adapter.notice(Event::Link(round % 2 == 1), cx));
+        guest.link(round % 2 == 1);
         assert_eq!(guest.out.line, Some(true), "round {round}");
         let mut word = [0; 4];
         page.read(8, &mut word).unwrap();
