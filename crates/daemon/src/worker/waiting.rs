@@ -40,6 +40,7 @@ impl Worker {
         }
         if !self.inbox.sleep() {
             self.look(events, Some(Duration::ZERO));
+            self.waited(false, events);
             return;
         }
         #[cfg(test)]
