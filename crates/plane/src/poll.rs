@@ -2,7 +2,8 @@
 //!
 //! The longer it has been silent, the longer it may wait: an eighth of the silence, so that a look adds little to
 //! what the guest itself took, and a guest that is idle costs next to nothing. Nor is it looked at much sooner than it
-//! [usually](Habit) has something. All that have been silent for long are looked at together, at multiples of [`MOST_NS`].
+//! [usually](Habit) has something of its own accord. All that have been silent for long are looked at together, at multiples of
+//! [`MOST_NS`].
 
 use nicety_adapter::Time;
 
@@ -15,18 +16,25 @@ const PART: u64 = 8;
 /// The longest silence that is a habit: what breaks one begins to be seen an eighth of it later.
 const HABIT_MOST_NS: u64 = 4_000_000;
 
-/// How long a port's silences are.
+/// How long a port's silences are that begin with something of its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Habit {
     usual_ns: u64,
+    /// This one began with frames that came for its guest.
+    heard: bool,
 }
 
 impl Habit {
+    /// Frames came for its guest, which may answer them: no habit says when.
+    pub fn heard(&mut self) {
+        self.heard = true;
+    }
+
     /// Something was found after so long. One short silence makes a habit, as a transfer may have begun; long ones do in the mean.
     pub fn broken(&mut self, active: Time, now: Time) {
         let silence = silence_ns(active, now);
         // What goes on without a look between was no silence.
-        if silence < LEAST_NS {
+        if std::mem::take(&mut self.heard) || silence < LEAST_NS {
             return;
         }
         let longer = silence.saturating_sub(self.usual_ns) / PART;
@@ -35,9 +43,13 @@ impl Habit {
 
     /// The next look at queues that were last `active` then.
     pub fn next(self, active: Time, now: Time) -> Time {
-        let wait = (silence_ns(active, now).max(self.usual_ns) / PART).clamp(LEAST_NS, MOST_NS);
-        let Time(at) = now.after_ns(wait);
-        if wait < MOST_NS { Time(at) } else { Time(at.checked_next_multiple_of(MOST_NS).unwrap_or(at)) }
+        let usual = if self.heard { 0 } else { self.usual_ns };
+        let wait = (silence_ns(active, now).max(usual) / PART).clamp(LEAST_NS, MOST_NS);
+        if wait < MOST_NS {
+            return now.after_ns(wait);
+        }
+        let Time(soon) = now.after_ns(LEAST_NS);
+        Time(soon.checked_next_multiple_of(MOST_NS).unwrap_or(soon))
     }
 }
 
@@ -56,11 +68,13 @@ mod tests {
         let (mut now, mut looks) = (START, 0u32);
         while now.since(START).as_millis() < 1_000 {
             let at = Habit::default().next(START, now);
-            assert!(at > now && at <= now.after_ns(2 * MOST_NS));
+            assert!(at > now && at <= now.after_ns(MOST_NS + LEAST_NS));
             (now, looks) = (at, looks + 1);
         }
-        assert!((100..400).contains(&looks), "{looks} looks in the first second");
+        assert!((200..400).contains(&looks), "{looks} looks in the first second");
+        // Whoever looks at such a multiple is a little late.
         let Time(one) = Habit::default().next(START, now.after_ns(1));
+        assert_eq!(Time(one), now.after_ns(MOST_NS));
         let Time(other) = Habit::default().next(Time(7), now.after_ns(12_345));
         assert_eq!((one % MOST_NS, one), (0, other));
     }
@@ -86,6 +100,27 @@ mod tests {
             assert!(looks <= 25, "{looks} looks for {after}");
             assert!(after > 2_000_000 || looks <= 9, "{looks} looks for {after}");
             assert!(late <= (after / 7).max(LEAST_NS), "{late} after {after}");
+        }
+    }
+
+    #[test]
+    fn what_goes_on_without_a_look_between_is_no_silence() {
+        let (mut habit, mut active) = (Habit::default(), START);
+        assert!((0..100).map(|_| find(&mut habit, &mut active, 2_000_000)).last().unwrap().0 <= 9);
+        habit.broken(active, active.after_ns(5_000));
+        assert!(find(&mut habit, &mut active, 2_000_000).0 <= 9);
+    }
+
+    #[test]
+    fn an_answer_is_looked_for_at_once_whatever_the_guest_does_of_its_own_accord() {
+        let (mut habit, mut active) = (Habit::default(), START);
+        (0..100).for_each(|_| assert!(find(&mut habit, &mut active, HABIT_MOST_NS).1 <= HABIT_MOST_NS / 7));
+        habit.heard();
+        for after in [60_000, 150_000] {
+            let mut habit = habit;
+            assert!(find(&mut habit, &mut active.clone(), after).1 <= LEAST_NS, "an answer after {after}");
+            // And the habit is what it was.
+            assert!(find(&mut habit, &mut active.clone(), HABIT_MOST_NS).0 <= 9);
         }
     }
 

@@ -5,7 +5,7 @@ mod owners;
 #[macro_use]
 mod workers;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nicety_adapter::snapshot::RestoreError;
@@ -23,6 +23,7 @@ with_one_worker_and_with_two!(
     queues_that_cannot_ring_are_all_looked_at_at_times_that_are_asked_for,
     a_queue_that_can_ring_is_left_alone,
     queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_however_silent_they_were,
+    the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_goes,
     a_receiver_that_is_slow_gets_few_frames_in_one_hold_and_one_that_is_quick_a_whole_batch,
     frames_that_waited_go_in_few_at_a_time_too,
     what_waited_costs_a_turn_no_more_bytes_than_a_batch_and_is_paid_for,
@@ -37,7 +38,7 @@ with_one_worker_and_with_two!(
 struct Queues {
     fetched: Arc<Mutex<Vec<u16>>>,
     progress: Progress,
-    sends: usize,
+    sends: Arc<AtomicUsize>,
     bytes: u32,
     holds: Arc<Mutex<Vec<usize>>>,
     /// What its owner's clock shows, and by how much a frame that it is given moves that.
@@ -100,11 +101,11 @@ impl Adapter for Queues {
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
         self.fetched.lock().unwrap().push(queue);
-        while self.sends > 0 && budget.allows(batch) {
+        while self.sends.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, self.bytes).unwrap();
             draft.finish(Offload::default(), 0);
-            self.sends -= 1;
+            self.sends.fetch_sub(1, Ordering::Relaxed);
         }
         self.progress
     }
@@ -176,6 +177,10 @@ impl Shell for Owner {
 const FRAME: u32 = 60;
 /// Of a receive buffer.
 const BUFFER: u32 = 1 << 20;
+
+fn sends_of(frames: usize) -> Arc<AtomicUsize> {
+    Arc::new(AtomicUsize::new(frames))
+}
 
 /// The memory of a guest whose frames, at its beginning, are for everybody.
 fn broadcast() -> Arc<Map> {
@@ -267,7 +272,7 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
 ) {
     let (plane, port, alarm, fetched) = rung(Progress { more: false, armed: false });
     let progress = Progress { more: true, armed: true };
-    let sender = Queues { progress, sends: 2 * PACKETS, bytes: FRAME, ..Queues::default() };
+    let sender = Queues { progress, sends: sends_of(2 * PACKETS), bytes: FRAME, ..Queues::default() };
     let sender =
         Arc::new(Port::new(PortId(1), End::Adapter(Box::new(sender)), Box::new(Owner::default()), BUFFER).unwrap());
     plane.join(Arc::clone(&sender)).unwrap();
@@ -298,6 +303,62 @@ fn queues_that_cannot_ring_are_looked_at_soon_after_frames_came_for_their_guest_
     look(soon);
 }
 
+fn the_habits_of_a_guest_say_when_it_is_looked_at_until_it_hears_something_or_goes(workers: usize) {
+    const PACE_NS: u64 = 4_000_000;
+    let (sends, alarm, plane) = (sends_of(0), Alarm::default(), Plane::new(Limits::default()));
+    let progress = Progress { more: false, armed: false };
+    let guest = Queues { progress, sends: Arc::clone(&sends), bytes: FRAME, ..Queues::default() };
+    let other = Queues { progress, sends: sends_of(1), bytes: FRAME, ..Queues::default() };
+    let shells: [Box<dyn Shell>; 2] = [Box::new(alarm.clone()), Box::new(Owner::default())];
+    let ports = [guest, other].into_iter().zip(shells).zip(0..).map(|((queues, shell), id)| {
+        let port = Arc::new(Port::new(PortId(id), End::Adapter(Box::new(queues)), shell, BUFFER).unwrap());
+        plane.join(Arc::clone(&port)).unwrap();
+        port
+    });
+    let ports: Vec<_> = ports.collect();
+    let come = |port: &Arc<Port>, now| {
+        port.attach();
+        port.set_memory(broadcast(), now);
+        port.with_rings(now, |rings, cx| rings.kick(0, cx)).unwrap();
+    };
+    let turn = |port: &Arc<Port>, now| as_worker(workers - 1, || _ = plane.turn(port, &mut Turn::new(), now));
+    // A look, and when the next one is.
+    let look = |now| {
+        turn(&ports[0], now);
+        std::mem::take(&mut *alarm.0.lock().unwrap()).last().copied().unwrap()
+    };
+    // It has a frame from then on. When that is found, and the next look.
+    let send = |at: Time, mut next: Time| {
+        while next < at {
+            next = look(next);
+        }
+        sends.store(1, Ordering::Relaxed);
+        let after = look(next);
+        assert_eq!(sends.load(Ordering::Relaxed), 0);
+        (next, after)
+    };
+    ports.iter().for_each(|port| come(port, Time::ZERO));
+    let (mut found, mut next) = (Time::ZERO, look(Time::ZERO));
+    for _ in 0..100 {
+        (found, next) = send(found.after_ns(PACE_NS), next);
+    }
+    assert!(next.since(found).as_nanos() >= u128::from(PACE_NS / 16), "{next:?} after {found:?}");
+    // Something is heard, and the looks come as often as ever, though one was in vain.
+    let mut now = found.after_ns(1_000);
+    turn(&ports[1], now);
+    next = std::mem::take(&mut *alarm.0.lock().unwrap()).last().copied().unwrap();
+    for _ in 0..4 {
+        assert!(next.since(now).as_micros() <= 40, "{next:?} after {now:?}");
+        (now, next) = (next, look(next));
+    }
+    (_, next) = send(now.after_ns(PACE_NS), next);
+    // The next guest is another one.
+    ports[0].detach(next);
+    come(&ports[0], next);
+    (found, next) = send(next, look(next));
+    assert!(next.since(found).as_micros() <= 40, "{next:?} after {found:?}");
+}
+
 /// Two ports, the first of which sends frames to the second, to whom each costs some time.
 struct Slow {
     plane: Plane,
@@ -311,7 +372,7 @@ impl Slow {
         let (owner, holds) = (Owner::default(), Arc::default());
         let clock = Arc::clone(&owner.clock);
         let progress = Progress { more: true, armed: true };
-        let from = Queues { progress, sends, bytes, ..Queues::default() };
+        let from = Queues { progress, sends: sends_of(sends), bytes, ..Queues::default() };
         let to = Queues { holds: Arc::clone(&holds), clock, ..to };
         let plane = Plane::new(Limits::default());
         let ports = [(0, from), (1, to)].map(|(id, queues)| {

@@ -57,6 +57,7 @@ impl Port {
         }
         if rest.is_empty() {
             inner.active = now;
+            inner.habit.heard();
             // Who receives may answer, and does not ring.
             if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
                 inner.poll_by(now.after_ns(poll::LEAST_NS), self.shell.as_ref());
