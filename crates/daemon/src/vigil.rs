@@ -124,12 +124,7 @@ impl Vigil {
 
     /// Nothing is to be done, from now on or from before a timer that came in vain. Until when to look before sleeping.
     pub fn begin(&mut self, now: Time) -> Time {
-        // What a timer was good for shows now.
-        if self.carried > 0
-            && let Some(Open { timer: Some(at), .. }) = self.open
-        {
-            self.close(at, false);
-        }
+        self.judge_timer();
         let carried = &mut self.carried;
         let open = self.open.get_or_insert_with(|| Open {
             began: now,
@@ -148,17 +143,30 @@ impl Vigil {
 
     /// A timer has come.
     pub fn timer(&mut self, now: Time, slept: bool) {
+        self.judge_timer();
         let Some(open) = &mut self.open else { return };
-        open.timer_was_in_vain();
         (open.timer, open.slept) = (Some(now), open.slept | slept);
     }
 
     /// Something else has come: the wait is over, if one was under way.
     pub fn ended(&mut self, now: Time, slept: bool, message: bool) {
+        self.judge_timer();
         let Some(open) = &mut self.open else { return };
-        open.timer_was_in_vain();
         open.slept |= slept;
         self.close(now, message);
+    }
+
+    /// What the last timer was good for shows by now: it ended the wait if something was carried after it. If not, it would have ended
+    /// a sleep after each shorter watch.
+    fn judge_timer(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        let Some(at) = open.timer.take() else { return };
+        if self.carried > 0 {
+            return self.close(at, false);
+        }
+        for (vain, span) in open.vain.iter_mut().zip(SPANS) {
+            *vain += u64::from(open.began.after_ns(span) < at);
+        }
     }
 
     fn close(&mut self, end: Time, message: bool) {
@@ -188,18 +196,6 @@ impl Vigil {
         }
         // Of equals the shortest.
         self.best = (0..SPANS.len()).min_by_key(|&span| self.costs[span]).unwrap_or(0);
-    }
-}
-
-impl Open {
-    /// The last one, if any: after a shorter watch it would have ended a sleep.
-    fn timer_was_in_vain(&mut self) {
-        let Some(at) = self.timer.take() else { return };
-        for (vain, span) in self.vain.iter_mut().zip(SPANS) {
-            if self.began.after_ns(span) < at {
-                *vain += 1;
-            }
-        }
     }
 }
 
@@ -237,6 +233,8 @@ mod tests {
         fn comes_after_timers(&mut self, timers: &[u64], after: u64, message: bool, carried: u64) {
             self.ports.swap(0, 1);
             self.vigil.carried(PortId(self.ports[0]), carried);
+            // Who has a turn and sends nothing answers nobody.
+            self.vigil.carried(PortId(9), 0);
             let begun = self.now;
             let until = self.vigil.begin(begun);
             let mut came = |after: u64| {
@@ -375,6 +373,29 @@ mod tests {
         let told = watch.vigil.told.iter().map(|wait| (wait.lasted.as_nanos(), wait.slept, wait.message, wait.carried));
         // From the turn of the timer that was not in vain: 7.5 to 20 µs.
         assert_eq!(told.collect::<Vec<_>>(), [(7_000, true, false, 300), (12_500, true, true, 500)]);
+    }
+
+    #[test]
+    fn a_timer_ends_a_wait_though_something_else_comes_while_there_is_work_from_it() {
+        let mut watch = Watch::new(2);
+        watch.vigil.begin(watch.now);
+        watch.vigil.timer(Time(1_050_000), true);
+        watch.vigil.carried(PortId(1), 3_000);
+        watch.vigil.ended(Time(1_450_000), false, false);
+        assert_eq!(watch.vigil.told.len(), 1);
+        assert_eq!(watch.vigil.told[0].lasted, Duration::from_micros(50));
+    }
+
+    #[test]
+    fn whoever_slept_before_a_timer_in_vain_has_slept() {
+        let mut watch = Watch::new(2);
+        for slept in [true, false] {
+            watch.vigil.begin(watch.now);
+            watch.vigil.timer(watch.now.after_ns(1_000), slept);
+        }
+        watch.vigil.begin(watch.now);
+        watch.vigil.ended(watch.now.after_ns(3_000), false, false);
+        assert!(watch.vigil.told[0].slept && watch.vigil.told.len() == 1);
     }
 
     #[test]

@@ -135,13 +135,18 @@ fn a_new_page_shows_that_all_is_masked() {
 fn a_mask_that_nobody_lifts_in_a_mapped_page_is_looked_at_ever_more_rarely() {
     let (mut guest, page) = Guest::mapped();
     guest.open(Open::default());
+    let mut up = true;
+    let mut raise = |guest: &mut Guest| {
+        up = !up;
+        guest.link(up);
+    };
     // The first one masks its vector.
-    guest.link(false);
+    raise(&mut guest);
     let second = Duration::from_secs(1);
     for round in 0..3 {
         let begun = guest.now;
         guest.out = Default::default();
-        guest.link(round % 2 == 0);
+        raise(&mut guest);
         let mut looks = 0;
         while guest.now.since(begun) < second {
             let next = guest.out.wake.take().expect("a look");
@@ -150,6 +155,8 @@ fn a_mask_that_nobody_lifts_in_a_mapped_page_is_looked_at_ever_more_rarely() {
             looks += 1;
             assert!(looks > 1 || next.since(begun) <= Duration::from_micros(200), "round {round}: the first is soon");
             guest.with(|adapter, cx| adapter.tick(cx));
+            // Its vector is raised again and again.
+            raise(&mut guest);
             assert!(guest.out.messages.is_empty());
         }
         assert!((200..400).contains(&looks), "{looks} looks in a second");

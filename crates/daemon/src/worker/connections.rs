@@ -58,10 +58,11 @@ impl Why {
     }
 }
 
-/// Whether a VMM has closed its connection, though more of it may be to be read.
+/// Whether a VMM has closed its connection, or its half of it, though more of it may be to be read.
 fn has_hung_up(session: &Session) -> bool {
-    let mut ready = [PollFd::from_borrowed_fd(session.as_fd(), PollFlags::empty())];
-    poll(&mut ready, Some(&Timespec::default())).is_ok() && ready[0].revents().contains(PollFlags::HUP)
+    let mut ready = [PollFd::from_borrowed_fd(session.as_fd(), PollFlags::RDHUP)];
+    let gone = PollFlags::HUP | PollFlags::RDHUP;
+    poll(&mut ready, Some(&Timespec::default())).is_ok() && ready[0].revents().intersects(gone)
 }
 
 impl Worker {

@@ -1,6 +1,7 @@
 //! A VMM that floods its port with messages: how many of them are handled before those of another port of the same worker.
 
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -212,11 +213,13 @@ fn a_vm_that_is_sent_away_in_the_middle_of_a_flood_leaves_its_port_to_the_next_o
 
 #[test]
 fn a_vmm_that_comes_when_another_has_just_closed_is_not_refused_though_that_ones_last_words_are_not_read_yet() {
-    let Pair { mut worker, clients: [mut first, _other], folder } = Pair::new("e1000");
-    first.write_all(&status(POSTED).repeat(FLOOD as usize)).unwrap();
-    rounds(&mut worker, |worker| !worker.behind.is_empty());
-    drop(first);
-    connect(&mut worker, &folder.path().join(format!("{}.sock", FLOODED.0)));
+    for how in [Shutdown::Both, Shutdown::Write] {
+        let Pair { mut worker, clients: [mut first, _other], folder } = Pair::new("e1000");
+        first.write_all(&status(POSTED).repeat(FLOOD as usize)).unwrap();
+        rounds(&mut worker, |worker| !worker.behind.is_empty());
+        first.shutdown(how).unwrap();
+        connect(&mut worker, &folder.path().join(format!("{}.sock", FLOODED.0)));
+    }
 }
 
 #[test]
