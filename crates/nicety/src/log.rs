@@ -76,7 +76,7 @@ fn left_out(count: u64, colours: bool) -> Vec<u8> {
     let log = format(Arc::clone(&line), colours).with_max_level(LevelFilter::WARN).finish();
     let were = if count == 1 { "was" } else { "were" };
     tracing::subscriber::with_default(log, || {
-        warn!("{} {were} left out: nobody read standard error meanwhile", output::count(count, "line"));
+        warn!("{} {were} left out: standard error took no more", output::count(count, "line"));
     });
     match line.state().parts.pop_front() {
         Some(Part::Lines(line)) => line,
@@ -85,16 +85,17 @@ fn left_out(count: u64, colours: bool) -> Vec<u8> {
 }
 
 impl Log {
-    /// With a thread that writes.
-    fn start(mut write: impl FnMut(&[u8]) + Send + 'static, colours: bool) -> Result<Log, io::Error> {
+    /// With a thread that writes: what does so says how many bytes of what it was given went out.
+    fn start(write: impl FnMut(&[u8]) -> usize + Send + 'static, colours: bool) -> Result<Log, io::Error> {
         let lines = Arc::new(Lines::default());
         let thread = std::thread::Builder::new().name("log".to_owned()).stack_size(256 << 10);
         let written = Arc::clone(&lines);
+        let mut out = Out { write, colours, left_out: 0, torn: false };
         // Not joined: it may wait for a reader, who may never come.
         thread.spawn(move || {
             written.take(|part| match part {
-                Part::Lines(lines) => write(lines),
-                Part::LeftOut(count) => write(&left_out(*count, colours)),
+                Part::Lines(lines) => out.lines(lines),
+                Part::LeftOut(count) => out.leave_out(*count),
             });
         })?;
         Ok(Log(lines))
@@ -110,6 +111,46 @@ impl Drop for Log {
     fn drop(&mut self) {
         self.0.change(|state| state.ends = true);
         self.0.wait();
+    }
+}
+
+/// Where lines go, which may take no more for a time, such as a disk that is full.
+struct Out<W> {
+    write: W,
+    colours: bool,
+    /// Lines of which nothing was told yet.
+    left_out: u64,
+    /// The last line was cut.
+    torn: bool,
+}
+
+impl<W: FnMut(&[u8]) -> usize> Out<W> {
+    fn lines(&mut self, lines: &[u8]) {
+        // What is missing is told before what comes after it.
+        let (done, rest) = lines.split_at(if self.tell() { (self.write)(lines).min(lines.len()) } else { 0 });
+        self.torn |= done.last().is_some_and(|last| *last != b'\n');
+        self.left_out += rest.iter().filter(|byte| **byte == b'\n').count() as u64;
+    }
+
+    fn leave_out(&mut self, count: u64) {
+        self.left_out += count;
+        self.tell();
+    }
+
+    /// Tells of lines that are missing, if any are; false if even that cannot be written.
+    fn tell(&mut self) -> bool {
+        if self.left_out == 0 {
+            return true;
+        }
+        let mut line = if self.torn { vec![b'\n'] } else { Vec::new() };
+        line.extend(left_out(self.left_out, self.colours));
+        let done = (self.write)(&line);
+        if done >= line.len() {
+            (self.left_out, self.torn) = (0, false);
+            return true;
+        }
+        self.torn = if done > 0 { line[done - 1] != b'\n' } else { self.torn };
+        false
     }
 }
 
@@ -219,21 +260,23 @@ impl Write for &Lines {
     }
 }
 
-/// Writes it, however long that takes. Whatever cannot be written is gone: a disk may have room for the next.
-fn write_all(out: impl AsFd, mut bytes: &[u8]) {
-    while !bytes.is_empty() {
-        let written = match rustix::io::write(&out, bytes) {
+/// Writes it, however long that takes. How much of it could be: a disk may be full.
+fn write_all(out: impl AsFd, bytes: &[u8]) -> usize {
+    let mut done = 0;
+    while done < bytes.len() {
+        let written = match rustix::io::write(&out, &bytes[done..]) {
             // Somebody else who has the terminal, or the pipe, may have made it so (O_NONBLOCK).
             Err(Errno::AGAIN) => poll(&mut [PollFd::new(&out, PollFlags::OUT)], None).map(|_ready| 0),
-            Ok(0) => return,
+            Ok(0) => break,
             written => written,
         };
         match written {
-            Ok(count) => bytes = &bytes[count..],
+            Ok(count) => done += count,
             Err(Errno::INTR) => {}
-            Err(_) => return,
+            Err(_) => break,
         }
     }
+    done
 }
 
 /// What NICETY_LOG asks for.

@@ -11,7 +11,7 @@ use tracing::error;
 
 use super::*;
 
-const LEFT_OUT: &str = " left out: nobody read standard error meanwhile";
+const LEFT_OUT: &str = " left out: standard error took no more";
 const LINE_BYTES: usize = 100;
 
 /// A line with a number.
@@ -26,7 +26,11 @@ fn say(log: &Log, line: &str) {
 /// A log, and who reads it, part by part: nothing is written until it is received.
 fn unread() -> (Log, Receiver<Vec<u8>>) {
     let (send, reader) = sync_channel(0);
-    let log = Log::start(move |bytes| drop(send.send(bytes.to_vec())), false).unwrap();
+    let write = move |bytes: &[u8]| {
+        let _nobody_may_read = send.send(bytes.to_vec());
+        bytes.len()
+    };
+    let log = Log::start(write, false).unwrap();
     (log, reader)
 }
 
@@ -92,7 +96,11 @@ fn the_end_waits_until_all_is_written_and_half_a_second_for_who_does_not_read() 
 
     let written = Arc::new(Mutex::new(Vec::new()));
     let all = Arc::clone(&written);
-    let log = Log::start(move |bytes| all.lock().unwrap().extend_from_slice(bytes), false).unwrap();
+    let write = move |bytes: &[u8]| {
+        all.lock().unwrap().extend_from_slice(bytes);
+        bytes.len()
+    };
+    let log = Log::start(write, false).unwrap();
     (0..1000).for_each(|number| say(&log, &line(number)));
     log.end("and why it ends");
     let expected = (0..1000).map(line).chain(["and why it ends\n".to_owned()]).collect::<String>();
@@ -170,4 +178,32 @@ fn a_word_of_a_filter_that_names_nobody_who_logs_is_found() {
     ] {
         assert_eq!(unheard(word), Some(target));
     }
+}
+
+#[test]
+fn lines_that_a_full_disk_does_not_take_are_counted_and_no_line_is_glued_to_a_half() {
+    let disk = Arc::new(Mutex::new((Vec::new(), 0)));
+    let write = |bytes: &[u8]| {
+        let mut disk = disk.lock().unwrap();
+        let room = disk.1 - disk.0.len();
+        let done = bytes.len().min(room);
+        disk.0.extend_from_slice(&bytes[..done]);
+        done
+    };
+    let mut out = Out { write, colours: false, left_out: 0, torn: false };
+    // Room for so many bytes more, before each part.
+    let rooms = [250, 0, 30, 30, 5, 1000, 1000];
+    for (part, room) in rooms.into_iter().enumerate() {
+        let mut disk = disk.lock().unwrap();
+        disk.1 = disk.0.len() + room;
+        drop(disk);
+        out.lines((0..2).map(|number| line(2 * part + number)).collect::<String>().as_bytes());
+    }
+    let text = String::from_utf8(disk.lock().unwrap().0.clone()).unwrap();
+    let whole: Vec<usize> =
+        text.lines().filter(|line| line.len() + 1 == LINE_BYTES).filter_map(|line| line.parse().ok()).collect();
+    assert_eq!(whole, [0, 1, 10, 11, 12, 13], "{text}");
+    assert!(text.contains(&format!("Z  WARN 8 lines were{LEFT_OUT}\n{}", line(10))), "{text}");
+    // Halves there are, of what was to be said of that, each in a line of its own.
+    assert!(text.lines().all(|line| line.len() < LINE_BYTES || line.contains(LEFT_OUT)), "{text}");
 }

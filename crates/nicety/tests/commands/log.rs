@@ -22,7 +22,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 /// How long the end may take.
 const END: Duration = Duration::from_secs(10);
 
-const LEFT_OUT: &str = " lines were left out: nobody read standard error meanwhile";
+const LEFT_OUT: &str = " lines were left out: standard error took no more";
 
 /// A daemon with two ports of vfio-user that logs to a pipe of 4 KiB; killed if a test fails before its end.
 struct Daemon {
