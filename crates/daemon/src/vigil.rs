@@ -138,7 +138,7 @@ impl Vigil {
 
     /// Whether to look until a timer comes, instead of sleeping for so long.
     pub fn is_short(&self, wait: Duration) -> bool {
-        !self.never && wait <= Duration::from_nanos(PRICE_IN_BULK)
+        !self.never && wait <= Duration::from_nanos(TIMER)
     }
 
     /// A timer has come.

@@ -13,23 +13,19 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use nicety_daemon::host::did_you_mean;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tracing::warn;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::SubscriberBuilder;
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// How much is logged.
-const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-
-/// What it is logged as: by the crates that log.
-const TARGETS: [&str; 2] = ["nicety", "nicety_daemon"];
+pub mod filter;
 
 /// Of lines that nobody has read yet.
 const ROOM_BYTES: usize = 1 << 20;
@@ -42,13 +38,12 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Log(Arc<Lines>);
 
-/// Begins it: as much as NICETY_LOG says, to standard error.
-pub fn start() -> Result<Log, Failure> {
-    let filter = filter()?;
+/// Begins it: as much as is asked for, to standard error.
+pub fn start(asked: Targets) -> Result<Log, Failure> {
     let colours = io::stderr().is_terminal();
     let log = Log::start(move |bytes| write_all(io::stderr(), bytes), colours).map_err(Failure::with(Exit::Failed))?;
-    let formatted = format(Arc::clone(&log.0), colours).with_env_filter(filter);
-    formatted.try_init().map_err(|error| Failure::new(Exit::Failed, error))?;
+    let formatted = format(Arc::clone(&log.0), colours).with_max_level(LevelFilter::TRACE).finish();
+    formatted.with(asked).try_init().map_err(|error| Failure::new(Exit::Failed, error))?;
     // The thread would wait for a reader, and with it whoever joins it.
     let lines = Arc::clone(&log.0);
     std::panic::set_hook(Box::new(move |panic| {
@@ -127,9 +122,8 @@ struct Out<W> {
 impl<W: FnMut(&[u8]) -> usize> Out<W> {
     fn lines(&mut self, lines: &[u8]) {
         // What is missing is told before what comes after it.
-        let (done, rest) = lines.split_at(if self.tell() { (self.write)(lines).min(lines.len()) } else { 0 });
-        self.torn |= done.last().is_some_and(|last| *last != b'\n');
-        self.left_out += rest.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let done = if self.tell() { self.put(lines) } else { 0 };
+        self.left_out += lines[done..].iter().filter(|byte| **byte == b'\n').count() as u64;
     }
 
     fn leave_out(&mut self, count: u64) {
@@ -144,13 +138,20 @@ impl<W: FnMut(&[u8]) -> usize> Out<W> {
         }
         let mut line = if self.torn { vec![b'\n'] } else { Vec::new() };
         line.extend(left_out(self.left_out, self.colours));
-        let done = (self.write)(&line);
-        if done >= line.len() {
-            (self.left_out, self.torn) = (0, false);
-            return true;
+        let told = self.put(&line) == line.len();
+        if told {
+            self.left_out = 0;
         }
-        self.torn = if done > 0 { line[done - 1] != b'\n' } else { self.torn };
-        false
+        told
+    }
+
+    /// Writes what can be. How much that was.
+    fn put(&mut self, bytes: &[u8]) -> usize {
+        let done = (self.write)(bytes);
+        if let Some(last) = bytes[..done].last() {
+            self.torn = *last != b'\n';
+        }
+        done
     }
 }
 
@@ -277,40 +278,6 @@ fn write_all(out: impl AsFd, bytes: &[u8]) -> usize {
         }
     }
     done
-}
-
-/// What NICETY_LOG asks for.
-fn filter() -> Result<EnvFilter, Failure> {
-    let asked = std::env::var("NICETY_LOG").ok().filter(|asked| !asked.is_empty());
-    let asked = asked.unwrap_or_else(|| "info".to_owned());
-    let wrong = |why: String| Failure::new(Exit::Usage, format!("NICETY_LOG={asked}: {why} (such as: info)"));
-    if let Some(word) = asked.split(',').map(str::trim).find(|word| !is_directive(word)) {
-        let levels = LEVELS.join(", ");
-        return Err(wrong(format!("{word:?} is no level{}; there are: {levels}", did_you_mean(word, LEVELS))));
-    }
-    if let Some(target) = asked.split(',').map(str::trim).find_map(unheard) {
-        let (meant, targets) = (did_you_mean(target, TARGETS), TARGETS.join(", "));
-        return Err(wrong(format!("nothing is logged as {target:?}{meant}; there are: {targets}")));
-    }
-    EnvFilter::try_new(&asked).map_err(|error| wrong(error.to_string()))
-}
-
-/// A level, or a part of the program with one. The filter would take any other word for a part that there is not, and be silent.
-fn is_directive(word: &str) -> bool {
-    let level = word.to_lowercase();
-    LEVELS.contains(&level.as_str()) || word.contains(['=', '[']) || word.starts_with("nicety")
-}
-
-/// The part of the program that a word of a filter names, if it is none of those that log. Their modules are not looked at.
-fn unheard(word: &str) -> Option<&str> {
-    let (target, level) = word.split_once('=').map_or((word, None), |(target, level)| (target.trim(), Some(level)));
-    let is_level = level.is_none() && LEVELS.contains(&target.to_lowercase().as_str());
-    let heard = |known: &str| {
-        known.starts_with(target) || target.strip_prefix(known).is_some_and(|rest| rest.starts_with("::"))
-    };
-    // A filter by spans and fields has other signs.
-    let plain = target.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | ':'));
-    (plain && !is_level && !TARGETS.iter().any(|known| heard(known))).then_some(target)
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 
@@ -144,39 +143,6 @@ fn what_cannot_be_written_is_gone_and_the_thread_goes_on() {
         (0..1000).for_each(|number| say(&log, &line(number)));
         log.0.wait();
         assert!(!log.0.state().busy && log.0.state().bytes == 0);
-    }
-}
-
-#[test]
-fn every_crate_that_logs_is_known_to_the_filter() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut logging = Vec::new();
-    for folder in std::fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().path()) {
-        let Ok(manifest) = std::fs::read_to_string(folder.join("Cargo.toml")) else { continue };
-        let needs = manifest.split("[dependencies]").nth(1).unwrap_or("").split("\n[").next().unwrap_or("");
-        if needs.lines().any(|line| line.starts_with("tracing.") || line.starts_with("log.")) {
-            let name = manifest.lines().find_map(|line| line.strip_prefix("name = ")).unwrap();
-            logging.push(name.trim_matches('"').replace('-', "_"));
-        }
-    }
-    logging.sort();
-    assert_eq!(logging, TARGETS);
-}
-
-#[test]
-fn a_word_of_a_filter_that_names_nobody_who_logs_is_found() {
-    for heard in
-        ["info", "WARN", "nicety", "nicety=debug", "nicety_d", "nicety_daemon::worker=trace", "[span]=debug", ""]
-    {
-        assert_eq!(unheard(heard), None, "{heard}");
-    }
-    for (word, target) in [
-        ("nicety_daemonn=debug", "nicety_daemonn"),
-        ("nicety_daemon:worker=debug", "nicety_daemon:worker"),
-        ("nicety_vfio_user = debug", "nicety_vfio_user"),
-        ("info=debug", "info"),
-    ] {
-        assert_eq!(unheard(word), Some(target));
     }
 }
 

@@ -26,25 +26,16 @@ fn main() -> ExitCode {
     // Then a limit of files' sizes (`ulimit -f`) is an error of whatever is written, and not the end of all guests.
     let _the_limit_ends_the_program_then = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let done = match Cli::parse().command {
-        Command::Serve(args) => match serve::run(&args) {
-            Ok(code) => return code,
-            Err(failure) => Err(failure),
-        },
-        Command::Attach(args) => attach::run(&args),
-        Command::Ports(args) => ports::run(&args),
-        Command::Adapters(args) => adapters::run(&args),
-        Command::Compare(args) => compare::run(&args),
-        Command::Try(args) => match attempt::run(&args) {
-            Ok(code) => return code,
-            Err(failure) => Err(failure),
-        },
-        Command::Guest { words } => return compare::guest(&words),
+        Command::Serve(args) => serve::run(&args),
+        Command::Attach(args) => attach::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Ports(args) => ports::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Try(args) => attempt::run(&args),
+        Command::Guest { words } => Ok(compare::guest(&words)),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure { exit, message }) => {
-            output::tell(message);
-            exit.into()
-        }
-    }
+    done.unwrap_or_else(|Failure { exit, message }| {
+        output::tell(message);
+        exit.into()
+    })
 }

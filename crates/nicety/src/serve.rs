@@ -31,11 +31,12 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     let host = Host::read(&args.host)?;
     let socket = control_of(&host)?;
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
+    let asked = log::filter::asked()?;
     if args.check {
         output::print(&summary(&host, &socket))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let log = log::start()?;
+    let log = log::start(asked)?;
     Ok(match serve(&host, &socket, args.record.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

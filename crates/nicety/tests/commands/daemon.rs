@@ -1,6 +1,8 @@
 //! A daemon that serves, one that cannot, and none.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -203,21 +205,38 @@ fn a_limit_of_files_sizes_is_said_and_is_not_the_end_by_a_signal() {
 fn a_log_filter_that_is_none_is_said() {
     let scratch = Scratch::with(HOST);
     for (filter, why) in [
-        ("a=b=c", ""),
+        ("a=b=c", "nothing is logged as \"a\"; there are: nicety, nicety_daemon"),
         ("verbose", "\"verbose\" is no level; there are: off, error, warn, info, debug, trace"),
         ("info,debgu", "\"debgu\" is no level; did you mean \"debug\"?"),
         ("info,", "\"\" is no level"),
+        (" ", "\"\" is no level"),
+        ("info nicety=debug", "nothing is logged as \"info nicety\""),
+        ("warn info", "\"warn info\" is no level"),
+        ("[x]=debug", "nothing is logged as \"[x]\""),
+        ("nicety_daemon::nonsense=debug", "nothing is logged as \"nicety_daemon::nonsense\""),
+        ("nicety_daemon=", "\"\" is no level"),
         (
             "nicety_daemonn=debug",
-            "nothing is logged as \"nicety_daemonn\"; did you mean \"nicety_daemon\"?; there are: nicety, ",
+            "nothing is logged as \"nicety_daemonn\"; did you mean \"nicety_daemon\"?; there are: ",
         ),
-        ("warn,nicety-daemon", "nothing is logged as \"nicety-daemon\"; did you mean \"nicety_daemon\"?"),
+        ("warn,nicety_daemon", "\"nicety_daemon\" is no level; did you mean \"nicety_daemon=debug\"?"),
         ("debug,hyper=off", "nothing is logged as \"hyper\"; there are: nicety, nicety_daemon"),
+        ("info,debug", "a level is there twice"),
+        ("nicety=warn,nicety = debug", "\"nicety\" is there twice"),
     ] {
-        let mut command = scratch.command(&["serve"]);
-        command.env("NICETY_LOG", filter);
-        let ended = Ended::soon(command);
-        assert_eq!(ended.code, Some(2), "{ended:?}");
-        assert!(ended.err.starts_with(&format!("NICETY_LOG={filter}: {why}")), "{}", ended.err);
+        for args in [&["serve"][..], &["serve", "--check"]] {
+            let mut command = scratch.command(args);
+            command.env("NICETY_LOG", filter);
+            let ended = Ended::soon(command);
+            assert_eq!(ended.code, Some(2), "{ended:?}");
+            assert!(ended.err.starts_with(&format!("NICETY_LOG={filter}: {why}")), "{}", ended.err);
+        }
     }
+    let mut command = scratch.command(&["serve"]);
+    command.env("NICETY_LOG", OsStr::from_bytes(b"inf\xff"));
+    let ended = Ended::soon(command);
+    assert_eq!(
+        (ended.code, ended.err.lines().next()),
+        (Some(2), Some("NICETY_LOG=inf\u{fffd}: it is not UTF-8 (such as: info)"))
+    );
 }

@@ -157,10 +157,10 @@ impl Stage {
 pub fn sh(guest: &mut Guest, command: &str) -> String {
     match guest.succeed(command, LATER) {
         Ok(output) => output,
-        Err(error) => match guest.succeed("free; ps; dmesg | tail -n 30", SOON) {
-            Ok(state) => panic!("{error}\nThe guest then:\n{state}"),
-            Err(worse) => panic!("{error}\nThe guest then: {worse}"),
-        },
+        Err(error) => {
+            let state = guest.succeed("free; ps; dmesg | tail -n 30", SOON);
+            panic!("{error}\nThe guest then:\n{}", state.unwrap_or_else(|worse| worse.to_string()))
+        }
     }
 }
 
