@@ -1,7 +1,7 @@
 //! How a daemon that ends takes leave of VMMs that stay.
 //!
-//! A message that cannot be sent ends QEMU 11.1, and the VM with it, if others fail before its own thread has read that the connection
-//! is over (`error_setv: Assertion '*errp == NULL' failed`). So it is told first, and what it sends meanwhile is taken, unread.
+//! A connection that is closed while a message in it is unread is reset, and that ends QEMU 11.1, and the VM with it (`error_setv:
+//! Assertion '*errp == NULL' failed`). So it is told first, and what it sends meanwhile is taken, unread.
 
 use std::os::fd::AsFd;
 use std::thread::{self, JoinHandle};

@@ -140,6 +140,12 @@ fn a_port_is_up_while_its_driver_is() {
     }
 }
 
+/// To the process of a guest.
+fn signal(guest: &Guest, name: &str) {
+    let done = well(Command::new("kill").args([name, &guest.process().to_string()]).status());
+    assert!(done.success(), "kill {name}: {done}");
+}
+
 /// QEMU does not connect to a vfio-user server again: the guest lives on without its adapter. vhost-user comes back.
 #[test]
 fn guests_outlive_a_killed_daemon_and_virtio_net_comes_back() {
@@ -147,7 +153,12 @@ fn guests_outlive_a_killed_daemon_and_virtio_net_comes_back() {
     let [mut rings, mut function] = stage.boot(Kernel::V6_12, [1, 2]);
     ping(&mut rings, "", &address(2));
     sh(&mut function, "dmesg -n 1; ping -c 1 -w 5 10.9.3.1");
+    // Of a daemon that is killed with a message unread the kernel resets the connection, and QEMU 11.1 does not survive that
+    // (docs/operating.md): it says nothing more, and what it has said is read by the time that others have pinged.
+    signal(&function, "-STOP");
+    ping(&mut rings, "", HOST);
     well(stage.served.kill_and_restart(&mut stage.namespace));
+    signal(&function, "-CONT");
     let again = format!("until /usr/bin/ping -n -q -c 1 -W 1 {HOST} >/dev/null; do usleep 100000; done");
     stage.ready(rings.succeed(&again, LATER));
     ping(&mut rings, "", HOST);
