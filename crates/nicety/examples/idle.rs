@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use nicety_lab::embedded::{Layout, Place, Program, Rig};
+use nicety_lab::embedded::{Layout, Place, Program, Rig, cpu};
 use nicety_lab::number::sampled;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
 
@@ -67,16 +67,16 @@ fn start(ports: usize, doorbells: &str) -> Result<Daemon, Error> {
     Ok(daemon)
 }
 
-/// CPU time used so far, and resident memory in KiB.
-fn usage(pid: u32) -> Result<(Duration, u64), Error> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |i: usize| fields.get(i).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let resident = resident.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
-    // USER_HZ is 100 on every Linux that there is.
-    Ok((Duration::from_millis(10 * (ticks(11) + ticks(12))), resident))
+/// CPU seconds used so far.
+fn used(daemon: &Daemon) -> Result<f64, Error> {
+    cpu::seconds_of(daemon.child.id()).ok_or_else(|| "the daemon has gone".into())
+}
+
+/// Resident memory in KiB.
+fn resident_kib(daemon: &Daemon) -> Result<u64, Error> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id()))?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("the daemon has gone")?;
+    Ok(resident.trim().trim_end_matches(" kB").parse()?)
 }
 
 /// The share of a core that the daemon uses with embedded guests at all ports: their links are up, and nobody sends.
@@ -111,14 +111,15 @@ fn connect(daemon: &Daemon, ports: usize) -> Result<Vec<Client>, Error> {
 /// The share of a core that a daemon uses whose ports have a VMM and no driver; its resident memory, and that of each port but the
 /// first, in KiB.
 fn connected(doorbells: &str, ports: usize, seconds: u64) -> Result<(f64, u64, u64), Error> {
-    let (_, empty) = usage(start(1, doorbells)?.child.id())?;
+    let empty = resident_kib(&start(1, doorbells)?)?;
     let daemon = start(ports, doorbells)?;
     let clients = connect(&daemon, ports)?;
-    let (before, _) = usage(daemon.child.id())?;
-    let began = Instant::now();
+    // As below.
+    std::thread::sleep(SETTLE);
+    let (before, began) = (used(&daemon)?, Instant::now());
     std::thread::sleep(Duration::from_secs(seconds));
-    let (after, resident) = usage(daemon.child.id())?;
-    let share = 100.0 * (after - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    let share = 100.0 * (used(&daemon)? - before) / began.elapsed().as_secs_f64();
+    let resident = resident_kib(&daemon)?;
     drop(clients);
     Ok((share, resident, resident.saturating_sub(empty) / (ports as u64 - 1).max(1)))
 }

@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nicety_lab::bench::{Bench, BenchError, Outcome};
-use nicety_lab::embedded::{Embedded, Program};
+use nicety_lab::embedded::{Embedded, Layout, Party, Place, Program, Rig};
 use nicety_lab::method::{Contestant, Item, Load, Server};
 
-fn bench() -> Embedded {
+fn program() -> Program {
     let path = PathBuf::from(env!("CARGO_BIN_EXE_nicety"));
-    Embedded::new(Program { path, hidden: vec!["guest".into()], serve: vec!["serve".into()] })
+    Program { path, hidden: vec!["guest".into()], serve: vec!["serve".into()] }
+}
+
+fn bench() -> Embedded {
+    Embedded::new(program())
 }
 
 fn item(adapter: &str, load: Load) -> Item {
@@ -79,4 +83,18 @@ fn a_run_that_is_cancelled_ends_within_half_a_second_or_so_and_leaves_no_process
     assert!(began.elapsed() < Duration::from_secs(20), "it does not run to its end");
     drop(bench);
     all_gone(&pids);
+}
+
+#[test]
+fn a_guest_that_shall_send_so_many_frames_a_second_sends_no_more_by_any_adapter() {
+    let (cancel, span) = (AtomicBool::new(false), Duration::from_millis(300));
+    for adapter in ["e1000", "vmxnet3", "virtio-net"] {
+        let layout = Layout { guests: vec![Place::new(adapter)], ..Layout::default() };
+        let mut rig = Rig::start(&program(), &layout, &cancel).unwrap_or_else(|error| panic!("{adapter}: {error}"));
+        let guest = Party::Guest(0);
+        let frames = rig.trickle(guest, 60, 100, span).and_then(|()| rig.flooded(guest, span, &cancel));
+        let frames = frames.unwrap_or_else(|error| panic!("{adapter}: {error}"));
+        // One at once, and one more each 10 ms; fewer where the machine is busy.
+        assert!((2..=31).contains(&frames), "{adapter}: {frames}");
+    }
 }

@@ -239,6 +239,10 @@ impl Guest {
                 self.flood = Some(Flood::new(self.deck.link().mac(), bytes, seconds));
                 Ok(())
             }
+            Order::Trickle { bytes, a_second, seconds } => {
+                self.flood = Some(Flood::trickle(self.deck.link().mac(), bytes, a_second, seconds));
+                Ok(())
+            }
             Order::Configure { .. } | Order::Crowd { .. } => Err("the guest is configured already".to_owned()),
         };
         begun.map_err(GuestError::Peer)
@@ -278,7 +282,7 @@ impl Guest {
             }
         }
         if let Some(flood) = &mut self.flood {
-            flood.go(self.deck.link(), self.polling)?;
+            flood.go(self.deck.link(), Instant::now(), self.polling)?;
         }
         self.deck.flush()?;
         if let Some(frames) = self.flood.as_ref().and_then(Flood::over) {

@@ -7,12 +7,12 @@
 //!
 //! - `bench`: runs items. `rig`: a daemon, its guests and peer; [`Rig`] is public for figures that `bench` does not give. `child`, `words`: a guest's process, and what is
 //!   said to it.
-//! - `guest`: that process; `crowd`: one that sits at many ports. `station`: its TCP. `flood`: broadcasts instead. `deck`: smoltcp's device. `link`: what carries frames; `vfio`, `vhost`
+//! - `guest`: that process; `crowd`: one that sits at many ports. `station`: its TCP. `flood`: broadcasts instead, as many as go or so many a second. `deck`: smoltcp's device. `link`: what carries frames; `vfio`, `vhost`
 //!   and `pair`: what they go over.
 
 mod bench;
 mod child;
-mod cpu;
+pub mod cpu;
 mod crowd;
 mod deck;
 mod flood;

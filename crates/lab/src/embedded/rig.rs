@@ -287,7 +287,12 @@ impl Rig {
         self.process(from)?.tell(&Order::Flood { bytes, seconds: duration.as_secs_f64() })
     }
 
-    /// Waits for the end of a flood of `duration`; returns how many frames were sent.
+    /// Lets a guest send so many broadcast frames of `bytes` a second, one by one; returns at once. It ends as a flood does.
+    pub fn trickle(&mut self, from: Party, bytes: u16, a_second: u32, duration: Duration) -> Result<(), BenchError> {
+        self.process(from)?.tell(&Order::Trickle { bytes, a_second, seconds: duration.as_secs_f64() })
+    }
+
+    /// Waits for the end of a flood or trickle of `duration`; returns how many frames were sent.
     pub fn flooded(&mut self, from: Party, duration: Duration, cancel: &AtomicBool) -> Result<u64, BenchError> {
         expect(self.process(from)?, duration + PATIENCE, cancel, |answer| match answer {
             Answer::Flooded { frames } => Some(frames),

@@ -37,6 +37,15 @@ pub enum Order {
         /// For how long.
         seconds: f64,
     },
+    /// Send broadcast frames one by one, steadily, asleep between them.
+    Trickle {
+        /// Bytes of each, without its frame check sequence.
+        bytes: u16,
+        /// How many.
+        a_second: u32,
+        /// For how long.
+        seconds: f64,
+    },
     /// Attach to all of these, take what comes and answer nothing: instead of `Configure`.
     Crowd {
         /// To what.
@@ -89,7 +98,7 @@ pub enum Answer {
         /// How long each transaction took, in nanoseconds.
         each_ns: Vec<u64>,
     },
-    /// A flood is over.
+    /// A flood or a trickle is over.
     Flooded {
         /// Frames that the adapter took.
         frames: u64,

@@ -2,6 +2,7 @@
 //!
 //! - `signals [SECONDS] [ROUNDS]`: eventfd writes per frame in bulk, by adapter.
 //! - `flood [ADAPTER] [ROUNDS] [SECONDS]`: request-response beside a neighbour that floods 255 ports.
+//! - `light [SECONDS] [ROUNDS]`: the daemon's share of a core while a guest sends single frames, so many a second, by adapter.
 //! - `locks [SECONDS] [ROUNDS]`: how long a port's lock is held in bulk, by pair of adapters, and in a flood to 255 ports. Wants
 //!   `--features measure`.
 //!
@@ -9,6 +10,7 @@
 //! process of it. The daemon runs on the first core, guests and bench on the others, if there are any.
 
 mod flood;
+mod light;
 mod locks;
 mod serve;
 mod signals;
@@ -70,8 +72,9 @@ fn main() -> ExitCode {
         SERVE => serve::run(rest),
         "signals" => pin(false).and_then(|()| signals::run(rest)),
         "flood" => pin(false).and_then(|()| flood::run(rest)),
+        "light" => pin(false).and_then(|()| light::run(rest)),
         "locks" => pin(false).and_then(|()| locks::run(rest)),
-        _ => Err("what to measure? signals, flood or locks (see the first lines of this example)".into()),
+        _ => Err("what to measure? signals, flood, light or locks (see the first lines of this example)".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
