@@ -125,7 +125,7 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
 /// Sends away whoever comes while a front end is there. For how long the next one is to wait for that: QEMU comes again at once.
 fn send_away(listener: &Listener, log: &PortLog) -> Duration {
     match listener.accept(true) {
-        Ok(Accepted::Refused(peer)) => {
+        Ok(Accepted::Refused(_socket, peer)) => {
             let pid = peer.map(|p| p.pid);
             log.say_of(Kind::Occupied, pid, "a second front end was refused: the port has one already");
             DEAF

@@ -23,16 +23,20 @@ const VFIO_USER: &[u8; 214] = b"\0\0\x01\0\xd6\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0{\"c
     \"migration\": {\"max_bitmap_size\": 268435456, \"pgsize\": 4096}, \"max_dma_maps\": 65535, \"max_data_xfer_size\": 1048576, \
     \"pgsizes\": 4096, \"write_multiple\": true}}\0";
 
-/// Says this to the port and is hung up on; then the log has said so.
-fn is_sent_away(stage: &Stage, first: &[u8], said: &str) {
+/// What is answered to that: number 0, VERSION, 16 bytes, a reply that tells of an error, EPROTONOSUPPORT.
+const ANSWER: &[u8; 16] = b"\0\0\x01\0\x10\0\0\0\x21\0\0\0\x5d\0\0\0";
+
+/// Says this to the port, has this answer and is hung up on; then the log has said so.
+fn is_sent_away(stage: &Stage, first: &[u8], answer: &[u8], said: &str) {
     let mut vmm = UnixStream::connect(stage.socket()).unwrap();
     vmm.set_read_timeout(Some(PATIENCE)).unwrap();
     vmm.write_all(first).unwrap();
-    match vmm.read(&mut [0]) {
-        Ok(count) => assert_eq!(count, 0),
+    let mut heard = Vec::new();
+    if let Err(error) = vmm.read_to_end(&mut heard) {
         // What nobody has read of it goes with the connection.
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
+    assert_eq!(heard, answer);
     let said = format!("{said}: `nicety attach {}` prints the words for it", stage.name);
     stage.until("a line of the log", || lines_of(&stage.name).iter().any(|line| line.contains(&said)));
     stage.until_is(Condition::Waiting);
@@ -52,7 +56,7 @@ fn a_vmm_with_the_words_for_a_vhost_user_adapter_is_sent_away_with_the_reason(wo
         let said = format!(
             "the VMM is disconnected: it speaks vhost-user, and this port is {adapter}, which is reached by vfio-user"
         );
-        is_sent_away(&stage, &VHOST_USER, &said);
+        is_sent_away(&stage, &VHOST_USER, &[], &said);
         let mut id = [0; 4];
         Client::connect(stage.socket()).unwrap().region_read(7, 0, &mut id).unwrap();
         assert_ne!(id, [0xff; 4], "the port serves the next one");
@@ -63,7 +67,7 @@ fn a_vmm_with_the_words_for_a_vhost_user_adapter_is_sent_away_with_the_reason(wo
 fn a_vmm_with_the_words_for_a_vfio_user_adapter_is_sent_away_with_the_reason(workers: usize) {
     let stage = Stage::new("virtio-crossed", "virtio-net", workers);
     let said = "the front end is disconnected: it speaks vfio-user, and this port is virtio-net, which is reached by vhost-user";
-    is_sent_away(&stage, VFIO_USER, said);
+    is_sent_away(&stage, VFIO_USER, ANSWER, said);
     Frontend::connect(stage.socket()).unwrap().negotiate(1 << 32).unwrap();
     is_forgotten(&stage);
 }
@@ -73,7 +77,7 @@ fn a_vmm_that_comes_back_with_the_wrong_words_neither_keeps_its_worker_busy_nor_
     let stage = Stage::new("crossed-again", "e1000", workers);
     let begun = Instant::now();
     for _ in 0..3 {
-        is_sent_away(&stage, &VHOST_USER, "which is reached by vfio-user");
+        is_sent_away(&stage, &VHOST_USER, &[], "which is reached by vfio-user");
     }
     stage.daemon.stop();
     let most = stage.most_lines().min(begun.elapsed().as_secs() + 1);

@@ -16,7 +16,7 @@ use nicety_daemon::daemon::{Daemon, PortSpec, StartError};
 use nicety_daemon::report::{Condition, PortReport};
 use nicety_memory::shared_file;
 use nicety_switch::Limits;
-use nicety_vfio_user::{Client, ClientError, DmaProtection, DmaRange};
+use nicety_vfio_user::{Client, ClientError, DmaProtection, DmaRange, Errno};
 use tempfile::TempDir;
 
 const CONFIG: u32 = 7;
@@ -109,7 +109,8 @@ fn a_second_vmm_on_one_port_is_refused_and_hurts_nobody(workers: usize) {
     let _daemon = daemon(&folder, &[("vm1", "e1000")]);
     let path = folder.path().join("vm1.sock");
     let mut first = connect(&path);
-    assert!(Client::connect(&path).is_err());
+    let error = Client::connect(&path).unwrap_err();
+    assert!(matches!(error, ClientError::Refused { errno: Errno::BUSY, .. }), "{error}");
     assert_eq!(identity(&mut first), 0x100e_8086);
 }
 

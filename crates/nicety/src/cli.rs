@@ -18,7 +18,7 @@ Exit codes:
   1    the work was begun and failed
   2    the command line or the host file is wrong
   3    something that the command needs is missing on this machine
-  130  interrupted by Ctrl-C before the work was done
+  130  interrupted (Ctrl-C, SIGTERM, SIGHUP) before the work was done
 `try` ends with the code of its shell or command, once that has begun.
 
 Environment:

@@ -137,8 +137,8 @@ pub enum Accepted {
     Nobody,
     /// A client, on a socket that does not block.
     Client(OwnedFd, Option<PeerCredentials>),
-    /// Someone else while a client is there; the connection has been closed. Worth a line in the log.
-    Refused(Option<PeerCredentials>),
+    /// Someone else while a client is there. Worth a line in the log.
+    Refused(Lent, Option<PeerCredentials>),
 }
 
 /// A listening socket, readable and writable by its owner only. Dropping it removes the file.
@@ -207,8 +207,7 @@ impl Listener {
         });
         if occupied {
             // It may have sent something already that takes long to be closed, and goes with it.
-            drop(Lent::from(socket));
-            return Ok(Accepted::Refused(peer));
+            return Ok(Accepted::Refused(Lent::from(socket), peer));
         }
         Ok(Accepted::Client(socket, peer))
     }

@@ -135,7 +135,7 @@ fn one_client_is_taken_with_its_name_and_the_others_are_refused_while_it_is_ther
     let Accepted::Client(_socket, Some(peer)) = listener.accept(false).unwrap() else { panic!("a client") };
     assert_eq!(peer.pid, std::process::id() as i32);
     let mut second = UnixStream::connect(place.socket()).unwrap();
-    assert!(matches!(listener.accept(true), Ok(Accepted::Refused(Some(_)))));
+    assert!(matches!(listener.accept(true), Ok(Accepted::Refused(_, Some(_)))));
     assert_eq!(std::io::Read::read(&mut second, &mut [0]).unwrap(), 0, "it is hung up on");
 }
 
@@ -153,7 +153,7 @@ fn nobody_waits_until_what_a_refused_client_has_sent_is_closed() {
         assert!(rights.push(SendAncillaryMessage::ScmRights(&sent)));
         sendmsg(&client, &[IoSlice::new(&[0])], &mut rights, SendFlags::empty()).unwrap();
         drop((socket, client));
-        assert!(matches!(listener.accept(true), Ok(Accepted::Refused(_))));
+        assert!(matches!(listener.accept(true), Ok(Accepted::Refused(..))));
         done.send(()).unwrap();
         // Not before it is known: without its peer nothing lingers.
         thread::park();

@@ -95,4 +95,4 @@ pub use memory::{ClientMemory, MemoryTable, NoMemory};
 pub use nicety_bell::{Bell, Lent};
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
 pub use rustix::io::Errno;
-pub use session::{DmaId, DmaRequestError, Progress, Session};
+pub use session::{DmaId, DmaRequestError, Progress, Session, decline};

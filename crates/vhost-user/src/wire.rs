@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use nicety_bell::Lent;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -28,7 +29,10 @@ pub(crate) enum WireError {
     #[error("a message of {0} bytes; the longest known has {BODY_MOST}")]
     TooLong(u32),
     #[error("the peer speaks vfio-user, not vhost-user")]
-    VfioUser,
+    VfioUser {
+        /// Its command's number.
+        id: u16,
+    },
     #[error("header flags {0:#x}: not version {VERSION} of the protocol")]
     Version(u32),
     #[error("more than {FDS_MOST} descriptors with one message")]
@@ -53,7 +57,7 @@ impl Message {
 
     /// As [`Message::receive`], of a connection's first message: of another protocol's not more is read than tells it apart.
     pub fn receive_first(socket: BorrowedFd<'_>) -> Result<Self, WireError> {
-        Self::receive_if(socket, |header| if is_vfio_user(header) { Err(WireError::VfioUser) } else { Ok(()) })
+        Self::receive_if(socket, |header| vfio_user(header).map_or(Ok(()), |id| Err(WireError::VfioUser { id })))
     }
 
     /// Waits for a whole message. One that comes in pieces has [`PATIENCE`] from its first piece on, and the last of them
@@ -91,13 +95,26 @@ impl Message {
     }
 }
 
-/// Whether a connection begins with the VERSION command of vfio-user (vfio-user.rst, "Header"), which is always its first:
+/// The number of the VERSION command of vfio-user (vfio-user.rst, "Header"), which is always the first, if a connection begins with it:
 /// 16 bits of message number, 16 of command, 1; 32 bits of size, this header's 16 bytes included; 32 of flags, whose lowest
 /// four say what it is, a command. Here that is a request whose number nobody has.
-fn is_vfio_user(header: &[u8; HEADER_BYTES]) -> bool {
-    let [_, _, c, d, e, f, g, h, i, j, k, l] = *header;
+fn vfio_user(header: &[u8; HEADER_BYTES]) -> Option<u16> {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = *header;
     let (command, size) = (u16::from_ne_bytes([c, d]), u32::from_ne_bytes([e, f, g, h]));
-    command == 1 && size >= 16 && u32::from_ne_bytes([i, j, k, l]) & 0xf == 0
+    let is_one = command == 1 && size >= 16 && u32::from_ne_bytes([i, j, k, l]) & 0xf == 0;
+    is_one.then_some(u16::from_ne_bytes([a, b]))
+}
+
+/// Answers that command by an error, EPROTONOSUPPORT, and waits a moment for its sender to go: a connection that is closed while
+/// something in it is unread is reset, and QEMU 11.1 does not survive that (`error_setv: Assertion '*errp == NULL' failed`).
+pub(crate) fn decline_vfio_user(socket: BorrowedFd<'_>, id: u16) {
+    // Its size; that it is a reply (1) and tells of an error (0x20); which.
+    let words = [16, 0x21, Errno::PROTONOSUPPORT.raw_os_error() as u32];
+    let reply = [[id, 1].map(u16::to_ne_bytes).concat(), words.map(u32::to_ne_bytes).concat()].concat();
+    let _it_may_have_gone = rustix::net::send(socket, &reply, SendFlags::NOSIGNAL);
+    let moment = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+    // That it has hung up need not be asked for.
+    let _it_may_stay = poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::empty())], Some(&moment));
 }
 
 /// Fills `buffer`, taking descriptors wherever they come: some peers send a header and its body apart. `end`, until when the

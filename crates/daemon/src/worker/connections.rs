@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt::Display;
 use std::os::fd::AsFd;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nicety_adapter::trace::Event;
@@ -12,7 +13,7 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::debug;
 
-use super::farewell::{self, take_leave};
+use super::farewell::{self, take_leave, turn_away};
 use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token};
 use crate::descriptors::tell_left_open;
 use crate::patience::{PATIENCE, Patience};
@@ -96,10 +97,11 @@ impl Worker {
                         recorder.note(Event::Connect);
                     }
                 }
-                Ok(Accepted::Refused(peer)) => {
+                Ok(Accepted::Refused(socket, peer)) => {
                     let pid = peer.map(|p| p.pid);
                     service.log.say_of(Kind::Occupied, pid, "a second VMM was refused: the port has one already");
                     self.deafen(id);
+                    self.leave(turn_away(socket, farewell::PATIENCE));
                 }
                 Ok(Accepted::Nobody) => {}
                 Err(error) => {
@@ -197,6 +199,14 @@ impl Worker {
         }
     }
 
+    /// Keeps a thread that takes leave of somebody. Those that have ended are joined, not let go of: see `nicety_bell`'s `Closers`.
+    fn leave(&mut self, leaving: Option<JoinHandle<()>>) {
+        for gone in self.leaving.extract_if(.., |leaving| leaving.is_finished()) {
+            let _it_has_nothing_to_say = gone.join();
+        }
+        self.leaving.extend(leaving);
+    }
+
     /// The VM is gone, or must go: the port waits for the next one.
     pub(super) fn disconnect(&mut self, id: PortId, why: Why) {
         let now = self.clock.now();
@@ -215,11 +225,7 @@ impl Worker {
             service.port.detach(now);
             device.renew();
             if matches!(why, Why::Removed) {
-                // Joined, not let go of: see `nicety_bell`'s `Closers`.
-                for gone in self.leaving.extract_if(.., |leaving| leaving.is_finished()) {
-                    let _it_has_nothing_to_say = gone.join();
-                }
-                self.leaving.extend(take_leave(session, farewell::PATIENCE));
+                self.leave(take_leave(session, farewell::PATIENCE));
             }
             self.listen(id);
             tell_left_open();

@@ -1,4 +1,4 @@
-//! How a daemon that ends takes leave of VMMs that stay.
+//! How a daemon takes leave of VMMs that stay when it ends, and of those whose port is taken.
 //!
 //! A connection that is closed while a message in it is unread is reset, and that ends QEMU 11.1, and the VM with it (`error_setv:
 //! Assertion '*errp == NULL' failed`). So it is told first, and what it sends meanwhile is taken, unread.
@@ -7,7 +7,9 @@ use std::os::fd::AsFd;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use nicety_vfio_user::decline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 /// How long a VMM has to notice.
@@ -17,19 +19,35 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(300);
 /// waits but whoever joins the thread. Without one it is closed at once.
 pub(super) fn take_leave<S: AsFd + Send + 'static>(connection: S, patience: Duration) -> Option<JoinHandle<()>> {
     let _it_may_have_gone = shutdown(connection.as_fd(), Shutdown::Write);
-    let wait = move || {
+    in_a_thread(move || wait_for(&connection, PollFlags::empty(), Instant::now() + patience))
+}
+
+/// As [`take_leave`], of a VMM whose port is taken: it is told when it speaks, which it does at once.
+pub(super) fn turn_away<S: AsFd + Send + 'static>(connection: S, patience: Duration) -> Option<JoinHandle<()>> {
+    in_a_thread(move || {
         let end = Instant::now() + patience;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            // Nothing is asked for: that it is hung up on is told all the same.
-            match poll(&mut [PollFd::new(&connection, PollFlags::empty())], Some(&left)) {
-                Err(rustix::io::Errno::INTR) => {}
-                _gone_or_over => return,
-            }
+        wait_for(&connection, PollFlags::IN, end);
+        // Who has an answer goes, and need not be told that there is no other.
+        if !decline(&connection, Errno::BUSY) {
+            let _it_may_have_gone = shutdown(&connection, Shutdown::Write);
         }
-    };
-    thread::Builder::new().name("farewell".to_owned()).spawn(wait).ok()
+        wait_for(&connection, PollFlags::empty(), end);
+    })
+}
+
+fn in_a_thread(act: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+    thread::Builder::new().name("farewell".to_owned()).spawn(act).ok()
+}
+
+/// Waits for this, or until the peer has hung up, which need not be asked for.
+fn wait_for(connection: &impl AsFd, what: PollFlags, end: Instant) {
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        if !matches!(poll(&mut [PollFd::new(connection, what)], Some(&left)), Err(Errno::INTR)) {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -52,5 +70,26 @@ mod tests {
         let (ours, mut peer) = UnixStream::pair().unwrap();
         take_leave(ours, Duration::from_millis(1)).unwrap().join().unwrap();
         assert_eq!(peer.write(b"a message").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn who_is_turned_away_hears_why_or_the_end() {
+        // VERSION (vfio-user.rst, "Header"), answered with an error, EBUSY.
+        let version = [7, 0, 1, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let busy = [7, 0, 1, 0, 16, 0, 0, 0, 0x21, 0, 0, 0, 16, 0, 0, 0];
+        for (says, hears) in [(&version[..], &busy[..]), (b"garbage garbage", b"")] {
+            let (ours, mut peer) = UnixStream::pair().unwrap();
+            let leaving = turn_away(ours, Duration::from_secs(3600)).unwrap();
+            peer.write_all(says).unwrap();
+            let mut heard = [0; 16];
+            let count = peer.read(&mut heard).unwrap();
+            assert_eq!(&heard[..count], hears);
+            assert!(!leaving.is_finished(), "what is unread would reset the connection");
+            drop(peer);
+            leaving.join().unwrap();
+        }
+        let (ours, mut peer) = UnixStream::pair().unwrap();
+        turn_away(ours, Duration::from_millis(1)).unwrap().join().unwrap();
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0, "who says nothing is not waited for");
     }
 }

@@ -5,6 +5,7 @@
 //! answers them together. It never waits: neither for the rest of a message, nor for room to answer, nor for the reply
 //! to a request of its own. (QEMU answers DMA_READ only after its own request has been answered, so waiting deadlocks.)
 
+mod decline;
 mod handle;
 mod requests;
 mod work;
@@ -20,6 +21,7 @@ use crate::wire::{Fill, Inbound, Outbound};
 use crate::{Counters, Device, SessionError};
 use requests::{Kind, Requests};
 
+pub use decline::decline;
 pub(crate) use handle::errno_of;
 pub use requests::{DmaId, DmaRequestError};
 use work::{Work, Writing};

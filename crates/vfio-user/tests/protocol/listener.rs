@@ -1,6 +1,7 @@
 //! The socket in the file system, with clients that speak the protocol.
 
-use nicety_vfio_user::{Accepted, Client, ClientError, Errno, Listener};
+use nicety_vfio_user::codec::Command;
+use nicety_vfio_user::{Accepted, Client, ClientError, Errno, Listener, decline};
 
 use crate::kit::{Model, place};
 
@@ -25,10 +26,17 @@ fn a_client_is_served_and_a_second_one_is_refused_while_it_is_there() {
     let mut guest = guest.join().unwrap();
     let path = vm.clone();
     let second = std::thread::spawn(move || Client::connect(path).unwrap_err());
-    while !matches!(listener.accept(true).unwrap(), Accepted::Refused(Some(_))) {
+    let refused = loop {
+        match listener.accept(true).unwrap() {
+            Accepted::Refused(socket, Some(_)) => break socket,
+            _ => std::thread::yield_now(),
+        }
+    };
+    while !decline(&refused, Errno::BUSY) {
         std::thread::yield_now();
     }
-    assert!(matches!(second.join().unwrap(), ClientError::Session(_)));
+    let error = second.join().unwrap();
+    assert!(matches!(error, ClientError::Refused { command: Command::Version, errno: Errno::BUSY }), "{error}");
     guest.reset().unwrap();
     drop(guest);
     server.join().unwrap();

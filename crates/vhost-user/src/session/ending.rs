@@ -99,7 +99,7 @@ impl From<WireError> for Ended {
     fn from(error: WireError) -> Self {
         match error {
             WireError::Closed => Ended::Gone,
-            WireError::VfioUser => Ended::VfioUser,
+            WireError::VfioUser { .. } => Ended::VfioUser,
             error => Ended::Wire(error.to_string()),
         }
     }

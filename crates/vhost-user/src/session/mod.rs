@@ -149,7 +149,11 @@ impl Session {
     /// One message; whether it is the first.
     fn turn(&mut self, first: bool) -> Result<(), Ended> {
         let receive = if first { Message::receive_first } else { Message::receive };
-        let message = receive(self.socket.as_fd()).map_err(Ended::from)?;
+        let message = receive(self.socket.as_fd()).inspect_err(|error| {
+            if let wire::WireError::VfioUser { id } = error {
+                wire::decline_vfio_user(self.socket.as_fd(), *id);
+            }
+        })?;
         let (code, needs_reply) = (message.code, message.needs_reply());
         let served = self.serve(message);
         // Asked afterwards: Linux's own front end (arch/um/drivers/virtio_uml.c) wants a reply to the very message that agrees on

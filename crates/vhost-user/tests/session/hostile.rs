@@ -262,7 +262,13 @@ fn a_front_end_that_speaks_vfio_user_is_told_apart_by_its_first_twelve_bytes() {
         let (served, stream) = serve(&TestPort::new(None));
         let mut raw = Raw(stream);
         raw.0.write_all(&[id, 0, 1, 0, size, 0, 0, 0]).unwrap();
-        raw.0.write_all(&[0, 0, 0, 0]).unwrap();
+        // What is not read of it would reset the connection.
+        raw.0.write_all(&[0; 100]).unwrap();
+        // A reply (1) with an error (0x20), EPROTONOSUPPORT.
+        let mut answer = [0; 16];
+        raw.0.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [id, 0, 1, 0, 16, 0, 0, 0, 0x21, 0, 0, 0, 93, 0, 0, 0]);
+        drop(raw);
         assert!(matches!(served.ended(), Ended::VfioUser), "{id}, {size}");
     }
     // Not what comes later, nor another command of it: those are no messages of either.
