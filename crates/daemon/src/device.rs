@@ -35,7 +35,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// The sentence that mends a VM whose memory is not shared.
 pub const SHARE_MEMORY: &str = "the VM does not share its memory: start QEMU with \
-     -object memory-backend-memfd,id=m,size=SIZE,share=on -machine …,memory-backend=m";
+     -object memory-backend-memfd,id=mem,size=SIZE,share=on -machine …,memory-backend=mem";
 
 /// See the module's page.
 #[derive(Debug)]

@@ -137,7 +137,7 @@ pub struct Compare {
     pub adapters: Vec<String>,
     /// How long each run lasts, in seconds [default: what fits the whole into 3 minutes; 5 with --guests uml, 20 with
     /// qemu]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: Option<f64>,
     /// How many times each is run; fewer than 7 give no intervals [default: 7]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = rounds)]
@@ -156,6 +156,10 @@ pub struct Compare {
 /// A number of rounds. One that is none becomes 0, of which `compare` says what is possible.
 fn rounds(text: &str) -> Result<u32, ParseIntError> {
     Ok(u32::try_from(text.parse::<i64>()?).unwrap_or(0))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "a run may last from 0.1 to 3600 seconds".to_owned())
 }
 
 fn seed(text: &str) -> Result<u64, String> {

@@ -84,7 +84,8 @@ pub static ABOUT: About = About {
     windows: Since { driver: "NetKVM", version: "virtio-win", source: "virtio-win/kvm-guest-drivers-windows NetKVM" },
     sources: Sources {
         chip: "OASIS virtio 1.2, section 5.1",
-        pci: "OASIS virtio 1.2, sections 4.1.2.1 and 5.1.1: 0x1040 and the device's number, 1",
+        pci: "OASIS virtio 1.2, sections 4.1.2.1 and 5.1.1: 0x1040 and the device's number, 1; a VMM may show 1af4:1000, a transitional \
+              device, as QEMU does on q35's root bus",
         link: "Nicety's own choice, the same as vmxnet3's: section 5.1.4 leaves it to the device",
         offloads: "OASIS virtio 1.2, section 5.1.3",
         queues: "Nicety's own choice, since its state has a fixed size: section 5.1.4.1 allows 32768 pairs",

@@ -7,7 +7,7 @@ use crate::packets::{payload, tcp4};
 use crate::traffic::plain;
 
 /// From one interrupt to the next: 4000 a second.
-const SPAN_NS: u64 = 250_000;
+const SPAN_NS: u64 = 500_000;
 const RING: u16 = 64;
 
 /// A guest with a full receive ring, and a sender's batch of twelve full frames.
