@@ -2,7 +2,7 @@
 //!
 //! A flow that carries much takes at most one interrupt in [`SPAN_NS`], half as many as VMware's own vmxnet3 takes (4000 a second
 //! unless `ethernetX.coalescingParams` says otherwise: vSphere's networking guide) and Linux's e1000 asks for in bulk: here each comes
-//! from another process, and with 250 µs real guests carry less and work more (docs/measured.md, "Interrupts of a bulk flow"). Nobody
+//! from another process, and real guests transmit more so (docs/measured.md, "Interrupts of a bulk flow"). Nobody
 //! is held up for it: when half of a ring is used up, or [`ENOUGH`] bytes wait, as much as half of a sender's window may be, it is told
 //! at once. A flow that carries little, such as a request and its answer, is told at once: nobody waits for company that does not come.
 //! What counts is carried both ways, for the acknowledgements of a bulk transmission are small and still need no haste.
