@@ -1,13 +1,15 @@
 //! A vfio-user session with a daemon's device behind it (vfio-user.rst, version 0.1).
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use nicety_adapter::PortId;
 use nicety_adapters::REGISTRY;
 use nicety_daemon::clock::Clock;
 use nicety_daemon::device::{PortDevice, irq_layout};
 use nicety_daemon::inbox::Inbox;
+use nicety_daemon::mapper::Mapper;
 use nicety_daemon::port_log::PortLog;
 use nicety_daemon::shell::Signals;
 use nicety_trials::hostile::packets;
@@ -21,14 +23,16 @@ use crate::peer::{FILE, Peer};
 
 /// Messages of one session: more would only fill the socket.
 const MESSAGES: usize = 200;
+/// A change of memory takes microseconds.
+const CHANGE: Duration = Duration::from_secs(10);
 /// `argsz` and `flags` of structures begin so many messages' bodies that it is worth saying.
 const READ_WRITE: u32 = 3;
 
 /// The first byte chooses the adapter and whether versions are exchanged first.
 pub fn run(data: &[u8]) {
     let Some((&first, rest)) = data.split_first() else { return };
-    // The two that are PCI functions.
-    let entry = &REGISTRY[usize::from(first & 1)];
+    // Those that are no PCI functions have no such session.
+    let entry = &REGISTRY[usize::from(first >> 4) % REGISTRY.len()];
     let mut rig = Rig::new(entry, working::MEMORY, first & 2 != 0);
     let Some(layout) = rig.port.with_pci(rig.now, |pci, _| irq_layout(pci)) else { return };
     let Some((peer, far)) = Peer::connected() else { return };
@@ -37,7 +41,9 @@ pub fn run(data: &[u8]) {
     let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
     let Ok(inbox) = Inbox::new() else { return };
     let log = Arc::new(PortLog::new(PortId(1), "fuzz", entry.about.name, clock, Arc::new(inbox)));
-    let mut device = PortDevice::new(log, Arc::clone(&rig.port), interrupts, signals, clock);
+    let (tell, told) = mpsc::channel();
+    let Ok(mapper) = Mapper::start("fuzz", move || tell.send(()).unwrap_or(())) else { return };
+    let mut device = PortDevice::new(log, Arc::clone(&rig.port), interrupts, signals, clock, mapper, entry.about.dma);
     if first & 4 != 0 {
         let _ = device.map_doorbells();
     }
@@ -60,7 +66,13 @@ pub fn run(data: &[u8]) {
             2 => rig.far.ends().outgoing.push_back(packets::any(&mut random, true)),
             _ => message(&peer, &mut random),
         }
-        if session.receive(&mut device).is_err() {
+        let mut over = session.receive(&mut device).is_err();
+        while !over && session.is_changing() {
+            // The memory thread makes the change, and says so.
+            told.recv_timeout(CHANGE).expect("a change of memory ends");
+            over = session.receive(&mut device).is_err();
+        }
+        if over {
             break;
         }
         device.scan_doorbells();

@@ -10,6 +10,7 @@ use nicety_trials::hostile::packets;
 use nicety_trials::random::Random;
 use nicety_trials::rig::Rig;
 use nicety_vhost_user::{Bell, Kick, Port, ProtocolFeatures, Session};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::peer::{FILE, Peer};
 
@@ -150,7 +151,8 @@ fn greet(peer: &Peer, random: &mut Random) {
         say(8, numbers(&[pair(ring, 64)]), Vec::new());
         say(10, numbers(&[pair(ring, 0)]), Vec::new());
         say(9, numbers(&[pair(ring, 0), base, base + 0x2000, base + 0x1000, 0]), Vec::new());
-        say(12, numbers(&[0x100 | u64::from(ring)]), Vec::new());
+        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        say(12, numbers(&[u64::from(ring)]), kick.into_iter().collect());
         say(18, numbers(&[pair(ring, 1)]), Vec::new());
     }
 }

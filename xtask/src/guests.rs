@@ -15,10 +15,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{cargo, lock, tally::Tally};
+use crate::{cargo, lock, tally::Tally, told_how_much};
 
 /// The programs with such tests. The one whose tests take longest is the first, so that no long one is left for the end.
-const PROGRAMS: [&str; 4] = ["real_adapters", "real_guests", "try", "uml_guests"];
+const PROGRAMS: [&str; 5] = ["real_adapters", "real_guests", "real_pair", "try", "uml_guests"];
 /// A test has two guests of 256 MiB, and the host has other uses for its memory.
 const AT_MOST: usize = 4;
 
@@ -95,7 +95,7 @@ fn all(tests: VecDeque<Test>) -> Tally {
         let next = || lock(&waiting).pop_front();
         while let Some((program, name)) = next() {
             let begin = Instant::now();
-            let mut command = Command::new(&program.path);
+            let mut command = told_how_much(Command::new(&program.path));
             command.args(["--exact", &name, "--test-threads", "1", "--show-output"]).current_dir(&program.folder);
             let output = command.stdin(Stdio::null()).output();
             let title = format!("{} {name}", program.name);
@@ -153,12 +153,12 @@ mod tests {
 
     #[test]
     fn a_program_of_tests_is_known_by_cargos_message() {
-        let line = r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/lab/Cargo.toml","target":{"kind":["test"],
+        let line = r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/guests/Cargo.toml","target":{"kind":["test"],
             "name":"uml_guests"},"executable":"/w/target/debug/deps/uml_guests-1"}"#;
         let expected = Program {
             name: "uml_guests".into(),
             path: "/w/target/debug/deps/uml_guests-1".into(),
-            folder: "/w/crates/lab".into(),
+            folder: "/w/crates/guests".into(),
         };
         assert_eq!(program(line), Some(expected));
         assert_eq!(program(&line.replace("[\"test\"]", "[\"bin\"]")), None);

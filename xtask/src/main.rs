@@ -7,13 +7,18 @@ use std::{
     env,
     path::PathBuf,
     process::{Command, ExitCode},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use clap::{Parser, Subcommand};
 
 mod fuzz;
 mod guests;
+mod instructions;
+mod package;
 mod steps;
 mod tally;
 
@@ -34,6 +39,9 @@ enum Task {
         /// Not these steps; they count as skipped
         #[arg(long, value_name = "STEP", num_args = 1.., value_parser = steps::names())]
         skip: Vec<String>,
+        /// Everything: each adapter with each, each booting in each way, a simulated hour and not some minutes of it
+        #[arg(long)]
+        full: bool,
     },
     /// Feeds arbitrary bytes to whatever a guest, a VMM, a peer or a person can reach; two targets at a time
     Fuzz {
@@ -43,6 +51,8 @@ enum Task {
         /// Only these targets (see fuzz/README.md)
         targets: Vec<String>,
     },
+    /// Packages every crate of what is committed, and builds each of them from its package alone (minutes)
+    Package,
     /// Lays QEMU, kernels and measuring programs from the machine's own Debian mirror into the cache (1 minute, 220 MB), and builds
     /// the user-mode kernel (some minutes, 166 MB)
     Guests {
@@ -63,24 +73,41 @@ fn root() -> PathBuf {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
-        Task::Fuzz { minutes, targets } => {
-            let tally = fuzz::run(minutes, &targets)?;
-            println!("{tally}");
-            Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Task::Fuzz { minutes, targets } => Ok(told(&fuzz::run(minutes, &targets)?)),
+        Task::Package => Ok(told(&package::run(true))),
+        Task::Test { only, skip, full } => {
+            FULL.store(full, Ordering::Relaxed);
+            Ok(steps::run(&only, &skip))
         }
-        Task::Test { only, skip } => Ok(steps::run(&only, &skip)),
         Task::Guests { again, boot } => {
             let mut command = cargo();
-            command.args(["run", "--quiet", "--package", "nicety-lab", "--example", "guests", "--"]);
+            command.args(["run", "--quiet", "--package", "nicety-guests", "--example", "guests", "--"]);
             command.args(again.then_some("--again")).args(boot.then_some("--boot"));
             Ok(if command.status()?.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
     }
 }
 
+/// Prints the sum of a command that is no test run.
+fn told(tally: &tally::Tally) -> ExitCode {
+    println!("{tally}");
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 /// The cargo that runs us.
 fn cargo() -> Command {
-    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    told_how_much(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
+}
+
+/// Whether everything is to be tried.
+static FULL: AtomicBool = AtomicBool::new(false);
+
+/// Tells whatever tests the command runs how much to try: `crates/trials/src/extent.rs` reads it.
+fn told_how_much(mut command: Command) -> Command {
+    if FULL.load(Ordering::Relaxed) {
+        command.env("NICETY_FULL", "1");
+    }
+    command
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

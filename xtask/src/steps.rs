@@ -5,6 +5,7 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
+    sync::atomic::Ordering,
     time::Instant,
 };
 
@@ -21,7 +22,9 @@ const STEPS: &[Step] = &[
     Step { name: "locks", what: "both lock files are of these manifests", run: locks },
     Step { name: "clippy", what: "no warnings", run: clippy },
     Step { name: "tests", what: "the workspace's tests", run: tests },
+    Step { name: "instructions", what: "frames cost no more instructions than is kept", run: crate::instructions::run },
     Step { name: "doc", what: "the documentation builds without warnings", run: doc },
+    Step { name: "package", what: "the crates can be packaged", run: package },
     Step { name: "deny", what: "licences, bans and sources of what we depend on", run: deny },
     Step { name: "fuzz", what: "a minute of the fuzz targets and of the hostile guest", run: crate::fuzz::smoke },
     Step { name: "guests", what: "unmodified kernels, in user mode and in QEMU", run: crate::guests::run },
@@ -36,6 +39,7 @@ pub fn names() -> Vec<&'static str> {
 pub fn run(only: &[String], skip: &[String]) -> ExitCode {
     let named = |list: &[String], step: &Step| list.iter().any(|name| name == step.name);
     let mut sum = Tally::default();
+    println!("=== {}", extent());
     for step in STEPS {
         if (!only.is_empty() && !named(only, step)) || named(skip, step) {
             sum.skipped += 1;
@@ -57,6 +61,15 @@ pub fn run(only: &[String], skip: &[String]) -> ExitCode {
     }
     println!("{sum}");
     if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// How much the tests try, in a sentence.
+fn extent() -> &'static str {
+    if crate::FULL.load(Ordering::Relaxed) {
+        "everything: each adapter with each, every chip boots in every way, an hour of the simulation"
+    } else {
+        "the usual: each adapter with one other, one chip of each family boots, minutes of the simulation; --full is everything"
+    }
 }
 
 fn fmt() -> Tally {
@@ -102,6 +115,11 @@ fn doc() -> Tally {
     one("doc", command.args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
+/// That each package also builds alone is looked at by `cargo xtask package`.
+fn package() -> Tally {
+    crate::package::run(false)
+}
+
 /// cargo-deny, installed into the cache if the machine has none (minutes, once).
 fn deny() -> Tally {
     let check = ["--log-level", "error", "check", "licenses", "bans", "sources"];
@@ -134,11 +152,12 @@ fn tools() -> Option<PathBuf> {
 }
 
 /// A step that passes or fails as a whole.
-fn one(name: &str, command: &mut Command) -> Tally {
+pub fn one(name: &str, command: &mut Command) -> Tally {
     Tally::of_one(name, succeeds(command))
 }
 
-fn succeeds(command: &mut Command) -> bool {
+/// Whether a program ran and ended well; what keeps it from running is said.
+pub fn succeeds(command: &mut Command) -> bool {
     match command.status() {
         Ok(status) => status.success(),
         Err(error) => {

@@ -1,32 +1,11 @@
 //! What every adapter does.
 
-use std::sync::Arc;
-
-use nicety_memory::{Map, Window};
-
 use crate::batch::Batch;
-use crate::counters::Counters;
+use crate::context::Context;
 use crate::face::Face;
 use crate::frames::{Delivery, Frames};
-use crate::outbox::Outbox;
 use crate::snapshot::Snapshot;
 use crate::stall::Stall;
-use crate::time::Time;
-
-/// All that an adapter can see and touch during one call.
-#[derive(Debug)]
-pub struct Context<'a> {
-    /// The guest's memory as it is now.
-    pub memory: &'a Arc<Map>,
-    /// The register page that the guest has mapped, if its doorbells are mapped.
-    pub page: Option<&'a Window<'a>>,
-    /// What it wants of the world.
-    pub out: &'a mut Outbox,
-    /// What it did.
-    pub counters: &'a mut Counters,
-    /// What time it is.
-    pub now: Time,
-}
 
 /// How much one call may do. At least one packet is always allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,24 +45,17 @@ pub enum Reset {
 }
 
 /// What an adapter is told by its port.
+/// An adapter names every event: one that it does not answer does not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Event {
     /// The link went up or down.
     Link(bool),
     /// The guest's memory map was replaced: addresses must be translated anew.
     Memory,
-    /// Frames that it had refused, and that waited, will not come again: a partly delivered one is to be forgotten.
-    BacklogDropped,
-    /// The packet that this queue refused last, [after it had taken some of its frames](crate::Delivery::refuse_rest), will
-    /// not come again: it is to be forgotten.
-    RestDropped(u16),
-    /// Its state is saved next: what the guest has written into a mapped page without anybody being told is taken over.
-    Saving,
     /// The page in which the guest maps its doorbells is new, all zeros: it shows from now on what the registers hold.
     Page,
-    /// Its state was restored: interrupts that were due or waited for a time are told now, queues are looked at without
-    /// being rung, and frames that it had refused will not come again.
+    /// Its state was restored: interrupts that were due or waited for a time are told now, and queues are looked at without
+    /// being rung.
     Restored,
 }
 
@@ -102,13 +74,14 @@ pub trait Adapter: Snapshot + Send {
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>);
 
     /// Puts frames into the guest's buffers. Each is taken, dropped and counted, or refused for want of room; once a
-    /// queue refuses it refuses for the rest of the call.
+    /// queue refuses it refuses for the rest of the call, and a [held](Frames::held) one from the beginning. Nothing is remembered: a pick
+    /// says [where it begins](crate::Pick::from), and a refusal where it ended.
     fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery;
 
     /// Something happened.
     fn notice(&mut self, event: Event, cx: &mut Context<'_>);
 
-    /// The time asked for with [`Outbox::wake`] has come.
+    /// The time asked for with [`Outbox::wake`](crate::Outbox::wake) has come.
     fn tick(&mut self, cx: &mut Context<'_>);
 
     /// Reset, from outside.
@@ -123,7 +96,7 @@ pub trait Adapter: Snapshot + Send {
     /// The features that the guest's driver has turned on, in words for a person ("tso4", "rx-checksum", "mq 4").
     fn features(&self) -> Vec<&'static str>;
 
-    /// Whether a queue stands still because its driver broke it. Queues have the numbers of [`Outbox::stalled`].
+    /// Whether a queue stands still because its driver broke it. Queues have the numbers of [`Outbox::stalled`](crate::Outbox::stalled).
     fn stall(&self, _number: u16) -> Option<Stall> {
         None
     }

@@ -91,6 +91,21 @@ pub struct Offload {
     pub segment: Option<Segment>,
 }
 
+impl Offload {
+    /// The same request for a packet that has [got a tag](Draft::tag) since: what it names lies four bytes further back.
+    #[must_use]
+    pub fn behind_tag(mut self) -> Self {
+        const TAG: u16 = 4;
+        if let Checksum::Partial { start, field } = &mut self.checksum {
+            (*start, *field) = (start.saturating_add(TAG), field.saturating_add(TAG));
+        }
+        if let Some(segment) = &mut self.segment {
+            segment.headers = segment.headers.saturating_add(TAG);
+        }
+        self
+    }
+}
+
 /// One packet of a [`Batch`].
 #[derive(Clone, Debug)]
 pub struct Packet {
@@ -101,34 +116,39 @@ pub struct Packet {
     payload: u32,
     /// What is left to do on the way.
     pub offload: Offload,
-    /// What the private head was understood as, once somebody asked.
-    layout: OnceCell<Layout>,
+    /// Its place in the batch.
+    index: u16,
     /// The sender's own note, for [`complete`](crate::Adapter::complete): which descriptors to give back.
     pub cookie: u64,
 }
 
 impl Packet {
     /// Bytes in all, without a frame check sequence.
+    #[inline]
     pub fn len(&self) -> u32 {
         u32::from(self.head_len) + self.payload
     }
 
     /// A packet of no bytes cannot be drafted; so never.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Bytes behind the private head.
+    #[inline]
     pub fn payload_len(&self) -> u32 {
         self.payload
     }
 
     /// Frames on the wire after segmentation.
+    #[inline]
     pub fn frames(&self) -> u32 {
         self.offload.segment.map_or(1, |segment| segment.frames(self.len()))
     }
 
     /// Bytes on the wire after segmentation: the headers are in each frame.
+    #[inline]
     pub fn wire_bytes(&self) -> u64 {
         let headers = self.offload.segment.map_or(0, |segment| segment.headers);
         u64::from(self.len()) + u64::from(self.frames() - 1) * u64::from(headers)
@@ -148,6 +168,8 @@ pub struct Batch {
     /// The adapter's generation when they were fetched: a reset since makes their completion stale.
     pub generation: u32,
     packets: ArrayVec<Packet, PACKETS>,
+    /// What each packet's private head was understood as, once somebody asked.
+    layouts: Box<[OnceCell<Layout>; PACKETS]>,
     heads: Box<[u8]>,
     heads_used: usize,
     spans: Vec<Span>,
@@ -171,6 +193,7 @@ impl Batch {
             queue: 0,
             generation: 0,
             packets: ArrayVec::new(),
+            layouts: Box::new([const { OnceCell::new() }; PACKETS]),
             heads: vec![0; PACKETS * (HEAD_MOST + HEAD_SLACK)].into_boxed_slice(),
             heads_used: 0,
             spans: Vec::with_capacity(SPANS),
@@ -201,36 +224,43 @@ impl Batch {
     }
 
     /// The memory that its spans lie in.
+    #[inline]
     pub fn source(&self) -> &Arc<Map> {
         &self.source
     }
 
     /// The packets, in order.
+    #[inline]
     pub fn packets(&self) -> &[Packet] {
         &self.packets
     }
 
     /// One packet.
+    #[inline]
     pub fn packet(&self, index: u16) -> Option<&Packet> {
         self.packets.get(usize::from(index))
     }
 
     /// Number of packets.
+    #[inline]
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
     /// Whether it holds no packet.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
     /// Bytes of all its packets.
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// A packet's private head: at least all its headers, at least [`HEAD_BYTES`] if it is that long.
+    #[inline]
     pub fn head(&self, packet: &Packet) -> &[u8] {
         let at = packet.head_at as usize;
         self.heads.get(at..at + usize::from(packet.head_len)).unwrap_or_default()
@@ -239,11 +269,12 @@ impl Batch {
     /// What its private head is understood as: parsed when it is first asked for, which is never on the way of a plain
     /// frame to a receiver that takes it as it is.
     #[inline]
-    pub fn layout<'a>(&self, packet: &'a Packet) -> &'a Layout {
-        packet.layout.get_or_init(|| Layout::parse(self.head(packet)))
+    pub fn layout(&self, packet: &Packet) -> &Layout {
+        self.layouts[usize::from(packet.index) % PACKETS].get_or_init(|| Layout::parse(self.head(packet)))
     }
 
     /// What follows the head, in the sender's memory.
+    #[inline]
     pub fn spans(&self, packet: &Packet) -> &[Span] {
         let at = usize::from(packet.spans_at);
         self.spans.get(at..at + usize::from(packet.spans)).unwrap_or_default()
@@ -251,6 +282,7 @@ impl Batch {
 
     /// Begins a packet whose private head shall hold `head` bytes (more than [`HEAD_MOST`] is cut to it).
     /// `None` if the batch is full.
+    #[inline]
     pub fn draft(&mut self, head: usize) -> Option<Draft<'_>> {
         if self.packets.is_full() {
             return None;

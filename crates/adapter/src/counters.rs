@@ -1,5 +1,7 @@
 //! What a port has done: frames and bytes per queue, drops by reason, accesses.
 
+use nicety_memory::Fault;
+
 /// How many queues are counted apart, each way. vmxnet3 has the most: 32.
 pub const QUEUES: usize = 32;
 
@@ -63,6 +65,50 @@ reasons! {
     Removed = "removed",
     /// Guest memory that is not shared with this process.
     NotShared = "not-shared",
+    /// The port that it was for, or came from, has failed.
+    Failed = "failed",
+    /// A tag that the sender's port may not send, or none where there must be one.
+    Vlan = "vlan",
+    /// The receiver is of another part of the private VLAN.
+    PrivateVlan = "private-vlan",
+    /// Its source is not an address of the sender's port (`forged_transmits`).
+    Forged = "forged-transmit",
+    /// Its destination is not an address of the receiver's port (`mac_changes`).
+    MacChanged = "mac-changed",
+    /// The sender's port has used as many addresses as it may.
+    AddressLimit = "address-limit",
+    /// More broadcasts than the sender's port may send.
+    BroadcastStorm = "broadcast-storm",
+    /// More multicasts than the sender's port may send.
+    MulticastStorm = "multicast-storm",
+    /// More frames for unknown addresses than the sender's port may send.
+    UnknownStorm = "unknown-storm",
+    /// A spanning-tree frame from a guarded port.
+    BpduGuard = "bpdu-guard",
+    /// A DHCP server's frame from a guarded port.
+    DhcpGuard = "dhcp-guard",
+    /// An ARP packet, or a neighbour advertisement, that says what is not so, from a guarded port.
+    ArpGuard = "arp-guard",
+    /// A router advertisement, or a redirect, from a guarded port.
+    RouterGuard = "router-guard",
+    /// Longer than the port's MTU guard lets through.
+    Mtu = "mtu",
+}
+
+impl Reason {
+    /// Whether the sender's port may not send it, by its policy.
+    pub fn is_refusal(self) -> bool {
+        self == Self::Policy || self as u8 >= Self::Vlan as u8
+    }
+}
+
+impl From<Fault> for Reason {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Refused { .. } => Self::BadAddress,
+            Fault::Absent(_) => Self::NotShared,
+        }
+    }
 }
 
 /// Frames of one queue, one way.
@@ -74,6 +120,22 @@ pub struct QueueCounters {
     pub frames: u64,
     /// Bytes of those packets, without frame check sequences.
     pub bytes: u64,
+}
+
+impl QueueCounters {
+    /// One more packet: `frames` on the wire, `bytes` in all.
+    #[inline]
+    pub fn add(&mut self, frames: u64, bytes: u64) {
+        self.add_all(Self { packets: 1, frames, bytes });
+    }
+
+    #[inline]
+    fn add_all(&mut self, other: Self) {
+        let Self { packets, frames, bytes } = other;
+        self.packets = self.packets.wrapping_add(packets);
+        self.frames = self.frames.wrapping_add(frames);
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
 }
 
 /// A port's counters. Plain numbers: whoever holds the port's lock counts.
@@ -118,12 +180,22 @@ impl Default for Counters {
 impl Counters {
     /// Counts a packet that the guest has sent: `frames` on the wire, `bytes` in all.
     pub fn sent(&mut self, queue: u16, frames: u64, bytes: u64) {
-        count(&mut self.transmit, queue, frames, bytes);
+        of(&mut self.transmit, queue).add(frames, bytes);
+    }
+
+    /// Counts packets that the guest has sent.
+    pub fn sent_all(&mut self, queue: u16, packets: QueueCounters) {
+        of(&mut self.transmit, queue).add_all(packets);
     }
 
     /// Counts a packet that the guest has received.
     pub fn received(&mut self, queue: u16, frames: u64, bytes: u64) {
-        count(&mut self.receive, queue, frames, bytes);
+        of(&mut self.receive, queue).add(frames, bytes);
+    }
+
+    /// Counts packets that the guest has received.
+    pub fn received_all(&mut self, queue: u16, packets: QueueCounters) {
+        of(&mut self.receive, queue).add_all(packets);
     }
 
     /// Counts a packet of this port's guest that goes nowhere.
@@ -147,17 +219,13 @@ impl Counters {
     }
 }
 
-fn count(queues: &mut [QueueCounters; QUEUES], queue: u16, frames: u64, bytes: u64) {
-    let counters = &mut queues[usize::from(queue).min(QUEUES - 1)];
-    counters.packets += 1;
-    counters.frames += frames;
-    counters.bytes += bytes;
+fn of(queues: &mut [QueueCounters; QUEUES], queue: u16) -> &mut QueueCounters {
+    &mut queues[usize::from(queue).min(QUEUES - 1)]
 }
 
 fn total(queues: &[QueueCounters; QUEUES]) -> QueueCounters {
-    queues.iter().fold(QueueCounters::default(), |sum, queue| QueueCounters {
-        packets: sum.packets + queue.packets,
-        frames: sum.frames + queue.frames,
-        bytes: sum.bytes + queue.bytes,
+    queues.iter().fold(QueueCounters::default(), |mut sum, queue| {
+        sum.add_all(*queue);
+        sum
     })
 }

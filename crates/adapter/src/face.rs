@@ -2,7 +2,7 @@
 
 use nicety_pci::{Function, Rom};
 
-use crate::adapter::Context;
+use crate::context::Context;
 
 /// One of the two faces.
 pub enum Face<'a> {
@@ -108,6 +108,6 @@ pub trait RingFace {
     /// The driver rang.
     fn kick(&mut self, ring: u16, cx: &mut Context<'_>);
 
-    /// Reads the device configuration space; beyond its end reads zeros.
-    fn config(&self, offset: u32, data: &mut [u8]);
+    /// Reads the device configuration space. False, and `data` as it was, if that does not lie within.
+    fn config(&self, offset: u32, data: &mut [u8]) -> bool;
 }

@@ -1,18 +1,24 @@
-//! The frames of a batch that one receiver gets.
+//! The frames of a batch that one receiver gets, and what became of them.
+
+use arrayvec::ArrayVec;
+use nicety_frame::{Tag, vlan};
 
 use crate::batch::{Batch, PACKETS, Packet};
-use crate::counters::QUEUES;
+use crate::outbox::Set;
 
-/// What changes on the way to one receiver.
+/// What the switch changes on the way to one receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Edit {
     /// Nothing.
     #[default]
     Keep,
-    /// The outer 802.1Q tag goes.
+    /// The outer VLAN tag goes, if there is one.
     Untag,
-    /// An 802.1Q tag with this control information comes.
-    Tag(u16),
+    /// This VLAN tag comes, before any other.
+    Tag(Tag),
+    /// This VLAN tag takes the place of the outer one, or comes if there is none: a priority-tagged frame (VLAN id 0) into an access
+    /// VLAN.
+    Retag(Tag),
 }
 
 /// One packet of a batch, for one receiver.
@@ -20,8 +26,19 @@ pub enum Edit {
 pub struct Pick {
     /// Index in the batch.
     pub packet: u16,
+    /// The first frame that is wanted of those the packet is [segmented](crate::Offload::segment) into; those before it have been
+    /// delivered. 0 for a packet of one frame.
+    pub from: u16,
     /// What changes on the way.
     pub edit: Edit,
+}
+
+impl Pick {
+    /// A whole packet, as it is.
+    #[inline]
+    pub fn whole(packet: u16) -> Self {
+        Self { packet, from: 0, edit: Edit::Keep }
+    }
 }
 
 /// What one receiver gets of a batch, in order: at most [`PACKETS`] picks.
@@ -31,50 +48,88 @@ pub struct Frames<'a> {
     pub batch: &'a Batch,
     /// Which of them.
     pub picks: &'a [Pick],
+    /// Receive queues for which older frames wait: they refuse these, so that order is kept.
+    pub held: Set,
 }
 
 impl<'a> Frames<'a> {
+    /// Frames for a receiver for which nothing waits.
+    pub fn new(batch: &'a Batch, picks: &'a [Pick]) -> Self {
+        Self { batch, picks, held: Set::default() }
+    }
+
     /// The picks with their packets, numbered as [`Delivery`] numbers them.
     pub fn iter(&self) -> impl Iterator<Item = (usize, Pick, &'a Packet)> + use<'a> {
         let batch = self.batch;
         let picks: &'a [Pick] = self.picks;
         picks.iter().take(PACKETS).enumerate().filter_map(move |(i, pick)| Some((i, *pick, batch.packet(pick.packet)?)))
     }
+
+    /// The outer VLAN tag of a pick as the receiver sees it, after the edit: what a receiver's VLAN filter compares.
+    #[inline]
+    pub fn outer_tag(&self, pick: Pick) -> Option<Tag> {
+        let head = || self.batch.packet(pick.packet).map_or(&[][..], |packet| self.batch.head(packet));
+        match pick.edit {
+            Edit::Keep => vlan::outer(head()),
+            Edit::Untag => vlan::outer(head()).and(vlan::second(head())),
+            Edit::Tag(tag) | Edit::Retag(tag) => Some(tag),
+        }
+    }
+}
+
+/// A pick that found no room yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which pick.
+    pub pick: u8,
+    /// The receive queue that had no room.
+    pub queue: u8,
+    /// The first of its frames that was not taken: [`Pick::from`] when it is offered again.
+    pub from: u16,
 }
 
 /// What became of the picks: those not refused were taken, or dropped and counted by the receiver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delivery {
-    /// Bit i: pick i found no room yet. It may be offered again, first, when the queue has room.
-    pub refused: u64,
-    /// For each queue the pick that it refused after it had taken some of its frames, plus one.
-    begun: [u8; QUEUES],
+    refused: u64,
+    refusals: ArrayVec<Refusal, PACKETS>,
 }
 
 impl Delivery {
     /// Nothing was taken, nor looked at.
-    pub fn all_refused() -> Self {
-        Self { refused: u64::MAX, ..Self::default() }
+    pub fn all_refused(frames: &Frames<'_>) -> Self {
+        let mut this = Self::default();
+        frames.iter().for_each(|(pick, offered, _)| this.refuse(pick, 0, u32::from(offered.from)));
+        this
     }
 
-    /// Marks a pick as refused.
-    pub fn refuse(&mut self, pick: usize) {
-        self.refused |= 1u64.checked_shl(pick as u32).unwrap_or(0);
-    }
-
-    /// Marks a pick as refused, of which this queue has taken so many frames.
-    pub fn refuse_rest(&mut self, pick: usize, queue: u16, taken: u32) {
-        self.refuse(pick);
-        if taken > 0
-            && let Some(begun) = self.begun.get_mut(usize::from(queue))
-        {
-            *begun = pick as u8 + 1;
+    /// Marks a pick as refused by a queue, which has taken its frames before `from`. It is offered again, from there on, when the queue
+    /// [has room](crate::Outbox::room).
+    pub fn refuse(&mut self, pick: usize, queue: u16, from: u32) {
+        const { assert!(PACKETS <= 64 && crate::FRAMES_PER_PACKET <= u16::MAX as u32) }
+        let bit = 1u64.checked_shl(pick as u32).unwrap_or(0);
+        if self.refused & bit == 0 && bit != 0 {
+            self.refused |= bit;
+            let _full_only_if_a_pick_were_refused_twice =
+                self.refusals.try_push(Refusal { pick: pick as u8, queue: queue as u8, from: from as u16 });
         }
     }
 
-    /// The queue that has taken some frames of a pick that was refused.
-    pub fn begun(&self, pick: usize) -> Option<u16> {
-        self.begun.iter().position(|begun| usize::from(*begun) == pick + 1).map(|queue| queue as u16)
+    /// The picks that were refused, a bit each.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// The picks that were refused, in the order in which they were.
+    pub fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+
+    /// The picks that were refused, as they are to be offered again.
+    pub fn again<'a>(&'a self, picks: &'a [Pick]) -> impl Iterator<Item = Pick> + 'a {
+        self.refusals
+            .iter()
+            .filter_map(|refusal| picks.get(usize::from(refusal.pick)).map(|pick| Pick { from: refusal.from, ..*pick }))
     }
 
     /// Whether a pick was refused.

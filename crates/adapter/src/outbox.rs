@@ -40,6 +40,11 @@ impl Set {
         self.0 |= other.0;
     }
 
+    /// Whether it has a member in common with another.
+    pub fn overlaps(&self, other: Set) -> bool {
+        self.0 & other.0 != 0
+    }
+
     /// Takes the smallest member out that is not below `from`, or else the smallest.
     pub fn pop_from(&mut self, from: u16) -> Option<u16> {
         let Self(members) = *self;

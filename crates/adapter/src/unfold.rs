@@ -5,6 +5,7 @@
 //! [`Piece::write`]: payload first, then the head, whose checksum is known by then.
 
 mod piece;
+mod whole;
 
 use arrayvec::ArrayVec;
 use nicety_frame::{Segmenter, Tag, Tci, vlan};
@@ -14,6 +15,7 @@ use crate::counters::Reason;
 use crate::frames::{Edit, Frames, Pick};
 use piece::Head;
 pub use piece::Piece;
+pub use whole::Whole;
 
 /// Where heads are edited, if anything changes: one on the stack of a delivery, used for all its pieces.
 pub type Scratch = ArrayVec<u8, { HEAD_MOST + 16 }>;
@@ -31,8 +33,8 @@ pub struct Wants {
     pub udp: bool,
     /// A partial checksum may stay partial.
     pub partial: bool,
-    /// The outer 802.1Q tag is taken out and told apart.
-    pub untag: bool,
+    /// An outer VLAN tag of this protocol identifier is taken out and [told apart](Piece::tag); 0: none is.
+    pub strip: u16,
     /// Transport checksums that nobody vouches for are to be verified.
     pub verify: bool,
 }
@@ -48,26 +50,60 @@ pub enum Checked {
     Unknown,
 }
 
-/// What of [`Wants`] counts until the end, in one byte. Copied field by field, it would be read as a word that was just
-/// written as bytes, and such a read waits until all that was written before, to cold guest memory too, has arrived.
+/// What of [`Wants`] counts until the end, in one byte. Copying the struct would read a word that was just written in parts, which
+/// defeats store forwarding: the read would wait until all earlier writes, to cold guest memory too, have arrived.
 #[derive(Clone, Copy, Debug)]
 struct Asked(u8);
 
 impl Asked {
     fn of(wants: &Wants) -> Self {
-        Self(u8::from(wants.partial) | u8::from(wants.untag) << 1 | u8::from(wants.verify) << 2)
+        Self(u8::from(wants.partial) | u8::from(wants.verify) << 1)
     }
 
     fn partial(self) -> bool {
         self.0 & 1 != 0
     }
 
-    fn untag(self) -> bool {
+    fn verify(self) -> bool {
         self.0 & 2 != 0
     }
+}
 
-    fn verify(self) -> bool {
-        self.0 & 4 != 0
+/// What happens to a frame's VLAN tags: so many outer ones go, then one may come; one may be told apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Retagging {
+    drop: u8,
+    put: Option<Tag>,
+    told: Option<Tci>,
+}
+
+impl Retagging {
+    /// The switch's edit first, then what the receiver strips.
+    fn of(head: &[u8], edit: Edit, strip: u16) -> Self {
+        // A tag can go if a type field follows it.
+        let (first, second) = (vlan::outer(head).filter(|_| head.len() >= 18), vlan::second(head));
+        let second = second.filter(|_| head.len() >= 22);
+        let tagged = u8::from(first.is_some());
+        let (drop, put, seen) = match edit {
+            Edit::Keep => (0, None, first),
+            Edit::Untag => (tagged, None, first.and(second)),
+            Edit::Tag(tag) => (0, Some(tag), Some(tag)),
+            Edit::Retag(tag) => (tagged, Some(tag), Some(tag)),
+        };
+        match seen.filter(|tag| tag.tpid == strip) {
+            Some(tag) if put.is_some() => Self { drop, put: None, told: Some(tag.tci) },
+            Some(tag) => Self { drop: drop + 1, put: None, told: Some(tag.tci) },
+            None => Self { drop, put, told: None },
+        }
+    }
+
+    fn changes(self) -> bool {
+        self.drop != 0 || self.put.is_some()
+    }
+
+    /// By how many bytes a head grows.
+    fn shift(self) -> i16 {
+        4 * (i16::from(self.put.is_some()) - i16::from(self.drop))
     }
 }
 
@@ -76,7 +112,9 @@ impl Asked {
 pub struct Unfolded<'a> {
     batch: &'a Batch,
     packet: &'a Packet,
-    edit: Edit,
+    /// The first frame that is wanted.
+    from: u16,
+    tags: Retagging,
     wants: Asked,
     cut: Option<Segmenter<'a>>,
     kind: Option<SegmentKind>,
@@ -88,16 +126,20 @@ impl<'a> Unfolded<'a> {
     pub fn new(frames: &Frames<'a>, pick: Pick, wants: Wants) -> Result<Self, Reason> {
         let batch = frames.batch;
         let packet = batch.packet(pick.packet).ok_or(Reason::BadDescriptor)?;
-        let mut this = Self { batch, packet, edit: pick.edit, wants: Asked::of(&wants), cut: None, kind: None };
         if packet.len() < 14 {
             return Err(Reason::TooShort);
         }
+        let edited = pick.edit != Edit::Keep || wants.strip != 0;
+        let tags =
+            if edited { Retagging::of(batch.head(packet), pick.edit, wants.strip) } else { Retagging::default() };
+        let mut this = Self { batch, packet, from: pick.from, tags, wants: Asked::of(&wants), cut: None, kind: None };
         // Tags are not counted: looked for only where they matter.
         let fits = |len: u32| {
             len <= wants.frame_max || len <= wants.frame_max.saturating_add(4 * batch.layout(packet).tag_count() as u32)
         };
         match packet.offload.segment {
-            Some(segment) if !this.passes(&wants, segment) => {
+            // What was begun in frames goes on in frames.
+            Some(segment) if pick.from > 0 || !this.passes(&wants, segment) => {
                 let head = batch.head(packet);
                 let payload = packet.len().saturating_sub(u32::from(batch.layout(packet).headers_len));
                 let kind = segment.kind;
@@ -105,6 +147,9 @@ impl<'a> Unfolded<'a> {
                 let cut = cut.map_err(|_| Reason::BadOffload)?;
                 if !fits(cut.head_len() as u32 + u32::from(segment.mss).min(payload)) {
                     return Err(Reason::TooLong);
+                }
+                if usize::from(pick.from) >= cut.count() {
+                    return Err(Reason::BadDescriptor);
                 }
                 this.cut = Some(cut);
             }
@@ -137,10 +182,10 @@ impl<'a> Unfolded<'a> {
         self.packet
     }
 
-    /// Whether the outer tag leaves the frame: by the switch's edit, or because the receiver takes it apart.
+    /// The numbers of the pieces that are wanted: all, or those that an earlier delivery of the packet has not taken.
     #[inline]
-    fn untags(&self) -> bool {
-        self.edit == Edit::Untag || (self.wants.untag() && !matches!(self.edit, Edit::Tag(_)))
+    pub fn wanted(&self) -> std::ops::Range<u32> {
+        u32::from(self.from)..self.count()
     }
 
     /// Bytes of piece `index`, as they will be written.
@@ -150,12 +195,7 @@ impl<'a> Unfolded<'a> {
             None => self.packet.len(),
             Some(cut) => cut.payload(index as usize).map_or(0, |range| (cut.head_len() + range.len()) as u32),
         };
-        let tagged = || self.batch.layout(self.packet).tags[0].is_some();
-        match self.edit {
-            Edit::Tag(_) if !self.wants.untag() => len + 4,
-            _ if self.untags() && tagged() => len - 4,
-            _ => len,
-        }
+        len.saturating_add_signed(self.tags.shift().into())
     }
 
     /// Always false: a pick has at least one piece.
@@ -167,7 +207,7 @@ impl<'a> Unfolded<'a> {
     #[inline]
     fn as_it_is(&self) -> bool {
         let made = self.makes(&self.packet.offload);
-        self.cut.is_none() && self.edit == Edit::Keep && !self.wants.untag() && !made
+        self.cut.is_none() && !self.tags.changes() && !made
     }
 
     /// Whether a checksum that was left open is made here.
@@ -194,7 +234,7 @@ impl<'a> Unfolded<'a> {
                 verify,
                 made: false,
                 offload,
-                tag: None,
+                tag: self.tags.told,
             });
         }
         self.edited(index, scratch)
@@ -224,7 +264,7 @@ impl<'a> Unfolded<'a> {
                 offload = Offload { checksum, segment: None };
             }
         }
-        let tag = self.edit_tag(scratch, &mut offload)?;
+        self.edit_tags(scratch, &mut offload)?;
         let made = self.makes(&offload);
         let verify = self.wants.verify() && offload.checksum == Checksum::AsIs;
         Some(Piece {
@@ -237,31 +277,27 @@ impl<'a> Unfolded<'a> {
             verify,
             made,
             offload,
-            tag,
+            tag: self.tags.told,
         })
     }
 
-    /// Puts the tag in or takes it out, and moves the offsets that lie behind it.
+    /// Takes tags out and puts one in, and moves the offsets that lie behind them.
     #[inline]
-    fn edit_tag(&self, head: &mut Scratch, offload: &mut Offload) -> Option<Option<u16>> {
-        let (mut shift, mut told) = (0i16, None);
-        if let Edit::Tag(control) = self.edit {
-            if self.wants.untag() {
-                told = Some(control);
-            } else {
-                let len = head.len();
-                head.try_extend_from_slice(&[0; 4]).ok()?;
-                vlan::insert(head, len, Tag::customer(Tci(control))).ok()?;
-                shift = 4;
-            }
-        } else if self.untags()
-            && let len = head.len()
-            && let Some((len, tag)) = vlan::strip(head, len)
-        {
-            head.truncate(len);
-            told = self.wants.untag().then_some(tag.tci.0).filter(|_| self.edit == Edit::Keep);
-            shift = -4;
+    fn edit_tags(&self, head: &mut Scratch, offload: &mut Offload) -> Option<()> {
+        if !self.tags.changes() {
+            return Some(());
         }
+        for _ in 0..self.tags.drop {
+            let len = head.len();
+            let (len, _) = vlan::strip(head, len)?;
+            head.truncate(len);
+        }
+        if let Some(tag) = self.tags.put {
+            let len = head.len();
+            head.try_extend_from_slice(&[0; 4]).ok()?;
+            vlan::insert(head, len, tag).ok()?;
+        }
+        let shift = self.tags.shift();
         if let Checksum::Partial { start, field } = &mut offload.checksum {
             *start = start.checked_add_signed(shift)?;
             *field = field.checked_add_signed(shift)?;
@@ -269,6 +305,6 @@ impl<'a> Unfolded<'a> {
         if let Some(segment) = &mut offload.segment {
             segment.headers = segment.headers.checked_add_signed(shift)?;
         }
-        Some(told)
+        Some(())
     }
 }

@@ -6,6 +6,7 @@ use nicety_adapter::{
     Batch, Checked, Checksum, DraftError, Edit, Frames, Offload, Pick, PortId, Reason, Scratch, Segment, SegmentKind,
     Unfolded, Wants,
 };
+use nicety_frame::{Tag, Tci, vlan};
 use nicety_memory::{Map, Rights, Span};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -92,7 +93,7 @@ impl Sender {
             draft.push(0x100 + (i * step) as u64, piece.len() as u32).unwrap();
         }
         if let Some(control) = tag {
-            assert!(draft.tag(control));
+            assert!(draft.tag(Tag::customer(Tci(control))));
         }
         draft.finish(offload, 0);
         Self { batch }
@@ -101,8 +102,9 @@ impl Sender {
     /// Delivers pieces over buffers of `buffer` bytes that lie apart from each other.
     fn deliver(&self, wants: Wants, edit: Edit, buffer: u32) -> Result<Vec<Delivered>, Reason> {
         let target = Map::private(1 << 20).unwrap();
-        let pick = Pick { packet: 0, edit };
-        let frames = Frames { batch: &self.batch, picks: &[pick] };
+        let pick = Pick { edit, ..Pick::whole(0) };
+        let picks = [pick];
+        let frames = Frames::new(&self.batch, &picks);
         let unfolded = Unfolded::new(&frames, pick, wants)?;
         let mut scratch = Scratch::new();
         let mut out = Vec::new();
@@ -119,7 +121,7 @@ impl Sender {
             let mut piece = unfolded.piece(index, &mut scratch).unwrap();
             assert_eq!(piece.len(), len, "the announced length");
             let checked = piece.write(&target, &spans);
-            let tag = piece.tag;
+            let tag = piece.tag.map(|tag| tag.0);
             let mut bytes = Vec::new();
             for span in spans {
                 let mut part = vec![0; span.len() as usize];
@@ -139,7 +141,7 @@ fn payload() -> Vec<u8> {
 
 const CHECKSUM: Checksum = Checksum::Partial { start: 34, field: 50 };
 const PLAIN: Wants =
-    Wants { frame_max: 1514, tcp4: false, tcp6: false, udp: false, partial: false, untag: false, verify: true };
+    Wants { frame_max: 1514, tcp4: false, tcp6: false, udp: false, partial: false, strip: 0, verify: true };
 
 #[test]
 fn a_large_packet_reaches_a_plain_receiver_as_frames_whose_checksums_hold() {
@@ -198,16 +200,65 @@ fn tags_come_and_go_and_checksums_follow_them() {
     let mut untagged = kept[0].0.clone();
     untagged.drain(12..16);
     assert_eq!(judged(&untagged), payload()[..999]);
-    for (wants, edit, tag) in [(Wants { untag: true, ..PLAIN }, Edit::Keep, Some(0x2005)), (PLAIN, Edit::Untag, None)] {
+    for (wants, edit, tag) in [(Wants { strip: 0x8100, ..PLAIN }, Edit::Keep, Some(0x2005)), (PLAIN, Edit::Untag, None)]
+    {
         let pieces = sender.deliver(wants, edit, 300).unwrap();
         assert_eq!(pieces[0].2, tag);
         assert_eq!(judged(&pieces[0].0), payload()[..999]);
     }
     let plain = Sender::new(&bytes, 200, Offload { checksum: CHECKSUM, segment: None }, None);
-    let pieces = plain.deliver(PLAIN, Edit::Tag(7), 300).unwrap();
+    let pieces = plain.deliver(PLAIN, Edit::Tag(Tag::customer(Tci(7))), 300).unwrap();
     assert_eq!(&pieces[0].0[12..16], [0x81, 0, 0, 7]);
-    let pieces = plain.deliver(Wants { untag: true, ..PLAIN }, Edit::Tag(7), 300).unwrap();
+    let pieces = plain.deliver(Wants { strip: 0x8100, ..PLAIN }, Edit::Tag(Tag::customer(Tci(7))), 300).unwrap();
     assert_eq!(pieces[0].2, Some(7));
+}
+
+#[test]
+fn every_edit_of_every_stack_of_tags_for_every_receiver() {
+    let (c, d, s) = (Tag::customer(Tci(0x2005)), Tag::customer(Tci(0x0007)), Tag::service(Tci(0xe064)));
+    let priority = Tag::customer(Tci(0x6000));
+    let stacks = [vec![], vec![c], vec![s], vec![priority], vec![s, c], vec![c, d]];
+    let tso = |headers| Some(Segment { kind: SegmentKind::Tcp, mss: 1448, headers });
+    for (stack, segmented, uncut) in
+        stacks.iter().flat_map(|stack| [(stack, false, false), (stack, true, false), (stack, true, true)])
+    {
+        let bytes = if segmented { partial(&payload()) } else { partial(&payload()[..999]) };
+        let shift = 4 * stack.len() as u16;
+        let mut tagged = bytes.clone();
+        tagged.splice(12..12, stack.iter().flat_map(|tag| tag.to_bytes()));
+        let checksum = Checksum::Partial { start: 34 + shift, field: 50 + shift };
+        let offload = Offload { checksum, segment: if segmented { tso(54 + shift) } else { None } };
+        let sender = Sender::new(&tagged, 700, offload, None);
+        for edit in [Edit::Keep, Edit::Untag, Edit::Tag(d), Edit::Tag(s), Edit::Retag(d), Edit::Retag(s)] {
+            let mut edited = stack.clone();
+            match edit {
+                Edit::Keep => {}
+                Edit::Untag => drop(edited.drain(..1.min(stack.len()))),
+                Edit::Tag(tag) => edited.insert(0, tag),
+                Edit::Retag(tag) => drop(edited.splice(..1.min(stack.len()), [tag])),
+            }
+            let picks = [Pick { edit, ..Pick::whole(0) }];
+            assert_eq!(Frames::new(&sender.batch, &picks).outer_tag(picks[0]), edited.first().copied());
+            for strip in [0, 0x8100, 0x88a8] {
+                let (mut left, mut told) = (edited.clone(), None);
+                if left.first().is_some_and(|tag| tag.tpid == strip) {
+                    told = Some(left.remove(0).tci.0);
+                }
+                let wants = Wants { strip, tcp4: uncut, ..PLAIN };
+                let pieces = sender.deliver(wants, edit, 900).unwrap();
+                assert_eq!(pieces.len(), if segmented && !uncut { 4 } else { 1 });
+                let mut whole = Vec::new();
+                for (frame, _, tag) in &pieces {
+                    let tags: Vec<Tag> = vlan::stack(frame).collect();
+                    let frame = [&frame[..12], &frame[12 + 4 * tags.len()..]].concat();
+                    assert_eq!((&tags, *tag), (&left, told), "{stack:?} {edit:?} {strip:#x}");
+                    whole.extend(if uncut { frame[54..].to_vec() } else { judged(&frame) });
+                }
+                assert_eq!(whole, payload()[..whole.len()]);
+                assert_eq!(whole.len(), if segmented { PAYLOAD } else { 999 });
+            }
+        }
+    }
 }
 
 #[test]

@@ -37,6 +37,16 @@ pub struct Sources {
     pub mtu: &'static str,
 }
 
+/// How other people's firmware boots a guest from the network by an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boot {
+    /// Its usual option ROM, which iPXE makes and QEMU and Debian (`ipxe-qemu`) bring: `pxe-NAME.rom` for a BIOS, `efi-NAME.rom` for
+    /// UEFI.
+    pub rom: Option<&'static str>,
+    /// What U-Boot calls the first one, if it has a driver: with `#0`.
+    pub u_boot: Option<&'static str>,
+}
+
 /// An adapter, described.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
@@ -60,14 +70,18 @@ pub struct About {
     pub mtu_max: u32,
     /// Whether it tells its driver the port's MTU, so that the guest needs no setting of its own.
     pub announces_mtu: bool,
-    /// Whether network boot works with the usual option ROMs.
-    pub pxe: bool,
+    /// Whether it reads and writes the guest's memory by itself. One that does not works in a VM that does not share it.
+    pub dma: bool,
+    /// How a guest boots from the network by it.
+    pub boot: Boot,
     /// Linux's driver.
     pub linux: Since,
     /// Windows's driver.
     pub windows: Since,
     /// Where the other facts were read.
     pub sources: Sources,
+    /// The name of QEMU's own model of it (`-device`), if it has one.
+    pub qemu: Option<&'static str>,
     /// The transports that serve it: "vfio-user", "vhost-user".
     pub transports: &'static [&'static str],
 }

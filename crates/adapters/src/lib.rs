@@ -5,10 +5,13 @@
 #![forbid(unsafe_code)]
 
 pub mod about;
-pub mod e1000;
-mod moderation;
-mod patience;
+pub mod intel;
+pub mod lance;
+mod microwire;
+mod msix;
+pub mod ne2000;
 mod pieces;
+pub mod rtl8139;
 pub mod virtio_net;
 pub mod vmxnet3;
 
@@ -17,7 +20,9 @@ use nicety_adapter::trace::{Region, RegisterName};
 use nicety_frame::Mac;
 use nicety_pci::Rom;
 
-pub use about::{About, Kind, Since, Sources};
+use intel::{e1000, e1000e, igb};
+
+pub use about::{About, Boot, Kind, Since, Sources};
 
 /// What a port tells its adapter at birth.
 #[derive(Clone, Debug)]
@@ -79,10 +84,42 @@ pub struct Entry {
     pub register: fn(Region, u64) -> Option<RegisterName>,
 }
 
+/// The entry of a model: a chip that is data of a family's adapter.
+macro_rules! chip {
+    ($family:ident, $model:ident) => {
+        Entry {
+            about: &$family::models::$model.about,
+            create: |settings| $family::create(&$family::models::$model, settings),
+            register: |region, offset| $family::models::$model.registers.name(region, offset),
+        }
+    };
+}
+
 /// Every adapter there is.
 pub const REGISTRY: &[Entry] = &[
-    Entry { about: &e1000::ABOUT, create: e1000::create, register: e1000::registers::name },
-    Entry { about: &vmxnet3::ABOUT, create: vmxnet3::create, register: vmxnet3::registers::name },
+    chip!(e1000, I82540EM),
+    chip!(e1000, I82545EM),
+    chip!(e1000, I82544GC),
+    Entry {
+        about: &e1000e::ABOUT,
+        create: e1000e::create,
+        register: |region, offset| e1000e::registers::M82574.name(region, offset),
+    },
+    Entry {
+        about: &igb::ABOUT,
+        create: igb::create,
+        register: |region, offset| igb::registers::M82576.name(region, offset),
+    },
+    chip!(lance, PCNET),
+    chip!(lance, VLANCE),
+    Entry { about: &ne2000::ABOUT, create: ne2000::create, register: ne2000::registers::name },
+    chip!(rtl8139, C_PLUS),
+    chip!(rtl8139, C),
+    Entry {
+        about: &vmxnet3::ABOUT,
+        create: vmxnet3::create,
+        register: |region, offset| vmxnet3::registers::REGISTERS.name(region, offset),
+    },
     Entry { about: &virtio_net::ABOUT, create: virtio_net::create, register: |_, _| None },
 ];
 

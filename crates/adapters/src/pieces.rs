@@ -16,14 +16,6 @@ pub(crate) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Rang
     })
 }
 
-/// The bytes of a dword from an offset on, as many as `data` takes.
-pub(crate) fn read_from_dword(dword: u32, offset: u64, data: &mut [u8]) {
-    let from = (offset & 3) as usize;
-    for (to, byte) in data.iter_mut().zip(dword.to_le_bytes().iter().skip(from)) {
-        *to = *byte;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,12 +29,5 @@ mod tests {
         assert_eq!(all(5, 2), [(5, 0..2)]);
         assert_eq!(all(5, 0), []);
         assert_eq!(all(u64::MAX - 1, 3), [(u64::MAX - 1, 0..2), (u64::MAX, 2..3)]);
-    }
-
-    #[test]
-    fn a_narrow_read_is_a_part_of_the_dword() {
-        let mut bytes = [0; 2];
-        read_from_dword(0x4433_2211, 0x1002, &mut bytes);
-        assert_eq!(bytes, [0x33, 0x44]);
     }
 }

@@ -1,15 +1,14 @@
-//! Descriptors that a peer has sent, and how they are got rid of.
+//! Borrowed descriptors: a peer has sent them, and closing them must not block us.
 //!
-//! Closing may wait: for the server of a FUSE file system, which may be the peer (FLUSH); for data that a TCP socket lingers over
-//! (socket(7), and a UNIX socket may have one on its way in it); for a pipe's lock; for that of an epoll which the peer has put it
-//! into, be it an eventfd, and which copies events to where a page is missing (epoll_wait(2), userfaultfd(2)). So whatever is no
-//! memory file, which no epoll takes, is closed by other threads, so many at most; what comes while all of those are waiting waits for
-//! one.
+//! close(2) can block on: the server of a FUSE file system, which may be the peer (FLUSH); data that a TCP socket lingers over
+//! (socket(7); a UNIX socket may have one in flight); a pipe's lock; the lock of an epoll that holds the descriptor, even an eventfd,
+//! while it copies events to a missing page (epoll_wait(2), userfaultfd(2)). So a limited number of threads closes every descriptor
+//! except memory files, which no epoll takes. While all of these threads are blocked, further descriptors wait.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::fs::fcntl_get_seals;
@@ -17,16 +16,24 @@ use rustix::net::sockopt::set_socket_linger;
 
 use crate::release::{holds_much, release};
 
-/// How many descriptors may be waited for at once until they are closed.
+/// Threads that close descriptors, at most: so many may block at once.
 pub const CLOSING_MOST: usize = 64;
 /// A thread's stack: it calls close(2).
 const STACK: usize = 128 << 10;
-/// When nothing was closed for so long, somebody has all threads wait.
+/// If nothing was closed for so long, all threads are blocked.
 const STUCK: Duration = Duration::from_secs(1);
 
-static CLOSERS: Closers = Closers::new(drop);
+/// How long an idle thread waits for another descriptor before it ends.
+const LINGER: Duration = Duration::from_secs(10);
 
-/// A descriptor of a peer's. Dropped, it is closed, and nobody waits for that.
+static CLOSERS: Closers = Closers::new(drop, LINGER);
+
+/// Starts the first of the threads that close.
+pub(crate) fn ready() {
+    CLOSERS.start();
+}
+
+/// A peer's descriptor. Dropping it closes it on another thread; the caller does not wait.
 #[derive(Debug)]
 pub struct Lent(Option<OwnedFd>);
 
@@ -61,15 +68,18 @@ impl Drop for Lent {
     }
 }
 
-/// How many descriptors stay open because [`CLOSING_MOST`] others have been waiting to be closed for a while.
+/// How many descriptors stay open because all [`CLOSING_MOST`] threads have been blocked for a while.
 pub fn left_open() -> usize {
     CLOSERS.left_open()
 }
 
-/// Threads that close descriptors. They stay: one for each descriptor, let go of while it ended, has crashed in glibc 2.36
-/// (pthread_detach(3)), once, and could not be made to again.
+/// Threads that close descriptors. One is always idle, up to the limit: a thread starts the next one before it closes anything.
+/// Callers start none: a new thread maps its stack, which may wait for another mapping of this process. Threads that stay idle end,
+/// except one, which joins them: detached threads crashed once in glibc 2.36 while they ended (pthread_detach(3); not reproduced).
 struct Closers {
     close: fn(OwnedFd),
+    /// How long a thread is free before it ends.
+    linger: Duration,
     state: Mutex<Closing>,
     come: Condvar,
 }
@@ -81,12 +91,14 @@ struct Closing {
     idle: usize,
     /// When a thread last took one.
     taken: Option<Instant>,
+    /// Of threads that were not joined yet.
+    handles: Vec<JoinHandle<()>>,
 }
 
 impl Closers {
-    const fn new(close: fn(OwnedFd)) -> Self {
-        let state = Closing { waiting: VecDeque::new(), threads: 0, idle: 0, taken: None };
-        Self { close, state: Mutex::new(state), come: Condvar::new() }
+    const fn new(close: fn(OwnedFd), linger: Duration) -> Self {
+        let state = Closing { waiting: VecDeque::new(), threads: 0, idle: 0, taken: None, handles: Vec::new() };
+        Self { close, linger, state: Mutex::new(state), come: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, Closing> {
@@ -96,42 +108,62 @@ impl Closers {
     fn take(&'static self, fd: OwnedFd) {
         let mut state = self.state();
         state.waiting.push_back(fd);
-        if state.waiting.len() <= state.idle {
-            self.come.notify_one();
-            return;
+        let none = state.threads == 0;
+        drop(state);
+        self.come.notify_one();
+        if none {
+            self.start();
         }
-        // Those that there are may all be held up.
-        if state.threads == CLOSING_MOST {
+    }
+
+    /// Starts a thread if none is free, and there may be one more.
+    fn start(&'static self) {
+        let mut state = self.state();
+        if state.idle > 0 || state.threads == CLOSING_MOST {
             return;
         }
         state.threads += 1;
         drop(state);
         let closes = thread::Builder::new().name("closing".to_owned()).stack_size(STACK);
-        if closes.spawn(|| self.work()).is_err() {
-            // The next that comes tries again.
-            self.state().threads -= 1;
+        let started = closes.spawn(|| self.work());
+        let mut state = self.state();
+        match started {
+            Ok(handle) => state.handles.push(handle),
+            // The next that takes a descriptor tries again.
+            Err(_) => state.threads -= 1,
         }
     }
 
-    fn work(&self) -> ! {
-        loop {
-            let fd = self.next();
+    fn work(&'static self) {
+        while let Some(fd) = self.next() {
+            self.start();
             // Of a socket nothing lingers then; anything else has no such option, and is no socket.
             let _may_be_no_socket = set_socket_linger(&fd, None);
             (self.close)(fd);
         }
     }
 
-    fn next(&self) -> OwnedFd {
+    /// Waits for a descriptor; `None` if there was none for a while, and another thread waits.
+    fn next(&self) -> Option<OwnedFd> {
         let mut state = self.state();
         loop {
             if let Some(fd) = state.waiting.pop_front() {
                 state.taken = Some(Instant::now());
-                return fd;
+                return Some(fd);
+            }
+            for gone in state.handles.extract_if(.., |handle| handle.is_finished()) {
+                // It has left its closure: there is nothing to wait for.
+                let _it_has_nothing_to_say = gone.join();
             }
             state.idle += 1;
-            state = self.come.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+            let (after, waited) =
+                self.come.wait_timeout(state, self.linger).unwrap_or_else(|poisoned| poisoned.into_inner());
+            state = after;
             state.idle -= 1;
+            if waited.timed_out() && state.waiting.is_empty() && state.idle > 0 {
+                state.threads -= 1;
+                return None;
+            }
         }
     }
 
@@ -183,7 +215,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_descriptors_to_be_closed_and_what_is_beyond_a_bound_waits_for_a_thread() {
-        static CLOSERS: Closers = Closers::new(slow);
+        static CLOSERS: Closers = Closers::new(slow, LINGER);
         let busy = SERVER.lock().unwrap();
         let (done, finished) = mpsc::channel();
         thread::spawn(move || {
@@ -208,11 +240,11 @@ mod tests {
 
     #[test]
     fn one_thread_that_is_free_is_not_all_that_many_at_once_get() {
-        static CLOSERS: Closers = Closers::new(slow);
+        static CLOSERS: Closers = Closers::new(slow, LINGER);
         let (write, read) = watched();
         CLOSERS.take(write);
         assert_eq!(rustix::io::read(&read, &mut [0]), Ok(0), "it is closed");
-        until("a thread is free", || CLOSERS.state().idle == 1);
+        until("all threads are free", || CLOSERS.state().idle == 2);
         let busy = SERVER.lock().unwrap();
         let readers: Vec<_> = (0..8).map(|_| watched()).map(|(write, read)| (CLOSERS.take(write), read).1).collect();
         until("each has a thread", || CLOSERS.state().waiting.is_empty());
@@ -223,11 +255,29 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_a_burst_needed_end_but_for_one() {
+        static CLOSERS: Closers = Closers::new(slow_too, Duration::from_millis(20));
+        static SERVER: Mutex<()> = Mutex::new(());
+        fn slow_too(fd: OwnedFd) {
+            let _answered = SERVER.lock();
+            drop(fd);
+        }
+        for _ in 0..2 {
+            let busy = SERVER.lock().unwrap();
+            (0..20).for_each(|_| CLOSERS.take(watched().0));
+            until("each has a thread", || CLOSERS.state().threads > 20);
+            drop(busy);
+            until("one is left", || CLOSERS.state().threads == 1);
+        }
+        until("those that ended are joined", || CLOSERS.state().handles.len() == 1);
+    }
+
+    #[test]
     fn a_socket_that_lingers_keeps_no_thread() {
-        static CLOSERS: Closers = Closers::new(drop);
+        static CLOSERS: Closers = Closers::new(drop, LINGER);
         let (socket, _peer) = lingering();
         CLOSERS.take(socket);
-        until("a thread is free", || CLOSERS.state().idle == 1);
+        until("all threads are free", || CLOSERS.state().idle == 2);
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! A descriptor by which two processes ring each other: an interrupt, a call, a kick. Whoever rings, or takes a ringing back,
-//! does not wait for the other, whatever flags and count the other gives it.
+//! A descriptor by which two processes signal each other: an interrupt, a call, a kick. Neither signalling nor clearing ever
+//! blocks on the peer, whatever flags and count the peer sets.
 //!
-//! That O_NONBLOCK is set does not do: the flag belongs to the open file, which both have, and a peer that means harm clears
-//! it and fills the counter, so that the next write to it waits for ever. What is done with each kind:
+//! O_NONBLOCK is not enough. The flag belongs to the open file, which both sides share: a hostile peer clears it and fills the
+//! counter, and the next write blocks for ever. How each kind is handled:
 //!
-//! | | rung | heard |
+//! | | signalled | read |
 //! |---|---|---|
 //! | eventfd | by the kernel itself (`signal.rs`) | RWF_NOWAIT |
 //! | UNIX stream socket | MSG_DONTWAIT | no: readers wait for each other |
 //! | pipe | RWF_NOWAIT | RWF_NOWAIT |
 //!
-//! Anything else is refused. Pipes are User-Mode Linux's, which no eventfd can interrupt. They have one lock for all, which a
-//! peer holds for as long as it likes if it may read into memory whose pages it does not provide (docs/adr/0010).
+//! Anything else is refused. Pipes are for User-Mode Linux, which an eventfd cannot interrupt. A peer that may read into memory
+//! without providing its pages can hold a pipe's lock for as long as it likes (docs/adr/0010).
 #![deny(unsafe_code)]
 
 mod lent;
@@ -27,16 +27,24 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, read, write};
 use rustix::net::{AddressFamily, SendFlags, SocketType, send, sockopt};
 
 pub use lent::{CLOSING_MOST, Lent, left_open};
-pub use release::{holds_much, release};
-pub use signal::ready;
+pub use release::{holds_much, release, this_thread_may_wait, unmap};
+
+/// Prepares this thread to signal (else its first signal does), and starts the threads that close descriptors and unmap memory.
+/// An error tells why the kernel will not signal eventfds for this thread (no CONFIG_AIO, a sandbox, `fs.aio-max-nr` used up).
+/// Signalling still works then, but a hostile peer that wins a race can block it.
+pub fn ready() -> Result<(), Errno> {
+    release::ready();
+    lent::ready();
+    signal::ready()
+}
 
 const ONE: [u8; 8] = 1u64.to_ne_bytes();
-/// What preadv2(2) takes for no offset: neither eventfds nor pipes have one.
+/// preadv2(2)'s "no offset": neither eventfds nor pipes have one.
 const NOWHERE: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// An eventfd that was made here: whoever has it from us rings us, and is no danger to itself.
+    /// An eventfd of our own, which a peer signals: it can block only itself.
     Own,
     /// An eventfd of the peer's.
     Eventfd,
@@ -46,7 +54,7 @@ enum Kind {
     Pipe,
 }
 
-/// A descriptor that is rung by writing a one of eight bytes, and becomes readable. A bell that is full has been rung.
+/// A descriptor that becomes readable when an eight-byte 1 is written to it. A full counter counts as signalled.
 #[derive(Debug)]
 pub struct Bell {
     fd: Lent,
@@ -59,7 +67,7 @@ impl Bell {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into(), kind: Kind::Own })
     }
 
-    /// A descriptor of the peer's, to be rung: an eventfd, a UNIX stream socket or a pipe. Anything else is refused.
+    /// A peer's descriptor, for us to signal: an eventfd, a UNIX stream socket or a pipe. Anything else is refused.
     pub fn from_fd(fd: impl Into<Lent>) -> Result<Self, Errno> {
         let fd = fd.into();
         match sockopt::socket_domain(&fd) {
@@ -71,8 +79,8 @@ impl Bell {
         }
     }
 
-    /// A descriptor of the peer's, to be heard: an eventfd or a pipe. Anything else is refused, and so is an eventfd that gives its
-    /// count one by one (EFD_SEMAPHORE): rung once with a large number, it would be heard for ever.
+    /// A peer's descriptor, for us to read: an eventfd or a pipe. Anything else is refused, also a semaphore eventfd
+    /// (EFD_SEMAPHORE): one write of a large number would keep it readable nearly for ever.
     pub fn to_hear(fd: impl Into<Lent>) -> Result<Self, Errno> {
         let bell = Self::of_a_file(fd.into())?;
         // Linux tells since 6.5 (fs/eventfd.c, eventfd_show_fdinfo).
@@ -93,7 +101,7 @@ impl Bell {
             name if name.starts_with(b"pipe:[") => Kind::Pipe,
             _ => return Err(Errno::INVAL),
         };
-        // For kernels that do not know how to do without.
+        // For kernels where a call without waiting is not possible.
         let flags = fcntl_getfl(&fd)?;
         if !flags.contains(OFlags::NONBLOCK) {
             fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
@@ -106,7 +114,7 @@ impl Bell {
         Ok(Self { fd: self.fd.as_fd().try_clone_to_owned()?.into(), kind: self.kind })
     }
 
-    /// Rings. An error means that nobody can hear it: the other end has gone.
+    /// Signals. An error means that the other end has gone.
     pub fn ring(&self) -> Result<(), Errno> {
         let rung = match self.kind {
             Kind::Own => write(&self.fd, &ONE).map(drop),
@@ -123,7 +131,7 @@ impl Bell {
         }
     }
 
-    /// Takes the ringing back: the descriptor is no longer readable. True if it had been rung. A socket is not heard.
+    /// Clears the signal: the descriptor is no longer readable. True if it was set. Sockets are never read.
     pub fn clear(&self) -> bool {
         if self.kind == Kind::Socket {
             return false;
@@ -138,8 +146,8 @@ impl Bell {
     }
 }
 
-/// Whether it can be read or written now. Between this and doing so a peer that has cleared O_NONBLOCK may change it, and make
-/// us wait: for kernels that signal no eventfd for us, and for pipes before Linux 6.4, there is no better way.
+/// Whether it can be read or written now. A peer that has cleared O_NONBLOCK may change that before we act, and block us. There is
+/// no better way for kernels without asynchronous I/O, and for pipes before Linux 6.4.
 fn is_ready(fd: &Lent, what: PollFlags) -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(fd, what)], Some(&at_once)).is_ok_and(|ready| ready > 0)

@@ -1,7 +1,10 @@
-//! Letting go of memory: whoever has the last handle of a memory file frees all its pages, which takes a third of a second for
-//! 4 GiB, and a VMM that was killed leaves that to us. So it is a thread's of its own, one for all: such a file is the
-//! kernel's own, and nobody can have that thread wait.
+//! Unmapping memory. munmap(2) waits for the file's lock, which a VMM can hold for seconds (docs/adr/0012), and for the process's
+//! `mmap_lock`. So a port's memory thread unmaps for its own port, and one thread unmaps for all others.
+//!
+//! Closing the last handle of a memory file frees its pages: a third of a second for 4 GiB, which a killed VMM leaves to us. One
+//! thread does that for all. Such a file is the kernel's own, so nobody can block that thread.
 
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
@@ -9,22 +12,46 @@ use std::thread;
 
 use rustix::fs::{fcntl_get_seals, fstat};
 
-/// A file that has no more than so many blocks of 512 bytes in memory, 1 MiB, is freed in no time.
+/// Blocks of 512 bytes: freeing a file of at most so many (1 MiB) takes no noticeable time.
 const BLOCKS_AT_ONCE: i64 = 2048;
 /// What the thread is called.
 const NAME: &str = "releasing";
 
-/// To the thread, if it could be started.
+/// The way to the thread, if it could be started.
 static QUEUE: OnceLock<Option<Sender<Box<dyn Send>>>> = OnceLock::new();
 
-/// Whether freeing a file may take long, if that is its last handle. Of a memory file it is known what it has in memory; one on a disk
-/// may have more there than blocks.
+thread_local! {
+    static MAY_WAIT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on this thread unmaps memory itself: it serves one VMM alone, so it may wait.
+pub fn this_thread_may_wait() {
+    MAY_WAIT.set(true);
+}
+
+/// Drops mapped memory: here, if this thread may wait; else on the other thread.
+pub fn unmap(what: impl Send + 'static) {
+    // A thread that is ending has no such mark any more.
+    if MAY_WAIT.try_with(Cell::get).unwrap_or(false) {
+        drop(what);
+    } else {
+        release(what);
+    }
+}
+
+/// Starts the thread, if it does not run yet: to start one is to map its stack, which may wait.
+pub(crate) fn ready() {
+    QUEUE.get_or_init(start);
+}
+
+/// Whether freeing a file may take long if this is its last handle. A memory file's blocks tell how much memory it has; a file on a
+/// disk may have more in memory than its blocks tell.
 pub fn holds_much(file: BorrowedFd<'_>) -> bool {
     // F_GET_SEALS is answered for memory files alone (fcntl(2)), and waits for nobody.
     fcntl_get_seals(file).is_err() || fstat(file).map_or(true, |stat| stat.st_blocks > BLOCKS_AT_ONCE)
 }
 
-/// Drops what takes long to be dropped, though nobody but the kernel is waited for, by the thread.
+/// Drops on the other thread what takes long to drop, though only the kernel is waited for.
 pub fn release(what: impl Send + 'static) {
     if let Some(queue) = QUEUE.get_or_init(start) {
         // If nobody takes it, it is dropped here.
@@ -67,6 +94,20 @@ mod tests {
         }
         let names = read_dir("/proc/self/task").unwrap().map(|task| read_to_string(task.unwrap().path().join("comm")));
         assert_eq!(names.filter(|name| name.as_ref().is_ok_and(|name| name.trim() == NAME)).count(), 1);
+    }
+
+    #[test]
+    fn a_thread_that_may_wait_unmaps_itself_and_any_other_does_not() {
+        let (tell, told) = channel();
+        let name = || told.recv_timeout(Duration::from_secs(20)).unwrap();
+        unmap(Watched(tell.clone()));
+        assert_eq!(name().as_deref(), Some(NAME));
+        let may = thread::Builder::new().name("may wait".to_owned()).spawn(move || {
+            this_thread_may_wait();
+            unmap(Watched(tell));
+        });
+        may.unwrap().join().unwrap();
+        assert_eq!(name().as_deref(), Some("may wait"));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Signalling an eventfd as the kernel does: `eventfd_signal` (Linux, fs/eventfd.c) adds one, or leaves a full counter as it is,
-//! and never waits, whatever flags the file has. write(2) does wait, and knows no flag of its own for that.
+//! Signals an eventfd from inside the kernel: `eventfd_signal` (Linux, fs/eventfd.c) adds one, or leaves a full counter, and never
+//! blocks, whatever the file's flags. write(2) may block, and has no per-call flag against it.
 //!
-//! What a process can have signalled so is the end of an asynchronous request (io_submit(2), IOCB_FLAG_RESFD; fs/aio.c). The
-//! request here is a read of no bytes from the eventfd itself, which ends within the call: read(2) of an eventfd takes eight
-//! at least. Each thread has a context of its own, made at its first ringing, so that threads share no lock.
+//! The kernel signals so when an asynchronous request completes (io_submit(2), IOCB_FLAG_RESFD; fs/aio.c). The request here reads
+//! zero bytes from the eventfd itself and completes within the call (read(2) of an eventfd needs eight bytes). Each thread has its
+//! own context, made at its first signal, so threads share no lock.
 #![allow(unsafe_code)]
 
 use std::cell::OnceCell;
@@ -11,10 +11,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-/// Requests of a thread whose ends have not been fetched; the kernel may allow for more. Of `fs.aio-max-nr`, 65,536 unless set
-/// otherwise, each thread takes so many.
+/// Completed requests of a thread that may be unfetched; the kernel may allow more. Each thread takes so many of `fs.aio-max-nr`
+/// (65,536 by default).
 const REQUESTS: usize = 32;
-/// How often ends are fetched before a ringing is given up; once is enough.
+/// How often completions are fetched before a signal is given up; once is enough.
 const TRIES: usize = 4;
 
 const READ: u16 = 0;
@@ -60,10 +60,8 @@ thread_local! {
     static CONTEXT: OnceCell<Result<Context, Errno>> = const { OnceCell::new() };
 }
 
-/// Makes this thread ready to ring, which its first ringing does otherwise. An error tells why the kernel will not signal
-/// eventfds for it (built without CONFIG_AIO, forbidden by a sandbox, `fs.aio-max-nr` used up): ringing works all the same, but a
-/// peer that means harm may win a race, and have it wait.
-pub fn ready() -> Result<(), Errno> {
+/// See [`crate::ready`].
+pub(crate) fn ready() -> Result<(), Errno> {
     CONTEXT
         .try_with(|context| context.get_or_init(Context::new).as_ref().map(drop).map_err(|errno| *errno))
         .unwrap_or(Ok(()))

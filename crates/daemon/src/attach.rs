@@ -1,18 +1,19 @@
-//! How a person's VM reaches a port: QEMU 11's arguments, or libvirt's XML, from the host file alone; and whether the daemon
-//! that runs serves the port so.
+//! How a VM attaches to a port: QEMU 11's arguments, or libvirt's XML, from the host file alone; and where the running daemon differs
+//! from the host file.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::json;
 
-use crate::host::{Bytes, Doorbells, PortConfig, Transport};
+use crate::host::{AccessConfig, Bytes, Doorbells, PortConfig, Transport};
 use crate::report::{MadeOf, PortReport};
 
 /// Why a daemon may not serve what a host file says, and what to do.
-pub const OTHER_FILE: &str = "it was started with another file, or before this one was changed; restart it";
+pub const OTHER_FILE: &str =
+    "it was started with another file, or before this one was changed: `nicety apply` makes it serve this one";
 
-/// Words to paste, and what to know besides.
+/// Arguments to paste, and notes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
     /// QEMU's arguments for a shell, or XML.
@@ -61,11 +62,11 @@ pub fn qemu(port: &PortConfig) -> Attach {
                 let no_pxe = format!("{} has no usual option ROM to boot from the network", about.name);
                 let pxe = "to boot from the network: name an option ROM in the host file (rom = \"…\"), or add \
                      \"romfile\":\"…\",\"bootindex\":1 to the device";
-                if about.pxe { pxe.to_owned() } else { no_pxe }
+                if about.boot.rom.is_some() { pxe.to_owned() } else { no_pxe }
             }
         });
     }
-    notes.push(same_user());
+    notes.push(who_may(port));
     Attach { words: shown.join(" \\\n") + "\n", notes }
 }
 
@@ -98,11 +99,11 @@ pub fn libvirt(port: &PortConfig) -> Attach {
         }
     };
     let merge = "merge these elements into the domain (`virsh edit`); memoryBacking is there once".to_owned();
-    Attach { words, notes: vec![merge, same_user()] }
+    Attach { words, notes: vec![merge, who_may(port)] }
 }
 
-/// What the daemon that runs serves otherwise than the host file says, in a sentence: then the words do not reach the port,
-/// or find another adapter there.
+/// Where the running daemon differs from the host file, in a sentence: then the arguments do not reach the port, or reach another
+/// adapter.
 pub fn otherwise(port: &PortConfig, served: &PortReport) -> Option<String> {
     let (name, adapter, mac) = (&port.name, port.entry.about.name, port.mac.to_string());
     let (Some(its_adapter), Some(its_mac), Some(its_socket)) = (&served.adapter, &served.mac, &served.socket) else {
@@ -124,7 +125,7 @@ pub fn otherwise(port: &PortConfig, served: &PortReport) -> Option<String> {
     (!parts.is_empty()).then(|| format!("the daemon serves {name} {}: {OTHER_FILE}", parts.join(", ")))
 }
 
-/// The same of what `nicety ports` does not show, of those keys that the file may leave to the daemon only if it names them.
+/// The same for what `nicety ports` does not show. `doorbells` counts only if the file sets it.
 fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
     let number = |number: Option<u16>| number.map_or_else(|| "unset".to_owned(), |number| number.to_string());
     let doorbells = |mapped| if mapped { "mapped" } else { "trapped" }.to_owned();
@@ -140,6 +141,10 @@ fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
     compare("buffer", Bytes(u64::from(made_of.buffer)).to_string(), port.buffer.to_string());
     if let Some(asked) = port.doorbells {
         compare("doorbells", doorbells(made_of.mapped), doorbells(asked == Doorbells::Mapped));
+    }
+    // A daemon of an earlier version says nothing.
+    if !made_of.access.is_empty() && made_of.access != port.access.to_string() {
+        parts.push(format!("for {} (not {})", made_of.access, port.access));
     }
     if made_of.rom != port.rom.is_some() {
         parts.push(format!("{} an option ROM (not {})", rom(made_of.rom), rom(!made_of.rom)));
@@ -161,8 +166,20 @@ fn function(port: &PortConfig) -> String {
     format!("{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":{path}}}{boot}}}")
 }
 
-fn same_user() -> String {
-    "the socket is its owner's alone: QEMU must run as the user who runs `nicety serve`".to_owned()
+/// As whom QEMU must run.
+fn who_may(port: &PortConfig) -> String {
+    let AccessConfig { owner, group, .. } = &port.access;
+    let owner = owner.as_ref().map_or("the user who runs `nicety serve`".to_owned(), |owner| format!("user {owner}"));
+    match (port.access.mode(), group) {
+        (0o600, _) => format!("the socket is its owner's alone: QEMU must run as {owner}"),
+        (0o660, Some(group)) => {
+            format!("the socket is for its owner and group {group}: QEMU must run as {owner}, or in that group")
+        }
+        (0o660, None) => {
+            format!("the socket is for its owner and his group: QEMU must run as {owner}, or in his group")
+        }
+        _ => "the socket is open to everybody on this machine: QEMU may run as any user".to_owned(),
+    }
 }
 
 /// A path in an option list of QEMU: a comma is written twice.

@@ -1,4 +1,4 @@
-//! The one clock of the house: monotonic, read once per round of a worker.
+//! The only clock: monotonic, read once per round of a worker.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ impl Clock {
         Self { origin: Instant::now() }
     }
 
-    /// One that has gone for so long.
+    /// A clock that began so long ago.
     #[cfg(test)]
     pub fn begun(ago: std::time::Duration) -> Self {
         Self { origin: Instant::now().checked_sub(ago).unwrap() }

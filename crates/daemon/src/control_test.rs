@@ -1,12 +1,14 @@
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use tempfile::TempDir;
 
+use super::api::{AddressList, DaemonView, PortList, Problem};
 use super::*;
-use crate::report::{Condition, MadeOf, Soon};
+use crate::report::{Condition, MadeOf};
 
 /// A daemon of as many ports as it is told.
 struct Fake(usize);
@@ -23,6 +25,14 @@ impl Inspect for Fake {
     fn addresses(&self) -> Vec<AddressReport> {
         vec![AddressReport { address: "52:54:00:12:34:01".into(), port: "vm0".into(), silent_seconds: 4 }]
     }
+
+    fn restart(&self, name: &str) -> Result<(), RestartError> {
+        match name {
+            "vm0" => Ok(()),
+            "vm1" => Err(RestartError::NotFailed(name.to_owned())),
+            _ => Err(RestartError::Missing(name.to_owned())),
+        }
+    }
 }
 
 fn port(name: &str) -> PortReport {
@@ -31,7 +41,14 @@ fn port(name: &str) -> PortReport {
         adapter: Some("e1000".into()),
         mac: Some("52:54:00:12:34:01".into()),
         socket: Some("/run/vm.sock".into()),
-        made_of: Some(MadeOf { queues: None, mtu: None, rom: false, mapped: false, buffer: 1 << 20 }),
+        made_of: Some(MadeOf {
+            queues: None,
+            mtu: None,
+            rom: false,
+            mapped: false,
+            buffer: 1 << 20,
+            access: "mode 0600".into(),
+        }),
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),
         last_end: None,
@@ -48,12 +65,19 @@ fn port(name: &str) -> PortReport {
         guest_errors: 0,
         backlog_frames: 0,
         backlog_bytes: 0,
+        allocated_bytes: 0,
     }
 }
 
-/// A control socket in a folder that is made for it.
+/// The usual control socket, in a folder that is made for it.
 fn below(dir: &TempDir) -> PathBuf {
-    dir.path().join("made/c.sock")
+    dir.path().join("nicety/switch0.sock")
+}
+
+fn start(dir: &TempDir, inspect: Arc<dyn Inspect>) -> Result<Control, ControlError> {
+    let text = "[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n";
+    let host = Host::parse(text, Path::new("/etc/host.toml")).unwrap();
+    Control::start(prepare(&host, &below(dir))?, Path::new("/etc/host.toml"), inspect)
 }
 
 /// A control socket in a folder of this test alone, gone at its end.
@@ -65,7 +89,7 @@ struct Scratch {
 impl Scratch {
     fn new(ports: usize) -> Self {
         let dir = TempDir::new().unwrap();
-        let control = Control::start(&below(&dir), Path::new("/etc/host.toml"), Arc::new(Fake(ports))).unwrap();
+        let control = start(&dir, Arc::new(Fake(ports))).unwrap();
         Self { dir, control }
     }
 
@@ -79,9 +103,23 @@ impl Scratch {
         // The server may have answered and closed before all of a long request was written.
         let _ = stream.write_all(request);
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        let mut reply = String::new();
-        let _ = stream.read_to_string(&mut reply);
-        reply
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply);
+        String::from_utf8_lossy(&reply).into_owned()
+    }
+
+    /// The problem that a request is answered with.
+    fn problem(&self, head: &str, body: &str) -> Problem {
+        let length = body.len();
+        let reply = self.raw(
+            format!("{head} HTTP/1.1\r\nhost: n\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}")
+                .as_bytes(),
+        );
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {reply:?}"));
+        assert!(head.contains("content-type: application/problem+json"), "{head}");
+        let problem: Problem = serde_json::from_str(body).unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {} ", problem.status)), "{head}");
+        problem
     }
 }
 
@@ -90,84 +128,227 @@ fn a_client_gets_what_it_asks_for() {
     let scratch = Scratch::new(2);
     let host = PathBuf::from("/etc/host.toml");
     let ports = vec![port("vm0"), port("vm1")];
-    assert_eq!(ask(&scratch.path(), Ask::Ports).unwrap(), Reply::Ports { host: host.clone(), ports });
+    assert_eq!(ask(&scratch.path(), Ask::Ports).unwrap(), Reply::Ports(PortList { host: host.clone(), ports }));
     let one = ask(&scratch.path(), Ask::Port { name: "vm1".into() }).unwrap();
-    assert_eq!(one, Reply::Port { port: Box::new(port("vm1")) });
+    assert_eq!(one, Reply::Port(Box::new(port("vm1"))));
     let none = ask(&scratch.path(), Ask::Port { name: "vm9".into() }).unwrap_err();
     assert_eq!(none.to_string(), "there is no port \"vm9\"; did you mean \"vm0\"? (there are: vm0, vm1)");
-    let none = ask(&scratch.path(), Ask::Port { name: "gateway".into() }).unwrap_err();
-    assert_eq!(none.to_string(), "there is no port \"gateway\" (there are: vm0, vm1)");
-    assert!(
-        matches!(ask(&scratch.path(), Ask::Addresses).unwrap(), Reply::Addresses { addresses } if addresses.len() == 1)
-    );
-    let Reply::Version { program, pid, host: served } = ask(&scratch.path(), Ask::Version).unwrap() else { panic!() };
-    assert_eq!((program.as_str(), pid, served), (env!("CARGO_PKG_VERSION"), std::process::id(), host));
+    let none = ask(&scratch.path(), Ask::Port { name: "gate/way ü?".into() }).unwrap_err();
+    assert_eq!(none.to_string(), "there is no port \"gate/way ü?\" (there are: vm0, vm1)");
+    let learned = ask(&scratch.path(), Ask::Addresses).unwrap();
+    assert!(matches!(learned, Reply::Addresses(AddressList { addresses }) if addresses.len() == 1));
+    let Reply::Version(daemon) = ask(&scratch.path(), Ask::Version).unwrap() else { panic!() };
+    let (program, pid) = (nicety_version::BUILD.to_owned(), std::process::id());
+    assert_eq!(daemon, DaemonView { program, pid, host, starting: false, after_restart: Vec::new() });
 }
 
 #[test]
 fn who_asks_before_the_ports_are_there_is_told_so_and_of_no_ports() {
     let dir = TempDir::new().unwrap();
-    let _control = Control::start(&below(&dir), Path::new("/etc/host.toml"), Arc::new(Soon::default())).unwrap();
-    for early in [Ask::Ports, Ask::Port { name: "vm1".into() }, Ask::Addresses] {
+    let _control = start(&dir, Arc::new(Soon::default())).unwrap();
+    for early in [Ask::Ports, Ask::Port { name: "vm1".into() }, Ask::Addresses, Ask::Export] {
         let error = ask(&below(&dir), early).unwrap_err();
         assert!(matches!(error, AskError::Starting(_)), "{error}");
         assert_eq!(error.to_string(), "the daemon is still starting: ask again in a moment");
     }
-    assert!(matches!(ask(&below(&dir), Ask::Version).unwrap(), Reply::Version { .. }));
+    assert!(matches!(ask(&below(&dir), Ask::Version).unwrap(), Reply::Version(DaemonView { starting: true, .. })));
 }
 
 #[test]
-fn the_wire_is_a_line_of_json_each_way() {
+fn the_wire_is_http_and_json() {
     let scratch = Scratch::new(0);
-    let reply = scratch.raw(b"{\"version\":1,\"request\":\"ports\"}\n");
-    assert_eq!(reply, "{\"version\":1,\"reply\":\"ports\",\"host\":\"/etc/host.toml\",\"ports\":[]}\n");
+    let reply = scratch.raw(b"GET /v1/ports HTTP/1.1\r\nhost: n\r\nconnection: close\r\n\r\n");
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"), "{reply}");
+    assert!(reply.ends_with("\r\n\r\n{\"host\":\"/etc/host.toml\",\"ports\":[]}"), "{reply}");
+}
+
+#[test]
+fn the_openapi_document_names_every_path_and_type() {
+    let scratch = Scratch::new(0);
+    let reply = scratch.raw(b"GET /v1/openapi.json HTTP/1.1\r\nhost: n\r\nconnection: close\r\n\r\n");
+    let (_, body) = reply.split_once("\r\n\r\n").unwrap();
+    let document: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
+    assert_eq!(
+        paths,
+        [
+            "/v1/addresses",
+            "/v1/daemon",
+            "/v1/host",
+            "/v1/host/plan",
+            "/v1/openapi.json",
+            "/v1/ports",
+            "/v1/ports/{name}",
+            "/v1/ports/{name}/restart"
+        ]
+    );
+    let port = &document["components"]["schemas"]["PortReport"]["properties"];
+    let whole = serde_json::to_value(self::port("vm0")).unwrap();
+    assert!(whole.as_object().unwrap().keys().all(|key| port.get(key).is_some()), "{port}");
 }
 
 #[test]
 fn a_reply_longer_than_a_sockets_buffer_arrives_whole() {
     let scratch = Scratch::new(1023);
-    let Reply::Ports { ports, .. } = ask(&scratch.path(), Ask::Ports).unwrap() else { panic!() };
+    let Reply::Ports(PortList { ports, .. }) = ask(&scratch.path(), Ask::Ports).unwrap() else { panic!() };
     assert_eq!(ports.len(), 1023);
 }
 
 #[test]
-fn garbage_is_answered_with_an_error_and_the_next_client_is_served() {
+fn what_is_no_request_is_answered_with_a_problem_of_its_kind() {
     let scratch = Scratch::new(1);
-    let deep = [b"{\"version\":1,\"request\":".as_slice(), &[b'['; 30_000], b"\n"].concat();
+    let kind = |head: &str, body: &str| {
+        let Problem { r#type, status, .. } = scratch.problem(head, body);
+        (status, r#type.trim_start_matches("/v1/problems/").to_owned())
+    };
+    let is = |status: u16, kind: &str| (status, kind.to_owned());
+    assert_eq!(kind("GET /", ""), is(404, "not-found"));
+    assert_eq!(kind("GET /v2/ports", ""), is(404, "not-found"));
+    assert_eq!(kind("GET /v1/ports/vm9", ""), is(404, "no-such-port"));
+    assert_eq!(kind("GET /v1/ports/%ff", ""), is(400, "malformed-request"));
+    assert_eq!(kind("DELETE /v1/ports", ""), is(405, "method-not-allowed"));
+    assert_eq!(kind("POST /v1/ports/vm1/restart", ""), is(409, "not-restarted"));
+    assert_eq!(kind("POST /v1/ports/vm7/restart", ""), is(404, "no-such-port"));
+    // This daemon serves no host file.
+    assert_eq!(kind("GET /v1/host", ""), is(409, "refused"));
+    assert_eq!(kind("POST /v1/ports", "{}"), is(409, "refused"));
+}
+
+#[test]
+fn garbage_and_half_a_request_harm_nobody() {
+    let scratch = Scratch::new(1);
     for request in [
         b"\n".as_slice(),
         b"hello\n",
         b"\0\xff\xfe\n",
-        b"{}\n",
-        b"{\"version\":1}\n",
-        b"{\"version\":2,\"request\":\"ports\"}\n",
-        b"{\"version\":-1,\"request\":\"ports\"}\n",
-        b"{\"version\":1,\"request\":\"prots\"}\n",
-        b"{\"version\":1,\"request\":\"port\"}\n",
-        b"{\"version\":1,\"request\":\"ports\"}",
+        b"{\"version\":1,\"request\":\"ports\"}\n",
+        b"GET /v1/ports HTTP/1.1\r\n",
+        b"GET /v1/ports HTTP/9.9\r\n\r\n",
+        b"GET\r\n\r\n",
         b"",
-        &deep,
+        b"POST /v1/ports HTTP/1.1\r\nhost: n\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/ports HTTP/1.1\r\nhost: n\r\ncontent-length: 99\r\n\r\n{",
+        b"POST /v1/ports HTTP/1.1\r\nhost: n\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        &[b"GET /".as_slice(), &[b'a'; 100_000], b" HTTP/1.1\r\n\r\n"].concat(),
+        &[b'x'; 1_000_000],
     ] {
         let reply = scratch.raw(request);
-        assert!(reply.starts_with("{\"version\":1,\"reply\":\"error\",\"error\":\""), "{request:?}: {reply}");
-        assert!(reply.ends_with("}\n"));
+        assert!(!reply.contains(" 200 "), "{reply}");
+        assert!(ask(&scratch.path(), Ask::Version).is_ok());
     }
-    let long = vec![b'x'; REQUEST_MOST * 2];
-    let reply = scratch.raw(&long);
-    // The kernel may take the answer away with the connection, if bytes were left unread.
-    assert!(reply.is_empty() || reply.contains("a request is one line of at most 65536 bytes"), "{reply}");
+}
+
+#[test]
+fn a_body_that_is_too_large_is_refused_before_it_has_come() {
+    let scratch = Scratch::new(1);
+    let head = format!(
+        "PUT /v1/host HTTP/1.1\r\nhost: n\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        REQUEST_MOST + 1
+    );
+    let mut client = UnixStream::connect(scratch.path()).unwrap();
+    client.write_all(head.as_bytes()).unwrap();
+    let begun = Instant::now();
+    let piece = vec![b' '; 1 << 20];
+    while client.write_all(&piece).is_ok() && begun.elapsed() < PATIENCE * 9 {}
+    assert!(begun.elapsed() < PATIENCE * 9, "it is read no further");
     assert!(ask(&scratch.path(), Ask::Version).is_ok());
 }
 
 #[test]
-fn who_says_nothing_loses_its_turn_after_a_second() {
+fn who_says_nothing_or_half_is_hung_up_on_after_a_second() {
     let scratch = Scratch::new(1);
-    let mut silent = UnixStream::connect(scratch.path()).unwrap();
+    for half in ["", "GET /v1/ports HTTP/1.1\r\nho", "POST /v1/ports HTTP/1.1\r\nhost: n\r\ncontent-length: 9\r\n\r\n{"]
+    {
+        let mut silent = UnixStream::connect(scratch.path()).unwrap();
+        let begun = Instant::now();
+        silent.write_all(half.as_bytes()).unwrap();
+        let mut said = Vec::new();
+        let _it_may_be_reset = silent.read_to_end(&mut said);
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.is_empty() || said.starts_with("HTTP/1.1 408 "), "{said}");
+        assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < PATIENCE * 9, "{half:?}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn however_many_say_nothing_or_take_no_answer_the_next_one_is_answered() {
+    let scratch = Scratch::new(1000);
+    let come = |say: &[u8]| {
+        let mut client = UnixStream::connect(scratch.path()).unwrap();
+        client.write_all(say).unwrap();
+        client
+    };
+    // Three times as many as may be there at once; one after another they would take a second each.
+    let silent: Vec<UnixStream> = (0..2 * server::CONNECTIONS_MOST).map(|_| come(b"GET /v1/po")).collect();
+    let mut deaf = come(b"GET /v1/ports HTTP/1.1\r\nhost: n\r\n\r\n");
     let begun = Instant::now();
-    silent.write_all(b"{\"version\":1,").unwrap();
-    assert!(ask(&scratch.path(), Ask::Version).is_ok(), "the next one is served");
-    assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < PATIENCE * 5, "{:?}", begun.elapsed());
-    assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "and the silent one is hung up on");
+    assert!(ask(&scratch.path(), Ask::Ports).is_ok());
+    assert!(begun.elapsed() < PATIENCE * 9, "{:?}", begun.elapsed());
+    let mut first = &silent[0];
+    assert_eq!(first.read(&mut [0; 1]).unwrap_or(0), 0, "it made room");
+    // He had begun to be answered, and may have been too slow.
+    assert!(deaf.read(&mut [0; 1]).unwrap() > 0);
+}
+
+#[test]
+fn ten_thousand_requests_are_answered_on_few_connections_and_on_many() {
+    let scratch = Scratch::new(1);
+    let mut client = UnixStream::connect(scratch.path()).unwrap();
+    let mut answered = 0;
+    for _ in 0..100 {
+        // A hundred at once, and their answers.
+        let many = b"GET /v1/addresses HTTP/1.1\r\nhost: n\r\n\r\n".repeat(100);
+        client.write_all(&many).unwrap();
+        let mut heard = Vec::new();
+        while heard.windows(4).filter(|four| four == b" 200").count() < 100 {
+            let mut piece = [0; 65536];
+            let count = client.read(&mut piece).unwrap();
+            assert!(count > 0, "it ended after {answered}");
+            heard.extend_from_slice(&piece[..count]);
+        }
+        answered += 100;
+    }
+    assert_eq!(answered, 10_000);
+    for _ in 0..1000 {
+        assert!(ask(&scratch.path(), Ask::Version).is_ok());
+    }
+}
+
+#[test]
+fn who_may_change_is_told_by_user_and_group() {
+    let peer = |uid, gid| Some(nicety_socket::PeerCredentials { pid: 1, uid, gid });
+    let owner = nicety_socket::Account { id: 4242, name: "keeper".into() };
+    let access = Access { owner: Some(owner), group: None, mode: 0o660 };
+    let changers = Changers::new(&access, Some((5151, "keepers".into())));
+    let us = rustix::process::geteuid().as_raw();
+    for (who, may) in [
+        (peer(0, 0), true),
+        (peer(us, 9999), true),
+        (peer(4242, 9999), true),
+        (peer(7777, 5151), true),
+        (peer(7777, 9999), false),
+        (None, false),
+    ] {
+        assert_eq!(changers.include(who), may, "{who:?}");
+    }
+    let said = changers.refusal(peer(7777, 9999));
+    assert_eq!(
+        said,
+        "user 7777 may read, and not change: be root, the daemon's user or the socket's owner, or be in group keepers"
+    );
+    // A user of the system's lists who is in the group besides his first one: root is in group 0.
+    assert!(!Changers::new(&Access::default(), None).include(peer(7777, 0)));
+    assert!(Changers::new(&Access::default(), None).refusal(None).contains("control_change_group"));
+}
+
+#[test]
+fn a_name_is_one_part_of_a_path_whatever_is_in_it() {
+    let scratch = Scratch::new(1);
+    for name in [".", "..", "../vm0", "vm0/restart", "vm0?cut_off=true", "vm0#x", "", "%76m0"] {
+        let error = ask(&scratch.path(), Ask::Port { name: name.into() }).unwrap_err();
+        assert!(matches!(error, AskError::Refused(_)), "{name:?}: {error}");
+    }
 }
 
 #[test]
@@ -175,7 +356,7 @@ fn it_is_its_owners_only_and_gone_at_the_end() {
     let scratch = Scratch::new(0);
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(scratch.path().parent().unwrap()), mode(&scratch.path())), (0o700, 0o600));
-    let second = Control::start(&scratch.path(), Path::new("h"), Arc::new(Fake(0))).unwrap_err();
+    let second = start(&scratch.dir, Arc::new(Fake(0))).unwrap_err();
     assert!(second.to_string().contains("is served by another process"), "{second}");
     let path = scratch.path();
     let waiting = UnixStream::connect(&path).unwrap();
@@ -194,8 +375,8 @@ fn what_is_no_daemon_is_said_to_be_none() {
     let other = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"SSH-2.0\n").unwrap();
-        let mut request = String::new();
-        BufReader::new(stream).read_line(&mut request).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
     });
     assert!(matches!(ask(&path, Ask::Ports), Err(AskError::Foreign { .. })));
     other.join().unwrap();
@@ -207,12 +388,13 @@ fn a_daemon_that_hangs_is_not_waited_for_for_ever_whether_it_takes_connections_o
     let path = dir.path().join("h.sock");
     let listener = nicety_socket::Listener::bind(&path).unwrap();
     // Those that have gone stay in its queue, until that is full.
-    for _ in 0..8 {
-        let patience = Duration::from_millis(50);
-        let error = client::ask_within(&path, Ask::Version, patience).unwrap_err();
-        assert!(matches!(error, AskError::Silent { .. }), "{error}");
-        assert!(error.to_string().contains("does not answer within 50ms"), "{error}");
-    }
+    let said: Vec<String> = (0..8)
+        .map(|_| client::ask_within(&path, Ask::Version, Duration::from_millis(50)).unwrap_err().to_string())
+        .collect();
+    let (at, us) = (path.display(), std::process::id());
+    let silent = format!("process {us} has the socket {at}, took the question, and sent no whole answer within 50ms");
+    let full = format!("somebody has the socket {at}, and takes no connection: its queue was full for 50ms");
+    assert_eq!((&said[0], &said[7]), (&silent, &full), "what was seen, and no guess why");
     drop(listener);
 }
 

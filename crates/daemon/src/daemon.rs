@@ -1,6 +1,9 @@
 //! The daemon: a plane, its workers, and the ports that a host file names.
 
 mod error;
+mod policy;
+mod restart;
+mod set;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,13 +16,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_plane::{End, Plane, Port, State};
-use nicety_switch::{Learned, Limits};
+use nicety_socket::Access;
+use nicety_switch::{Learned, Limits, Policy};
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
 use crate::inbox::{Inbox, Note};
+use crate::mapper::Mapper;
 use crate::port_log::PortLog;
 use crate::recorder::{Recorder, Recording};
 use crate::rings::RingsServer;
@@ -27,6 +32,7 @@ use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 use crate::worker::Worker;
 pub use error::StartError;
+pub use restart::RestartError;
 
 /// How long a worker may take to give a port up.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,6 +52,10 @@ pub struct PortSpec {
     pub mapped: bool,
     /// Receive buffer in bytes.
     pub buffer_bytes: u32,
+    /// Who may connect.
+    pub access: Access,
+    /// What it may do on the switch.
+    pub policy: Policy,
 }
 
 /// A port that is.
@@ -56,8 +66,27 @@ struct Running {
     schedule: Arc<Schedule>,
     blank: Arc<AtomicBool>,
     log: Arc<PortLog>,
+    recorder: Option<Arc<Recorder>>,
     /// Ends the vhost-user listener when dropped.
     rings: Option<RingsServer>,
+}
+
+/// Makes an uplink anew. An error is for a person.
+pub type UplinkMaker = Box<dyn Fn(&Daemon) -> Result<Box<dyn Uplink>, String> + Send + Sync>;
+
+/// The uplink that is.
+struct RunningUplink {
+    name: String,
+    port: Arc<Port>,
+    buffer_bytes: u32,
+    policy: Policy,
+    maker: Option<UplinkMaker>,
+}
+
+impl std::fmt::Debug for RunningUplink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunningUplink").field("name", &self.name).field("port", &self.port).finish_non_exhaustive()
+    }
 }
 
 /// A port on its way.
@@ -65,7 +94,6 @@ struct Opened {
     name: String,
     listener: Listener,
     schedule: Arc<Schedule>,
-    recorder: Option<Arc<Recorder>>,
     port: Arc<Port>,
     log: Arc<PortLog>,
 }
@@ -92,6 +120,7 @@ pub struct PortView {
 #[derive(Debug)]
 struct WorkerHandle {
     inbox: Arc<Inbox>,
+    newcomers: mpsc::Sender<Service>,
 }
 
 /// See the module's page.
@@ -102,7 +131,9 @@ pub struct Daemon {
     workers: Vec<WorkerHandle>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     ports: Mutex<BTreeMap<PortId, Running>>,
-    uplink: Mutex<Option<(String, Arc<Port>)>>,
+    uplink: Mutex<Option<RunningUplink>>,
+    /// Ports that were closed to be opened again, and could not be.
+    lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
 }
 
@@ -114,12 +145,13 @@ impl Daemon {
         let system = |what| move |source| StartError::System { what, source };
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
         for index in 0..workers.max(1) {
+            let (newcomers, received) = mpsc::channel();
             let inbox = Arc::new(Inbox::new().map_err(system("making a worker's eventfd"))?);
-            let worker =
-                Worker::new(Arc::clone(&plane), clock, Arc::clone(&inbox)).map_err(system("making an epoll set"))?;
+            let worker = Worker::new(Arc::clone(&plane), clock, Arc::clone(&inbox), received);
+            let worker = worker.map_err(system("making an epoll set"))?;
             let thread = std::thread::Builder::new().name(format!("worker{index}"));
             let thread = thread.spawn(|| worker.run()).map_err(system("starting a worker"))?;
-            handles.push(WorkerHandle { inbox });
+            handles.push(WorkerHandle { inbox, newcomers });
             threads.push(thread);
         }
         Ok(Self {
@@ -129,6 +161,7 @@ impl Daemon {
             threads: Mutex::new(threads),
             ports: Mutex::default(),
             uplink: Mutex::default(),
+            lost: Mutex::default(),
             recording: Mutex::default(),
         })
     }
@@ -166,12 +199,25 @@ impl Daemon {
     }
 
     /// The worker that owns a port: ports are dealt out by number.
+    fn worker(&self, id: PortId) -> &WorkerHandle {
+        &self.workers[usize::from(id.0) % self.workers.len()]
+    }
+
     fn inbox(&self, id: PortId) -> Arc<Inbox> {
-        Arc::clone(&self.workers[usize::from(id.0) % self.workers.len()].inbox)
+        Arc::clone(&self.worker(id).inbox)
+    }
+
+    fn uplink(&self) -> MutexGuard<'_, Option<RunningUplink>> {
+        self.uplink.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Opens a port: its socket is there when this returns.
     pub fn open(&self, spec: PortSpec) -> Result<PortId, StartError> {
+        let recorder = self.recorder(&spec)?;
+        self.open_recorded(spec, recorder)
+    }
+
+    fn open_recorded(&self, spec: PortSpec, recorder: Option<Arc<Recorder>>) -> Result<PortId, StartError> {
         let id = self.free_id();
         let adapter = (spec.entry.create)(&spec.settings);
         let mut adapter = adapter.map_err(|source| StartError::Adapter { port: spec.name.clone(), source })?;
@@ -180,8 +226,8 @@ impl Daemon {
             Face::Rings(_) => None,
         };
         let running = match layout {
-            Some(layout) => self.open_function(id, spec, adapter, Interrupts::new(layout))?,
-            None => self.open_rings(id, spec, adapter)?,
+            Some(layout) => self.open_function(id, spec, adapter, Interrupts::new(layout), recorder)?,
+            None => self.open_rings(id, spec, adapter, recorder)?,
         };
         info!(port = running.spec.name, adapter = running.spec.entry.about.name, socket = %running.spec.socket.display(), "ready");
         self.ports().insert(id, running);
@@ -199,16 +245,17 @@ impl Daemon {
         spec: &PortSpec,
         adapter: Box<dyn Adapter>,
         signals: Arc<Signals>,
+        recorder: Option<&Arc<Recorder>>,
     ) -> Result<Opened, StartError> {
         let name = spec.name.clone();
-        let listener = Listener::bind(&spec.socket);
+        let listener = Listener::bind_for(&spec.socket, &spec.access);
         let listener = listener.map_err(|source| StartError::Socket { port: name.clone(), source })?;
-        let (schedule, recorder) = (Arc::new(Schedule::default()), self.recorder(spec)?);
-        let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.clone(), self.clock);
+        let schedule = Arc::new(Schedule::default());
+        let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.cloned(), self.clock);
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes);
         let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
         let log = self.log(id, &name, spec.entry.about.name);
-        Ok(Opened { name, listener, schedule, recorder, port: Arc::new(port), log })
+        Ok(Opened { name, listener, schedule, port: Arc::new(port), log })
     }
 
     /// A port whose VM comes by vfio-user.
@@ -218,13 +265,25 @@ impl Daemon {
         spec: PortSpec,
         adapter: Box<dyn Adapter>,
         interrupts: Interrupts,
+        recorder: Option<Arc<Recorder>>,
     ) -> Result<Running, StartError> {
         let interrupts = Arc::new(interrupts);
         let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
-        let Opened { name, listener, schedule, recorder, port, log } =
-            self.opened(id, &spec, adapter, Arc::clone(&signals))?;
+        let Opened { name, listener, schedule, port, log } =
+            self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref())?;
         let memory = |source| StartError::Memory { port: name.clone(), source };
-        let mut device = PortDevice::new(Arc::clone(&log), Arc::clone(&port), interrupts, signals, self.clock);
+        let worker = self.inbox(id);
+        let mapper = Mapper::start(&name, move || worker.push(Note::Mapped(id)))
+            .map_err(|source| StartError::System { what: "starting a port's memory thread", source })?;
+        let mut device = PortDevice::new(
+            Arc::clone(&log),
+            Arc::clone(&port),
+            interrupts,
+            signals,
+            self.clock,
+            mapper,
+            spec.entry.about.dma,
+        );
         device.record(recorder.clone());
         device.map_spare().map_err(memory)?;
         if spec.mapped && !device.map_doorbells().map_err(memory)? {
@@ -232,39 +291,58 @@ impl Daemon {
         }
         let blank = device.blank();
         let link = Link::Function { listener, device: Box::new(device), session: None };
-        let service =
-            Service { recorder, ..Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link) };
-        self.join(&name, &port, service, &self.inbox(id))?;
-        Ok(Running { spec, port, schedule, blank, log, rings: None })
+        let service = Service {
+            recorder: recorder.clone(),
+            ..Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link)
+        };
+        self.join(&name, &port, &spec.policy, service)?;
+        Ok(Running { spec, port, schedule, blank, log, recorder, rings: None })
     }
 
     /// A port whose VM comes by vhost-user.
-    fn open_rings(&self, id: PortId, spec: PortSpec, adapter: Box<dyn Adapter>) -> Result<Running, StartError> {
+    fn open_rings(
+        &self,
+        id: PortId,
+        spec: PortSpec,
+        adapter: Box<dyn Adapter>,
+        recorder: Option<Arc<Recorder>>,
+    ) -> Result<Running, StartError> {
         let (signals, inbox) = (Arc::new(Signals::rings()), self.inbox(id));
-        let Opened { name, listener, schedule, recorder, port, log } =
-            self.opened(id, &spec, adapter, Arc::clone(&signals))?;
+        let Opened { name, listener, schedule, port, log } =
+            self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref())?;
         let link = Link::Rings { kicks: Vec::new() };
         let fresh = Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link);
-        self.join(&name, &port, Service { recorder: recorder.clone(), ..fresh }, &inbox)?;
+        self.join(&name, &port, &spec.policy, Service { recorder: recorder.clone(), ..fresh })?;
         // Not before: a front end may have been waiting for the socket.
-        let rings =
-            RingsServer::start(Arc::clone(&log), listener, Arc::clone(&port), signals, inbox, self.clock, recorder);
+        let (noted, noting) = (Arc::clone(&log), recorder.clone());
+        let rings = RingsServer::start(noted, listener, Arc::clone(&port), signals, inbox, self.clock, noting);
         let rings = rings.map_err(|source| {
             self.give_up(id);
             StartError::System { what: "starting a port's thread", source }
         })?;
-        Ok(Running { spec, port, schedule, blank: Arc::default(), log, rings: Some(rings) })
+        Ok(Running { spec, port, schedule, blank: Arc::default(), log, recorder, rings: Some(rings) })
     }
 
-    fn join(&self, name: &str, port: &Arc<Port>, service: Service, inbox: &Inbox) -> Result<(), StartError> {
+    fn join(&self, name: &str, port: &Arc<Port>, policy: &Policy, service: Service) -> Result<(), StartError> {
         let joined = self.plane.join(Arc::clone(port));
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
-        inbox.push(Note::Serve(Box::new(service)));
+        self.plane.set_policy(port, policy);
+        let WorkerHandle { inbox, newcomers } = self.worker(port.id());
+        // A worker that has ended takes no ports: nothing is opened then.
+        let _it_runs = newcomers.send(service);
+        inbox.push(Note::Serve);
         Ok(())
     }
 
-    /// Puts an uplink on the switch, as port 0.
-    pub fn open_uplink(&self, name: &str, uplink: Box<dyn Uplink>, buffer_bytes: u32) -> Result<(), StartError> {
+    /// Puts an uplink on the switch, as port 0. With a maker it can be restarted.
+    pub fn open_uplink(
+        &self,
+        name: &str,
+        uplink: Box<dyn Uplink>,
+        buffer_bytes: u32,
+        policy: &Policy,
+        maker: Option<UplinkMaker>,
+    ) -> Result<(), StartError> {
         let id = PortId(0);
         let inbox = self.inbox(id);
         let schedule = Arc::new(Schedule::default());
@@ -275,23 +353,38 @@ impl Daemon {
         let port = Port::new(id, End::Uplink(uplink), Box::new(shell), buffer_bytes);
         let port = Arc::new(port.map_err(|source| StartError::Memory { port: name.to_owned(), source })?);
         let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
-        self.join(name, &port, service, &inbox)?;
+        self.join(name, &port, policy, service)?;
         info!(uplink = name, "opened");
-        *self.uplink.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some((name.to_owned(), port));
+        *self.uplink() =
+            Some(RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker });
         Ok(())
     }
 
-    /// Closes a port: its VM loses its adapter, its socket is removed. False if there is no such port.
-    pub fn close(&self, name: &str) -> bool {
+    /// Closes a port: its VM loses its adapter, its socket is removed, and what waited for it is dropped as `removed`. Returns it as it
+    /// was at its end; `None` if there is no such port.
+    pub fn close(&self, name: &str) -> Option<PortView> {
         let running = {
             let mut ports = self.ports();
             let id = ports.iter().find(|(_, running)| running.spec.name == name).map(|(id, _)| *id);
             id.and_then(|id| ports.remove(&id))
         };
-        let Some(Running { port, rings, .. }) = running else { return false };
-        drop(rings);
-        self.give_up(port.id());
-        true
+        let Some(mut running) = running else {
+            // One that could not be opened again is no longer waited for.
+            self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).retain(|(spec, _)| spec.name != name);
+            return None;
+        };
+        drop(running.rings.take());
+        self.give_up(running.port.id());
+        Some(view(&running))
+    }
+
+    /// Closes the uplink, if there is one: whoever waited for it goes on.
+    pub fn close_uplink(&self) {
+        let closed = self.uplink().take();
+        if let Some(uplink) = closed {
+            self.give_up(uplink.port.id());
+            info!(uplink = uplink.name, "closed");
+        }
     }
 
     fn give_up(&self, id: PortId) {
@@ -304,26 +397,18 @@ impl Daemon {
 
     /// All ports, the uplink first.
     pub fn views(&self) -> Vec<PortView> {
-        let uplink = self.uplink.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let uplink = uplink.iter().map(|(name, port)| PortView {
+        let uplink = self.uplink();
+        let uplink = uplink.iter().map(|uplink| PortView {
             spec: None,
-            name: name.clone(),
-            id: port.id(),
-            state: port.state(),
+            name: uplink.name.clone(),
+            id: uplink.port.id(),
+            state: uplink.port.state(),
             signals: 0,
             blank: false,
             last_end: None,
         });
         let mut views: Vec<PortView> = uplink.collect();
-        views.extend(self.ports().values().map(|running| PortView {
-            spec: Some(running.spec.clone()),
-            name: running.spec.name.clone(),
-            id: running.port.id(),
-            state: running.port.state(),
-            signals: running.schedule.written(),
-            blank: running.blank.load(Ordering::Relaxed),
-            last_end: running.log.last_end(),
-        }));
+        views.extend(self.ports().values().map(view));
         views
     }
 
@@ -355,6 +440,18 @@ impl Daemon {
         }
         // What was recorded is in its files when this returns.
         drop(self.recording().take());
+    }
+}
+
+fn view(running: &Running) -> PortView {
+    PortView {
+        spec: Some(running.spec.clone()),
+        name: running.spec.name.clone(),
+        id: running.port.id(),
+        state: running.port.state(),
+        signals: running.schedule.written(),
+        blank: running.blank.load(Ordering::Relaxed),
+        last_end: running.log.last_end(),
     }
 }
 

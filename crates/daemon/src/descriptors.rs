@@ -1,9 +1,10 @@
-//! How many files the process may have open. A port needs a few for itself, and its VM brings some for each region of
-//! memory and each interrupt; the usual soft limit of 1024 is there for programs that use select(2), which this is not
+//! The limit of open files. A port needs a few, and its VM brings one for each memory file and each interrupt. No VM may bring so many
+//! memory files that others lack descriptors. The usual soft limit of 1024 is for programs that use select(2); this one does not
 //! (getrlimit(2), RLIMIT_NOFILE).
 
 use std::sync::Once;
 
+use nicety_memory::limit_files;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
@@ -13,8 +14,10 @@ const OWN: u64 = 16;
 const WORKER: u64 = 2;
 /// Each port's before a VM has connected, at most: a socket, a thread's bell, two files of a mapped page.
 const PORT: u64 = 4;
-/// What a VM brings: QEMU a dozen regions of memory and an eventfd or two for each queue.
+/// What a VM brings: QEMU a memory file or two, and an eventfd or two for each queue.
 const VM: u64 = 32;
+/// How many memory files a VM may share in any case: QEMU has one for each memory backend.
+const VM_FILES: u64 = 8;
 
 /// There cannot be as many ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,14 +33,30 @@ pub struct TooFew {
     limit: u64,
 }
 
-/// Raises the limit as far as this process may, and finds out whether that is enough for these ports. Says so if it is
-/// enough for the ports, but not for their VMs.
+/// Raises the limit as far as this process may. An error if it is too low for these ports; a warning if it is too low for their
+/// VMs.
 pub fn provide(ports: usize, workers: usize) -> Result<(), TooFew> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = current == maximum || setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
     // If it stays as it is, what counts is whether that is enough.
     let limit = if raised { maximum } else { current };
-    judge(ports, workers, limit.unwrap_or(u64::MAX))
+    let limit = limit.unwrap_or(u64::MAX);
+    limit_files(files_per_vm(ports, workers, limit));
+    judge(ports, workers, limit)
+}
+
+/// How many memory files a VM may share, so that all VMs can have all that they bring beside.
+fn files_per_vm(ports: usize, workers: usize, limit: u64) -> usize {
+    let spare = limit.saturating_sub(ample(ports, workers)) / (ports as u64).max(1);
+    usize::try_from(spare.max(VM_FILES)).unwrap_or(usize::MAX)
+}
+
+fn least(ports: usize, workers: usize) -> u64 {
+    OWN + workers as u64 * WORKER + ports as u64 * PORT
+}
+
+fn ample(ports: usize, workers: usize) -> u64 {
+    least(ports, workers) + ports as u64 * VM
 }
 
 /// Says once that descriptors of VMMs stay open which nobody can close without waiting (`nicety_bell::Lent`).
@@ -60,8 +79,7 @@ fn need(ports: usize) -> String {
 }
 
 fn judge(ports: usize, workers: usize, limit: u64) -> Result<(), TooFew> {
-    let least = OWN + workers as u64 * WORKER + ports as u64 * PORT;
-    let ample = least + ports as u64 * VM;
+    let (least, ample) = (least(ports, workers), ample(ports, workers));
     if limit < least {
         return Err(TooFew { ports, least, ample, limit });
     }
@@ -87,6 +105,16 @@ mod tests {
         assert!(said.starts_with(start), "{said}");
         let one = judge(1, 1, 8).unwrap_err().to_string();
         assert!(one.starts_with("1 port needs 22 open files, 54 with a VM at each, "), "{one}");
+    }
+
+    #[test]
+    fn what_all_vms_bring_fits_however_many_memory_files_one_shares() {
+        assert_eq!(files_per_vm(2, 1, 600), 255);
+        assert_eq!(files_per_vm(1023, 2, 1 << 20), 988);
+        for (ports, limit) in [(1, 128), (3, 1024), (20, 1024), (1023, 65_536)] {
+            assert!(ample(ports, 1) + ports as u64 * files_per_vm(ports, 1, limit) as u64 <= limit, "{ports} ports");
+        }
+        assert_eq!(files_per_vm(100, 1, 1024), 8, "told at the start: see `judge`");
     }
 
     #[test]

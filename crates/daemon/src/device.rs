@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nicety_adapter::trace::{Event, IrqChange};
 use nicety_adapter::{PciFace, Reset, Time};
-use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
+use nicety_memory::{Map, MapError, Mapping, MappingError, Piece, Rights, shared_file};
 use nicety_pci::ROM_BAR;
-use nicety_plane::{Doorbells, Port};
+use nicety_plane::{Doorbells, Port, State};
 use nicety_vfio_user::{
-    Area, Device, DmaMap, DmaRange, Errno, Interrupts, IrqAction, IrqInfo, IrqLayout, IrqSet, Mapping as RegionMapping,
-    RegionInfo,
+    Area, Bell, Change, Device, DmaMap, DmaRange, Errno, Interrupts, IrqAction, IrqData, IrqInfo, IrqLayout, IrqSet,
+    Mapping as RegionMapping, RegionInfo, codec::irqs::INTX,
 };
 
 use crate::clock::Clock;
 use crate::descriptors::tell_left_open;
+use crate::mapper::{Mapper, Outcome, Wanted};
 use crate::port_log::{Kind, PortLog};
 use crate::recorder::Recorder;
 use crate::shell::Signals;
@@ -30,12 +32,21 @@ const DESCRIPTORS_PER_ACCESS: u32 = 64;
 /// mistake in its configuration; elsewhere it is a ROM or a frame buffer, which QEMU never shares.
 const RAM_BELOW: u64 = 16 << 20;
 
-/// How long between two looks at the memory of the port's VMs, one after the other.
+/// The shortest time between two looks at the memory of a port's VMs.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// The sentence that mends a VM whose memory is not shared.
 pub const SHARE_MEMORY: &str = "the VM does not share its memory: start QEMU with \
      -object memory-backend-memfd,id=mem,size=SIZE,share=on -machine …,memory-backend=mem";
+
+/// Whether a VM does not share its memory: then no ring of it can be followed, and nothing that its driver does mends that.
+pub fn is_unshared(state: &State) -> bool {
+    // A VM's ROMs and frame buffer have no file; its memory is more than all of them. By vhost-user QEMU does not even tell
+    // of what it does not share: then a driver is up that has no memory.
+    let absent = state.absent_bytes > state.shared_bytes;
+    let nothing = state.shared_bytes == 0 && !state.features.is_empty();
+    absent || nothing
+}
 
 /// See the module's page.
 #[derive(Debug)]
@@ -43,17 +54,24 @@ pub struct PortDevice {
     log: Arc<PortLog>,
     port: Arc<Port>,
     interrupts: Arc<Interrupts>,
+    /// By this the VMM unmasks INTx without a message: for the worker to watch.
+    unmask: Option<Arc<Bell>>,
     signals: Arc<Signals>,
     clock: Clock,
+    mapper: Mapper,
     map: Map,
+    /// Where the memory that is being mapped will lie.
+    mapping: Option<(u64, Rights)>,
     /// Bytes of each region.
     sizes: [u64; REGIONS],
     page: Option<Page>,
     /// A page that nobody looks at: see [`nicety_adapter::PciFace::spare`].
     spare: Option<(u32, RegionMapping)>,
+    /// Whether its adapter reaches the guest's memory by itself.
+    dma: bool,
     /// Whether its memory was looked at since the VM came.
     looked: bool,
-    /// Until when no memory is looked at again: a VMM that comes and goes has no more of its worker's time than one that stays.
+    /// No look at the memory before this time: a VMM that reconnects gets no more of its worker's time than one that stays.
     next_look: Time,
     /// Breaches of the adapter's protocol by the drivers of VMs before this one.
     breaches_before: u64,
@@ -61,7 +79,7 @@ pub struct PortDevice {
     blank: Arc<AtomicBool>,
     /// Whether the operator knows that there is memory that is not shared.
     told: bool,
-    /// What writes took beside their accesses, in descriptors, and no session has been told of.
+    /// What writes cost beyond their accesses, in descriptors; not reported to a session yet.
     excess: u32,
     recorder: Option<Arc<Recorder>>,
 }
@@ -80,7 +98,7 @@ pub fn irq_layout(port: &dyn nicety_adapter::PciFace) -> IrqLayout {
     let msix = function.msix().map_or(0, |msix| msix.vectors());
     let mut pin = [0];
     function.config_read(0x3d, &mut pin);
-    IrqLayout { intx: pin[0] != 0, msi, msix, unmask_eventfd: false }
+    IrqLayout { intx: pin[0] != 0, msi, msix, unmask_eventfd: true }
 }
 
 /// Bytes of a region.
@@ -101,6 +119,8 @@ impl PortDevice {
         interrupts: Arc<Interrupts>,
         signals: Arc<Signals>,
         clock: Clock,
+        mapper: Mapper,
+        dma: bool,
     ) -> Self {
         let sizes = port.with_pci(clock.now(), |pci, _| std::array::from_fn(|region| size_of(pci, region as u32)));
         Self {
@@ -108,11 +128,15 @@ impl PortDevice {
             log,
             port,
             interrupts,
+            unmask: None,
             signals,
             clock,
+            mapper,
             map: Map::default(),
+            mapping: None,
             page: None,
             spare: None,
+            dma,
             looked: false,
             next_look: Time(0),
             breaches_before: 0,
@@ -123,7 +147,7 @@ impl PortDevice {
         }
     }
 
-    /// Whether the memory that its VM shares had nothing in it when the driver was up: see [`crate::report::condition`].
+    /// Whether the memory that its VM shares had nothing in it when the driver was up.
     pub fn blank(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.blank)
     }
@@ -131,6 +155,22 @@ impl PortDevice {
     /// Whether the log has said how to share this VM's memory.
     pub fn has_told(&self) -> bool {
         self.told
+    }
+
+    /// The descriptor by which the VMM unmasks INTx without a message, if it has passed one (KVM's resample eventfd): to be watched
+    /// until it changes.
+    pub fn unmask(&self) -> Option<&Arc<Bell>> {
+        self.unmask.as_ref()
+    }
+
+    /// The descriptor of [`PortDevice::unmask`] has become readable: unmasks, as the message would. False if it was not signalled.
+    pub fn unmask_signalled(&mut self) -> bool {
+        self.scan_doorbells();
+        let signalled = self.interrupts.unmask_signalled();
+        if signalled && let Some(recorder) = &self.recorder {
+            recorder.note(Event::Irqs { index: INTX, change: IrqChange::Unmask, start: 0, count: 1 });
+        }
+        signalled
     }
 
     /// Notes what is done to it there from now on.
@@ -166,7 +206,7 @@ impl PortDevice {
         self.page.is_some()
     }
 
-    /// Turns words of the mapped page that changed into the writes that they are. True if any did.
+    /// Passes changed words of the mapped page to the adapter as register writes. True if there were any.
     pub fn scan_doorbells(&mut self) -> bool {
         let now = self.now();
         let rung = self.page.as_mut().is_some_and(|page| page.doorbells.scan(&self.port, now));
@@ -176,8 +216,21 @@ impl PortDevice {
         rung
     }
 
+    /// What maps its memory.
+    #[cfg(test)]
+    pub(crate) fn mapper(&self) -> &Mapper {
+        &self.mapper
+    }
+
+    /// Ends the memory thread; a caller that may wait joins it.
+    pub fn end(&mut self) -> Option<JoinHandle<()>> {
+        self.mapper.end()
+    }
+
     /// After a VM has gone: interrupts and doorbells are as new.
     pub fn renew(&mut self) {
+        self.mapper.renew();
+        self.mapping = None;
         self.interrupts.reset();
         (self.looked, self.told) = (false, false);
         self.breaches_before = self.breaches();
@@ -193,26 +246,47 @@ impl PortDevice {
         self.clock.now()
     }
 
-    fn publish(&mut self, map: Map) {
+    /// Returns the old map. This worker owns the port: between its turns no batch holds it, and other workers touch the guest's memory
+    /// only under the port's lock, which set_memory takes.
+    fn publish(&mut self, map: Map) -> Arc<Map> {
         self.map = map;
-        // This worker owns the port: between its turns no batch holds the old map, and other workers touch the
-        // guest's memory only under the port's lock, which set_memory takes.
-        drop(self.port.set_memory(Arc::new(self.map.clone()), self.now()));
+        self.port.set_memory(Arc::new(self.map.clone()), self.now())
+    }
+
+    /// The VM's memory has been mapped, or not.
+    fn mapped(&mut self, piece: Result<Piece, MappingError>) -> Result<(), Errno> {
+        let Some((address, rights)) = self.mapping.take() else { return Err(Errno::INVAL) };
+        match piece.map_err(MapError::from).and_then(|piece| self.map.with(address, piece, rights)) {
+            Ok(new) => {
+                // All that it has is in the new one as well: nothing is unmapped here.
+                drop(self.publish(new));
+                Ok(())
+            }
+            Err(error) => Err(self.not_taken(&error)),
+        }
+    }
+
+    fn not_taken(&self, error: &MapError) -> Errno {
+        self.log.say(Kind::Memory, format_args!("memory that the VM offers was not taken: {error}"));
+        tell_left_open();
+        Errno::INVAL
     }
 
     /// A VM whose memory file is mapped privately (QEMU: `share=off`) passes the file all the same, and writes to pages
-    /// that nobody else sees. A driver that is up has buffers in its rings, or a command's words in memory: if even then the
-    /// file has nothing but zeros, that is what has happened.
+    /// that nobody else sees. A driver that is up has buffers in its rings, or a command's words in memory: if even then nobody
+    /// has written to the file, that is what has happened.
     fn look_at_memory(&mut self) {
         let now = self.now();
-        if self.looked || now < self.next_look || !self.is_driven() {
+        if !self.dma || self.looked || now < self.next_look || !self.is_driven() {
             return;
         }
         self.looked = true;
         self.next_look = now.after(BETWEEN_LOOKS);
         if self.map.is_blank() {
             self.blank.store(true, Ordering::Relaxed);
-            let what = format_args!("its memory reads as zeros; if no frame gets through, {SHARE_MEMORY}");
+            let what = format_args!(
+                "nobody has written to the memory that it shares; if no frame gets through, {SHARE_MEMORY}"
+            );
             self.log.say(Kind::Blank, what);
         }
     }
@@ -306,54 +380,61 @@ impl Device for PortDevice {
         Ok(())
     }
 
-    fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
+    fn dma_map(&mut self, map: DmaMap) -> Result<Change, Errno> {
         let DmaRange { address, size } = map.range;
         let rights = Rights { read: map.protection.read, write: map.protection.write };
-        let new = match map.fd {
-            Some(fd) => Mapping::of_file(fd, map.offset, size, rights.write)
-                .map_err(MapError::from)
-                .and_then(|mapping| self.map.with(address, Arc::new(mapping), rights)),
-            None => {
-                // QEMU takes it away and offers it again whenever the firmware moves a region.
-                if address < RAM_BELOW && size >= RAM_BELOW && rights.write && !std::mem::replace(&mut self.told, true)
-                {
-                    self.log.say(Kind::Unshared, format_args!("{size} bytes at {address:#x}: {SHARE_MEMORY}"));
-                }
-                self.map.with_absent(address, size, rights)
-            }
-        };
-        match new {
-            Ok(new) => {
-                self.publish(new);
-                Ok(())
-            }
-            Err(error) => {
-                self.log.say(Kind::Memory, format_args!("memory that the VM offers was not taken: {error}"));
-                tell_left_open();
-                Err(Errno::INVAL)
-            }
+        if let Some(fd) = map.fd {
+            self.mapping = Some((address, rights));
+            self.mapper.map(Wanted { fd, offset: map.offset, len: size, writable: rights.write });
+            return Ok(Change::UnderWay);
         }
+        // QEMU takes it away and offers it again whenever the firmware moves a region.
+        let is_missed = self.dma && address < RAM_BELOW && size >= RAM_BELOW && rights.write;
+        if is_missed && !std::mem::replace(&mut self.told, true) {
+            self.log.say(Kind::Unshared, format_args!("{size} bytes at {address:#x}: {SHARE_MEMORY}"));
+        }
+        let new = self.map.with_absent(address, size, rights).map_err(|error| self.not_taken(&error))?;
+        drop(self.publish(new));
+        Ok(Change::Done)
     }
 
-    fn dma_unmap(&mut self, range: Option<DmaRange>) {
+    fn dma_unmap(&mut self, range: Option<DmaRange>) -> Change {
         let new = match range {
             Some(DmaRange { address, size }) => self.map.without_within(address, size),
             None => Map::default(),
         };
-        self.publish(new);
+        let mapped = (self.map.mapped_bytes(), new.mapped_bytes());
+        let old = self.publish(new);
+        if mapped.0 == mapped.1 {
+            return Change::Done;
+        }
+        self.mapper.release(old);
+        Change::UnderWay
+    }
+
+    fn dma_changed(&mut self) -> Option<Result<(), Errno>> {
+        match self.mapper.take()? {
+            Outcome::Mapped(mapping) => Some(self.mapped(mapping)),
+            Outcome::Released => Some(Ok(())),
+        }
     }
 
     fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno> {
         self.scan_doorbells();
         if let Some(recorder) = &self.recorder {
-            let change = match set.action {
-                IrqAction::Mask => IrqChange::Mask,
-                IrqAction::Unmask => IrqChange::Unmask,
-                IrqAction::Trigger => IrqChange::Connect,
+            let change = match (set.action, &set.data) {
+                (IrqAction::Trigger, _) | (_, IrqData::Connect(_) | IrqData::Disconnect) => IrqChange::Connect,
+                (IrqAction::Mask, _) => IrqChange::Mask,
+                (IrqAction::Unmask, _) => IrqChange::Unmask,
             };
             recorder.note(Event::Irqs { index: set.index, change, start: set.start, count: set.count });
         }
-        self.interrupts.apply(set)
+        let line = set.index == INTX;
+        let applied = self.interrupts.apply(set);
+        if line {
+            self.unmask = self.interrupts.unmask_eventfd();
+        }
+        applied
     }
 
     fn reset(&mut self) -> Result<(), Errno> {

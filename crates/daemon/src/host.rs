@@ -6,19 +6,25 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use nicety_adapters::{About, Entry, Settings};
+use nicety_adapters::{About, Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
 use nicety_pci::Rom;
 use nicety_socket::MAX_PATH;
+use nicety_switch::{Policy, Vlan};
 use nicety_uplink::Rate;
 use toml::de::DeTable;
 
+mod access;
+mod document;
 mod errors;
 mod paths;
+mod policy;
 mod quantity;
 mod sections;
 mod walk;
 
+pub use access::{AccessConfig, AccountError, group_number};
+pub use document::Document;
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
@@ -43,6 +49,8 @@ pub struct Host {
     pub daemon: DaemonConfig,
     /// The ports, in the file's order; at least one.
     pub ports: Vec<PortConfig>,
+    /// What it says, as it says it.
+    pub document: Document,
     /// What each of its paths is for.
     paths: paths::Paths,
 }
@@ -71,6 +79,8 @@ pub struct UplinkConfig {
     pub kind: UplinkKind,
     /// How fast it is both ways at most.
     pub rate: Option<Rate>,
+    /// Which VLANs are beyond it.
+    pub vlan: Vlan,
 }
 
 /// What an uplink is.
@@ -143,11 +153,26 @@ pub struct DaemonConfig {
     pub workers: usize,
     /// The control socket, if the file names one: [`Host::control`] knows the usual place.
     pub control: Option<PathBuf>,
+    /// Who may ask there.
+    pub access: AccessConfig,
+    /// The group whose members may also change, by name or number.
+    pub change_group: Option<String>,
+    /// Where what is changed live is kept, if the file says: [`Host::state`] knows the usual place.
+    pub state: Option<PathBuf>,
+    /// Whether `nicety ports` and `attach` find it without its host file.
+    pub listed: bool,
 }
 
 impl Default for DaemonConfig {
     fn default() -> Self {
-        Self { workers: 1, control: None }
+        Self {
+            workers: 1,
+            control: None,
+            access: AccessConfig::default(),
+            change_group: None,
+            state: None,
+            listed: true,
+        }
     }
 }
 
@@ -172,6 +197,10 @@ pub struct PortConfig {
     pub mtu: Option<u16>,
     /// An option ROM's file.
     pub rom: Option<PathBuf>,
+    /// Who may connect.
+    pub access: AccessConfig,
+    /// What it may do on the switch.
+    pub policy: Policy,
 }
 
 /// How a guest's doorbells reach the daemon.
@@ -210,6 +239,14 @@ impl PortConfig {
         }
     }
 
+    /// Whether another configuration of this port has the same adapter, at the same socket: what differs can be changed while a VM is
+    /// attached.
+    pub fn is_same_adapter(&self, other: &Self) -> bool {
+        let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
+        let made = |port: &Self| (port.entry.about.name, port.mac, mapped(port), port.queues, port.mtu);
+        made(self) == made(other) && self.socket == other.socket && self.rom == other.rom
+    }
+
     /// What its adapter is born with; reads the option ROM.
     pub fn settings(&self) -> Result<Settings, RomFileError> {
         let rom = self.rom.as_deref().map(|path| read_rom(path, self.entry.about)).transpose()?;
@@ -231,10 +268,16 @@ fn read_rom(path: &Path, about: &About) -> Result<Rom, RomFileError> {
     let wrong = |why: String| RomFileError { path: path.to_owned(), why };
     // A byte more than a ROM may have, so that a longer file is refused and not cut.
     let bytes = read_most(path, (16 << 20) + 1).map_err(|error| wrong(error.to_string()))?;
-    let rom = Rom::new(bytes).map_err(|error| wrong(error.to_string()))?;
+    let mut rom = Rom::new(bytes).map_err(|error| wrong(error.to_string()))?;
     let (vendor, device) = about.pci;
-    let its = |error| wrong(format!("{error}, and {} is {vendor:04x}:{device:04x}", about.name));
-    rom.expect(vendor, device).map_err(its)?;
+    if let Err(error) = rom.expect(vendor, device) {
+        // iPXE's driver knows the chips of a family, and its ROM's header names one of them; or none, as Debian's pxe-ne2k_pci.rom.
+        let kin = |other: &About| other.linux.driver == about.linux.driver && other.pci == rom.ids();
+        if rom.ids() != (0, 0) && !REGISTRY.iter().any(|entry| kin(entry.about)) {
+            return Err(wrong(format!("{error}, and {} is {vendor:04x}:{device:04x}", about.name)));
+        }
+        rom.patch_ids(vendor, device);
+    }
     Ok(rom)
 }
 
@@ -291,7 +334,8 @@ impl Host {
             }
             return Err(errors);
         }
-        let host = sections::host(&mut walk, root.get_ref(), path);
+        let mut host = sections::host(&mut walk, root.get_ref(), path);
+        host.document = Document::parse(text, path.parent().unwrap_or(Path::new(""))).unwrap_or_default();
         if walk.errors.is_empty() { Ok(host) } else { Err(HostErrors::new(path, walk.errors)) }
     }
 
@@ -311,6 +355,17 @@ impl Host {
         };
         let length = path.as_os_str().len();
         if length > MAX_PATH { Err(DeepControl { path, length }) } else { Ok(path) }
+    }
+}
+
+impl Host {
+    /// Where what is changed live is kept: where the file says, else beside it.
+    pub fn state(&self) -> PathBuf {
+        self.daemon.state.clone().unwrap_or_else(|| {
+            let mut name = self.path.as_os_str().to_owned();
+            name.push(".state");
+            PathBuf::from(name)
+        })
     }
 }
 

@@ -40,8 +40,11 @@ fn ten_lines_are_a_host() {
     )
     .unwrap();
     assert_eq!(host.switch, SwitchConfig { name: "switch0".into(), addresses: 32_768, ageing: Seconds(300) });
-    assert_eq!(host.uplink, Some(UplinkConfig { kind: UplinkKind::Tap { name: "tap0".into() }, rate: None }));
-    assert_eq!(host.daemon, DaemonConfig { workers: 1, control: None });
+    assert_eq!(
+        host.uplink,
+        Some(UplinkConfig { kind: UplinkKind::Tap { name: "tap0".into() }, rate: None, vlan: Default::default() })
+    );
+    assert_eq!(host.daemon, DaemonConfig::default());
     let [port] = &host.ports[..] else { panic!("{:?}", host.ports) };
     assert_eq!((port.name.as_str(), port.entry.about.name), ("vm1", "e1000"));
     assert_eq!(port.mac.0, [0x52, 0x54, 0, 0x12, 0x34, 1]);
@@ -125,15 +128,16 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     assert_eq!(
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
-         (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom)"
+         (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, owner, group, mode, \
+         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
         error(&format!("{PORT}[uplnk]\nkind = \"null\"\n")),
-        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [daemon], [[port]])"
+        "6: uplnk: there is no such table; did you mean \"uplink\"? (allowed: [switch], [uplink], [daemon], [sockets], [[port_group]], [[port]])"
     );
     assert_eq!(
         error(&format!("workers = 2\n{PORT}")),
-        "1: workers: there is no such table (allowed: [switch], [uplink], [daemon], [[port]])"
+        "1: workers: there is no such table (allowed: [switch], [uplink], [daemon], [sockets], [[port_group]], [[port]])"
     );
     // A key that could play tricks with a terminal is quoted.
     assert!(port_error("\"\\u001b[2J\" = 1").starts_with("6: port.\"\\u{1b}[2J\": there is no such key"));
@@ -392,7 +396,8 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
     let said = |entry: u8, what: &str| {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
-             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom)"
+             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, owner, group, mode, \
+         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };
     assert_eq!(error("port = [\"a\"]"), format!("1: {}", said(1, "a text")));
@@ -451,4 +456,37 @@ fn a_file_is_read_with_its_own_name_in_errors_and_absolute_paths_in_the_host() {
     let said = Host::read(&path).unwrap_err().to_string();
     assert_eq!(said, format!("{}:2: it is no text, it has a zero byte: is it another file?", path.display()));
     assert!(matches!(Host::read(dir), Err(ReadError::Io { .. })));
+}
+
+/// An image after PCI Firmware 3.0 §5.1 whose header names one device, as iPXE's do.
+fn option_rom(vendor: u16, device: u16) -> Vec<u8> {
+    let mut bytes = vec![0; 512];
+    bytes[..3].copy_from_slice(&[0x55, 0xaa, 1]);
+    bytes[0x18] = 0x40;
+    bytes[0x40..0x44].copy_from_slice(b"PCIR");
+    bytes[0x44..0x46].copy_from_slice(&vendor.to_le_bytes());
+    bytes[0x46..0x48].copy_from_slice(&device.to_le_bytes());
+    bytes[0x4a] = 0x18;
+    bytes[0x50] = 1;
+    bytes[0x55] = 0x80;
+    bytes
+}
+
+#[test]
+fn an_option_rom_of_one_chip_is_shown_as_the_chips_that_have_the_same_driver() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pxe.rom");
+    let shown = |adapter: &str, device| {
+        std::fs::write(&path, option_rom(0x8086, device)).unwrap();
+        read_rom(&path, nicety_adapters::find(adapter).unwrap().about).map(|rom| rom.ids()).map_err(|error| error.why)
+    };
+    assert_eq!(shown("e1000", 0x100e), Ok((0x8086, 0x100e)));
+    assert_eq!(shown("e1000-82545em", 0x100e), Ok((0x8086, 0x100f)));
+    assert_eq!(shown("e1000-82544gc", 0x100e), Ok((0x8086, 0x1008)));
+    assert!(shown("vmxnet3", 0x100e).unwrap_err().ends_with("for 8086:100e, and vmxnet3 is 15ad:07b0"));
+    assert!(shown("e1000-82545em", 0x10d3).unwrap_err().contains("for 8086:10d3"), "another family's");
+    // iPXE's ROM of a driver for many devices names none.
+    std::fs::write(&path, option_rom(0, 0)).unwrap();
+    let about = nicety_adapters::find("ne2k_pci").unwrap().about;
+    assert_eq!(read_rom(&path, about).map(|rom| rom.ids()).map_err(|error| error.why), Ok((0x10ec, 0x8029)));
 }

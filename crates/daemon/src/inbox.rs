@@ -7,12 +7,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use nicety_adapter::{News, PortId, Stall, Time};
+use nicety_adapter::{News, PortId, Reason, Stall, Time};
 use nicety_bell::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::kicks::OnTheWay;
-use crate::service::Service;
 
 /// One message to a worker.
 #[derive(Debug)]
@@ -21,16 +20,22 @@ pub enum Note {
     Schedule(PortId),
     /// Give a port a turn at this time.
     Wake(PortId, Time),
-    /// Take a port over.
-    Serve(Box<Service>),
+    /// A port waits among the newcomers to be taken over.
+    Serve,
     /// Give a port up: its VM is disconnected, its socket removed. The sender is told when that has happened.
     Remove(PortId, std::sync::mpsc::Sender<()>),
     /// Watch (or no longer watch) a ring's kick.
     Kick(PortId, u16, Option<Bell>, OnTheWay),
+    /// A change of a port's memory is made.
+    Mapped(PortId),
     /// A port's guest has broken a queue: the operator shall hear of it.
     Stalled(PortId, Stall),
+    /// A port's policy has refused what its guest sent: the operator shall hear of it.
+    Refused(PortId, Reason),
     /// Something happened at an uplink's other end: the operator shall hear of it.
     News(PortId, News),
+    /// A port has failed: its VM loses its adapter, and the operator shall hear of it.
+    Failed(PortId),
     /// End.
     Stop,
 }

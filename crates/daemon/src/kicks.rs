@@ -1,5 +1,5 @@
-//! Kicks on their way from a port's thread to its worker. A front end may send one after another, each with a descriptor of its own, and
-//! the worker may have something else to do: so many at once, and whoever sends more waits.
+//! New kick descriptors on their way from a port's thread to its worker. A front end may send one after another while the worker is
+//! busy, so their number is bounded: the port's thread waits before it sends more.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -28,7 +28,7 @@ impl Kicks {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits until one more may set out. `None` once it is over: no worker needs to know any more.
+    /// Waits until one more may be sent. `None` once the port is given up.
     pub fn set_out(self: &Arc<Self>) -> Option<OnTheWay> {
         let waits = |state: &mut State| state.on_the_way >= KICKS_MOST && !state.over;
         let mut state = self.fewer.wait_while(self.state(), waits).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -39,7 +39,7 @@ impl Kicks {
         Some(OnTheWay(Arc::clone(self)))
     }
 
-    /// The port is given up: nobody waits here any more, whatever its worker does.
+    /// The port is given up: no thread waits here any more, whatever the worker does.
     pub fn end(&self) {
         self.state().over = true;
         self.fewer.notify_all();

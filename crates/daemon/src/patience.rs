@@ -1,4 +1,4 @@
-//! How long a VMM may take to say which version it speaks, to finish a message that it has begun, and to take its answers.
+//! The idle timeout of a VMM: for its version message, for the rest of a message that it has begun, and for taking its answers.
 //! Between messages it may rest for as long as it likes.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use nicety_adapter::Time;
 /// The same as a vhost-user front end has.
 pub const PATIENCE: Duration = nicety_vhost_user::PATIENCE;
 
-/// Something that a VMM owes, until when, and the timer that looks: one at a time, however often it begins anew.
+/// What a VMM owes: its deadline, and one timer at a time, however often the deadline moves.
 #[derive(Debug, Default)]
 pub struct Patience {
     end: Option<Time>,
@@ -16,7 +16,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// It owes something from now on, if it did not already. Returns when a timer is to ring, if none is set.
+    /// It owes something from now on. Returns the time for a timer, if none is set.
     pub fn begin(&mut self, now: Time) -> Option<Time> {
         if self.end.is_some() {
             return None;
@@ -34,7 +34,7 @@ impl Patience {
         self.end = None;
     }
 
-    /// A timer may have rung: returns when the next one is to, if it has and something is owed still.
+    /// A timer may have expired. Returns the time for the next one, if it has and something is still owed.
     pub fn rung(&mut self, now: Time) -> Option<Time> {
         if self.timer.is_none_or(|timer| timer > now) {
             return None;

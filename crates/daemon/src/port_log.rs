@@ -1,6 +1,6 @@
-//! What the log says of a port because of its guest, its VMM, or whoever connects to its socket: none of them may fill the disk. Of each
-//! kind a port has some lines at once, then a line a minute. What is left out is counted, and told with the next line of the kind, after a
-//! minute if there is none, or when the port is closed.
+//! A port's log lines, rate-limited: a guest, a VMM or a client causes them and must not fill the disk. Each kind of line has a burst,
+//! then a line a minute. Suppressed lines are counted; the count comes with the next line of the kind, after a minute without one, or
+//! when the port closes.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,9 +14,9 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 
-/// Lines of a kind at once.
+/// The burst: lines of a kind at once.
 const BURST: u32 = 8;
-/// For each line of a kind that there may be after those.
+/// After the burst: one line of a kind in this time.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// [`PortLog::due`] of a log that owes nothing.
@@ -57,14 +57,16 @@ pub enum Kind {
     Memory,
     /// A message was refused.
     Refused,
-    /// A ring comes without a kick.
-    Polled,
     /// A queue stands still.
     Stalled,
     /// Nobody is at an uplink's other end.
     Vacant,
     /// Somebody is there again.
     Back,
+    /// It has failed.
+    Failed,
+    /// Its policy refuses what the VM sends.
+    Forbidden,
 }
 
 impl Kind {
@@ -73,7 +75,7 @@ impl Kind {
         matches!(self, Self::Connected | Self::Gone | Self::Closed | Self::Reset | Self::Back)
     }
 
-    /// Whether it is why a connection ended, or none came about: what a person asks for who finds the port waiting.
+    /// Whether it tells why a connection ended or failed: `nicety ports` shows it while the port waits.
     fn is_end(self) -> bool {
         matches!(
             self,
@@ -103,13 +105,14 @@ impl Kind {
             Self::Broken => "of connections that were ended for what came",
             Self::Reset => "of resets by the VM",
             Self::Unshared => "of memory that is not shared",
-            Self::Blank => "of memory that reads as zeros",
+            Self::Blank => "of memory that nobody has written to",
             Self::Memory => "of memory that was not taken",
             Self::Refused => "of messages that were refused",
-            Self::Polled => "of rings without a kick",
             Self::Stalled => "of queues that the guest broke",
             Self::Vacant => "of an uplink that nothing can pass",
             Self::Back => "of an uplink that is well again",
+            Self::Failed => "of a port that has failed",
+            Self::Forbidden => "of frames that the port's policy refused",
         }
     }
 }
@@ -250,13 +253,13 @@ impl PortLog {
         said
     }
 
-    /// Called with the shares locked: two that differ would be one too many.
+    /// Call it with the shares locked, so that two threads cannot disagree.
     fn wake_at(&self, next: Time) {
         self.due.store(next.0, Ordering::Relaxed);
         self.inbox.push(Note::Wake(self.id, next));
     }
 
-    /// Nobody waits for the log with the shares locked.
+    /// Writes the line without the lock on the shares: the log may be slow.
     fn write(&self, kind: Kind, pid: Option<i32>, what: impl Display) {
         let port = self.name.as_str();
         if kind.is_usual() {
@@ -266,8 +269,7 @@ impl PortLog {
         }
     }
 
-    /// Tells what was left out, as far as there may be lines now, and sees to it that the rest is told later. To be called when the port
-    /// has a turn.
+    /// Logs counts of suppressed lines as far as the limit allows, and schedules the rest. Call it in each turn of the port.
     pub fn settle(&self, now: Time) {
         if self.due.load(Ordering::Relaxed) > now.0 {
             return;

@@ -1,8 +1,7 @@
 //! Traces of what guests' drivers do to their devices (`nicety serve --record DIR`, docs/traces.md).
 //!
-//! Whoever serves a port puts events in its list, under a lock that is held for a push; a thread of the recording takes
-//! the lists away ten times a second, makes text of them, and writes. Without a recording there is no [`Recorder`], and
-//! each place where something would be recorded is a branch on that.
+//! A port's thread pushes events to its list under a short lock; the recording's thread takes the lists ten times a second, formats
+//! and writes them. Without a recording there is no [`Recorder`], and each place that would record is one branch.
 //!
 //! A port's files are bounded: `vm1.trace` has its beginning, and when that is full, `vm1.trace.1` and `vm1.trace.2` take
 //! turns, so that the beginning and the end of a long night are there.
@@ -18,6 +17,8 @@ use std::time::Duration;
 
 use nicety_adapter::trace::{Access, Event, Record, Region, Trace};
 use nicety_adapters::Entry;
+use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use tracing::warn;
 
 use crate::clock::Clock;
@@ -107,6 +108,33 @@ pub struct Recording {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Finds out whether traces of these ports can be recorded in a folder, without making one: [`Recording::start`] and
+/// [`Recording::port`] do the same before they make anything.
+pub(crate) fn check<'a>(folder: &Path, mut ports: impl Iterator<Item = &'a str>) -> Result<(), RecordError> {
+    check_folder(folder)?;
+    ports.try_for_each(|port| check_file(&files(folder, port)[0]).map(drop))
+}
+
+/// A folder that files can be made in, or that can be made.
+fn check_folder(folder: &Path) -> Result<(), RecordError> {
+    let absolute = std::path::absolute(folder).map_err(|source| RecordError::of(folder, source))?;
+    let there = absolute.ancestors().find(|above| above.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
+    if !there.metadata().is_ok_and(|there| there.is_dir()) {
+        return Err(RecordError::of_folder(folder, Errno::NOTDIR.into()));
+    }
+    let may = accessat(CWD, there, Right::WRITE_OK | Right::EXEC_OK, AtFlags::EACCESS);
+    may.map_err(|errno| RecordError::of(folder, errno.into()))
+}
+
+/// Whether a trace's first file is new; else it can be written.
+fn check_file(file: &Path) -> Result<bool, RecordError> {
+    match regular::open(file, OpenOptions::new().write(true)) {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(RecordError::of(file, error)),
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -140,6 +168,7 @@ impl Recorder {
 impl Recording {
     /// Makes one. The folder is made if it is not there.
     pub fn start(folder: &Path, clock: Clock) -> Result<Self, RecordError> {
+        check_folder(folder)?;
         std::fs::create_dir_all(folder).map_err(|source| RecordError::of_folder(folder, source))?;
         let bell = Arc::new(Bell::default());
         let outputs: Arc<Mutex<Vec<Output>>> = Arc::default();
@@ -232,12 +261,11 @@ impl Output {
         entry: &'static Entry,
         recorder: &Arc<Recorder>,
     ) -> Result<Self, RecordError> {
-        let open = |new| regular::open(&files[0], OpenOptions::new().write(true).create_new(new).mode(0o600));
-        let new = match open(true) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => open(false).map(|_| false),
-            opened => opened.map(|_| true),
-        };
-        let new = new.map_err(|source| RecordError::of(&files[0], source))?;
+        let new = check_file(&files[0])?;
+        if new {
+            let made = regular::open(&files[0], OpenOptions::new().write(true).create_new(true).mode(0o600));
+            made.map_err(|source| RecordError::of(&files[0], source))?;
+        }
         let (recorder, name) = (Arc::clone(recorder), name.to_owned());
         let (records, text, file, most) = (Vec::new(), String::new(), None, FILE_MOST);
         Ok(Self { recorder, name, entry, files, new, file, most, part: 0, written: 0, records, text })

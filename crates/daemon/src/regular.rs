@@ -1,5 +1,5 @@
-//! Files that a person names. To open a pipe waits for its other end, for ever and without a word, and to open a device may
-//! do whatever it likes: both are refused, and so is what becomes one meanwhile.
+//! Files named by a person. Opening a pipe blocks for ever without a peer, and opening a device may have any effect: both are refused,
+//! also when the file becomes one between check and open.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use nicety_adapter::{PortId, QUEUES, QueueCounters, Reason};
+use nicety_adapter::{QUEUES, QueueCounters, Reason};
 use nicety_plane::State;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-use crate::control::Inspect;
-use crate::daemon::{Daemon, PortView};
-use crate::device::SHARE_MEMORY;
+use crate::daemon::PortView;
+use crate::device::{SHARE_MEMORY, is_unshared};
 
 /// How a port is, in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
     /// No VM has connected; or nobody is at the uplink's other end.
@@ -25,10 +24,12 @@ pub enum Condition {
     Up,
     /// It cannot work, or one of its queues does not: the sentence says what to do.
     Broken,
+    /// The daemon failed at it, by a defect of its own; nothing passes it any more.
+    Failed,
 }
 
 /// One queue, one way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueReport {
     /// Its number.
     pub queue: usize,
@@ -41,7 +42,7 @@ pub struct QueueReport {
 }
 
 /// What a port was made of, beside its adapter, address and socket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MadeOf {
     /// Queue pairs at most; nothing if the adapter chose.
     pub queues: Option<u16>,
@@ -53,10 +54,13 @@ pub struct MadeOf {
     pub mapped: bool,
     /// Its receive buffer in bytes.
     pub buffer: u32,
+    /// Who may connect: `group libvirt-qemu, mode 0660`; empty if the daemon does not say.
+    #[serde(default)]
+    pub access: String,
 }
 
 /// One port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PortReport {
     /// Its name.
     pub name: String,
@@ -65,6 +69,7 @@ pub struct PortReport {
     /// Its address; nothing for the uplink.
     pub mac: Option<String>,
     /// Where a VMM connects; nothing for the uplink.
+    #[schema(value_type = Option<String>)]
     pub socket: Option<PathBuf>,
     /// The rest of what the host file said of it; nothing for the uplink.
     pub made_of: Option<MadeOf>,
@@ -100,10 +105,13 @@ pub struct PortReport {
     pub backlog_frames: u64,
     /// Bytes that they take.
     pub backlog_bytes: u64,
+    /// Bytes of the VM's memory that nobody had touched before the daemon wrote to them: the daemon's memory control group pays.
+    #[serde(default)]
+    pub allocated_bytes: u64,
 }
 
 /// One address that the switch has learned.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddressReport {
     /// The address.
     pub address: String,
@@ -117,8 +125,13 @@ pub struct AddressReport {
 ///
 /// `blank`: the memory that its VM shares had nothing in it when the driver was up, not even a ring. Then
 /// QEMU has mapped it privately (`share=off`), and what the driver writes is in pages that nobody else sees, unless a
-/// frame has come out of it all the same.
-pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Condition, String) {
+/// frame has come out of it all the same. `dma`: its adapter reaches memory by itself, or it does not matter what is shared.
+pub fn condition(name: &str, state: &State, blank: bool, dma: bool, is_uplink: bool) -> (Condition, String) {
+    if let Some(cause) = &state.failed {
+        let sentence =
+            format!("a defect in the daemon ended this port, and the log has the backtrace: report it ({cause})");
+        return (Condition::Failed, sentence);
+    }
     if is_uplink {
         return match &state.vacant {
             Some(why) => (Condition::Waiting, why.clone()),
@@ -134,7 +147,7 @@ pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Co
             "the VMM has taken away memory that it had shared: restart the VM, and leave its memory file alone";
         return (Condition::Broken, sentence.to_owned());
     }
-    if is_unshared(state) || (blank && state.sent == 0) {
+    if dma && (is_unshared(state) || (blank && state.sent == 0)) {
         return (Condition::Broken, SHARE_MEMORY.to_owned());
     }
     if let [stall, more @ ..] = state.stalls.as_slice() {
@@ -145,16 +158,13 @@ pub fn condition(name: &str, state: &State, blank: bool, is_uplink: bool) -> (Co
     if !state.driven {
         return (Condition::Attached, "a VM is attached; its driver has not started the adapter".to_owned());
     }
+    if state.held {
+        return (
+            Condition::Up,
+            "its driver is up; what it sends waits in the guest, for the uplink is full".to_owned(),
+        );
+    }
     (Condition::Up, "a VM is attached, and its driver is up".to_owned())
-}
-
-/// Whether a VM does not share its memory: then no ring of it can be followed, and nothing that its driver does mends that.
-pub fn is_unshared(state: &State) -> bool {
-    // A VM's ROMs and frame buffer have no file; its memory is more than all of them. By vhost-user QEMU does not even tell
-    // of what it does not share: then a driver is up that has no memory.
-    let absent = state.absent_bytes > state.shared_bytes;
-    let nothing = state.shared_bytes == 0 && !state.features.is_empty();
-    absent || nothing
 }
 
 fn queues(counters: &[QueueCounters; QUEUES]) -> Vec<QueueReport> {
@@ -181,7 +191,8 @@ impl PortReport {
     /// A port, reported.
     pub fn of(view: &PortView) -> Self {
         let PortView { spec, name, id: _, state, signals, blank, last_end } = view;
-        let (condition, mut sentence) = condition(name, state, *blank, spec.is_none());
+        let dma = spec.as_ref().is_none_or(|spec| spec.entry.about.dma);
+        let (condition, mut sentence) = condition(name, state, *blank, dma, spec.is_none());
         let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
         if let (Condition::Waiting, Some(last_end)) = (condition, &last_end) {
             sentence = format!("{sentence}; {last_end}");
@@ -198,6 +209,7 @@ impl PortReport {
                 rom: spec.settings.rom.is_some(),
                 mapped: spec.mapped,
                 buffer: spec.buffer_bytes,
+                access: spec.access.to_string(),
             }),
             condition,
             sentence,
@@ -214,60 +226,9 @@ impl PortReport {
             bad_accesses: counters.bad_accesses,
             guest_errors: counters.guest_errors,
             backlog_frames: state.backlog_frames as u64,
-            backlog_bytes: u64::from(state.backlog_bytes),
+            backlog_bytes: state.backlog_bytes,
+            allocated_bytes: state.allocated_bytes,
         }
-    }
-}
-
-impl Inspect for Daemon {
-    fn is_ready(&self) -> bool {
-        true
-    }
-
-    fn ports(&self) -> Vec<PortReport> {
-        self.views().iter().map(PortReport::of).collect()
-    }
-
-    fn addresses(&self) -> Vec<AddressReport> {
-        let views = self.views();
-        let name = |id: PortId| {
-            let view = views.iter().find(|view| view.id == id);
-            view.map_or_else(|| format!("(a port that has gone, {})", id.0), |view| view.name.clone())
-        };
-        let learned = Daemon::addresses(self).into_iter();
-        learned
-            .map(|learned| AddressReport {
-                address: learned.address.to_string(),
-                port: name(learned.port),
-                silent_seconds: learned.silent.as_secs(),
-            })
-            .collect()
-    }
-}
-
-/// The daemon, once it runs: the control socket is taken before any port is opened, so that a second daemon of the same
-/// host file disturbs nothing.
-#[derive(Default)]
-pub struct Soon(OnceLock<Arc<Daemon>>);
-
-impl Soon {
-    /// It runs. Said once; what is said again is not heard.
-    pub fn runs(&self, daemon: &Arc<Daemon>) {
-        let _it_is_known = self.0.set(Arc::clone(daemon));
-    }
-}
-
-impl Inspect for Soon {
-    fn is_ready(&self) -> bool {
-        self.0.get().is_some()
-    }
-
-    fn ports(&self) -> Vec<PortReport> {
-        self.0.get().map(|daemon| Inspect::ports(daemon.as_ref())).unwrap_or_default()
-    }
-
-    fn addresses(&self) -> Vec<AddressReport> {
-        self.0.get().map(|daemon| Inspect::addresses(daemon.as_ref())).unwrap_or_default()
     }
 }
 

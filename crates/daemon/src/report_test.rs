@@ -1,4 +1,4 @@
-use nicety_adapter::{Counters, Queue, Stall};
+use nicety_adapter::{Counters, PortId, Queue, Stall};
 use nicety_frame::Mac;
 
 use super::*;
@@ -14,16 +14,25 @@ fn state() -> State {
         stalls: Vec::new(),
         backlog_frames: 0,
         backlog_bytes: 0,
+        held: false,
         shared_bytes: 512 << 20,
         absent_bytes: 16 << 20,
+        allocated_bytes: 0,
         damaged: false,
         vacant: None,
+        failed: None,
     }
 }
 
 #[test]
 fn a_port_says_how_it_is_and_what_to_do() {
-    let said = |state: &State| condition("vm1", state, false, false);
+    let said = |state: &State| condition("vm1", state, false, true, false);
+    let failed = State { attached: false, failed: Some("attempt to add with overflow".to_owned()), ..state() };
+    for is_uplink in [false, true] {
+        let (word, sentence) = condition("vm1", &failed, false, true, is_uplink);
+        assert_eq!(word, Condition::Failed);
+        assert!(sentence.contains("attempt to add with overflow"), "{sentence}");
+    }
     let (word, sentence) = said(&State { attached: false, ..state() });
     assert_eq!((word, sentence.contains("nicety attach vm1")), (Condition::Waiting, true));
     assert_eq!(said(&state()).0, Condition::Attached, "a frame buffer that has no file is no mistake");
@@ -38,9 +47,12 @@ fn a_port_says_how_it_is_and_what_to_do() {
     assert!(sentence.contains("share=on"));
     let (word, sentence) = said(&State { damaged: true, ..state() });
     assert_eq!((word, sentence.contains("restart the VM")), (Condition::Broken, true));
-    assert_eq!(condition("uplink", &state(), false, true).0, Condition::Up);
+    assert_eq!(condition("uplink", &state(), false, true, true).0, Condition::Up);
     let alone = State { vacant: Some("cannot join /run/up.sock".to_owned()), ..state() };
-    assert_eq!(condition("uplink", &alone, false, true), (Condition::Waiting, "cannot join /run/up.sock".to_owned()));
+    assert_eq!(
+        condition("uplink", &alone, false, true, true),
+        (Condition::Waiting, "cannot join /run/up.sock".to_owned())
+    );
 }
 
 #[test]
@@ -49,32 +61,32 @@ fn a_queue_that_stands_still_is_told_with_what_to_do_unless_there_is_a_deeper_re
     let up = State { features: vec!["tso4"], driven: true, ..state() };
     let one = State { stalls: vec![stall(Queue::Transmit(0))], ..up.clone() };
     let sentence = "transmit queue 0 stands still: a chain loops; restart the guest";
-    assert_eq!(condition("vm1", &one, false, false), (Condition::Broken, sentence.to_owned()));
+    assert_eq!(condition("vm1", &one, false, true, false), (Condition::Broken, sentence.to_owned()));
     let three = State { stalls: [0, 1, 2].map(|queue| stall(Queue::Transmit(queue))).to_vec(), ..up };
     let sentence = format!("{sentence}; 3 queues stand still in all");
-    assert_eq!(condition("vm1", &three, false, false), (Condition::Broken, sentence));
+    assert_eq!(condition("vm1", &three, false, true, false), (Condition::Broken, sentence));
     let unshared = State { shared_bytes: 0, ..one };
-    assert!(condition("vm1", &unshared, false, false).1.contains("share=on"), "no ring can be read there");
+    assert!(condition("vm1", &unshared, false, true, false).1.contains("share=on"), "no ring can be read there");
 }
 
 #[test]
 fn memory_that_is_shared_in_name_only_is_told_until_a_frame_proves_otherwise() {
     let up = State { features: vec!["tso4"], driven: true, ..state() };
-    let (word, sentence) = condition("vm1", &up, true, false);
+    let (word, sentence) = condition("vm1", &up, true, true, false);
     assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");
     let mut received = up.clone();
     received.counters.received(0, 1, 60);
-    assert_eq!(condition("vm1", &received, true, false).0, Condition::Broken, "we write where it does not read");
+    assert_eq!(condition("vm1", &received, true, true, false).0, Condition::Broken, "we write where it does not read");
     let mut before = up.clone();
     before.counters.sent(0, 1, 60);
-    assert_eq!(condition("vm1", &before, true, false).0, Condition::Broken, "that was another VM's");
-    assert_eq!(condition("vm1", &State { sent: 1, ..up.clone() }, true, false).0, Condition::Up);
+    assert_eq!(condition("vm1", &before, true, true, false).0, Condition::Broken, "that was another VM's");
+    assert_eq!(condition("vm1", &State { sent: 1, ..up.clone() }, true, true, false).0, Condition::Up);
     // QEMU's vhost-user front end leaves out what is not shared: no memory at all, neither shared nor absent.
     let none = State { shared_bytes: 0, absent_bytes: 0, ..up };
-    let (word, sentence) = condition("vm1", &none, false, false);
+    let (word, sentence) = condition("vm1", &none, false, true, false);
     assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");
     let waits = State { features: Vec::new(), driven: false, ..none };
-    assert_eq!(condition("vm1", &waits, false, false).0, Condition::Attached, "no driver, no memory yet");
+    assert_eq!(condition("vm1", &waits, false, true, false).0, Condition::Attached, "no driver, no memory yet");
 }
 
 #[test]
@@ -95,12 +107,17 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         socket: "/run/vm1.sock".into(),
         mapped: false,
         buffer_bytes: 1 << 20,
+        access: nicety_socket::Access::default(),
+        policy: nicety_switch::Policy::default(),
     };
     let last_end = Some((Duration::from_secs(7199), "the VMM is disconnected: it said nothing".to_owned()));
     let mut view =
         PortView { spec: Some(spec), name: "vm1".into(), id: PortId(1), state, signals: 4, blank: false, last_end };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");
+    view.state.held = true;
+    assert!(PortReport::of(&view).sentence.ends_with("waits in the guest, for the uplink is full"));
+    view.state.held = false;
     assert_eq!(report.mac.as_deref(), Some("52:54:00:12:34:01"));
     assert_eq!(report.transmit, [QueueReport { queue: 1, packets: 1, frames: 45, bytes: 65_226 }]);
     assert_eq!(report.receive, [QueueReport { queue: 0, packets: 1, frames: 1, bytes: 60 }]);

@@ -1,7 +1,7 @@
 //! Ports whose VMs come by vhost-user: a listener thread each, and in it the session of the front end that is there.
 //!
-//! Control messages are few, and a front end may stop in the middle of one: here it stops nobody else. Frames never
-//! pass through this thread; kicks are watched by the port's worker.
+//! Control messages are few, and a front end may stop in the middle of one: it blocks only this thread. Frames never pass through this
+//! thread; the port's worker watches the kicks.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +24,8 @@ use crate::inbox::{Inbox, Note};
 use crate::kicks::Kicks;
 use crate::port_log::{Kind, PortLog};
 use crate::recorder::Recorder;
+use crate::service::DEAF;
 use crate::shell::{Signals, ready_to_ring};
-use crate::worker::DEAF;
 
 /// The thread of one port. Dropping it ends the session and removes the socket.
 #[derive(Debug)]
@@ -99,6 +99,7 @@ impl Drop for RingsServer {
 /// One front end after the other, until it is told to stop.
 fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
     ready_to_ring();
+    nicety_bell::this_thread_may_wait();
     while !stop.asked.load(Ordering::SeqCst) {
         let mut ready = [
             PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
@@ -107,7 +108,14 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
         if poll(&mut ready, None).is_err() {
             continue;
         }
-        match listener.accept(false) {
+        let failure = served.port.failure();
+        match listener.accept(failure.is_some()) {
+            Ok(Accepted::Refused(_socket, peer)) => {
+                let what =
+                    format_args!("a front end was refused: the port has failed: {}", failure.unwrap_or_default());
+                served.log.say_of(Kind::Failed, peer.map(|p| p.pid), what);
+                stop.pause(DEAF);
+            }
             Ok(Accepted::Client(socket, peer)) => {
                 served.log.say_of(Kind::Connected, peer.map(|p| p.pid), "a front end has connected");
                 session(socket, listener, served, stop);
@@ -122,7 +130,7 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
     }
 }
 
-/// Sends away whoever comes while a front end is there. For how long the next one is to wait for that: QEMU comes again at once.
+/// Refuses front ends while one is connected. Returns the pause before the next refusal: QEMU would retry at once.
 fn send_away(listener: &Listener, log: &PortLog) -> Duration {
     match listener.accept(true) {
         Ok(Accepted::Refused(_socket, peer)) => {
@@ -202,11 +210,6 @@ impl nicety_vhost_user::Port for Served {
         let bell = match kick {
             Kick::Bell(bell) => Some(bell),
             Kick::Stopped => None,
-            Kick::Polled => {
-                let what = format_args!("ring {ring} comes without a kick: it is served only when something else is");
-                self.log.say(Kind::Polled, what);
-                None
-            }
         };
         if let Some(on_the_way) = self.kicks.set_out() {
             self.inbox.push(Note::Kick(self.port.id(), ring, bell, on_the_way));

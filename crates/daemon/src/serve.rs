@@ -1,10 +1,13 @@
 //! A host file, served until a signal says otherwise.
 
-use std::path::Path;
+use std::fmt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nicety_adapter::Uplink;
-use nicety_switch::Limits;
+use nicety_socket::{Access, Place};
+use nicety_switch::{Limits, Policy};
 use nicety_uplink::{
     Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Rate, SocketError, Stream, Tap, TapError,
 };
@@ -12,8 +15,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::info;
 
-use crate::daemon::{Daemon, PortSpec, StartError};
-use crate::host::{Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
+use crate::daemon::{Daemon, PortSpec, StartError, UplinkMaker};
+use crate::host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
+use crate::live::Live;
+use crate::recorder;
 
 /// Why serving ended before it had begun.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +33,14 @@ pub enum ServeError {
         port: String,
         /// Why not.
         source: RomFileError,
+    },
+    /// Who is to be let in.
+    #[error("port {port}: {source}")]
+    Account {
+        /// The port.
+        port: String,
+        /// Why not.
+        source: AccountError,
     },
     /// A tap.
     #[error("the uplink: {0}")]
@@ -46,23 +59,97 @@ pub enum ServeError {
     Signals(std::io::Error),
 }
 
-/// Bytes of frames that wait for the uplink.
-const UPLINK_BUFFER: u32 = 4 << 20;
-
 /// What ended a daemon that had served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(pub i32);
 
-fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
-    let settings = config.settings().map_err(|source| ServeError::Rom { port: config.name.clone(), source })?;
+/// What a host file names, found to be there and right. Nothing of it is made, changed or opened for long.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    host: &'a Host,
+    record: Option<&'a Path>,
+    ports: Vec<PortSpec>,
+    /// Sockets that somebody serves now: serving begins when they are free.
+    pub served: Vec<PathBuf>,
+}
+
+/// Everything that is wrong, a line each.
+#[derive(Debug)]
+pub struct Refused(Vec<ServeError>);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            write!(f, "{}{error}", if index == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Looks for whatever would keep a host file from being served: all that [`start`] needs and others have made.
+pub fn prepare<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<'a>, Refused> {
+    let (mut errors, mut served) = (Vec::new(), Vec::new());
+    let names = host.ports.iter().map(|port| port.name.as_str());
+    errors.extend(
+        record
+            .and_then(|folder| recorder::check(folder, names).err())
+            .map(|error| ServeError::from(StartError::from(error))),
+    );
+    let mut ports = Vec::new();
+    for config in &host.ports {
+        match checked_spec(config, &mut served) {
+            Ok(spec) => ports.push(spec),
+            Err(error) => errors.push(error),
+        }
+    }
+    errors.extend(host.uplink.as_ref().and_then(|config| check_uplink(&config.kind, &mut served).err()));
+    if errors.is_empty() { Ok(Prepared { host, record, ports, served }) } else { Err(Refused(errors)) }
+}
+
+/// What a port is made from. Its socket can be made, if it is not served.
+pub(crate) fn checked_spec(config: &PortConfig, served: &mut Vec<PathBuf>) -> Result<PortSpec, ServeError> {
+    let spec = spec(config)?;
+    let place = nicety_socket::check(&spec.socket, &spec.access);
+    if place.map_err(|source| StartError::Socket { port: spec.name.clone(), source })? == Place::Served {
+        served.push(spec.socket.clone());
+    }
+    Ok(spec)
+}
+
+/// What a port is made from.
+pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
+    let port = || config.name.clone();
+    let settings = config.settings().map_err(|source| ServeError::Rom { port: port(), source })?;
+    let access = config.access.resolve().map_err(|source| ServeError::Account { port: port(), source })?;
     Ok(PortSpec {
-        name: config.name.clone(),
+        name: port(),
         entry: config.entry,
         settings,
         socket: config.socket.clone(),
         mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
+        access,
+        policy: config.policy.clone(),
     })
+}
+
+/// Whether an uplink can be made, as far as that can be known without making it.
+fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>) -> Result<(), ServeError> {
+    match kind {
+        UplinkKind::Tap { name } => Tap::check(name)?,
+        UplinkKind::Capture { file } => Capture::check(file)?,
+        UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
+            let place = nicety_socket::check(socket, &Access::default());
+            if place.map_err(SocketError::from)? == Place::Served {
+                served.push(socket.clone());
+            }
+        }
+        // Whoever listens there may come later.
+        UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null => {}
+    }
+    Ok(())
 }
 
 /// Makes the uplink that a host file names.
@@ -91,6 +178,15 @@ fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, Ser
     }
 }
 
+/// Makes it again, unless that would overwrite what the first has written.
+fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
+    if matches!(config.kind, UplinkKind::Capture { .. }) {
+        return None;
+    }
+    let config = config.clone();
+    Some(Box::new(move |daemon| uplink(&config, daemon).map_err(|error| error.to_string())))
+}
+
 fn paced<U: Uplink + 'static>(uplink: U, rate: Option<Rate>) -> Result<Box<dyn Uplink>, ServeError> {
     Ok(match rate {
         Some(rate) => Box::new(Paced::new(uplink, rate).map_err(ServeError::Pace)?),
@@ -98,9 +194,41 @@ fn paced<U: Uplink + 'static>(uplink: U, rate: Option<Rate>) -> Result<Box<dyn U
     })
 }
 
+/// What an uplink may do: its VLANs.
+fn policy(config: &UplinkConfig) -> Policy {
+    Policy { vlan: config.vlan.clone(), ..Policy::default() }
+}
+
+/// Replaces the uplink that is by another, or by none. A peer that was connected finds it closed.
+pub(crate) fn change_uplink(daemon: &Daemon, config: Option<&UplinkConfig>) -> Result<(), ServeError> {
+    daemon.close_uplink();
+    let Some(config) = config else { return Ok(()) };
+    let made = uplink(config, daemon)?;
+    Ok(daemon.open_uplink(config.kind.name(), made, nicety_plane::SENDER_BYTES, &policy(config), maker(config))?)
+}
+
+/// As [`check_uplink`], for one that takes the place of another, whose socket is ours.
+pub(crate) fn check_uplink_again(old: Option<&UplinkConfig>, new: &UplinkConfig) -> Result<(), ServeError> {
+    let socket = |config: &UplinkConfig| match &config.kind {
+        UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
+            Some(socket.clone())
+        }
+        _ => None,
+    };
+    let mut served = Vec::new();
+    check_uplink(&new.kind, &mut served)?;
+    match served.pop() {
+        Some(path) if old.and_then(socket).as_ref() != Some(&path) => {
+            Err(SocketError::from(nicety_socket::ListenError::InUse(path)).into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Starts what a host file names: all of it, or nothing. What guests do to their ports is recorded in a folder, if one is
 /// named.
-pub fn start(host: &Host, record: Option<&Path>) -> Result<Daemon, ServeError> {
+pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
+    let Prepared { host, record, ports, served: _ } = prepared;
     let limits = Limits {
         addresses: host.switch.addresses,
         ageing: std::time::Duration::from_secs(host.switch.ageing.0.into()),
@@ -109,25 +237,46 @@ pub fn start(host: &Host, record: Option<&Path>) -> Result<Daemon, ServeError> {
     if let Some(folder) = record {
         daemon.record(folder)?;
     }
-    for config in &host.ports {
-        daemon.open(spec(config)?)?;
+    for port in ports {
+        daemon.open(port)?;
     }
     // The last: a capture, and traces, take the place of older ones, which must not be lost if something else cannot be had.
     if let Some(config) = &host.uplink {
-        daemon.open_uplink(config.kind.name(), uplink(config, &daemon)?, UPLINK_BUFFER)?;
+        let maker = maker(config);
+        let made = uplink(config, &daemon)?;
+        daemon.open_uplink(config.kind.name(), made, nicety_plane::SENDER_BYTES, &policy(config), maker)?;
     }
     daemon.begin_traces()?;
     Ok(daemon)
 }
 
-/// Serves a host file until SIGTERM, SIGINT or SIGHUP; `record` as for [`start`]. `ready` is called when all sockets are
-/// there.
-pub fn serve(host: &Host, record: Option<&Path>, ready: impl FnOnce(&Arc<Daemon>)) -> Result<Signal, ServeError> {
+/// Serves a host file until SIGTERM or SIGINT, or SIGHUP from a terminal that was closed. Any other SIGHUP reads the host file again.
+/// `ready` is called when all sockets are there; it returns what changes the daemon.
+pub fn serve(prepared: Prepared<'_>, ready: impl FnOnce(&Arc<Daemon>) -> Arc<Live>) -> Result<Signal, ServeError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
-    let daemon = Arc::new(start(host, record)?);
-    ready(&daemon);
-    let signal = signals.forever().next().unwrap_or(SIGTERM);
-    info!(signal = signal_hook::low_level::signal_name(signal).unwrap_or("?"), "ending");
+    let had_terminal = has_terminal();
+    let daemon = Arc::new(start(prepared)?);
+    let live = ready(&daemon);
+    let mut ended_by = SIGTERM;
+    for signal in signals.forever() {
+        if signal == SIGHUP && (!had_terminal || has_terminal()) {
+            live.reload();
+        } else {
+            ended_by = signal;
+            break;
+        }
+    }
+    info!(signal = signal_hook::low_level::signal_name(ended_by).unwrap_or("?"), "ending");
     daemon.stop();
-    Ok(Signal(signal))
+    Ok(Signal(ended_by))
+}
+
+/// Whether there is a controlling terminal: once it is closed, tty(4) says ENXIO.
+fn has_terminal() -> bool {
+    std::fs::OpenOptions::new().read(true).custom_flags(without_waiting()).open("/dev/tty").is_ok()
+}
+
+/// Opening it must not wait for a modem's carrier.
+fn without_waiting() -> i32 {
+    (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY).bits().cast_signed()
 }

@@ -2,18 +2,27 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nicety_adapter::Time;
 use nicety_bell::Bell;
 use nicety_plane::{Port, Turn};
 use nicety_vfio_user::{Listener, Session};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use crate::device::PortDevice;
 use crate::patience::Patience;
 use crate::port_log::PortLog;
 use crate::recorder::Recorder;
 use crate::shell::Schedule;
-use crate::worker::QUANTUM;
+
+/// What one round of the workers' deficit round-robin gives a port, in bytes.
+pub(crate) const QUANTUM: i64 = 128 << 10;
+/// How long a socket is not watched after a connection could not be accepted (no descriptors left, say; the socket stays readable), or
+/// after a VMM was refused: it speaks another protocol, or the port is taken. QEMU would retry thousands of times a second. When the
+/// connected VMM goes, the next one need not wait.
+pub const DEAF: Duration = Duration::from_secs(1);
 
 /// How a port's other side reaches it.
 #[derive(Debug)]
@@ -41,6 +50,18 @@ pub enum Link {
 pub struct Talk {
     pub(crate) session: Box<Session>,
     pub(crate) patience: Patience,
+    /// The descriptor that is watched to unmask INTx: the last value of [`PortDevice::unmask`].
+    pub(crate) unmask: Option<Arc<Bell>>,
+    /// The process that has connected, until a second VMM finds it gone: see `Talk::is_ending`.
+    pub(crate) process: Option<Pid>,
+}
+
+impl Talk {
+    /// Whether its process has ended though its connection has not: the kernel may close a dead process's descriptors later (io_uring's).
+    /// Said once, for the connection may belong to somebody else now.
+    pub(crate) fn is_ending(&mut self) -> bool {
+        self.process.take_if(|process| test_kill_process(*process) == Err(Errno::SRCH)).is_some()
+    }
 }
 
 /// See the module's page.
@@ -62,7 +83,7 @@ pub struct Service {
     pub(crate) turn: Option<Box<Turn>>,
     /// Bytes that it may still cost before others have their turns.
     pub(crate) credit: i64,
-    /// Its VMM's messages were served last, and not its turn.
+    /// Its VMM's messages were served last, not its turn.
     pub(crate) heard: bool,
     /// The round in which it last got credit.
     pub(crate) round: u64,
@@ -85,7 +106,7 @@ impl Service {
         }
     }
 
-    /// Whether it has credit left, of which it gets some in each round that it wants some in.
+    /// Whether it has credit left. It gets some in each round in which it asks.
     pub(crate) fn can_pay(&mut self, round: u64) -> bool {
         if std::mem::replace(&mut self.round, round) != round {
             self.credit = (self.credit + QUANTUM).min(QUANTUM);
@@ -93,7 +114,7 @@ impl Service {
         self.credit > 0
     }
 
-    /// Whether its VMM's messages are next: paid for, not in the middle of a flood, and not twice while its turn waits.
+    /// Whether its VMM's messages are next: it has credit, no flood is in progress, and messages do not go twice while its turn waits.
     pub(crate) fn may_hear(&mut self, round: u64) -> bool {
         let its_turn = self.heard && self.schedule.is_queued();
         self.turn.is_none() && !its_turn && self.can_pay(round)

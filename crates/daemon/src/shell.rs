@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::trace::Event;
-use nicety_adapter::{News, PortId, Set, Stall, Time};
+use nicety_adapter::{News, PortId, Reason, Set, Stall, Time};
 use nicety_bell::Bell;
 use nicety_pci::Mode;
 use nicety_plane::Shell;
@@ -58,8 +58,8 @@ impl Signals {
         }
     }
 
-    /// Connects a ring's call descriptor, or takes it away. One that is connected anew is written once: what was
-    /// raised meanwhile must not be lost, and one interrupt too many harms nobody.
+    /// Connects a ring's call descriptor, or removes it. A new one is signalled once: an interrupt raised meanwhile must not be
+    /// lost, and one too many harms nobody.
     pub fn set_call(&self, ring: u16, bell: Option<Bell>) {
         self.with_ring(ring, |bells| {
             if let Some(bell) = &bell {
@@ -232,7 +232,18 @@ impl Shell for PortShell {
         self.inbox.push(Note::Stalled(self.id, stall));
     }
 
+    fn refused(&self, reason: Reason) {
+        self.inbox.push(Note::Refused(self.id, reason));
+    }
+
     fn news(&self, news: News) {
         self.inbox.push(Note::News(self.id, news));
+    }
+
+    fn failed(&self, _cause: &str) {
+        if let Signals::Rings(rings) = self.signals.as_ref() {
+            lock(rings).iter().filter_map(|bells| bells.error.as_ref()).for_each(call);
+        }
+        self.inbox.push(Note::Failed(self.id));
     }
 }

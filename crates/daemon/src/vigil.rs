@@ -1,52 +1,50 @@
-//! How long a worker waits actively before it sleeps.
+//! Busy polling: how long a worker polls before it sleeps (docs/feedback-loops.md has the constants and how they were found).
 //!
-//! Whoever wakes a sleeping thread pays for it, mostly a virtual processor that has just rung, and the thread itself comes
-//! late. Looking costs as much as it lasts. So a worker looks for as long as would have cost least lately: each wait adds to the cost of every
-//! [span](SPANS) that the worker may watch for, either the wait itself, where so long a watch would have seen its end, or that watch in vain and the
-//! price of a sleep. Costs are forgotten at the pace of [`LATELY`]. An idle or slowly beating worker just sleeps; one
-//! that is rung now soon, now late, watches for the soon ones alone. It is the old question of spinning or blocking (Karlin, Li, Manasse,
-//! Owicki: Empirical studies of competitive spinning for a shared-memory multiprocessor, SOSP 1991), whose answer is learned there in
-//! the same way.
+//! Waking a sleeping worker costs the waker a system call, and the waker is mostly a virtual processor that has just rung. It costs the
+//! worker its latency. Busy polling costs CPU time. So a worker polls for the time that would have cost least lately. Each wait adds a cost
+//! to every [span](SPANS): the wait itself, if its end came within the span; else the span and the price of one sleep. [`LATELY`] says
+//! how fast old waits are forgotten. An idle worker just sleeps; one whose events come now early, now late, polls for the early ones
+//! alone. This is spinning against blocking (Karlin, Li, Manasse, Owicki: Empirical studies of competitive spinning for a
+//! shared-memory multiprocessor, SOSP 1991), learned as they do.
 //!
-//! A timer of its own, for a look at a queue whose doorbell is mapped say, ends no wait if it comes in vain; but each that a sleeper
-//! gets up for costs processor time, which a longer watch would have spared. For one that comes
-//! [sooner than that](Vigil::is_short) nobody sleeps.
+//! A worker's own timer, for a poll of mapped doorbells say, ends no wait if it finds no work. But each timer that a sleeper wakes for
+//! costs CPU time, which longer polling would have spared. Nobody sleeps for a timer that is due [very soon](Vigil::is_short).
 //!
-//! What a sleep costs depends on who waits meanwhile. If a VMM's message ends it, a processor of its guest stands still until the
-//! answer; little traffic of changing ports is an exchange of requests and answers, as fast as each of them is; and to a bulk transfer, which
-//! has more on its way, or to a port that speaks alone only processor time counts. Network cards that delay their interrupts make the same
-//! difference (Linux, drivers/net/ethernet/intel/e1000/e1000_main.c, `e1000_update_itr`).
+//! The price of a sleep depends on who waits meanwhile. If a VMM's message ends it, a processor of the guest stands still until the
+//! answer. Little traffic from changing ports is an exchange of requests and answers, as fast as each of them. In a bulk transfer, which
+//! has more in flight, or for a port that sends alone, only CPU time counts. Network cards that delay their interrupts distinguish in
+//! the same way (Linux, drivers/net/ethernet/intel/e1000/e1000_main.c, `e1000_update_itr`).
 
 use std::time::Duration;
 
 use nicety_adapter::{PortId, Time};
 
-/// What a worker may watch for, in nanoseconds.
+/// The times that a worker may poll for, in nanoseconds.
 const SPANS: [u64; 13] =
     [0, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 150_000, LONGEST, 300_000, 400_000, 600_000];
-/// At most as long as KVM looks for a guest that halts (Linux, Documentation/virt/kvm/halt-polling.rst, `halt_poll_ns`); longer only if
-/// that is what getting up for timers would cost.
+/// The longest polling, as KVM's for a guest that halts (Linux, Documentation/virt/kvm/halt-polling.rst, `halt_poll_ns`); longer only
+/// where waking for timers would cost more.
 const LONGEST: u64 = 200_000;
 
-/// The price of a sleep that a message ends, in nanoseconds of watching: a guest without KVM computes for some hundred
-/// microseconds between two of them.
+/// The price of a sleep that a VMM's message ends, in nanoseconds of polling: a guest without KVM computes for some hundred
+/// microseconds between two messages.
 const PRICE_OF_AN_ANSWER: u64 = 400_000;
-/// Where little is carried from one wait to the next, and not always by the same port.
+/// The price in an exchange: little data from one wait to the next, and not always from the same port.
 const PRICE_OF_AN_EXCHANGE: u64 = 100_000;
-/// Elsewhere: the processor time alone, 30 to 45 µs on a virtual machine.
+/// The price elsewhere: a sleep's CPU time alone, 30 to 45 µs on a virtual machine.
 const PRICE_IN_BULK: u64 = 30_000;
-/// What is little, in bytes, and by the way that turns are charged: a full frame each way is.
+/// The limit of little data, in bytes as turns are charged: a full frame each way fits.
 const LITTLE: u64 = 4 << 10;
 
-/// What getting up for a timer costs, where it is for nobody's answer; and where it is, for it comes some fifty microseconds late.
+/// The cost of waking for a timer: in bulk, and in an exchange, where the timer also comes some fifty microseconds late.
 const TIMER: u64 = PRICE_IN_BULK;
 const TIMER_OF_AN_EXCHANGE: u64 = 75_000;
 
-/// How much later a sleeper's waits end, in nanoseconds: it comes late itself, and whom it then rings may have gone to sleep for it.
+/// How much longer a wait gets by sleeping, in nanoseconds: the worker wakes late, and its peer may have gone to sleep meanwhile.
 const LATE: u64 = 25_000;
 /// About how many waits count, as a power of two.
 const LATELY: u32 = 5;
-/// No price is nearly as high; in nanoseconds.
+/// Longer waits count as this, in nanoseconds. No price is nearly as high.
 const LONG: u64 = 1_000_000;
 
 /// How a worker has waited, for tests.
@@ -55,9 +53,9 @@ const LONG: u64 = 1_000_000;
 pub struct Wait {
     /// From its first look on, until something was to be done.
     pub lasted: Duration,
-    /// In spite of watching.
+    /// Polling did not suffice.
     pub slept: bool,
-    /// A message of a VMM's ended it, and not a bell, a frame, a note or a timer.
+    /// A VMM's message ended it; not an eventfd, a frame, a note or a timer.
     pub message: bool,
     /// Bytes that were carried before it.
     pub carried: u64,
@@ -70,9 +68,9 @@ struct Open {
     /// Bytes before it.
     carried: u64,
     slept: bool,
-    /// When the last timer came. Whether it was in vain shows later.
+    /// When the last timer came. Whether it found work shows later.
     timer: Option<Time>,
-    /// For how many timers in vain it would have got up after each span.
+    /// For each span: how many timers without work would have woken it.
     vain: [u64; SPANS.len()],
 }
 
@@ -82,13 +80,13 @@ pub struct Vigil {
     /// What each span costs for a wait, in nanoseconds.
     costs: [u64; SPANS.len()],
     best: usize,
-    /// Bytes for a wait. A message's is none: whom a guest stops for is in no bulk transfer.
+    /// Average bytes per wait. A message counts as 0: a guest that waits for an answer is in no bulk transfer.
     bytes: u64,
     /// Since the last wait began.
     carried: u64,
-    /// By which port, the last time that anything was.
+    /// The port that carried something last.
     port: PortId,
-    /// Since the last wait ended it has been another one than before.
+    /// The port has changed since the last wait ended.
     changed: bool,
     open: Option<Open>,
     never: bool,
@@ -98,7 +96,7 @@ pub struct Vigil {
 }
 
 impl Vigil {
-    /// For a machine with so many processors: with one, whoever is awaited could not run meanwhile.
+    /// For a machine with so many processors. With one the awaited peer could not run during polling.
     pub fn new(processors: usize) -> Self {
         Self {
             costs: [0; SPANS.len()],
@@ -122,7 +120,7 @@ impl Vigil {
         }
     }
 
-    /// Nothing is to be done, from now on or from before a timer that came in vain. Until when to look before sleeping.
+    /// A wait begins, or goes on after a timer that found no work. Returns until when to poll before sleeping.
     pub fn begin(&mut self, now: Time) -> Time {
         self.judge_timer();
         let carried = &mut self.carried;
@@ -136,7 +134,7 @@ impl Vigil {
         open.began.after_ns(SPANS[self.best])
     }
 
-    /// Whether to look until a timer comes, instead of sleeping for so long.
+    /// Whether to poll until a timer that is due in `wait`, instead of sleeping.
     pub fn is_short(&self, wait: Duration) -> bool {
         !self.never && wait <= Duration::from_nanos(TIMER)
     }
@@ -156,8 +154,8 @@ impl Vigil {
         self.close(now, message);
     }
 
-    /// What the last timer was good for shows by now: it ended the wait if something was carried after it. If not, it would have ended
-    /// a sleep after each shorter watch.
+    /// The last timer ended the wait if something was carried after it. If not, it would have woken the worker after each shorter
+    /// span for nothing.
     fn judge_timer(&mut self) {
         let Some(open) = &mut self.open else { return };
         let Some(at) = open.timer.take() else { return };

@@ -1,9 +1,8 @@
 //! A worker: one thread, one epoll loop, the ports that it owns.
 //!
-//! Each round: notes, timers, some messages of each VMM that had more than some, a turn for each port that is ready, then whatever the
-//! kernel has. With nothing ready it
-//! watches for a moment if that has paid (`vigil.rs`), then sleeps until something rings. Ports are served by deficit round-robin, charged with the bytes that their frames
-//! cost, replicas included, and with their VMMs' messages, so that a port that floods pays for it with its own turns.
+//! Each round: notes, timers, some messages of each VMM that has more waiting, a turn for each ready port, then events from the
+//! kernel. With nothing ready it polls for a while if that has paid (`vigil.rs`), then sleeps. Ports are served by deficit round-robin,
+//! charged with their frames' bytes (replicas included) and with their VMMs' messages: a port that floods pays with its own turns.
 
 mod connections;
 #[cfg(test)]
@@ -11,6 +10,10 @@ mod fair_test;
 mod farewell;
 #[cfg(test)]
 mod messages_test;
+mod services;
+mod unmask;
+#[cfg(test)]
+mod unmask_test;
 mod waiting;
 #[cfg(test)]
 mod waiting_test;
@@ -18,10 +21,11 @@ mod waiting_test;
 mod worker_test;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 
 use nicety_adapter::trace::Event;
@@ -37,12 +41,10 @@ use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
 use crate::vigil::Vigil;
-pub use connections::DEAF;
 use connections::Why;
+use services::Services;
 
-/// What one round of the ring gives a port, in bytes.
-pub(crate) const QUANTUM: i64 = 128 << 10;
-/// What a VMM's message costs, in bytes: of frames, some are copied in as long a time.
+/// The charge for a VMM's message, in bytes: it takes as long as copying some frames.
 const MESSAGE_COST: i64 = 1 << 10;
 /// How late the kernel may be with a timer.
 const TIMER_SLACK_NS: u64 = 1_000;
@@ -53,7 +55,9 @@ const EVENTS: usize = 64;
 const BELL: u64 = u64::MAX;
 const SOCKET: u64 = 0;
 const SESSION: u64 = 1;
-const KICK: u64 = 2;
+const UNMASK: u64 = 2;
+/// And upwards, by ring.
+const KICK: u64 = 3;
 
 fn token(port: PortId, what: u64) -> EventData {
     EventData::new_u64(u64::from(port.0) << 32 | what)
@@ -65,20 +69,22 @@ pub struct Worker {
     plane: Arc<Plane>,
     clock: Clock,
     inbox: Arc<Inbox>,
+    newcomers: Receiver<Service>,
     epoll: OwnedFd,
-    services: BTreeMap<PortId, Service>,
+    services: Services,
     ready: VecDeque<PortId>,
-    /// Ports whose sessions have messages in their own buffers, of which the kernel does not tell, or had no credit for more.
+    /// Ports whose sessions hold buffered messages, which the kernel does not report, or lacked credit for more.
     behind: VecDeque<PortId>,
     /// Rounds so far.
     rounds: u64,
     timers: BinaryHeap<Reverse<(Time, PortId)>>,
     turn: Box<Turn>,
+    #[expect(clippy::vec_box, reason = "a turn changes hands in its box, and is not moved")]
     spare: Vec<Box<Turn>>,
     notes: Vec<Note>,
     stop: bool,
     vigil: Vigil,
-    /// Connections that were ended here, until their VMMs have noticed.
+    /// Connections that were ended here, until their VMMs have noticed; and memory threads of ports that are no more.
     leaving: Vec<JoinHandle<()>>,
     /// How often it has slept.
     #[cfg(test)]
@@ -87,15 +93,23 @@ pub struct Worker {
 
 impl Worker {
     /// A worker without ports.
-    pub fn new(plane: Arc<Plane>, clock: Clock, inbox: Arc<Inbox>) -> std::io::Result<Self> {
+    ///
+    /// Those that it is to take over come through `newcomers`, each before a [`Note::Serve`].
+    pub fn new(
+        plane: Arc<Plane>,
+        clock: Clock,
+        inbox: Arc<Inbox>,
+        newcomers: Receiver<Service>,
+    ) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, inbox.bell(), EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Self {
             plane,
             clock,
             inbox,
+            newcomers,
             epoll,
-            services: BTreeMap::new(),
+            services: Services::default(),
             ready: VecDeque::new(),
             behind: VecDeque::new(),
             rounds: 0,
@@ -122,8 +136,7 @@ impl Worker {
         while !self.stop {
             self.round(&mut events);
         }
-        let ports: Vec<PortId> = self.services.keys().copied().collect();
-        for port in ports {
+        for port in self.services.ports() {
             self.remove(port);
         }
         for leaving in self.leaving {
@@ -154,14 +167,21 @@ impl Worker {
             match note {
                 Note::Schedule(port) => self.ready.push_back(port),
                 Note::Wake(port, time) => self.timers.push(Reverse((time, port))),
-                Note::Serve(service) => self.serve(*service),
+                Note::Serve => {
+                    if let Ok(service) = self.newcomers.try_recv() {
+                        self.serve(service);
+                    }
+                }
                 Note::Remove(port, done) => {
                     self.remove(port);
                     let _the_asker_may_have_gone = done.send(());
                 }
                 Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
+                Note::Mapped(port) => self.mapped(port),
                 Note::Stalled(port, stall) => self.stalled(port, stall),
+                Note::Refused(port, reason) => self.refused(port, reason),
                 Note::News(port, news) => self.news(port, news),
+                Note::Failed(port) => self.failed(port),
                 Note::Stop => self.stop = true,
             }
         }
@@ -175,7 +195,7 @@ impl Worker {
         {
             service.log.say(Kind::NotServed, format_args!("its socket cannot be watched: {error}"));
         }
-        // On the switch it may have been reached, and have asked for a turn, before it was known here.
+        // It was on the switch first: it may have received frames, and asked for a turn, before this worker knew it.
         service.schedule.begin();
         self.services.insert(id, service);
         self.enqueue(id);
@@ -184,14 +204,21 @@ impl Worker {
     fn remove(&mut self, id: PortId) {
         self.settle_flood(id);
         self.disconnect(id, Why::Removed);
-        if let Some(service) = self.services.remove(&id) {
+        if let Some(mut service) = self.services.remove(&id) {
             if let Some(fd) = service.descriptor() {
                 let _not_watched_if_adding_failed = epoll::delete(&self.epoll, fd);
             }
-            if let Link::Rings { kicks } = &service.link {
-                for kick in kicks.iter().flatten() {
-                    let _not_watched_if_adding_failed = epoll::delete(&self.epoll, kick);
+            match &mut service.link {
+                Link::Rings { kicks } => {
+                    for kick in kicks.iter().flatten() {
+                        let _not_watched_if_adding_failed = epoll::delete(&self.epoll, kick);
+                    }
                 }
+                Link::Function { device, .. } => {
+                    let ends = device.end();
+                    self.leave(ends);
+                }
+                Link::Uplink(_) => {}
             }
         }
         self.plane.leave(id);
@@ -260,7 +287,7 @@ impl Worker {
         if let Some(service) = self.services.get(&id) {
             service.log.settle(now);
         }
-        // Its batch is in memory that goes with it: in the middle of a flood it may be unfit, but not go.
+        // Its batch refers to its memory: during a flood it may fail, but it must stay.
         let flooding = self.services.get(&id).is_some_and(|service| service.turn.is_some());
         if !flooding && let Some(why) = self.unfit(id, now) {
             self.disconnect(id, why);
@@ -293,11 +320,11 @@ impl Worker {
         }
     }
 
-    /// Whether a port's VM must go: it owes something for too long, or has taken its memory back.
+    /// Whether a port's VM must be disconnected: its idle timeout is over, or it has taken its memory back.
     fn unfit(&self, id: PortId, now: Time) -> Option<Why> {
         let service = self.services.get(&id)?;
         match &service.link {
-            Link::Function { session: Some(Talk { session, patience }), .. } if patience.is_over(now) => {
+            Link::Function { session: Some(Talk { session, patience, .. }), .. } if patience.is_over(now) => {
                 Some(match session.wants_write() {
                     true => Why::Unread,
                     false if session.is_within_message() => Why::Stopped,
@@ -329,6 +356,7 @@ impl Worker {
             // It has its turn anyway.
             SESSION if self.behind.contains(&id) => {}
             SESSION => self.session(id),
+            UNMASK => self.unmask(id, flags),
             kick => self.kick(id, (kick - KICK) as u16, flags),
         }
     }

@@ -21,6 +21,8 @@ fn spec(folder: &TempDir, name: &str, last: u8) -> PortSpec {
         socket: folder.path().join(format!("{name}.sock")),
         mapped: false,
         buffer_bytes: 1 << 20,
+        access: nicety_socket::Access::default(),
+        policy: nicety_switch::Policy::default(),
     }
 }
 

@@ -6,14 +6,22 @@
 mod workers;
 mod logged;
 
-use std::io::Read;
+use std::io::{IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use logged::{PATIENCE, Stage, lines_of};
 use nicety_daemon::report::Condition;
 use nicety_vfio_user::Client;
 use nicety_vhost_user::frontend::Frontend;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
 
 /// More than there are seconds in [`PATIENCE`].
 const ROUNDS: u64 = 30;
@@ -47,6 +55,60 @@ fn is_sent_away(stage: &Stage) {
     let mut second = UnixStream::connect(stage.socket()).unwrap();
     second.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(second.read(&mut [0]).unwrap(), 0, "it is closed");
+}
+
+/// Where the process connects that is to go.
+const GOES: &str = "NICETY_TEST_VMM_THAT_GOES";
+
+/// A connection whose process has ended: the kernel closes some descriptors of a dead process later (io_uring's, which QEMU uses).
+fn of_a_dead_process(stage: &Stage) -> OwnedFd {
+    let (own, theirs) = UnixStream::pair().unwrap();
+    let mut process = Command::new(std::env::current_exe().unwrap());
+    process
+        .args(["--exact", "the_process_that_goes", "--nocapture"])
+        .env(GOES, stage.socket())
+        .stdin(OwnedFd::from(theirs));
+    let mut process = process.stdout(Stdio::null()).spawn().unwrap();
+    own.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut received = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(&own, &mut [IoSliceMut::new(&mut [0])], &mut received, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let descriptors = received.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    assert!(process.wait().unwrap().success());
+    descriptors.unwrap()
+}
+
+/// No test by itself: what `of_a_dead_process` starts. It connects, hands its connection over, and ends.
+#[test]
+fn the_process_that_goes() {
+    let Some(socket) = std::env::var_os(GOES) else { return };
+    let connection = UnixStream::connect(socket).unwrap();
+    let connections = [connection.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut sent = SendAncillaryBuffer::new(&mut space);
+    assert!(sent.push(SendAncillaryMessage::ScmRights(&connections)));
+    sendmsg(std::io::stdin(), &[IoSlice::new(&[0])], &mut sent, SendFlags::empty()).unwrap();
+}
+
+/// A VM that is killed and started again at once finds its port, though the kernel has not closed what the first one had.
+fn a_vmm_waits_for_what_is_left_of_a_dead_one(workers: usize) {
+    let stage = Stage::new("e1000-dead", "e1000", workers);
+    let left = of_a_dead_process(&stage);
+    stage.until("somebody is there", || stage.daemon.views()[0].state.attached);
+    let path = stage.socket();
+    let second = thread::spawn(move || Client::connect(path).map(|mut client| client.region_read(7, 0, &mut [0; 4])));
+    // Time enough to be refused.
+    thread::sleep(Duration::from_millis(100));
+    drop(left);
+    second.join().unwrap().unwrap().unwrap();
+    // Somebody else may have such a connection: who comes is refused after all.
+    let stage = Stage::new("e1000-handed-on", "e1000", workers);
+    let _handed_on = of_a_dead_process(&stage);
+    stage.until("somebody is there", || stage.daemon.views()[0].state.attached);
+    is_sent_away(&stage);
 }
 
 /// QEMU with `-netdev vhost-user,…,reconnect-ms=1000` comes back at once, thousands of times a second.
@@ -102,4 +164,5 @@ with_one_worker_and_with_two!(
     a_vmm_that_comes_back_to_a_taken_port_is_refused_once_a_second,
     a_port_whose_vmm_has_gone_takes_the_next_one_at_once_whoever_was_refused_before,
     a_daemon_is_told_to_end_while_somebody_is_left_waiting,
+    a_vmm_waits_for_what_is_left_of_a_dead_one,
 );

@@ -1,6 +1,12 @@
 //! A piece of guest memory, given away from its beginning on.
 
+use std::cell::RefCell;
+
 use crate::DriverError;
+
+thread_local! {
+    static TAKEN: RefCell<Option<Vec<(u64, u64)>>> = const { RefCell::new(None) };
+}
 
 /// Guest memory that belongs to one driver. What was taken is never given back: a driver keeps its rings and buffers.
 #[derive(Clone, Copy, Debug)]
@@ -23,10 +29,19 @@ impl Arena {
         match at.checked_add(len) {
             Some(next) if next <= self.end => {
                 self.next = next;
+                TAKEN.with_borrow_mut(|taken| taken.iter_mut().for_each(|taken| taken.push((at, len))));
                 Ok(at)
             }
             _ => Err(short),
         }
+    }
+
+    /// Does this, and tells which pieces drivers took meanwhile in this thread, address and bytes: for trials that are to find
+    /// a driver's rings.
+    pub fn noting<T>(act: impl FnOnce() -> T) -> (T, Vec<(u64, u64)>) {
+        TAKEN.set(Some(Vec::new()));
+        let done = act();
+        (done, TAKEN.take().unwrap_or_default())
     }
 
     /// Bytes that are left.
@@ -38,6 +53,15 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_that_are_taken_meanwhile_are_told() {
+        let mut arena = Arena::new(0, 0x1000);
+        arena.take(16, 1).unwrap();
+        let (second, noted) = Arena::noting(|| arena.take(32, 64).unwrap());
+        arena.take(8, 1).unwrap();
+        assert_eq!((second, noted), (64, vec![(64, 32)]));
+    }
 
     #[test]
     fn pieces_are_aligned_do_not_overlap_and_end_with_the_arena() {

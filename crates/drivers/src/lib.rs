@@ -11,8 +11,14 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+pub mod catalog;
 pub mod config;
 pub mod e1000;
+pub mod e1000e;
+pub mod igb;
+pub mod ne2000;
+pub mod pcnet;
+pub mod rtl8139;
 pub mod virtio_net;
 pub mod vmxnet3;
 
@@ -21,7 +27,12 @@ use nicety_frame::Mac;
 use nicety_memory::Fault;
 
 pub use arena::Arena;
+pub use catalog::{DRIVERS, Made, find};
 pub use e1000::E1000;
+pub use e1000e::E1000e;
+pub use igb::Igb;
+pub use pcnet::Pcnet;
+pub use rtl8139::Rtl8139;
 pub use virtio_net::{RingBus, VirtioNet};
 pub use vmxnet3::Vmxnet3;
 
@@ -104,16 +115,18 @@ pub trait Driver {
     fn close(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError>;
 }
 
-/// Checks who the device is, and lets it decode addresses and do DMA.
-fn enable(bus: &mut dyn Bus, vendor: u16, devices: &[u16]) -> Result<(), DriverError> {
+/// Checks which device it is, and lets it decode addresses and do DMA.
+fn enable(bus: &mut dyn Bus, devices: &[(u16, u16)]) -> Result<(u16, u16), DriverError> {
     let mut identity = [0; 4];
     bus.config_read(0, &mut identity)?;
     let [v0, v1, d0, d1] = identity;
-    if u16::from_le_bytes([v0, v1]) != vendor || !devices.contains(&u16::from_le_bytes([d0, d1])) {
+    let device = (u16::from_le_bytes([v0, v1]), u16::from_le_bytes([d0, d1]));
+    if !devices.contains(&device) {
         return Err(DriverError::Device("is another one than this driver's"));
     }
     let all = config::COMMAND_IO | config::COMMAND_MEMORY | config::COMMAND_MASTER;
-    Ok(config::set(bus, config::COMMAND, all, true)?)
+    config::set(bus, config::COMMAND, all, true)?;
+    Ok(device)
 }
 
 /// Takes DMA away from the device.

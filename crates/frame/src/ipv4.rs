@@ -1,7 +1,7 @@
 //! The IPv4 header (RFC 791 section 3.1).
 
 use crate::bytes::put_options;
-use crate::checksum::sum;
+use crate::sum::sum;
 use crate::{BuildError, Malformed};
 pub use core::net::Ipv4Addr;
 

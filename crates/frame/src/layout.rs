@@ -162,6 +162,7 @@ impl Layout {
     /// Length of the L4 header and payload, which leaves out a frame's padding: as the IP header says, and UDP's own
     /// length field if that is less (RFC 768: it is what the checksum covers). `None` without L4, or if the length is
     /// less than the headers (0 in a head prepared for segmentation, or in a jumbogram) or UDP's more than IP's.
+    #[inline]
     pub fn l4_total_len(&self, head: &[u8]) -> Option<usize> {
         let (l3, l4) = (self.l3?, self.l4?);
         let ip = head.get(usize::from(l3.offset)..)?;

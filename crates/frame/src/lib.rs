@@ -22,14 +22,15 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod layout;
 pub mod segment;
+mod sum;
 pub mod tcp;
 pub mod toeplitz;
 pub mod udp;
 pub mod vlan;
 
-pub use checksum::Sum;
 pub use error::{BuildError, Malformed};
 pub use ethernet::Mac;
 pub use layout::{Fragment, L3, L3Kind, L4, L4Kind, Layout};
 pub use segment::{Segment, SegmentError, SegmentKind, Segmenter};
+pub use sum::Sum;
 pub use vlan::{Tag, Tci};

@@ -102,10 +102,23 @@ impl fmt::Display for EditError {
 
 impl core::error::Error for EditError {}
 
+/// All tags of a frame, the outermost first.
+pub fn stack(head: &[u8]) -> impl Iterator<Item = Tag> {
+    let tags = head.get(TAG_OFFSET..).unwrap_or_default().as_chunks().0;
+    tags.iter().map_while(|bytes| Tag::from_bytes(*bytes))
+}
+
 /// The outermost tag, if the frame has one and it is whole.
 #[inline]
 pub fn outer(head: &[u8]) -> Option<Tag> {
     Tag::from_bytes(*array_at(head, TAG_OFFSET)?)
+}
+
+/// The tag behind the outermost one, if the frame has two and both are whole.
+#[inline]
+pub fn second(head: &[u8]) -> Option<Tag> {
+    outer(head)?;
+    Tag::from_bytes(*array_at(head, TAG_OFFSET + TAG_LEN)?)
 }
 
 /// Puts `tag` before whatever follows the addresses. The first `len` bytes of `buffer` are the head; returns its new

@@ -15,7 +15,7 @@ use std::{
 };
 
 use nicety_adapters::{Entry, REGISTRY};
-use nicety_lab::real::{
+use nicety_guests::{
     Error, Root,
     uml::{End, Endurance, Life, UmlConfig, UmlKernel},
 };

@@ -10,13 +10,13 @@ mod daemon;
 use std::{env, path::Path, process::ExitCode, sync::atomic::AtomicBool, time::Duration};
 
 use nicety_adapters::{Entry, REGISTRY};
+use nicety_guests::{
+    Counts, Error, Guest, Machine, Namespace, Port, Root, Served,
+    uml::{UmlConfig, UmlKernel},
+};
 use nicety_lab::{
     number::sampled,
-    real::{
-        Counts, Error, Guest, Machine, Namespace, Port, Root, Served,
-        netperf::{self, Test},
-        uml::{UmlConfig, UmlKernel},
-    },
+    real::netperf::{self, Test},
 };
 
 const TAP: &str = "n0";

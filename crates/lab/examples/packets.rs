@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use nicety_guests::Layer;
 use nicety_lab::packets::{Cell, Error, PACKAGES, Plan};
-use nicety_lab::real::Layer;
 
 fn main() -> ExitCode {
     let folder = std::env::temp_dir().join(format!("nicety-packets-{}", std::process::id()));

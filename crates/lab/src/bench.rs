@@ -5,10 +5,12 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::method::{Contestant, Guests, Item, Load, Order, Plan};
 use crate::progress::Progress;
+use crate::series::Series;
 
 /// Guests that can be put under load: the embedded ones, or real ones in QEMU.
 ///
@@ -61,6 +63,8 @@ pub struct Measured {
     pub outcome: Outcome,
     /// What it cost.
     pub usage: Usage,
+    /// What was carried over time, in the load's unit; none where nobody tells.
+    pub series: Option<Series>,
 }
 
 /// What a run carried.
@@ -89,13 +93,17 @@ pub enum Outcome {
 pub enum Latency {
     /// Every transaction, in nanoseconds: percentiles are exact.
     EveryNs(Vec<u64>),
-    /// The percentiles as another program (netperf) reports them, in microseconds.
-    ReportedUs {
-        /// The median.
-        p50: f64,
-        /// The 99th percentile.
-        p99: f64,
-    },
+    /// The percentiles that another program (netperf) reports, rising.
+    Reported(Vec<Percentile>),
+}
+
+/// A percentile of latencies: so many percent of the transactions took no longer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Percentile {
+    /// From 0, the shortest of all, to 100, the longest.
+    pub percent: f64,
+    /// The latency in microseconds.
+    pub us: f64,
 }
 
 /// What a run cost. What is unknown is `None`, never zero.

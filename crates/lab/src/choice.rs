@@ -17,13 +17,10 @@ pub fn choice(results: &Results) -> Vec<String> {
     let order = by_rates(results, server);
     let [first, second, ..] = order.as_slice() else { return Vec::new() };
     let measured_well = results.rows.iter().any(|row| row.interval.is_some());
-    let (sentence, offered) =
+    let sentence =
         if measured_well { claimed(results, server, first, second) } else { glimpsed(results, server, first) };
-    let mut sentences = vec![sentence];
-    let rest: Vec<&str> = order.iter().skip(offered).copied().collect();
-    if !rest.is_empty() {
-        sentences.push(format!("Otherwise {}.", rest.join(", then ")));
-    }
+    let by = "by the geometric mean of the rates, each as a fraction of the best";
+    let mut sentences = vec![sentence, format!("In order: {} ({by}).", order.join(", then "))];
     let least = ranked(results, Test::CpuPerGigabit, server).first().copied();
     let cheaper =
         |adapter: &str| shown(results, Test::CpuPerGigabit, server, adapter, first) == Some(Ordering::Greater);
@@ -34,15 +31,14 @@ pub fn choice(results: &Results) -> Vec<String> {
             least.adapter
         ));
     }
-    sentences.push("The order is by the geometric mean of the four rates, each as a fraction of the best.".to_owned());
     if !measured_well {
         sentences.push(format!("Fewer than {RUNS_FOR_INTERVAL} runs give no interval: this is no advice yet."));
     }
     sentences
 }
 
-/// The advice that intervals allow, and how many adapters it offers.
-fn claimed(results: &Results, server: Server, first: &str, second: &str) -> (String, usize) {
+/// The advice that intervals allow.
+fn claimed(results: &Results, server: Server, first: &str, second: &str) -> String {
     let where_ = |order| {
         let tests = RATES.into_iter().filter(|test| shown(results, *test, server, first, second) == Some(order));
         tests.map(|test| test.title().to_lowercase()).collect::<Vec<String>>()
@@ -50,31 +46,25 @@ fn claimed(results: &Results, server: Server, first: &str, second: &str) -> (Str
     let (ahead, behind) = (where_(Ordering::Greater), where_(Ordering::Less));
     match (ahead.is_empty(), behind.is_empty()) {
         (true, true) => {
-            (format!("Choose {first} or {second}, whichever the guest has a driver for: no rate tells them apart."), 2)
+            format!("Choose {first} or {second}, whichever the guest has a driver for: no rate tells them apart.")
         }
         (false, true) => {
-            (format!("Choose {first} if the guest has a driver for it: it is ahead of {second} in {}.", and(&ahead)), 1)
+            format!("Choose {first} if the guest has a driver for it: it is ahead of {second} in {}.", and(&ahead))
         }
-        (true, false) => (
-            format!(
-                "Choose {first} or {second} by what the guest does: {second} is ahead in {}, no other rate tells them apart.",
-                and(&behind)
-            ),
-            2,
+        (true, false) => format!(
+            "Choose {first} or {second} by what the guest does: {second} is ahead in {}, no other rate tells them apart.",
+            and(&behind)
         ),
-        (false, false) => (
-            format!(
-                "Choose {first} or {second} by what the guest does: {first} is ahead in {}, {second} in {}.",
-                and(&ahead),
-                and(&behind)
-            ),
-            2,
+        (false, false) => format!(
+            "Choose {first} or {second} by what the guest does: {first} is ahead in {}, {second} in {}.",
+            and(&ahead),
+            and(&behind)
         ),
     }
 }
 
 /// What may be said without intervals.
-fn glimpsed(results: &Results, server: Server, first: &str) -> (String, usize) {
+fn glimpsed(results: &Results, server: Server, first: &str) -> String {
     let led = RATES
         .into_iter()
         .filter(|test| ranked(results, *test, server).first().is_some_and(|row| row.adapter == *first))
@@ -82,7 +72,7 @@ fn glimpsed(results: &Results, server: Server, first: &str) -> (String, usize) {
     let led: Vec<String> = led.collect();
     let how =
         if led.is_empty() { "was near the best everywhere".to_owned() } else { format!("was first in {}", and(&led)) };
-    (format!("A first look: {first} {how}."), 1)
+    format!("A first look: {first} {how}.")
 }
 
 /// The adapters by the geometric mean of their rates, each as a fraction of the best. An adapter without one of the rates
@@ -144,7 +134,10 @@ mod tests {
             choice[0],
             "Choose virtio-net if the guest has a driver for it: it is ahead of e1000 in bulk transmit, bulk receive, guest to guest and request-response."
         );
-        assert_eq!(choice[1], "Otherwise e1000.");
+        assert_eq!(
+            choice[1],
+            "In order: virtio-net, then e1000 (by the geometric mean of the rates, each as a fraction of the best)."
+        );
     }
 
     #[test]

@@ -4,9 +4,10 @@
 //! outside peer together, transmit and receive: sums divided by sums, so that no direction weighs more than its frames.
 //! Where there is no outside peer they are taken over the runs from guest to guest.
 
-use crate::bench::{Latency, Measured, Outcome, Usage};
+use crate::bench::{Latency, Measured, Outcome, Percentile, Usage};
 use crate::method::{Contestant, Item, Load};
 use crate::results::{Counts, Row, Sample, Test};
+use crate::series::Series;
 use crate::statistics;
 
 /// A run that measured something.
@@ -19,18 +20,29 @@ pub struct Taken {
     /// Gigabits of payload; zero for request-response.
     gigabits: f64,
     usage: Usage,
+    /// What was carried over time.
+    pub series: Option<Series>,
+    /// The latencies of request-response, rising.
+    pub latency: Option<Vec<Percentile>>,
 }
+
+/// The percentiles that are kept of a run in which every transaction was timed.
+const PERCENTS: [f64; 18] =
+    [0.0, 1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.9, 99.99, 100.0];
 
 impl Taken {
     /// Takes in a measurement; samples of latencies are reduced to percentiles here, so that a long comparison does not keep
     /// them. An error says what is wrong with the measurement.
     pub fn new(item: Item, measured: Measured) -> Result<Taken, String> {
-        let Measured { outcome, usage } = measured;
-        let mut taken = Taken { item, figures: Vec::new(), gigabits: 0.0, usage };
+        let Measured { outcome, usage, series } = measured;
+        let mut taken = Taken { item, figures: Vec::new(), gigabits: 0.0, usage, series, latency: None };
         match (taken.item.load, outcome) {
             (Load::RequestResponse, Outcome::Transactions { count, elapsed, latency }) => {
                 taken.figures.push((Test::RequestResponse, count as f64 / elapsed.as_secs_f64()));
-                taken.figures.extend(percentiles(latency));
+                let latency = percentiles(latency);
+                let at = |test, percent| Some((test, latency.iter().find(|known| known.percent == percent)?.us));
+                taken.figures.extend([at(Test::RrP50, 50.0), at(Test::RrP99, 99.0)].into_iter().flatten());
+                taken.latency = Some(latency).filter(|latency| !latency.is_empty());
             }
             (Load::RequestResponse, Outcome::Bulk { .. }) | (_, Outcome::Transactions { .. }) => {
                 return Err("the bench measured another load than it was asked to".to_owned());
@@ -60,13 +72,14 @@ fn bulk_test(load: Load) -> Test {
     }
 }
 
-fn percentiles(latency: Latency) -> Vec<(Test, f64)> {
+fn percentiles(latency: Latency) -> Vec<Percentile> {
     match latency {
-        Latency::ReportedUs { p50, p99 } => vec![(Test::RrP50, p50), (Test::RrP99, p99)],
-        Latency::EveryNs(mut samples) => [(Test::RrP50, 50.0), (Test::RrP99, 99.0)]
-            .into_iter()
-            .filter_map(|(test, percent)| Some((test, statistics::percentile(&mut samples, percent)? as f64 / 1e3)))
-            .collect(),
+        Latency::Reported(percentiles) => percentiles,
+        Latency::EveryNs(mut samples) => {
+            let mut of =
+                |percent| Some(Percentile { percent, us: statistics::percentile(&mut samples, percent)? as f64 / 1e3 });
+            PERCENTS.into_iter().filter_map(&mut of).collect()
+        }
     }
 }
 
@@ -188,7 +201,7 @@ mod tests {
 
     fn bulk(load: Load, round: u32, payload_bytes: u64, usage: Usage) -> Taken {
         let outcome = Outcome::Bulk { payload_bytes, elapsed: Duration::from_secs(2) };
-        Taken::new(item(load, round), Measured { outcome, usage }).unwrap()
+        Taken::new(item(load, round), Measured { outcome, usage, series: None }).unwrap()
     }
 
     fn usage(frames: u64, reads: u64, cpu: f64) -> Usage {
@@ -227,16 +240,21 @@ mod tests {
     fn percentiles_come_from_every_transaction() {
         let latency = Latency::EveryNs((1..=200).rev().map(|micros| micros * 1_000).collect());
         let outcome = Outcome::Transactions { count: 200, elapsed: Duration::from_millis(100), latency };
-        let taken = Taken::new(item(Load::RequestResponse, 0), Measured { outcome, usage: Usage::default() }).unwrap();
+        let measured = Measured { outcome, usage: Usage::default(), series: None };
+        let taken = Taken::new(item(Load::RequestResponse, 0), measured).unwrap();
         assert_eq!(taken.figure(Test::RequestResponse), Some(2_000.0));
         assert_eq!(taken.figure(Test::RrP50), Some(100.0));
         assert_eq!(taken.figure(Test::RrP99), Some(198.0));
+        let latency = taken.latency.unwrap();
+        assert!(latency.len() == PERCENTS.len() && latency.is_sorted_by(|a, b| a.percent < b.percent && a.us <= b.us));
+        assert_eq!((latency.first().unwrap().us, latency.last().unwrap().us), (1.0, 200.0));
     }
 
     #[test]
     fn a_run_that_carried_nothing_or_took_no_time_is_no_sample() {
         for (payload_bytes, elapsed) in [(0, Duration::from_secs(1)), (1, Duration::ZERO), (0, Duration::ZERO)] {
-            let measured = Measured { outcome: Outcome::Bulk { payload_bytes, elapsed }, usage: Usage::default() };
+            let outcome = Outcome::Bulk { payload_bytes, elapsed };
+            let measured = Measured { outcome, usage: Usage::default(), series: None };
             assert!(Taken::new(item(Load::BulkTransmit, 0), measured.clone()).is_err());
             assert!(Taken::new(item(Load::RequestResponse, 0), measured).is_err());
         }

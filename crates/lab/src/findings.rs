@@ -7,7 +7,7 @@ use crate::results::{Direction, Results, Row, Test};
 use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 
 /// The command that judges adapters under unmodified drivers.
-pub const REAL_GUESTS_COMMAND: &str = "cargo run --release -- compare --guests qemu";
+pub const REAL_GUESTS_COMMAND: &str = "nicety compare --guests qemu";
 
 /// The tests of which a sentence is made.
 const TOLD: [Test; 6] = [
@@ -31,18 +31,13 @@ pub struct Finding {
     pub sentence: String,
 }
 
-/// All findings: adapters against each other, then, where both were measured, Nicety against QEMU per adapter.
+/// What was found of the adapters against each other.
 pub fn findings(results: &Results) -> Vec<Finding> {
     let Some(&server) = results.servers().first() else { return Vec::new() };
-    let adapters = TOLD.into_iter().filter_map(|test| {
+    let finding = |test: Test| {
         Some(Finding { about: test.title().to_owned(), sentence: adapters_sentence(&ranked(results, test, server))? })
-    });
-    let servers = results.adapters().into_iter().flat_map(|adapter| {
-        let sentence = move |server| servers_sentence(results, adapter, server);
-        let finding = |sentence| Finding { about: adapter.to_owned(), sentence };
-        results.compared().into_iter().filter_map(sentence).map(finding)
-    });
-    adapters.chain(servers).collect()
+    };
+    TOLD.into_iter().filter_map(finding).collect()
 }
 
 /// The rows of `test` that have a figure, the best first.
@@ -122,26 +117,96 @@ fn times(test: Test, ratio: &Estimate, other: &str) -> String {
     }
 }
 
-fn servers_sentence(results: &Results, adapter: &str, server: Server) -> Option<String> {
-    let parts: Vec<String> = TOLD
-        .into_iter()
-        .filter_map(|test| {
-            let ratio = server_ratio(results, adapter, test, server)?;
-            let range = number::ratio_range(&ratio).map_or(String::new(), |range| format!(" ({range})"));
-            let alike = if ratio.interval.is_some() && !ratio.excludes(1.0) { ", no difference shown" } else { "" };
-            Some(format!(
-                "{} {} ×{range}{alike}",
-                test.title().to_lowercase().replace("cpu", "CPU"),
-                number::ratio(&ratio)
-            ))
-        })
-        .collect();
-    if parts.is_empty() {
-        None
-    } else {
-        let link = if server == Server::NicetyStream { ", over a stream as QEMU's," } else { "" };
-        Some(format!("Served by Nicety{link} against QEMU's own model: {}.", parts.join("; ")))
+/// What the ratio of Nicety's figure to QEMU's says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nicety is shown to do better.
+    Better,
+    /// Nicety is shown to do worse.
+    Worse,
+    /// The interval holds 1.
+    Alike,
+    /// The medians say better, and there is no interval.
+    PerhapsBetter,
+    /// The medians say worse, and there is no interval.
+    PerhapsWorse,
+}
+
+impl Verdict {
+    /// The verdict in a few words.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Better => "better",
+            Verdict::Worse => "worse",
+            Verdict::Alike => "no difference shown",
+            Verdict::PerhapsBetter => "better, no interval",
+            Verdict::PerhapsWorse => "worse, no interval",
+        }
     }
+
+    /// Whether Nicety did worse, shown or not.
+    pub fn is_worse(self) -> bool {
+        matches!(self, Verdict::Worse | Verdict::PerhapsWorse)
+    }
+
+    fn is_better(self) -> bool {
+        matches!(self, Verdict::Better | Verdict::PerhapsBetter)
+    }
+}
+
+/// What `ratio`, of Nicety's figure in `test` to QEMU's, says.
+pub fn verdict(test: Test, ratio: &Estimate) -> Verdict {
+    let more = ratio.median > 1.0;
+    let better = more == (test.direction() == Direction::Higher);
+    match (ratio.interval.is_some(), better) {
+        (true, _) if !ratio.excludes(1.0) => Verdict::Alike,
+        (false, _) if ratio.median == 1.0 => Verdict::Alike,
+        (true, true) => Verdict::Better,
+        (true, false) => Verdict::Worse,
+        (false, true) => Verdict::PerhapsBetter,
+        (false, false) => Verdict::PerhapsWorse,
+    }
+}
+
+/// What serving the adapters by Nicety changes, a sentence or two for each way in which it serves: how many figures are better and
+/// worse than those of QEMU's own models, and which are worse.
+pub fn against_qemu(results: &Results) -> Vec<String> {
+    results.compared().into_iter().filter_map(|server| against_qemu_by(results, server)).collect()
+}
+
+fn against_qemu_by(results: &Results, server: Server) -> Option<String> {
+    let (mut all, mut better, mut shown) = (0, 0, false);
+    let mut worse: Vec<String> = Vec::new();
+    let mut count = 0;
+    for adapter in results.adapters() {
+        let mut of_adapter: Vec<String> = Vec::new();
+        for test in results.tests() {
+            let Some(ratio) = server_ratio(results, adapter, test, server) else { continue };
+            let verdict = verdict(test, &ratio);
+            all += 1;
+            shown |= ratio.interval.is_some();
+            better += usize::from(verdict.is_better());
+            if verdict.is_worse() {
+                let title = test.title().to_lowercase().replace("cpu", "CPU");
+                of_adapter.push(format!("{title} ({} ×)", number::ratio(&ratio)));
+            }
+        }
+        count += of_adapter.len();
+        if !of_adapter.is_empty() {
+            worse.push(format!("{adapter} in {}", and(&of_adapter)));
+        }
+    }
+    if all == 0 {
+        return None;
+    }
+    let link =
+        if server == Server::NicetyStream { "Nicety over a stream, as QEMU's models have it," } else { "Nicety" };
+    let alike = all - better - count;
+    let proof = if shown { "" } else { " There are no intervals: this is a first look." };
+    let named = if worse.is_empty() { "None is worse.".to_owned() } else { format!("Worse: {}.", worse.join("; ")) };
+    Some(format!(
+        "Of {all} figures of {link} {better} are better than those of QEMU's own models, {count} worse, and {alike} show no difference. {named}{proof}"
+    ))
 }
 
 /// How many times an adapter's figure under this server is that under QEMU.
@@ -188,6 +253,7 @@ mod tests {
     use crate::bench::BenchError;
     use crate::bench::fake::Fault;
     use crate::results::sample;
+    use crate::statistics::Interval;
 
     fn about(results: &Results, about: &str) -> String {
         findings(results).into_iter().find(|finding| finding.about == about).unwrap().sentence
@@ -214,29 +280,36 @@ mod tests {
     }
 
     #[test]
-    fn nicety_is_set_against_qemu_per_adapter() {
-        let sentence = about(&sample::two_servers(), "e1000");
-        assert!(
-            sentence.starts_with(
-                "Served by Nicety against QEMU's own model: bulk transmit 1.50 × (1.50–1.50); bulk receive"
-            ),
-            "{sentence}"
-        );
-        assert!(
-            sentence.ends_with(
-                "99th percentile 1.00 × (1.00–1.00), no difference shown; CPU per gigabit 0.67 × (0.67–0.67)."
-            )
-        );
+    fn a_ratio_to_qemu_is_better_or_worse_by_its_tests_direction_and_only_where_the_interval_shows_it() {
+        let of = |median: f64, spread: Option<f64>| {
+            let interval = spread.map(|by| Interval { low: median - by, high: median + by, coverage: 0.98 });
+            Estimate { median, interval, samples: 7 }
+        };
+        for (test, ratio, expected) in [
+            (Test::BulkTransmit, of(1.5, Some(0.1)), Verdict::Better),
+            (Test::BulkTransmit, of(0.9, Some(0.05)), Verdict::Worse),
+            (Test::BulkTransmit, of(0.9, Some(0.1)), Verdict::Alike),
+            (Test::RrP99, of(1.5, Some(0.1)), Verdict::Worse),
+            (Test::CpuPerGigabit, of(0.5, Some(0.1)), Verdict::Better),
+            (Test::CpuPerGigabit, of(0.5, None), Verdict::PerhapsBetter),
+            (Test::GuestToGuest, of(0.5, None), Verdict::PerhapsWorse),
+            (Test::GuestToGuest, of(1.0, None), Verdict::Alike),
+        ] {
+            assert_eq!(verdict(test, &ratio), expected, "{test:?} {ratio:?}");
+        }
     }
 
     #[test]
-    fn each_way_in_which_nicety_serves_is_set_against_qemu() {
-        let all = findings(&sample::linked());
-        let of: Vec<&str> = all.iter().filter(|f| f.about == "e1000").map(|f| f.sentence.as_str()).collect();
-        assert!(of[0].starts_with("Served by Nicety against QEMU's own model: guest to guest 1.50 ×"), "{}", of[0]);
-        let stream = "Served by Nicety, over a stream as QEMU's, against QEMU's own model: guest to guest 1.20 ×";
-        assert!(of[1].starts_with(stream), "{}", of[1]);
-        assert!(all.iter().all(|finding| finding.about != "virtio-net"), "there is nothing to set it against");
+    fn each_way_in_which_nicety_serves_is_counted_against_qemu() {
+        let two = against_qemu(&sample::two_servers());
+        let said = "Of 16 figures of Nicety 12 are better than those of QEMU's own models, 0 worse, and 4 show no difference. None is worse.";
+        assert_eq!(two, [said]);
+        let linked = against_qemu(&sample::linked());
+        assert!(
+            linked.len() == 2 && linked[1].contains("of Nicety over a stream, as QEMU's models have it, "),
+            "{linked:?}"
+        );
+        assert!(against_qemu(&sample::embedded()).is_empty());
     }
 
     #[test]

@@ -21,8 +21,17 @@ pub struct Host {
     /// Of all processors' time during the runs, the percentage that the hypervisor gave to others. None where the kernel
     /// does not say.
     pub steal_percent: Option<f64>,
-    /// The version of Nicety.
+    /// The version of Nicety, with the commit it was built from: `0.1.0 (6054bc91d2e3)`.
     pub nicety_version: String,
+    /// Memory in bytes, of the whole machine. None where the kernel does not say. This and what follows: since version 2 of the format.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// What the machine itself runs on: `none` on hardware of its own. None where nothing tells.
+    #[serde(default)]
+    pub hypervisor: Option<String>,
+    /// The first processor's frequency governor. None where the kernel governs no frequency, as in most virtual machines.
+    #[serde(default)]
+    pub governor: Option<String>,
 }
 
 impl Host {
@@ -36,7 +45,10 @@ impl Host {
             kernel: if kernel.trim().is_empty() { "unknown".to_owned() } else { kernel.trim().to_owned() },
             date: rfc3339(seconds),
             steal_percent: None,
-            nicety_version: env!("CARGO_PKG_VERSION").to_owned(),
+            nicety_version: nicety_version::BUILD.to_owned(),
+            memory_bytes: memory_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()),
+            hypervisor: hypervisor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), told),
+            governor: told("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         }
     }
 }
@@ -48,6 +60,32 @@ fn cpu_model(cpuinfo: &str) -> String {
         matches!(key.trim(), "model name" | "Model" | "cpu model" | "uarch").then(|| value.trim().to_owned())
     };
     cpuinfo.lines().find_map(named).unwrap_or_else(|| format!("unknown ({})", std::env::consts::ARCH))
+}
+
+/// A file of one line, without its end.
+fn told(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// `MemTotal` of the text of `/proc/meminfo`, which counts in KiB.
+fn memory_bytes(meminfo: &str) -> Option<u64> {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What the machine runs on: by the processor's flag `hypervisor` (x86 alone has it), and who the firmware says made the machine, or
+/// `/sys/hypervisor/type` (Xen).
+fn hypervisor(cpuinfo: &str, told: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':').map(|(_, flags)| flags));
+    let virtual_ = flags?.split_whitespace().any(|flag| flag == "hypervisor");
+    if !virtual_ {
+        return Some("none".to_owned());
+    }
+    let made = ["/sys/class/dmi/id/sys_vendor", "/sys/class/dmi/id/product_name"].map(&told);
+    let made: Vec<String> = made.into_iter().flatten().collect();
+    let named = told("/sys/hypervisor/type").into_iter().chain((!made.is_empty()).then(|| made.join(", "))).next();
+    Some(named.unwrap_or_else(|| "one that does not say its name".to_owned()))
 }
 
 /// Seconds since 1970 as RFC 3339 in UTC.
@@ -137,5 +175,29 @@ mod tests {
         assert_eq!(cpu_model("processor: 0\n\nModel\t\t: Raspberry Pi 4"), "Raspberry Pi 4");
         assert!(cpu_model("").starts_with("unknown"));
         assert!(!Host::here().kernel.is_empty());
+    }
+
+    #[test]
+    fn memory_is_the_total_and_a_text_without_it_tells_nothing() {
+        assert_eq!(memory_bytes("MemTotal:       24612340 kB\nMemFree: 1 kB\n"), Some(24_612_340 * 1024));
+        for text in ["", "MemFree: 1 kB", "MemTotal: many kB", "MemTotal: 18446744073709551615 kB"] {
+            assert_eq!(memory_bytes(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_hypervisor_is_told_by_the_processors_flag_and_named_by_the_firmware() {
+        let (vm, metal) = ("flags\t\t: fpu vme hypervisor lahf_lm\n", "flags\t\t: fpu vme lahf_lm\n");
+        let dmi = |path: &str| match path {
+            "/sys/class/dmi/id/sys_vendor" => Some("QEMU".to_owned()),
+            "/sys/class/dmi/id/product_name" => Some("Standard PC (Q35 + ICH9, 2009)".to_owned()),
+            _ => None,
+        };
+        assert_eq!(hypervisor(vm, dmi).as_deref(), Some("QEMU, Standard PC (Q35 + ICH9, 2009)"));
+        assert_eq!(hypervisor(metal, dmi).as_deref(), Some("none"));
+        assert_eq!(hypervisor(vm, |_| None).as_deref(), Some("one that does not say its name"));
+        let xen = |path: &str| (path == "/sys/hypervisor/type").then(|| "xen".to_owned());
+        assert_eq!(hypervisor(vm, xen).as_deref(), Some("xen"));
+        assert_eq!(hypervisor("Features: fp asimd", dmi), None, "no flag of this architecture tells");
     }
 }

@@ -1,4 +1,4 @@
-//! Methods, guests, statistics and report: what `nicety compare` measures adapters with (ARCHITECTURE.md, floor 5).
+//! Methods, embedded guests, statistics and report: what `nicety compare` measures adapters with (ARCHITECTURE.md, floor 6).
 //!
 //! The way of a comparison: [`method::Options`] and a [`bench::Bench`] give a [`method::Plan`]; [`run::run`] walks it and
 //! gives [`results::Results`]; [`table::render`] and [`report::write`] show them. Nothing here knows how a guest is made:
@@ -12,7 +12,6 @@ pub mod choice;
 pub mod embedded;
 pub mod figures;
 pub mod findings;
-pub mod folder;
 pub mod host;
 pub mod method;
 pub mod number;
@@ -22,5 +21,6 @@ pub mod real;
 pub mod report;
 pub mod results;
 pub mod run;
+pub mod series;
 pub mod statistics;
 pub mod table;

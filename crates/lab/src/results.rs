@@ -1,19 +1,21 @@
-//! The data model of `results.json`: format `nicety-results`, version 1, as docs/results-format.md describes it.
+//! The data model of `results.json`: format `nicety-results`, version 2, as docs/results-format.md describes it.
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::bench::Percentile;
 use crate::host::Host;
 use crate::method::{Guests, Load, Order, Server};
+use crate::series::Series;
 use crate::statistics::{self, Estimate, Interval, RUNS_FOR_INTERVAL};
 
 /// The name of the format, the first member of the file.
 pub const FORMAT: &str = "nicety-results";
 
-/// The version that this program writes and reads.
-pub const VERSION: u32 = 1;
+/// The version that this program writes; it reads those before too, whose missing members it takes for null.
+pub const VERSION: u32 = 2;
 
 /// What a row measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -69,6 +71,23 @@ impl Test {
         Test::WritesPerFrame,
         Test::InterruptsPerFrame,
     ];
+
+    /// What the test is called in `results.json`, in `results.csv` and in links to its section.
+    pub fn name(self) -> &'static str {
+        match self {
+            Test::BulkTransmit => "bulk-transmit",
+            Test::BulkReceive => "bulk-receive",
+            Test::GuestToGuest => "guest-to-guest",
+            Test::RequestResponse => "request-response",
+            Test::RrP50 => "rr-p50",
+            Test::RrP99 => "rr-p99",
+            Test::CpuPerGigabit => "cpu-per-gigabit",
+            Test::GuestCpuPerGigabit => "guest-cpu-per-gigabit",
+            Test::ReadsPerFrame => "reads-per-frame",
+            Test::WritesPerFrame => "writes-per-frame",
+            Test::InterruptsPerFrame => "interrupts-per-frame",
+        }
+    }
 
     /// What the test is called in a heading.
     pub fn title(self) -> &'static str {
@@ -181,6 +200,12 @@ pub struct Run {
     pub steal_percent: Option<f64>,
     /// Why it gave no figures; null if it did.
     pub failure: Option<String>,
+    /// What was carried over time, in the unit of the load's test. Since version 2; null where nobody told.
+    #[serde(default)]
+    pub series: Option<Series>,
+    /// Of request-response: percentiles of the transactions' latencies, rising. Since version 2.
+    #[serde(default)]
+    pub latency: Option<Vec<Percentile>>,
 }
 
 /// A figure of a row, from one run or, for the tests of cost, from one round.
@@ -278,7 +303,7 @@ pub enum ResultsError {
     OtherFormat(String),
     /// A version that this program does not know.
     #[error(
-        "the results are of format version {0}, and this nicety reads version {VERSION}: read them with the nicety that wrote them, or measure again"
+        "the results are of format version {0}, and this nicety reads versions 1 to {VERSION}: read them with the nicety that wrote them, or measure again"
     )]
     UnknownVersion(u64),
     /// Members that contradict each other.
@@ -304,10 +329,11 @@ impl Results {
         if header.format != FORMAT {
             return Err(ResultsError::OtherFormat(header.format));
         }
-        if header.version != u64::from(VERSION) {
+        if !(1..=u64::from(VERSION)).contains(&header.version) {
             return Err(ResultsError::UnknownVersion(header.version));
         }
-        let results: Results = serde_json::from_str(text)?;
+        let mut results: Results = serde_json::from_str(text)?;
+        results.version = VERSION;
         results.check()?;
         Ok(results)
     }
@@ -350,6 +376,21 @@ impl Results {
     }
 
     fn check(&self) -> Result<(), ResultsError> {
+        for run in &self.runs {
+            let rising = |latency: &Vec<Percentile>| {
+                latency
+                    .iter()
+                    .all(|known| (0.0..=100.0).contains(&known.percent) && known.us.is_finite() && known.us >= 0.0)
+                    && latency.is_sorted_by(|a, b| a.percent < b.percent && a.us <= b.us)
+            };
+            if run.series.as_ref().is_some_and(|series| !series.is_sound()) || !run.latency.as_ref().is_none_or(rising)
+            {
+                return Err(ResultsError::Contradiction(format!(
+                    "run {} has a series or latencies that do not rise, or are no numbers",
+                    run.run
+                )));
+            }
+        }
         let mut seen = HashSet::new();
         for row in &self.rows {
             let name = || format!("{} × {} × {}", row.adapter, row.test.title(), row.server);

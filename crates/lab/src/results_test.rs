@@ -16,21 +16,31 @@ fn what_is_written_is_what_is_read() {
 fn the_file_has_the_members_that_its_document_names() {
     let text = sample::two_servers().to_json().unwrap();
     let file: Value = serde_json::from_str(&text).unwrap();
-    assert!(text.starts_with("{\n  \"format\": \"nicety-results\",\n  \"version\": 1,"));
+    assert!(text.starts_with("{\n  \"format\": \"nicety-results\",\n  \"version\": 2,"));
     let document = include_str!("../../../docs/results-format.md");
     let mut named = 0;
-    for object in
-        [&file, &file["host"], &file["method"], &file["runs"][0], &file["rows"][0], &file["rows"][0]["counts"]]
-    {
+    let runs = file["runs"].as_array().unwrap();
+    let answered = runs.iter().find(|run| run["latency"].is_array()).unwrap();
+    for object in [
+        &file,
+        &file["host"],
+        &file["method"],
+        &runs[0],
+        &runs[0]["series"],
+        &answered["latency"][0],
+        &file["rows"][0],
+        &file["rows"][0]["counts"],
+    ] {
         for member in object.as_object().unwrap().keys() {
             assert!(document.contains(&format!("`{member}`")), "{member} is not documented");
             named += 1;
         }
     }
-    assert!(named > 35, "{named} members");
+    assert!(named > 45, "{named} members");
     for test in Test::ALL {
         let name = serde_json::to_value(test).unwrap();
         let name = name.as_str().unwrap();
+        assert_eq!(name, test.name());
         assert!(document.contains(&format!("`{name}` | {}", test.unit())), "{name} is not documented with its unit");
     }
     let row = &file["rows"][0];
@@ -58,11 +68,43 @@ fn changed(change: impl FnOnce(&mut Value)) -> ResultsError {
 
 #[test]
 fn an_unknown_version_is_refused_by_its_number_whatever_else_is_in_the_file() {
-    let error = Results::from_json(r#"{"format": "nicety-results", "version": 2, "tables": []}"#).unwrap_err();
+    let error = Results::from_json(r#"{"format": "nicety-results", "version": 3, "tables": []}"#).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the results are of format version 2, and this nicety reads version 1: read them with the nicety that wrote them, or measure again"
+        "the results are of format version 3, and this nicety reads versions 1 to 2: read them with the nicety that wrote them, or measure again"
     );
+}
+
+#[test]
+fn results_of_version_1_are_read_and_what_they_lack_is_absent() {
+    let mut file = serde_json::to_value(sample::two_servers()).unwrap();
+    file["version"] = json!(1);
+    for run in file["runs"].as_array_mut().unwrap() {
+        for member in ["series", "latency"] {
+            run.as_object_mut().unwrap().remove(member).unwrap();
+        }
+    }
+    for member in ["memory_bytes", "hypervisor", "governor"] {
+        file["host"].as_object_mut().unwrap().remove(member).unwrap();
+    }
+    let old = Results::from_json(&file.to_string()).unwrap();
+    assert_eq!(old.rows, sample::two_servers().rows);
+    assert!(old.runs.iter().all(|run| run.series.is_none() && run.latency.is_none()));
+    assert_eq!((&old.host.governor, old.host.memory_bytes), (&None, None));
+    assert_eq!(Results::from_json(&old.to_json().unwrap()).unwrap(), old, "it is written as of today's version");
+}
+
+#[test]
+fn a_series_or_latencies_that_cannot_be_drawn_are_refused() {
+    for (member, wrong) in [
+        ("series", json!({"until_seconds": [0.2, 0.1], "values": [1.0, 1.0]})),
+        ("series", json!({"until_seconds": [0.1], "values": []})),
+        ("latency", json!([{"percent": 50.0, "us": 2.0}, {"percent": 99.0, "us": 1.0}])),
+        ("latency", json!([{"percent": 101.0, "us": 2.0}])),
+    ] {
+        let error = changed(|file| file["runs"][0][member] = wrong.clone());
+        assert!(matches!(error, ResultsError::Contradiction(_)), "{wrong}: {error}");
+    }
 }
 
 #[test]

@@ -131,8 +131,10 @@ impl Walk {
             Ok(measured) => Taken::new(item.clone(), measured).map_err(BenchError::Failed),
             Err(error) => Err(error),
         };
+        let (mut series, mut latency) = (None, None);
         let failure = match taken {
-            Ok(taken) => {
+            Ok(mut taken) => {
+                (series, latency) = (taken.series.take(), taken.latency.take());
                 self.taken.push(taken);
                 self.troubles.retain(|trouble| trouble.contestant != item.contestant || trouble.load != item.load);
                 None
@@ -155,6 +157,8 @@ impl Walk {
             took_seconds,
             steal_percent: steal_since(before),
             failure: failure.map(|(reason, _)| reason),
+            series,
+            latency,
         });
         Ok(())
     }

@@ -333,7 +333,7 @@ virtio-net  3090 [3000–3180]  3090 [3000–3180]  3090 [3000–3180]
         assert!(
             table.ends_with(
                 "\nThese figures judge the adapters under Nicety's own guest drivers. Under unmodified Linux drivers:\n\
-             cargo run --release -- compare --guests qemu\n"
+             nicety compare --guests qemu\n"
             ),
             "{table}"
         );

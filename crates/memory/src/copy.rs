@@ -1,11 +1,15 @@
 //! Memory to memory: from one guest into another, once, with the Internet checksum on the way where it is needed.
 //!
-//! The sum is that of the bytes that were stored, whatever a guest does to the source meanwhile: each word is loaded
+//! The sum is that of the bytes that were stored, whatever a guest does to the source meanwhile: each byte is loaded
 //! once, added and stored.
 
 use vm_memory::volatile_memory::VolatileSlice;
 
-use crate::map::{Map, Span};
+use crate::map::Map;
+use crate::mapping::Mapping;
+use crate::presence::PAGE;
+use crate::span::Span;
+use crate::touch;
 
 /// The one's complement sum of copied bytes, before folding: native-endian words, as if the bytes began at an even place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +31,7 @@ impl CopySum {
         let mut sum = 0u64;
         let mut words = bytes.chunks_exact(4);
         for word in &mut words {
-            sum += u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+            sum = sum.wrapping_add(u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]])));
         }
         let rest = words.remainder();
         let mut tail = [0; 4];
@@ -52,67 +56,65 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// Copies the shorter of both spans; returns its length. Spans may overlap.
+/// Copies the shorter of both spans; returns its length. Spans may overlap. No page of the source is allocated.
+#[inline]
 pub fn copy(source: &Map, from: Span, target: &Map, to: Span) -> u32 {
     let len = from.len().min(to.len());
     #[cfg(feature = "count")]
     crate::count::bytes(len as usize);
-    source.bytes(from.piece(0, len)).copy_to_volatile_slice(target.bytes(to.piece(0, len)));
+    if let (Some(from), Some(to)) = (source.known(from), target.known(to)) {
+        // SAFETY: either span is of its map, by its number, and has `len` bytes.
+        unsafe { touch::across(from, to, len as usize) };
+        return len;
+    }
+    copy_unknown(source, from, target, to.piece(0, len));
     len
 }
 
-/// Copies the shorter of both spans and adds what was stored to `sum`; returns the length.
+#[cold]
+#[inline(never)]
+fn copy_unknown(source: &Map, from: Span, target: &Map, to: Span) {
+    let len = to.len();
+    let Some((mapping, offset)) = source.place(from) else { return };
+    let to = target.target(to);
+    if mapping.is_known(offset, len as usize) {
+        touch::copy_across(&mapping.slice(offset, len as usize), &to);
+    } else {
+        by_pages(mapping, offset, &to, |_| {});
+    }
+}
+
+/// Copies the shorter of both spans and adds what was stored to `sum`; returns the length. No page of the source is allocated.
 pub fn copy_sum(source: &Map, from: Span, target: &Map, to: Span, sum: &mut CopySum) -> u32 {
     let len = from.len().min(to.len());
-    let (from, to) = (source.bytes(from.piece(0, len)), target.bytes(to.piece(0, len)));
+    let Some((mapping, offset)) = source.place(from) else { return 0 };
+    let to = target.target(to.piece(0, len));
+    let from = mapping.slice(offset, len as usize);
     let len = from.len().min(to.len());
     #[cfg(feature = "count")]
     crate::count::bytes(len);
-    sum.push(copy_words(&from, &to, len), len);
+    if mapping.is_known(offset, len) {
+        sum.push(touch::copy_summed(&from, &to), len);
+    } else {
+        by_pages(mapping, offset, &to, |bytes| sum.add(bytes));
+    }
     len as u32
 }
 
-/// Eight bytes at any address, for volatile access.
-#[derive(Clone, Copy)]
-#[repr(C, packed)]
-pub(crate) struct Word(u64);
-
-impl Word {
-    pub(crate) fn of(value: u64) -> Self {
-        Self(value)
-    }
-
-    /// As they lay in memory.
-    pub(crate) fn bytes(self) -> [u8; 8] {
-        let Self(value) = self;
-        value.to_ne_bytes()
-    }
-}
-
-/// Loads, adds and stores word by word. Both slices hold at least `len` bytes.
-fn copy_words(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>, len: usize) -> u64 {
-    let (source, target) = (from.ptr_guard(), to.ptr_guard_mut());
-    let (source, target) = (source.as_ptr(), target.as_ptr());
-    let mut sum = 0u64;
-    let mut at = 0;
-    // SAFETY: `at + 8 <= len` and `at < len` bound every access to both slices, which were range-checked when they
-    // were made and stay mapped while they live. Accesses are volatile, because the other side may write meanwhile.
-    unsafe {
-        while at + 8 <= len {
-            let word = source.add(at).cast::<Word>().read_volatile();
-            target.add(at).cast::<Word>().write_volatile(word);
-            let word = word.0;
-            sum += (word & 0xffff_ffff) + (word >> 32);
-            at += 8;
+/// Copies from where not all pages are known to be there, through private bytes, which `seen` is shown.
+#[cold]
+#[inline(never)]
+fn by_pages(from: &Mapping, offset: usize, to: &VolatileSlice<'_>, mut seen: impl FnMut(&[u8])) {
+    let (mut bytes, mut done) = ([0; PAGE], 0);
+    while done < to.len() {
+        let len = PAGE.min(to.len() - done);
+        let count = from.read(offset + done, &mut bytes[..len]);
+        let Ok(piece) = to.subslice(done, count) else { return };
+        touch::copy_in(&bytes[..count], &piece);
+        seen(&bytes[..count]);
+        if count < len {
+            return;
         }
-        let mut tail = [0u8; 8];
-        for byte in tail.iter_mut().take(len - at) {
-            *byte = source.add(at).read_volatile();
-            target.add(at).write_volatile(*byte);
-            at += 1;
-        }
-        let word = u64::from_ne_bytes(tail);
-        sum += (word & 0xffff_ffff) + (word >> 32);
+        done += len;
     }
-    sum
 }

@@ -1,18 +1,21 @@
 //! SIGBUS: what a peer raises in us when it truncates a memory file that we have mapped.
 //!
-//! The handler finds the mapping that the faulting address lies in, puts zero pages over the whole of it and marks
-//! it damaged; the port that owns it is closed on its next turn. A fault anywhere else is our own bug and ends the
-//! process as it would have without us. Everything the handler touches is an atomic in a static table.
+//! The handler finds the mapping of the faulting address and marks it damaged; the port that owns it is closed on its next turn. The
+//! thread continues behind the failed access (`touch.rs`) without waiting. On processors without fixups, and for other accesses (none
+//! to guest memory), it maps zero pages over the whole mapping instead. A fault anywhere else is our own bug and ends the process as
+//! usual. The handler touches only atomics in a static table, and a constant table.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
+
+use crate::touch;
 
 /// How many mappings can be alive at once: a switch full of ports whose VMs have a dozen regions each, and some that have
 /// many; fewer than the system's own limit (proc(5), vm.max_map_count).
 pub(crate) const SLOTS: usize = 1 << 15;
 
-/// How many bytes of all VMs: half of what a process can address (x86-64: 128 TiB), so that whatever VMMs map there is room for stacks
-/// and files.
+/// How many bytes of all VMs may be mapped: half of a process's address space (x86-64: 128 TiB), so that stacks and files always have
+/// room.
 pub(crate) const BYTES: u64 = 64 << 40;
 
 struct Watched {
@@ -24,7 +27,9 @@ struct Watched {
 static TABLE: [Watched; SLOTS] =
     [const { Watched { start: AtomicUsize::new(0), len: AtomicUsize::new(0), damaged: AtomicBool::new(false) } };
         SLOTS];
-/// How often zero pages were put over a mapping.
+/// How many of its entries were ever in use.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// How often an access to a mapping has failed.
 static DAMAGES: AtomicUsize = AtomicUsize::new(0);
 static FREE: Mutex<Free> = Mutex::new(Free { used: 0, returned: Vec::new(), bytes: 0 });
 static INSTALL: Once = Once::new();
@@ -50,6 +55,7 @@ pub(crate) type Slot = usize;
 pub(crate) fn watch(start: usize, len: usize) -> Result<(Slot, &'static AtomicBool), Full> {
     INSTALL.call_once(install);
     let slot = free().take(len as u64)?;
+    USED.fetch_max(slot + 1, Ordering::Release);
     let watched = &TABLE[slot];
     watched.damaged.store(false, Ordering::Relaxed);
     watched.len.store(len, Ordering::Relaxed);
@@ -82,8 +88,8 @@ impl Free {
     }
 }
 
-/// How many mappings of this process were damaged so far: whoever has touched guest memory knows by two looks at this
-/// whether to ask [`Map::damaged`](crate::Map::damaged).
+/// How often a mapping was found damaged so far. Compare it before and after touching guest memory to know whether to ask
+/// [`Map::damaged`](crate::Map::damaged).
 pub fn damages() -> usize {
     DAMAGES.load(Ordering::Relaxed)
 }
@@ -95,7 +101,7 @@ pub(crate) fn forget(slot: Slot) {
 }
 
 fn install() {
-    // SAFETY: a zeroed sigaction is a valid value to fill in; the handler below is async-signal-safe (atomics and
+    // SAFETY: a zeroed sigaction is a valid value to fill in; the handler below is async-signal-safe (atomics, its context, and
     // mmap, sigaction, raise only), and its signature is the one that SA_SIGINFO asks for.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -105,15 +111,18 @@ fn install() {
     }
 }
 
-extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel hands a valid siginfo to a SA_SIGINFO handler; for SIGBUS si_addr is set.
     let address = unsafe { (*info).si_addr() } as usize;
-    for watched in &TABLE {
+    for watched in TABLE.iter().take(USED.load(Ordering::Acquire)) {
         let start = watched.start.load(Ordering::Acquire);
         let len = watched.len.load(Ordering::Relaxed);
         if start != 0 && address.wrapping_sub(start) < len {
             watched.damaged.store(true, Ordering::Relaxed);
             DAMAGES.fetch_add(1, Ordering::Relaxed);
+            if touch::skip(context) {
+                return;
+            }
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
             // SAFETY: the range is a live mapping of ours (it is in the table until before it is unmapped), and

@@ -1,30 +1,36 @@
 //! Guest memory: regions that come and go while frames are in flight, with permissions and bounded copies.
 //!
 //! A [`Map`] is an immutable picture of what a device may reach: guest-physical (bus) addresses onto regions that are
-//! mapped here, or known but [absent](Fault::Absent). It is replaced whole when a region comes or goes; whoever
-//! still holds the old one (a batch in flight) keeps its mappings alive, and nobody else's.
+//! mapped here, or known but [absent](Fault::Absent). When a region comes or goes there is a new one, which shares with the old
+//! one what has not changed; whoever still holds the old one (a batch in flight) keeps its mappings alive, and nobody else's.
 //!
-//! Guest memory changes under our hands at any time. Nothing here ever makes a Rust reference to it: bytes are
-//! copied in or out, in bounds checked against the region, and a value that was read once is the value.
+//! Guest memory can change at any time. Nothing here ever makes a Rust reference to it: bytes are copied in or out, with bounds checked
+//! against the region. Read a value once and use the copy.
 //!
-//! `unsafe` lives in this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), copying, hints, and which pages a file has (`blank.rs`); elsewhere the house
+//! `unsafe` lives in this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), touching (`touch.rs`), hints, and which pages a file has (`presence.rs`); elsewhere the house
 //! forbids it.
 
-mod blank;
 mod copy;
+mod files;
 mod guard;
 mod map;
 mod mapping;
 mod origin;
 mod pages;
 mod prefetch;
+mod presence;
+mod span;
+mod touch;
+mod tree;
 mod window;
 
 pub use copy::{CopySum, copy, copy_sum};
+pub use files::{Files, Piece, limit_files};
 pub use guard::damages;
-pub use map::{Absent, Fault, MAX_BYTES, MAX_REGIONS, Map, MapError, Rights, Span};
+pub use map::{Absent, Fault, MAX_BYTES, MAX_REGIONS, Map, MapError, Rights};
 pub use mapping::{Mapping, MappingError, shared_file};
 pub use prefetch::Touch;
+pub use span::{Span, Translator};
 pub use window::{Window, full_barrier};
 
 /// Counts accesses to guest memory by this thread, for tests that bound the work that one call does.

@@ -1,19 +1,26 @@
 //! What a device may reach: bus addresses onto mapped regions.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use vm_memory::volatile_memory::VolatileSlice;
 
-use crate::blank::Look;
+use crate::files::Piece;
 use crate::mapping::{Mapping, MappingError};
 use crate::prefetch::{self, Touch};
+use crate::span::{Span, Translator};
+use crate::touch;
+use crate::tree::{Sums, Tree};
 use crate::window::Window;
 
-/// How many regions one map holds at most: QEMU has fewer than 20, libvfio-user's default limit is 65535.
-pub const MAX_REGIONS: usize = 1024;
+/// How many regions one map holds at most: QEMU has fewer than 20, without an IOMMU; libvfio-user's default limit is this.
+pub const MAX_REGIONS: usize = 65_535;
 
 /// How many bytes a VM may share, in all regions together: 4 TiB.
 pub const MAX_BYTES: u64 = 4 << 40;
+
+/// How many files [`Map::is_blank`] looks at.
+const BLANK_FILES: usize = 16;
 
 /// What a device may do with a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +39,8 @@ impl Rights {
     /// Writes only.
     pub const WRITE: Self = Self { read: false, write: true };
 
-    fn allow(self, wanted: Self) -> bool {
+    #[inline(always)]
+    pub(crate) fn allow(self, wanted: Self) -> bool {
         (self.read || !wanted.read) && (self.write || !wanted.write)
     }
 }
@@ -101,58 +109,43 @@ pub enum MapError {
 }
 
 #[derive(Clone, Debug)]
-struct Region {
-    base: u64,
-    len: u64,
-    rights: Rights,
-    mapping: Option<Arc<Mapping>>,
-}
-
-/// Translated guest memory: a piece of one region of one [`Map`]. It means nothing with another map.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
-    region: u32,
-    len: u32,
-    offset: u64,
-}
-
-impl Span {
-    /// Bytes.
-    pub fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// True for a span of no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The piece `[from, from + len)` of this span, cut at its end.
-    pub fn piece(&self, from: u32, len: u32) -> Span {
-        let from = from.min(self.len);
-        Span { region: self.region, offset: self.offset + u64::from(from), len: len.min(self.len - from) }
-    }
-
-    /// Appends `next` if it lies right behind this span in the same region.
-    pub fn joins(&mut self, next: Span) -> bool {
-        let adjacent = self.region == next.region && self.offset + u64::from(self.len) == next.offset;
-        match (adjacent, self.len.checked_add(next.len)) {
-            (true, Some(len)) => {
-                self.len = len;
-                true
-            }
-            _ => false,
-        }
-    }
+pub(crate) struct Region {
+    pub base: u64,
+    pub len: u64,
+    pub rights: Rights,
+    /// What it is of: `offset` bytes into a mapping, unless it was not shared.
+    pub place: Option<(Arc<Mapping>, u64)>,
 }
 
 /// The memory that one device may reach. Immutable; see the crate's page.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Map {
-    regions: Vec<Region>,
+    regions: Tree,
+    sums: Sums,
+    /// Of its regions, and how many are of each.
+    mappings: Vec<(Arc<Mapping>, usize)>,
+    /// Another for each map; its clones are of the same regions.
+    id: u64,
+    /// Where among few regions the last one was found.
+    last: AtomicUsize,
 }
 
+impl Clone for Map {
+    fn clone(&self) -> Self {
+        let (regions, mappings) = (self.regions.clone(), self.mappings.clone());
+        Self { regions, sums: self.sums, mappings, id: self.id, last: AtomicUsize::new(0) }
+    }
+}
+
+/// Of the last map that was made.
+static ID: AtomicU64 = AtomicU64::new(0);
+
 impl Map {
+    fn of(regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>) -> Self {
+        let id = ID.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { sums: regions.sums(), regions, mappings, id, last: AtomicUsize::new(0) }
+    }
+
     /// No memory at all: every access is refused.
     pub fn empty() -> Arc<Map> {
         Arc::default()
@@ -163,90 +156,125 @@ impl Map {
         Map::default().with(0, Arc::new(Mapping::private(len)?), Rights::BOTH)
     }
 
-    /// This map and one more region.
-    pub fn with(&self, base: u64, mapping: Arc<Mapping>, rights: Rights) -> Result<Map, MapError> {
-        self.insert(Region { base, len: mapping.len(), rights, mapping: Some(mapping) })
+    /// This map and one more region: all of a mapping, or a piece of one.
+    pub fn with(&self, base: u64, piece: impl Into<Piece>, rights: Rights) -> Result<Map, MapError> {
+        let Piece { mapping, offset, len } = piece.into();
+        self.insert(Region { base, len, rights, place: Some((mapping, offset)) })
     }
 
     /// This map and a region that the peer has told of but not shared.
     pub fn with_absent(&self, base: u64, len: u64, rights: Rights) -> Result<Map, MapError> {
-        self.insert(Region { base, len, rights, mapping: None })
+        self.insert(Region { base, len, rights, place: None })
     }
 
     fn insert(&self, region: Region) -> Result<Map, MapError> {
         let (base, len) = (region.base, region.len);
         let end = base.checked_add(len).filter(|_| len > 0).ok_or(MapError::Bounds { base, len })?;
-        if self.regions.len() >= MAX_REGIONS {
+        if region
+            .place
+            .as_ref()
+            .is_some_and(|(mapping, offset)| offset.checked_add(len).is_none_or(|end| end > mapping.len()))
+        {
+            return Err(MapError::Bounds { base, len });
+        }
+        if self.sums.regions >= MAX_REGIONS {
             return Err(MapError::TooMany);
         }
-        if region.mapping.is_some() && self.mapped_bytes() + len > MAX_BYTES {
+        if region.place.is_some() && self.sums.mapped + len > MAX_BYTES {
             return Err(MapError::TooMuch);
         }
-        let place = self.regions.partition_point(|r| r.base < base);
-        let before = place.checked_sub(1).and_then(|i| self.regions.get(i));
-        let overlaps =
-            before.is_some_and(|r| r.base + r.len > base) || self.regions.get(place).is_some_and(|r| r.base < end);
-        if overlaps {
+        if self.regions.overlaps(base, end) {
             return Err(MapError::Overlap { base, len });
         }
-        let mut regions = self.regions.clone();
-        regions.insert(place, region);
-        Ok(Map { regions })
+        let mut mappings = self.mappings.clone();
+        if let Some((mapping, _)) = &region.place {
+            match mappings.iter_mut().find(|(known, _)| Arc::ptr_eq(known, mapping)) {
+                Some((_, regions)) => *regions += 1,
+                None => mappings.push((Arc::clone(mapping), 1)),
+            }
+        }
+        Ok(Self::of(self.regions.with(region), mappings))
     }
 
     /// This map without the region that lies exactly there.
     pub fn without(&self, base: u64, len: u64) -> Result<Map, MapError> {
-        let mut regions = self.regions.clone();
-        let place =
-            regions.iter().position(|r| r.base == base && r.len == len).ok_or(MapError::Unknown { base, len })?;
-        regions.remove(place);
-        Ok(Map { regions })
+        let there = self.regions.find(base).is_some_and(|region| (region.base, region.len) == (base, len));
+        if there { Ok(self.without_within(base, len)) } else { Err(MapError::Unknown { base, len }) }
     }
 
     /// This map without any region that lies within `[base, base + len)`: the form of unmap that covers several.
     pub fn without_within(&self, base: u64, len: u64) -> Map {
-        let end = base.saturating_add(len);
-        let regions = self.regions.iter().filter(|r| !(r.base >= base && r.base + r.len <= end)).cloned().collect();
-        Map { regions }
+        let mut mappings = self.mappings.clone();
+        let regions = self.regions.without(base, base.saturating_add(len), &mut |region| {
+            if let Some((mapping, _)) = &region.place
+                && let Some((_, regions)) = mappings.iter_mut().find(|(known, _)| Arc::ptr_eq(known, mapping))
+            {
+                *regions -= 1;
+            }
+        });
+        mappings.retain(|(_, regions)| *regions > 0);
+        Self::of(regions, mappings)
     }
 
     /// Number of regions.
     pub fn regions(&self) -> usize {
-        self.regions.len()
+        self.sums.regions
     }
 
     /// Bytes that are known but not shared with us; 0 when all is well.
     pub fn absent_bytes(&self) -> u64 {
-        self.regions.iter().filter(|r| r.mapping.is_none()).map(|r| r.len).sum()
+        self.sums.absent
     }
 
     /// Bytes that are mapped.
     pub fn mapped_bytes(&self) -> u64 {
-        self.regions.iter().filter(|r| r.mapping.is_some()).map(|r| r.len).sum()
+        self.sums.mapped
     }
 
-    /// Whether there is shared memory, and nothing but zeros in any of it: see [`Mapping::is_blank`]. No more is read of all regions
-    /// together than of one.
+    /// Whether there is shared memory, and nobody but us has written to it: see [`Mapping::is_blank`]. So many files are looked at,
+    /// which a VM's memory is among.
     pub fn is_blank(&self) -> bool {
-        self.is_blank_by(&mut Look::new())
+        !self.mappings.is_empty() && self.mappings.iter().take(BLANK_FILES).all(|(mapping, _)| mapping.is_blank())
     }
 
-    pub(crate) fn is_blank_by(&self, look: &mut Look) -> bool {
-        let mut shared = self.regions.iter().filter_map(|r| r.mapping.as_ref()).peekable();
-        shared.peek().is_some() && shared.all(|m| m.is_blank_by(look))
+    /// Bytes of pages that our writes have allocated: the memory control group of this process pays for those.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.mappings.iter().map(|(mapping, _)| mapping.allocated()).sum()
     }
 
     /// True once a peer has taken pages of any region away (see [`Mapping::damaged`]).
     pub fn damaged(&self) -> bool {
-        self.regions.iter().filter_map(|r| r.mapping.as_ref()).any(|m| m.damaged())
+        self.mappings.iter().any(|(mapping, _)| mapping.damaged())
     }
 
     #[inline]
-    fn locate(&self, address: u64, wanted: Rights) -> Option<(usize, u64, &Region)> {
-        let index = self.regions.partition_point(|r| r.base <= address).checked_sub(1)?;
-        let region = self.regions.get(index)?;
-        let offset = address - region.base;
-        (offset < region.len && region.rights.allow(wanted)).then_some((index, offset, region))
+    fn locate(&self, address: u64, wanted: Rights) -> Option<(u64, &Region)> {
+        let region = self.regions.at(address, &self.last)?;
+        let offset = address.checked_sub(region.base)?;
+        (offset < region.len && region.rights.allow(wanted)).then_some((offset, region))
+    }
+
+    /// `len` bytes of a region from `offset`, if it was shared.
+    #[inline]
+    fn span(&self, region: &Region, offset: u64, len: u32) -> Option<Span> {
+        let (mapping, start) = region.place.as_ref()?;
+        // What lies within a region lies within what it is of.
+        Some(Span::of(mapping, (start + offset) as usize, len, self.id))
+    }
+
+    /// The span of a range, if all of it lies in one region, which was shared and allows that. [`Translator`] is for many.
+    pub fn whole(&self, address: u64, len: u32, wanted: Rights) -> Option<Span> {
+        Translator::new(self).whole(address, len, wanted)
+    }
+
+    /// The region that an address lies in.
+    pub(crate) fn region(&self, address: u64) -> Option<&Region> {
+        self.regions.find(address).filter(|region| address - region.base < region.len)
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     /// Calls `each` with the translated pieces of a range, in order, and only if the whole range is there.
@@ -255,11 +283,10 @@ impl Map {
     fn pieces(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
-        if let Some((region, offset, found)) = self.locate(address, wanted)
-            && found.mapping.is_some()
-            && found.len - offset >= u64::from(len)
+        if let Some((offset, region)) = self.locate(address, wanted)
+            && region.len - offset >= u64::from(len)
+            && let Some(whole) = self.span(region, offset, len)
         {
-            let whole = Span { region: region as u32, offset, len };
             return if each(whole) { Ok(()) } else { Err(Fault::Refused { address, len }) };
         }
         self.walk(address, len, wanted, |_| true)?;
@@ -272,12 +299,10 @@ impl Map {
         address.checked_add(u64::from(len)).ok_or(refused)?;
         let (mut at, mut left) = (address, len);
         while left > 0 {
-            let (region, offset, found) = self.locate(at, wanted).ok_or(refused)?;
-            let here = u32::try_from(found.len - offset).unwrap_or(u32::MAX).min(left);
-            if found.mapping.is_none() {
-                return Err(Fault::Absent(Absent { address: at, len: here }));
-            }
-            if !each(Span { region: region as u32, offset, len: here }) {
+            let (offset, region) = self.locate(at, wanted).ok_or(refused)?;
+            let here = u32::try_from(region.len - offset).unwrap_or(u32::MAX).min(left);
+            let absent = Fault::Absent(Absent { address: at, len: here });
+            if !each(self.span(region, offset, here).ok_or(absent)?) {
                 return Err(refused);
             }
             left -= here;
@@ -297,15 +322,73 @@ impl Map {
         self.pieces(address, len, wanted, push)
     }
 
-    /// The bytes of a span of this map; empty if the span is not of this map.
+    /// What a span of this map is of, and where in it.
+    #[inline]
+    pub(crate) fn place(&self, span: Span) -> Option<(&Mapping, usize)> {
+        let mapping = span.mapping.filter(|_| span.id == self.id)?;
+        // SAFETY: by its number the span was made by this map or a clone of it, whose regions are these; they keep the mapping for
+        // as long as `self` is borrowed, because a map never changes.
+        let mapping = unsafe { mapping.as_ref() };
+        Some((mapping, mapping.offset_of(span.first)))
+    }
+
+    /// Where the bytes of a span of this map are mapped, if all their pages are known to be there.
+    #[inline]
+    pub(crate) fn known(&self, span: Span) -> Option<*mut u8> {
+        (span.known && span.id == self.id).then_some(span.first)
+    }
+
+    /// The bytes of a span of this map; empty if the span is not of this map. For memory that this side owns: to read a guest's like
+    /// that may allocate pages, which [`Map::read_span`] does not.
     #[inline]
     pub fn bytes(&self, span: Span) -> VolatileSlice<'_> {
-        let slice = self
-            .regions
-            .get(span.region as usize)
-            .and_then(|r| r.mapping.as_ref())
-            .and_then(|m| m.bytes().subslice(usize::try_from(span.offset).ok()?, span.len as usize).ok());
-        slice.unwrap_or_else(|| VolatileSlice::from(&mut [][..]))
+        match self.place(span) {
+            Some((mapping, offset)) => mapping.slice(offset, span.len as usize),
+            None => VolatileSlice::from(&mut [][..]),
+        }
+    }
+
+    /// The bytes of a span of this map, to be written.
+    #[inline]
+    pub(crate) fn target(&self, span: Span) -> VolatileSlice<'_> {
+        match self.place(span) {
+            Some((mapping, offset)) => mapping.target(offset, span.len as usize),
+            None => VolatileSlice::from(&mut [][..]),
+        }
+    }
+
+    #[inline(always)]
+    fn copy_out(&self, span: Span, into: &mut [u8]) -> usize {
+        let len = into.len().min(span.len as usize);
+        if let Some(first) = self.known(span) {
+            // SAFETY: the span is of this map, by its number, and has so many bytes: as in `place`.
+            unsafe { touch::read(first, &mut into[..len]) };
+            return len;
+        }
+        self.copy_out_of_unknown(span, &mut into[..len])
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn copy_out_of_unknown(&self, span: Span, into: &mut [u8]) -> usize {
+        self.place(span).map_or(0, |(mapping, offset)| mapping.read(offset, into))
+    }
+
+    #[inline(always)]
+    fn copy_in(&self, span: Span, from: &[u8]) {
+        let len = from.len().min(span.len as usize);
+        if let Some(first) = self.known(span) {
+            // SAFETY: the span is of this map, by its number, and has so many bytes: as in `place`.
+            unsafe { touch::write(&from[..len], first) };
+            return;
+        }
+        self.copy_into_unknown(span.piece(0, len as u32), from);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn copy_into_unknown(&self, span: Span, from: &[u8]) {
+        touch::copy_in(from, &self.target(span));
     }
 
     /// Reads guest memory. All or nothing.
@@ -316,7 +399,7 @@ impl Map {
         let mut done = 0;
         self.pieces(address, len, Rights::READ, |span| {
             let n = span.len as usize;
-            self.bytes(span).copy_to(&mut into[done..done + n]);
+            self.copy_out(span, &mut into[done..done + n]);
             done += n;
             true
         })
@@ -330,42 +413,107 @@ impl Map {
         let mut done = 0;
         self.pieces(address, len, Rights::WRITE, |span| {
             let n = span.len as usize;
-            self.bytes(span).copy_from(&from[done..done + n]);
+            self.copy_in(span, &from[done..done + n]);
             done += n;
             true
         })
     }
 
+    /// The first bytes of a span of this map as little-endian numbers. Each is zero that does not lie within.
+    #[inline(always)]
+    pub fn read_words<const N: usize>(&self, span: Span) -> [u32; N] {
+        let mut words = [0; N];
+        if span.len as usize >= 4 * N
+            && let Some(first) = self.known(span)
+        {
+            #[cfg(feature = "count")]
+            crate::count::bytes(4 * N);
+            for (i, word) in words.iter_mut().enumerate() {
+                // SAFETY: the span is of this map, by its number, and has so many bytes.
+                *word = u32::from_le(unsafe { touch::load_u32(first.wrapping_add(4 * i)) });
+            }
+            return words;
+        }
+        self.words_of_unknown(span, &mut words);
+        words
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn words_of_unknown(&self, span: Span, words: &mut [u32]) {
+        for (word, at) in words.iter_mut().zip((0..span.len / 4).map(|word| 4 * word)) {
+            let mut bytes = [0; 4];
+            self.read_span(span.piece(at, 4), &mut bytes);
+            *word = u32::from_le_bytes(bytes);
+        }
+    }
+
+    /// Writes little-endian numbers to the beginning of a span of this map, as many as it has room for.
+    #[inline(always)]
+    pub fn write_words<const N: usize>(&self, span: Span, words: [u32; N]) {
+        if span.len as usize >= 4 * N
+            && let Some(first) = self.known(span)
+        {
+            #[cfg(feature = "count")]
+            crate::count::bytes(4 * N);
+            for (i, word) in words.iter().enumerate() {
+                // SAFETY: the span is of this map, by its number, and has so many bytes.
+                unsafe { touch::store_u32(first.wrapping_add(4 * i), word.to_le()) };
+            }
+            return;
+        }
+        self.words_into_unknown(span, &words);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn words_into_unknown(&self, span: Span, words: &[u32]) {
+        for (word, at) in words.iter().zip((0..span.len / 4).map(|word| 4 * word)) {
+            self.write_span(span.piece(at, 4), &word.to_le_bytes());
+        }
+    }
+
     /// Reads the bytes of a span of this map into `into` (the shorter of both).
+    #[inline]
     pub fn read_span(&self, span: Span, into: &mut [u8]) -> usize {
         #[cfg(feature = "count")]
         crate::count::bytes(into.len().min(span.len as usize));
-        self.bytes(span).copy_to(into)
+        self.copy_out(span, into)
     }
 
     /// Writes to a span of this map.
+    #[inline]
     pub fn write_span(&self, span: Span, from: &[u8]) {
         #[cfg(feature = "count")]
         crate::count::bytes(from.len().min(span.len as usize));
-        self.bytes(span).copy_from(from);
+        self.copy_in(span, from);
     }
 
     /// Hints that the first `len` bytes from an address will be touched soon. Nothing happens if they are not there.
     #[inline]
     pub fn prefetch(&self, address: u64, len: u32, touch: Touch) {
-        if let Some((_, offset, region)) = self.locate(address, Rights { read: false, write: false })
-            && let Some(mapping) = &region.mapping
-            && let Ok(offset) = usize::try_from(offset)
+        if let Some((offset, region)) = self.locate(address, Rights { read: false, write: false })
+            && let Some((mapping, start)) = &region.place
         {
-            prefetch::lines(mapping.bytes().ptr_guard().as_ptr().wrapping_add(offset), len as usize, touch);
+            prefetch::lines(mapping.at((start + offset) as usize), len as usize, touch);
         }
     }
 
     /// A range translated once, for many small accesses: a descriptor ring. It must lie in one region.
     pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
-        let mut only = None;
-        self.pieces(address, len, rights, |span| only.replace(span).is_none())?;
-        let span = only.unwrap_or_default();
-        Ok(Window::new(self.bytes(span), rights))
+        #[cfg(feature = "count")]
+        crate::count::one();
+        if let Some((offset, region)) = self.locate(address, rights)
+            && region.len - offset >= u64::from(len)
+            && let Some((mapping, start)) = &region.place
+        {
+            return Ok(Window::new(mapping, (start + offset) as usize, len as usize, rights));
+        }
+        if len == 0 {
+            return Ok(Window::default());
+        }
+        // Why not; it may also be there, in pieces.
+        self.walk(address, len, rights, |_| true)?;
+        Err(Fault::Refused { address, len })
     }
 }

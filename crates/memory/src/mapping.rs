@@ -3,18 +3,20 @@
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-use nicety_bell::{holds_much, release};
+use nicety_bell::unmap;
 use rustix::fs::{MemfdFlags, SealFlags};
 use vm_memory::MmapRegion;
 use vm_memory::volatile_memory::VolatileSlice;
 
-use crate::blank::Look;
 use crate::guard;
 use crate::map::MAX_BYTES;
-use crate::origin;
+use crate::origin::{self, Origin};
 use crate::pages;
+use crate::presence::{Piece, Presence};
+use crate::touch;
 
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +41,17 @@ pub enum MappingError {
          mounted here; this is none ({0})"
     )]
     Origin(String),
+    /// The VM shares as many files as it may.
+    #[error(
+        "a VM may share {0} memory files at most, as many as leave descriptors for the other VMs (`ulimit -Hn`; systemd: LimitNOFILE=)"
+    )]
+    TooManyFiles(usize),
+    /// All files that the VM shares are too large together.
+    #[error("a VM's memory files have more than {} TiB", MAX_BYTES >> 40)]
+    FilesTooLarge,
+    /// A region that is to be written to lies in a file that may not be.
+    #[error("the memory file may not be written to")]
+    ReadOnly,
     /// Too many mappings are alive in this process.
     #[error("more than {0} guest memory regions are mapped: detach a VM first")]
     TooMany(usize),
@@ -52,20 +65,21 @@ pub enum MappingError {
 
 /// Bytes mapped into this process, readable (and usually writable) by others at the same time.
 ///
-/// If the file behind it shrinks, the touched pages turn to zeros and [`Mapping::damaged`] says so; the process lives.
+/// If the file behind it shrinks, what lay there reads as zeros and [`Mapping::damaged`] says so; the process lives.
 #[derive(Debug)]
 pub struct Mapping {
     region: ManuallyDrop<Region>,
     /// Where in them the bytes that were asked for begin, and how many they are.
     skew: usize,
     len: usize,
-    /// Whether its file is made of huge pages.
-    is_huge: bool,
+    /// Of a memory file: which pages it has. A disk file's pages can be reclaimed, and huge pages are reserved by the VM: neither
+    /// needs this.
+    presence: Option<Box<Presence>>,
     damaged: &'static AtomicBool,
 }
 
-/// Whole pages, and their place among those that are watched for truncation: it is theirs until they are unmapped, so that there
-/// are never more of either.
+/// Whole pages, and their entry in the table that is watched for truncation. They keep the entry until they are unmapped, so the table
+/// bounds both.
 #[derive(Debug)]
 struct Region {
     pages: MmapRegion<()>,
@@ -79,21 +93,35 @@ impl Drop for Region {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset`, shared. Nothing waits for whoever the file is from: it must be one that the kernel
-    /// itself answers for, and any other is dropped as it came.
+    /// Maps `len` bytes of `fd` from `offset`, shared. Never waits for the file's sender: the kernel itself must serve the file, and
+    /// any other is dropped untouched.
     pub fn of_file<F: AsFd + Into<OwnedFd>>(
         fd: F,
         offset: u64,
         len: u64,
         writable: bool,
     ) -> Result<Self, MappingError> {
-        origin::check(fd.as_fd())?;
-        let file = File::from(fd.into());
-        let page = pages::size_of(&file).map_err(std::io::Error::from)?;
-        Self::by_pages(file, page, offset, len, writable)
+        Self::of_checked(origin::check(fd.as_fd())?, File::from(fd.into()), offset, len, writable)
     }
 
-    fn by_pages(file: File, page: u64, offset: u64, len: u64, writable: bool) -> Result<Self, MappingError> {
+    /// The same of a file whose origin is known.
+    pub(crate) fn of_checked(
+        origin: Origin,
+        file: File,
+        offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<Self, MappingError> {
+        let page = pages::size_of(&file).map_err(std::io::Error::from)?;
+        let mut this = Self::by_pages(file, page, (offset, len), writable)?;
+        if origin == Origin::Memory && page == 1 {
+            let file = this.region.pages.file_offset().map(|file| Arc::clone(file.arc()));
+            this.presence = file.map(|file| Box::new(Presence::new(file, offset, this.len)));
+        }
+        Ok(this)
+    }
+
+    fn by_pages(file: File, page: u64, (offset, len): (u64, u64), writable: bool) -> Result<Self, MappingError> {
         let size = usize::try_from(len).ok().filter(|&n| n > 0 && len <= MAX_BYTES).ok_or(MappingError::Length(len))?;
         let end = offset.checked_add(len).ok_or(MappingError::Length(len))?;
         let held = file.metadata()?.len();
@@ -101,7 +129,7 @@ impl Mapping {
             return Err(MappingError::BeyondFile { file: held, end });
         }
         let (region, skew) = pages::around(file, page, (offset, end), writable)?;
-        Self::guarded(region, skew, size, page > 1)
+        Self::guarded(region, skew, size)
     }
 
     /// Private pages of this process, zeroed: for buffers that this side owns.
@@ -110,19 +138,19 @@ impl Mapping {
             return Err(MappingError::Length(0));
         }
         let region = MmapRegion::new(len).map_err(|error| std::io::Error::other(error.to_string()))?;
-        Self::guarded(region, 0, len, false)
+        Self::guarded(region, 0, len)
     }
 
-    fn guarded(region: MmapRegion<()>, skew: usize, len: usize, is_huge: bool) -> Result<Self, MappingError> {
+    fn guarded(region: MmapRegion<()>, skew: usize, len: usize) -> Result<Self, MappingError> {
         let watched = guard::watch(region.as_ptr().addr(), region.size());
         let (slot, damaged) = watched.map_err(|full| match full {
             guard::Full::Slots => MappingError::TooMany(guard::SLOTS),
             guard::Full::Bytes => MappingError::TooMuch { len },
         })?;
-        Ok(Self { region: ManuallyDrop::new(Region { pages: region, slot }), skew, len, is_huge, damaged })
+        Ok(Self { region: ManuallyDrop::new(Region { pages: region, slot }), skew, len, presence: None, damaged })
     }
 
-    /// The bytes, for bounded volatile access.
+    /// The bytes, for bounded volatile access. To read one whose page is not there allocates it: `read` of this crate does not.
     pub fn bytes(&self) -> VolatileSlice<'_> {
         // SAFETY: the region holds `skew + len` bytes and stays mapped while the slice borrows `self`; nobody makes a reference
         // to what lies in it.
@@ -135,14 +163,113 @@ impl Mapping {
         self.len as u64
     }
 
-    /// Whether the file has nothing but zeros here: nobody has written to it yet, or he who did has a private copy of it. Holes are
-    /// not touched, and no more than 1 MiB is read.
-    pub fn is_blank(&self) -> bool {
-        self.is_blank_by(&mut Look::new())
+    /// Some of the bytes; none if they are not all within.
+    #[inline]
+    pub(crate) fn slice(&self, offset: usize, len: usize) -> VolatileSlice<'_> {
+        if offset > self.len || len > self.len - offset {
+            return VolatileSlice::from(&mut [][..]);
+        }
+        // SAFETY: as in `bytes`, and these are some of those.
+        unsafe { VolatileSlice::new(self.region.pages.as_ptr().add(self.skew).add(offset), len) }
     }
 
-    pub(crate) fn is_blank_by(&self, look: &mut Look) -> bool {
-        look.is_blank(&self.region.pages, (self.skew, self.skew + self.len), self.is_huge)
+    /// Whether it is known that reading a range allocates no page.
+    #[inline]
+    pub(crate) fn is_known(&self, offset: usize, len: usize) -> bool {
+        self.presence.as_ref().is_none_or(|presence| presence.is_known(offset, len))
+    }
+
+    /// Copies bytes out, if they are all within, and allocates no page. How many were copied.
+    #[inline]
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> usize {
+        let from = self.slice(offset, into.len());
+        if from.is_empty() || self.is_known(offset, from.len()) {
+            return touch::copy_out(&from, into);
+        }
+        self.read_unknown(offset, into)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_unknown(&self, offset: usize, into: &mut [u8]) -> usize {
+        let Some(presence) = &self.presence else { return 0 };
+        let mut done = 0;
+        while done < into.len() {
+            match presence.read(offset + done, &mut into[done..]) {
+                Piece::Read(count) => done += count,
+                Piece::Mapped(count) => {
+                    touch::copy_out(&self.slice(offset + done, count), &mut into[done..done + count]);
+                    done += count;
+                }
+            }
+        }
+        done
+    }
+
+    /// Where a byte of it is mapped.
+    #[inline]
+    pub(crate) fn at(&self, offset: usize) -> *mut u8 {
+        self.region.pages.as_ptr().wrapping_add(self.skew).wrapping_add(offset)
+    }
+
+    /// Which byte of it is mapped there.
+    #[inline]
+    pub(crate) fn offset_of(&self, place: *const u8) -> usize {
+        place.addr().wrapping_sub(self.at(0).addr())
+    }
+
+    /// Whether reading so many bytes within through the mapping is known to allocate no page, or can be told.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn is_there(&self, place: *const u8, len: usize) -> bool {
+        self.presence.as_ref().is_none_or(|presence| presence.look(self.offset_of(place), len))
+    }
+
+    /// `N` bytes from a place in it, if they are all within; zeros if not. Allocates no page.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn read_at<const N: usize>(&self, place: *const u8) -> [u8; N] {
+        let (offset, mut bytes) = (self.offset_of(place), [0; N]);
+        if !self.slice(offset, N).is_empty() {
+            self.read_unknown(offset, &mut bytes);
+        }
+        fence(Ordering::Acquire);
+        bytes
+    }
+
+    /// Counts the pages that writing to a range that begins at a place in it allocates.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn allocate_at(&self, place: *const u8, len: usize) {
+        self.allocate(self.offset_of(place), len);
+    }
+
+    /// The bytes of a range, to be written: what that allocates is counted.
+    #[inline]
+    pub(crate) fn target(&self, offset: usize, len: usize) -> VolatileSlice<'_> {
+        let slice = self.slice(offset, len);
+        if !slice.is_empty() && !self.is_known(offset, slice.len()) {
+            self.allocate(offset, slice.len());
+        }
+        slice
+    }
+
+    /// Counts the pages that writing to a range within allocates.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn allocate(&self, offset: usize, len: usize) {
+        self.presence.iter().for_each(|presence| presence.allocate(offset, len));
+    }
+
+    /// Bytes of pages of its file that our writes have allocated.
+    pub fn allocated(&self) -> u64 {
+        self.presence.as_ref().map_or(0, |presence| presence.allocated())
+    }
+
+    /// Whether nobody but us has written to the first 64 MiB of its file. False if that cannot be told (huge pages, a file on a disk,
+    /// Linux before 6.5).
+    pub fn is_blank(&self) -> bool {
+        self.presence.as_ref().is_some_and(|presence| presence.is_blank())
     }
 
     /// True once the peer took pages away under us (truncated its file, or the host ran out of them).
@@ -155,10 +282,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this is the end of `self`, and nobody looks at the region again.
         let region = unsafe { ManuallyDrop::take(&mut self.region) };
-        // A file that is mapped is the kernel's own.
-        if region.pages.file_offset().is_some_and(|file| holds_much(file.file().as_fd())) {
-            release(region);
-        }
+        unmap((region, self.presence.take()));
     }
 }
 
@@ -174,7 +298,6 @@ pub fn shared_file(name: &str, len: u64) -> Result<OwnedFd, MappingError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -190,16 +313,14 @@ mod tests {
         const LEN: u64 = 4 * PAGE;
         let fd = shared_file("pieces", LEN).unwrap();
         let piece = |offset, len| {
-            let mapping = Mapping::by_pages(fd.try_clone().unwrap().into(), PAGE, offset, len, true).unwrap();
+            let mapping = Mapping::by_pages(fd.try_clone().unwrap().into(), PAGE, (offset, len), true).unwrap();
             Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap()
         };
         let (low, high) = (piece(0, 0xa_0000), piece(0x10_0000, LEN - 0x10_0000));
         let (over, last) = (piece(PAGE - 0x1000, 0x2000), piece(LEN - 0x1000, 0x1000));
-        assert!(low.is_blank());
         low.write(0x9_fff8, b"low, top").unwrap();
         high.write(PAGE - 0x10_0000 - 4, b"over two").unwrap();
         high.write(LEN - 0x10_0000 - 8, b"very end").unwrap();
-        assert!(!low.is_blank() && !high.is_blank() && !last.is_blank());
         let read = |map: &Map, at| {
             let mut bytes = [0; 8];
             map.read(at, &mut bytes).unwrap();
@@ -215,13 +336,12 @@ mod tests {
     #[test]
     fn memory_that_was_mapped_is_let_go_however_much_it_is() {
         let is_mapped = |name| std::fs::read_to_string("/proc/self/maps").unwrap().contains(&format!("/memfd:{name}"));
-        for (name, bytes, at_once) in [("little", 64 << 10, true), ("much", 2 << 20, false)] {
+        for (name, bytes) in [("little", 64 << 10), ("much", 2 << 20)] {
             let file = shared_file(name, 8 << 20).unwrap();
             rustix::io::pwrite(&file, &vec![1; bytes], 0).unwrap();
             let mapping = Mapping::of_file(file, 0, 8 << 20, true).unwrap();
             assert!(is_mapped(name));
             drop(mapping);
-            assert!(!at_once || !is_mapped(name));
             let end = Instant::now() + PATIENCE;
             while is_mapped(name) {
                 assert!(Instant::now() < end, "{name}");

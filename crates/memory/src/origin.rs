@@ -1,10 +1,10 @@
-//! Whose word has to be taken for a memory file: only files are mapped about which the kernel itself answers.
+//! Where a memory file comes from: only files that the kernel itself serves are mapped.
 //!
-//! A file of a peer's own FUSE file system is answered for by the peer: size, pages, even closing wait for as long as it likes, and
-//! whoever touches the guest's memory with them. So nothing is asked of a file, by fstat(2) or otherwise, before it is known where it
-//! is. F_GET_SEALS is answered by the kernel, and for memory files alone (memfd, tmpfs, hugetlbfs; fcntl(2)). What else there is has
-//! to lie on a disk of our own mount namespace, by what procfs tells, which asks nobody: a mount that a peer makes of its own is not
-//! in it, unless `fusermount` has made it, and then its type says so (proc_pid_fdinfo(5), proc_pid_mountinfo(5)).
+//! A peer's own FUSE file system is served by the peer: its size, its pages, even closing it can block for as long as the peer likes,
+//! and so can every access to the guest's memory. So nothing is asked of a file, not even by fstat(2), before its origin is known. The
+//! kernel answers F_GET_SEALS, for memory files alone (memfd, tmpfs, hugetlbfs; fcntl(2)). Any other file must lie on a disk in our own
+//! mount namespace. procfs tells that without asking the file system. A peer's private mount is not in our namespace; one made by
+//! `fusermount` is, and its type says so (proc_pid_fdinfo(5), proc_pid_mountinfo(5)).
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,10 +17,18 @@ use crate::MappingError;
 const KERNELS_OWN: [&str; 12] =
     ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "jfs", "overlay", "ramfs", "rootfs"];
 
-/// Whether a file may be asked, mapped and closed without waiting for anybody but the kernel.
-pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<(), MappingError> {
+/// Where a file is that may be asked, mapped and closed without waiting for anybody but the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A memfd, or a file of a tmpfs or of hugetlbfs.
+    Memory,
+    Disk,
+}
+
+/// Whether a file is such a one, and which.
+pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<Origin, MappingError> {
     if fcntl_get_seals(fd).is_ok() {
-        return Ok(());
+        return Ok(Origin::Memory);
     }
     let number = fd.as_raw_fd();
     // What has no path has no mount either, and not all of it tells of itself without waiting (an epoll descriptor has a lock).
@@ -37,7 +45,7 @@ pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<(), MappingError> {
         None => return Err(MappingError::Origin("a file system that is not mounted here".to_owned())),
     }
     let kind = FileType::from_raw_mode(fstat(fd).map_err(std::io::Error::from)?.st_mode);
-    if kind == FileType::RegularFile { Ok(()) } else { Err(MappingError::Origin(format!("{kind:?}"))) }
+    if kind == FileType::RegularFile { Ok(Origin::Disk) } else { Err(MappingError::Origin(format!("{kind:?}"))) }
 }
 
 /// The number of the mount that a file was opened on.
@@ -103,8 +111,8 @@ mod tests {
     fn memory_files_and_regular_files_on_a_disk_are_taken() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        check(file.as_fd()).unwrap();
-        check(shared_file("ours", 4096).unwrap().as_fd()).unwrap();
+        assert_eq!(check(file.as_fd()).unwrap(), Origin::Disk);
+        assert_eq!(check(shared_file("ours", 4096).unwrap().as_fd()).unwrap(), Origin::Memory);
         Mapping::of_file(OwnedFd::from(file), 0, 4096, true).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let folder = open(folder.path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();

@@ -18,17 +18,20 @@ pub enum Touch {
 /// Asks for the lines of `len` bytes from `first`.
 #[inline]
 pub(crate) fn lines(first: *const u8, len: usize, touch: Touch) {
-    let skew = first.addr() % LINE;
+    if len == 0 {
+        return;
+    }
     let mut at = 0;
-    while at < skew + len {
-        line(first.wrapping_sub(skew).wrapping_add(at), touch);
+    while at < len {
+        line(first.wrapping_add(at), touch);
         at += LINE;
     }
+    line(first.wrapping_add(len - 1), touch);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn line(place: *const u8, touch: Touch) {
+pub(crate) fn line(place: *const u8, touch: Touch) {
     // SAFETY: a prefetch changes no memory and no register and raises no exception, whatever the address. Processors
     // without `prefetchw` that run 64-bit code take it for a no-op (AMD64 manual, volume 3; Intel SDM, volume 2B).
     unsafe {
@@ -45,4 +48,4 @@ fn line(place: *const u8, touch: Touch) {
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-fn line(_place: *const u8, _touch: Touch) {}
+pub(crate) fn line(_place: *const u8, _touch: Touch) {}

@@ -1,34 +1,73 @@
 //! A descriptor ring as its device reads and writes it: a range that was translated once.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 
-use vm_memory::Bytes;
-use vm_memory::volatile_memory::VolatileSlice;
-
-use crate::copy::Word;
 use crate::map::Rights;
+use crate::mapping::Mapping;
 use crate::prefetch::{self, Touch};
+use crate::touch;
 
-/// A range of guest memory, translated once. Accesses beyond its end read zeros and write nothing.
+/// A range of guest memory, translated once. Accesses beyond its end read zeros and write nothing. Reading allocates no page of its file.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
-    bytes: VolatileSlice<'a>,
-    rights: Rights,
+    first: *mut u8,
+    len: usize,
+    may_write: bool,
+    /// Unless all of its pages are known to be there: what they are of.
+    unknown: Option<&'a Mapping>,
+    mapping: PhantomData<&'a Mapping>,
+}
+
+impl Default for Window<'_> {
+    /// Of no bytes.
+    fn default() -> Self {
+        Self { first: std::ptr::null_mut(), len: 0, may_write: true, unknown: None, mapping: PhantomData }
+    }
 }
 
 impl<'a> Window<'a> {
-    pub(crate) fn new(bytes: VolatileSlice<'a>, rights: Rights) -> Self {
-        Self { bytes, rights }
+    /// `len` bytes of a mapping from `offset`, which are all within.
+    #[inline]
+    pub(crate) fn new(mapping: &'a Mapping, offset: usize, len: usize, rights: Rights) -> Self {
+        let unknown = (!mapping.is_known(offset, len)).then_some(mapping);
+        let len = mapping.slice(offset, len).len();
+        Self { first: mapping.at(offset), len, may_write: rights.write, unknown, mapping: PhantomData }
     }
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.len
     }
 
     /// True for a window of no bytes.
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.len == 0
+    }
+
+    /// Where so many bytes lie, if all of them are within.
+    #[inline(always)]
+    fn place(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        (len <= self.len && offset <= self.len - len).then(|| self.first.wrapping_add(offset))
+    }
+
+    /// The same to be read: what the mapping of a page that may not be there has, if it is to be asked instead.
+    #[inline(always)]
+    fn source<const N: usize>(&self, place: *mut u8) -> Option<[u8; N]> {
+        match self.unknown {
+            None => None,
+            Some(mapping) => absent(mapping, place),
+        }
+    }
+
+    /// The same to be written, if it may be: that so many bytes will be is counted.
+    #[inline(always)]
+    fn target(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        let place = self.place(offset, len).filter(|_| self.may_write)?;
+        if let Some(mapping) = self.unknown {
+            mapping.allocate_at(place, len);
+        }
+        Some(place)
     }
 
     /// Copies `N` bytes out (a descriptor). Not atomic: what the copy says is what counts.
@@ -37,102 +76,146 @@ impl<'a> Window<'a> {
         #[cfg(feature = "count")]
         crate::count::one();
         let mut out = [0; N];
-        if offset.checked_add(N).is_none_or(|end| end > self.bytes.len()) {
-            return out;
+        let Some(place) = self.place(offset, N) else { return out };
+        if let Some(bytes) = self.source(place) {
+            return bytes;
         }
-        let bytes = self.bytes.ptr_guard();
-        // SAFETY: `offset + N` bytes lie within the slice, which was range-checked when it was made and stays mapped
-        // while it lives. Accesses are volatile, because the other side may write meanwhile.
+        let (words, tail) = out.as_chunks_mut::<8>();
+        // SAFETY: `N` bytes from there are within, and these are some of them.
         unsafe {
-            let from = bytes.as_ptr().add(offset);
-            let (words, tail) = out.as_chunks_mut::<8>();
             for (i, word) in words.iter_mut().enumerate() {
-                *word = from.add(8 * i).cast::<Word>().read_volatile().bytes();
+                *word = touch::load_u64(place.wrapping_add(8 * i)).to_ne_bytes();
             }
-            for (i, byte) in tail.iter_mut().enumerate() {
-                *byte = from.add(N - N % 8 + i).read_volatile();
+            if !tail.is_empty() {
+                touch::read(place.wrapping_add(N - N % 8), tail);
             }
         }
         out
     }
 
+    /// Copies 16-bit numbers out, as they are stored (a ring of them). Each is zero that does not lie within. Not atomic.
+    pub fn read_u16s(&self, offset: usize, out: &mut [u16]) {
+        #[cfg(feature = "count")]
+        crate::count::one();
+        match (self.place(offset, 2 * out.len()), self.unknown) {
+            // SAFETY: so many bytes from there are within; any two bytes are a number.
+            (Some(place), None) => unsafe {
+                touch::read(place, std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), 2 * out.len()));
+                out.iter_mut().for_each(|number| *number = u16::from_le(*number));
+            },
+            _ => out.iter_mut().enumerate().for_each(|(i, number)| *number = self.load_u16(offset + 2 * i)),
+        }
+    }
+
     /// Stores eight bytes at any place. Not atomic.
     #[inline]
     pub fn write_u64(&self, offset: usize, value: u64) {
-        if !self.rights.write || offset.checked_add(8).is_none_or(|end| end > self.bytes.len()) {
+        if let Some(place) = self.target(offset, 8) {
+            // SAFETY: it lies within.
+            unsafe { touch::store_u64(place, value.to_le()) };
+        }
+    }
+
+    /// Stores 64-bit numbers, one behind the other (entries of a ring). None if not all would lie within. Not atomic.
+    pub fn write_u64s(&self, offset: usize, values: &[u64]) {
+        let Some(place) = self.target(offset, 8 * values.len()) else { return };
+        if cfg!(target_endian = "big") {
+            values.iter().enumerate().for_each(|(i, value)| self.write_u64(offset + 8 * i, *value));
             return;
         }
-        // SAFETY: as in `read`; and the window may be written.
-        unsafe {
-            self.bytes.ptr_guard_mut().as_ptr().add(offset).cast::<Word>().write_volatile(Word::of(value.to_le()))
-        }
+        // SAFETY: so many bytes from there are within, and the numbers are as many bytes.
+        unsafe { touch::write(std::slice::from_raw_parts(values.as_ptr().cast(), 8 * values.len()), place) };
     }
 
     /// Hints that bytes will be touched soon.
     #[inline]
     pub fn prefetch(&self, offset: usize, len: usize, touch: Touch) {
-        let len = len.min(self.bytes.len().saturating_sub(offset));
+        let len = len.min(self.len.saturating_sub(offset));
         if len > 0 {
-            prefetch::lines(self.bytes.ptr_guard().as_ptr().wrapping_add(offset), len, touch);
+            prefetch::lines(self.first.wrapping_add(offset), len, touch);
         }
+    }
+
+    /// Hints that the line around a byte will be touched soon.
+    #[inline]
+    pub fn prefetch_line(&self, offset: usize, touch: Touch) {
+        prefetch::line(self.first.wrapping_add(offset), touch);
     }
 
     /// Copies bytes in. Not atomic.
     pub fn write(&self, offset: usize, from: &[u8]) {
-        if self.rights.write
-            && let Ok(piece) = self.bytes.subslice(offset, from.len())
-        {
-            piece.copy_from(from);
+        if let Some(place) = self.target(offset, from.len()) {
+            // SAFETY: so many bytes from there are within.
+            unsafe { touch::write(from, place) };
         }
     }
 
     /// One atomic 16-bit read with acquire ordering; an unaligned place is read by bytes.
     #[inline]
     pub fn load_u16(&self, offset: usize) -> u16 {
-        match self.bytes.load::<u16>(offset, Ordering::Acquire) {
-            Ok(value) => u16::from_le(value),
-            Err(_) => u16::from_le_bytes(self.read(offset)),
+        let Some(place) = self.place(offset, 2) else { return 0 };
+        if let Some(bytes) = self.source(place) {
+            return u16::from_le_bytes(bytes);
         }
+        if !place.addr().is_multiple_of(2) {
+            return u16::from_le_bytes(self.read(offset));
+        }
+        // SAFETY: it lies within, and is aligned.
+        u16::from_le(unsafe { touch::load_u16(place) })
     }
 
     /// One atomic 32-bit read with acquire ordering; an unaligned place is read by bytes.
     #[inline]
     pub fn load_u32(&self, offset: usize) -> u32 {
-        match self.bytes.load::<u32>(offset, Ordering::Acquire) {
-            Ok(value) => u32::from_le(value),
-            Err(_) => u32::from_le_bytes(self.read(offset)),
+        let Some(place) = self.place(offset, 4) else { return 0 };
+        if let Some(bytes) = self.source(place) {
+            return u32::from_le_bytes(bytes);
         }
+        if !place.addr().is_multiple_of(4) {
+            return u32::from_le_bytes(self.read(offset));
+        }
+        // SAFETY: it lies within, and is aligned.
+        u32::from_le(unsafe { touch::load_u32(place) })
     }
 
     /// One atomic 16-bit write with release ordering: everything written before is seen by who sees this.
     #[inline]
     pub fn store_u16(&self, offset: usize, value: u16) {
-        if !self.rights.write {
-            return;
-        }
-        if self.bytes.store(value.to_le(), offset, Ordering::Release).is_err() {
+        let Some(place) = self.target(offset, 2) else { return };
+        if !place.addr().is_multiple_of(2) {
             fence(Ordering::Release);
-            self.write(offset, &value.to_le_bytes());
+            return self.write(offset, &value.to_le_bytes());
         }
+        // SAFETY: it lies within, and is aligned.
+        unsafe { touch::store_u16(place, value.to_le()) };
     }
 
-    /// One atomic 32-bit write with release ordering.
+    /// One atomic 32-bit write with release ordering: everything written before is seen by who sees this.
+    #[inline]
     pub fn store_u32(&self, offset: usize, value: u32) {
-        if !self.rights.write {
-            return;
-        }
-        if self.bytes.store(value.to_le(), offset, Ordering::Release).is_err() {
+        let Some(place) = self.target(offset, 4) else { return };
+        if !place.addr().is_multiple_of(4) {
             fence(Ordering::Release);
-            self.write(offset, &value.to_le_bytes());
+            return self.write(offset, &value.to_le_bytes());
         }
+        // SAFETY: it lies within, and is aligned.
+        unsafe { touch::store_u32(place, value.to_le()) };
     }
 
     /// One atomic 8-bit write with release ordering: a status byte that hands a descriptor over.
     pub fn store_u8(&self, offset: usize, value: u8) {
-        if self.rights.write {
-            let _beyond_the_end_writes_nothing = self.bytes.store(value, offset, Ordering::Release);
+        if let Some(place) = self.target(offset, 1) {
+            // SAFETY: it lies within.
+            unsafe { touch::store_u8(place, value) };
         }
     }
+}
+
+/// What reading a page that is not there gives, which must not be read through the mapping; nothing if it is there.
+#[cold]
+#[inline(never)]
+fn absent<const N: usize>(mapping: &Mapping, place: *const u8) -> Option<[u8; N]> {
+    (!mapping.is_there(place, N)).then(|| mapping.read_at(place))
 }
 
 /// A full barrier between a write that hands something over and the read that looks whether the other side sleeps.

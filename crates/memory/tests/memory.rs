@@ -1,9 +1,11 @@
 //! Guest memory as a device sees it: translation, rights, holes, and what a peer can do to its file under us.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nicety_memory::{
-    Absent, CopySum, Fault, Map, MapError, Mapping, MappingError, Rights, Span, copy, copy_sum, shared_file,
+    Absent, CopySum, Fault, Files, Map, MapError, Mapping, MappingError, Rights, Span, copy, copy_sum, shared_file,
 };
 
 fn two_regions() -> Map {
@@ -119,6 +121,82 @@ fn a_peer_that_truncates_its_memory_file_damages_its_own_mapping_only() {
     assert!(!other.damaged());
 }
 
+/// To put other pages there would wait for the file's lock, which its owner may keep (docs/adr/0012).
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn every_kind_of_access_to_memory_that_has_gone_ends_at_once_reads_zeros_and_maps_nothing() {
+    const PAGE: usize = 4096;
+    let fd = rustix::fs::memfd_create("gone", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::io::pwrite(&fd, &[7; 4 * PAGE], 0).unwrap();
+    let mapping = Arc::new(Mapping::of_file(fd.try_clone().unwrap(), 0, 4 * PAGE as u64, true).unwrap());
+    let map = Map::default().with(0, Arc::clone(&mapping), Rights::BOTH).unwrap();
+    let own = two_regions();
+    // All of it is known to be there.
+    map.read(0, &mut [0; 4 * PAGE]).unwrap();
+    let cut = PAGE as u64;
+    let (over, beyond) =
+        (spans(&map, cut - 8, 600, Rights::BOTH).unwrap()[0], spans(&map, 2 * cut, 5000, Rights::BOTH).unwrap()[0]);
+    let target = spans(&own, 0, 600, Rights::BOTH).unwrap()[0];
+    let window = map.window(cut, 64, Rights::BOTH).unwrap();
+    rustix::fs::ftruncate(&fd, cut).unwrap();
+
+    let zeros = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
+    let mut bytes = [9; 600];
+    assert_eq!(map.read_span(over, &mut bytes), 600);
+    assert!(bytes[..8] == [7; 8] && zeros(&bytes[8..]), "what is before the cut is there");
+    let mut bytes = [9; 5000];
+    map.read_span(beyond, &mut bytes);
+    assert!(zeros(&bytes));
+    map.write(cut - 8, &[5; 5000]).unwrap();
+    map.read_span(over, &mut bytes);
+    assert!(bytes[..8] == [5; 8] && zeros(&bytes[8..600]));
+    for summed in [false, true] {
+        own.write(0, &[9; 600]).unwrap();
+        map.write(cut - 8, &[5; 8]).unwrap();
+        let mut sum = CopySum::default();
+        let copied = if summed { copy_sum(&map, over, &own, target, &mut sum) } else { copy(&map, over, &own, target) };
+        own.read_span(target, &mut bytes[..600]);
+        assert!(copied == 600 && bytes[..8] == [5; 8] && zeros(&bytes[8..600]));
+        assert!(!summed || sum.fold() == u16::from_ne_bytes([5, 5]).wrapping_mul(4));
+        // Into it, and within it, either way.
+        copy(&own, target, &map, over);
+        copy_sum(&own, target, &map, over, &mut sum);
+        copy(&map, over, &map, over.piece(4, 500));
+        copy(&map, over.piece(4, 500), &map, over);
+    }
+    assert_eq!(
+        (window.read::<16>(0), window.read::<7>(3), window.load_u16(2), window.load_u32(4)),
+        ([0; 16], [0; 7], 0, 0)
+    );
+    window.write_u64(0, 1);
+    window.write(1, &[1; 40]);
+    window.store_u8(0, 1);
+    window.store_u16(2, 1);
+    window.store_u32(4, 1);
+    assert_eq!(window.read::<64>(0), [0; 64]);
+    assert!(map.damaged() && !own.damaged());
+    let is_mapped = std::fs::read_to_string("/proc/self/maps").unwrap().contains("/memfd:gone");
+    assert!(is_mapped, "nothing was put there instead");
+}
+
+#[test]
+fn copies_within_one_memory_that_overlap_arrive_as_they_were_at_any_length() {
+    let map = Map::private(8192).unwrap();
+    let bytes: Vec<u8> = (0..8192u32).map(|at| (at * 7 + at / 251) as u8).collect();
+    for len in [1, 7, 8, 9, 31, 32, 33, 100, 2047, 2048, 4000] {
+        for (from, to) in [(0, 1), (1, 0), (5, 40), (40, 5), (64, 64), (3, 4100)] {
+            map.write(0, &bytes).unwrap();
+            let span = |at| spans(&map, at, len, Rights::BOTH).unwrap()[0];
+            copy(&map, span(from), &map, span(to));
+            let mut expected = bytes.clone();
+            expected.copy_within(from as usize..(from + u64::from(len)) as usize, to as usize);
+            let mut found = vec![0; 8192];
+            map.read(0, &mut found).unwrap();
+            assert!(found == expected, "{len} bytes from {from} to {to}");
+        }
+    }
+}
+
 #[test]
 fn a_switch_full_of_vms_finds_room_for_all_their_regions() {
     // 1,023 ports, each with a buffer of its own and the dozen regions that QEMU has.
@@ -141,24 +219,97 @@ fn a_hole_punched_in_a_memory_file_reads_as_zeros() {
     assert!(!map.damaged());
 }
 
+/// Blocks of 512 bytes that a file has.
+fn blocks(fd: &OwnedFd) -> i64 {
+    rustix::fs::fstat(fd).unwrap().st_blocks
+}
+
+/// A memory file of holes, and a map of it from address 0.
+fn sparse(len: u64) -> (OwnedFd, Map) {
+    let fd = shared_file("sparse", len).unwrap();
+    let mapping = Mapping::of_file(fd.try_clone().unwrap(), 0, len, true).unwrap();
+    (fd, Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap())
+}
+
 #[test]
-fn memory_is_blank_until_anybody_writes_what_is_not_zero_and_looking_takes_no_pages() {
-    let fd = shared_file("blank", 64 << 20).unwrap();
-    let blocks = || rustix::fs::fstat(&fd).unwrap().st_blocks;
-    let mapped = |offset, len| {
-        let mapping = Mapping::of_file(fd.try_clone().unwrap(), offset, len, true).unwrap();
-        Map::default().with(0x1000, Arc::new(mapping), Rights::BOTH).unwrap()
-    };
-    let (whole, low) = (mapped(0, 64 << 20), mapped(0, 32 << 20));
-    assert!(whole.is_blank() && low.is_blank());
-    assert_eq!(blocks(), 0);
-    whole.write(0x1000, &[0; 8192]).unwrap();
-    assert!(whole.is_blank(), "zeros are nothing");
-    whole.write(0x1000 + (48 << 20), &[1]).unwrap();
-    assert!(!whole.is_blank() && low.is_blank(), "what counts lies within the region");
-    low.write(0x1000 + (1 << 20), &[1]).unwrap();
-    assert!(!low.is_blank());
-    assert!(!mapped(32 << 20, 32 << 20).is_blank());
+fn reading_and_copying_from_pages_that_nobody_has_touched_gives_zeros_and_allocates_none() {
+    let (fd, map) = sparse(1 << 20);
+    let target = Map::private(0x3000).unwrap();
+    let to = spans(&target, 0, 0x3000, Rights::WRITE).unwrap()[0];
+    for at in [0, 0xffe, 0x1000, 0x3_f800, 0x8_0000, 0xf_d000] {
+        let mut bytes = [1; 0x2800];
+        map.read(at, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 0x2800]);
+        let from = spans(&map, at, 0x2800, Rights::READ).unwrap()[0];
+        target.write(0, &[1; 0x2800]).unwrap();
+        assert_eq!(copy(&map, from, &target, to), 0x2800);
+        target.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 0x2800]);
+        target.write(0, &[1; 0x2800]).unwrap();
+        let mut sum = CopySum::default();
+        assert_eq!((copy_sum(&map, from, &target, to, &mut sum), sum.fold()), (0x2800, 0));
+        target.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 0x2800]);
+        let window = map.window(at, 0x2800, Rights::BOTH).unwrap();
+        assert_eq!((window.load_u16(2), window.load_u32(0x1ffc), window.read::<16>(0xff8)), (0, 0, [0; 16]));
+        assert_eq!((window.load_u16(1), window.load_u32(0xffe), window.read::<16>(0x27f8)), (0, 0, [0; 16]));
+    }
+    assert_eq!((blocks(&fd), map.allocated_bytes()), (0, 0));
+}
+
+#[test]
+fn what_the_guest_writes_to_a_page_that_was_not_there_is_read_at_once_beside_holes_and_by_any_access() {
+    let (fd, map) = sparse(1 << 20);
+    let target = Map::private(0x4000).unwrap();
+    let to = spans(&target, 0, 0x4000, Rights::WRITE).unwrap()[0];
+    let window = map.window(0, 1 << 20, Rights::BOTH).unwrap();
+    for (page, byte) in [(0, 1), (3, 2), (63, 3), (64, 4), (2, 5), (255, 6)] {
+        let at = page << 12;
+        assert_eq!(window.load_u16(at as usize), 0);
+        assert_eq!(rustix::io::pwrite(&fd, &[byte; 0x1000], at).unwrap(), 0x1000);
+        let value = u16::from_le_bytes([byte; 2]);
+        assert_eq!((window.load_u16(at as usize), window.read::<2>(at as usize + 0xffe)), (value, [byte; 2]));
+        let mut around = [0; 0x2000];
+        let first = at.saturating_sub(0x800).min((1 << 20) - 0x2000);
+        map.read(first, &mut around).unwrap();
+        let mut wanted = [0; 0x2000];
+        rustix::io::pread(&fd, &mut wanted, first).unwrap();
+        assert!(around == wanted, "page {page}");
+        let from = spans(&map, first, 0x2000, Rights::READ).unwrap()[0];
+        copy(&map, from, &target, to);
+        target.read(0, &mut around).unwrap();
+        assert!(around == wanted, "page {page}");
+        let (mut of_copy, mut of_bytes) = (CopySum::default(), CopySum::default());
+        copy_sum(&map, from, &target, to, &mut of_copy);
+        of_bytes.add(&wanted);
+        assert_eq!(of_copy.fold(), of_bytes.fold());
+    }
+    assert_eq!((blocks(&fd), map.allocated_bytes()), (6 * 8, 0));
+}
+
+#[test]
+fn pages_that_writing_allocates_are_counted_once() {
+    let (fd, map) = sparse(1 << 20);
+    rustix::io::pwrite(&fd, &[1], 0x5000).unwrap();
+    map.write(0x4ff0, &[1; 0x20]).unwrap();
+    map.write(0x4000, &[1; 8]).unwrap();
+    map.window(0x8000, 0x4000, Rights::BOTH).unwrap().store_u16(0x2000, 1);
+    let (source, to) = (Map::private(0x2000).unwrap(), spans(&map, 0x2_0000, 0x2000, Rights::WRITE).unwrap()[0]);
+    let from = spans(&source, 0, 0x2000, Rights::READ).unwrap()[0];
+    copy(&source, from, &map, to);
+    assert_eq!(map.allocated_bytes(), 4 * 4096);
+    assert_eq!(blocks(&fd), 5 * 8);
+}
+
+#[test]
+fn memory_is_blank_until_anybody_but_us_writes_to_it_and_looking_allocates_none() {
+    let (fd, map) = sparse(64 << 20);
+    assert!(map.is_blank());
+    map.write(0x1000, &[1; 8192]).unwrap();
+    assert!(map.is_blank(), "what we write is nothing");
+    assert_eq!(blocks(&fd), 2 * 8);
+    rustix::io::pwrite(&fd, &[0], 48 << 20).unwrap();
+    assert!(!map.is_blank());
     let position = rustix::fs::seek(&fd, rustix::fs::SeekFrom::Current(0)).unwrap();
     assert_eq!(position, 0, "the peer's own position in its file stays");
 }
@@ -227,4 +378,78 @@ fn a_window_reads_zeros_beyond_its_end_and_obeys_its_rights() {
     window.store_u16(0, 0x1234);
     window.store_u32(3, 0x5678_9abc);
     assert_eq!((window.load_u16(0), window.load_u32(3)), (0x1234, 0x5678_9abc), "unaligned places work too");
+}
+
+/// What this process maps of a file with this name, and what descriptors it has of it.
+fn mapped_and_open(name: &str) -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let files = std::fs::read_dir("/proc/self/fd").unwrap();
+    let is_it = |path: std::path::PathBuf| path.to_string_lossy().contains(&format!("/memfd:{name} "));
+    let open = files.filter(|file| std::fs::read_link(file.as_ref().unwrap().path()).is_ok_and(is_it)).count();
+    (maps.matches(&format!("/memfd:{name} ")).count(), open)
+}
+
+#[test]
+fn regions_of_a_file_share_a_mapping_and_a_descriptor_until_the_last_goes() {
+    const NAME: &str = "regions-of-a-file";
+    let fd = shared_file(NAME, 1 << 30).unwrap();
+    let files = Files::new(1);
+    let mut map = Map::default();
+    // From the last page of the file to the first.
+    for number in 0..20_000u64 {
+        let piece = files.piece(fd.try_clone().unwrap(), (19_999 - number) << 12, 4096, true).unwrap();
+        map = map.with(number << 13, piece, Rights::BOTH).unwrap();
+    }
+    assert_eq!((mapped_and_open(NAME), map.regions(), map.mapped_bytes()), ((1, 2), 20_000, 20_000 << 12));
+    for number in [0, 1, 4711, 19_999] {
+        map.write((number << 13) + 8, &number.to_le_bytes()).unwrap();
+        let mut bytes = [0; 8];
+        rustix::io::pread(&fd, &mut bytes, ((19_999 - number) << 12) + 8).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), number);
+        assert!(map.read((number << 13) + 4090, &mut [0; 8]).is_err(), "a region ends where it ends");
+    }
+    let other = shared_file(NAME, 4096).unwrap();
+    let refused = files.piece(other.try_clone().unwrap(), 0, 4096, true).unwrap_err();
+    assert!(matches!(refused, MappingError::TooManyFiles(1)), "{refused}");
+    map = map.without_within(0, 19_999 << 13);
+    assert_eq!(map.regions(), 1);
+    assert_eq!(mapped_and_open(NAME).0, 1);
+    drop(map);
+    // A thread unmaps it.
+    let end = Instant::now() + Duration::from_secs(20);
+    while mapped_and_open(NAME) != (0, 2) {
+        assert!(Instant::now() < end, "{:?}", mapped_and_open(NAME));
+        std::thread::yield_now();
+    }
+    files.piece(other, 0, 4096, true).unwrap();
+}
+
+#[test]
+fn a_piece_gives_no_more_than_its_descriptor_and_its_file() {
+    let fd = shared_file("pieces", 1 << 20).unwrap();
+    let reader = rustix::fs::open(
+        format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)),
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    );
+    let (reader, files) = (reader.unwrap(), Files::default());
+    let writable = files.piece(fd.try_clone().unwrap(), 0, 1 << 20, true).unwrap();
+    let asked = files.piece(reader.try_clone().unwrap(), 0, 4096, true);
+    assert!(matches!(asked, Err(MappingError::ReadOnly)), "{asked:?}");
+    files.piece(reader, 0, 4096, false).unwrap();
+    for (offset, len) in [(1 << 20, 1), (0, (1 << 20) + 1), (u64::MAX, 2), (0, 0), (4096, 5 << 40)] {
+        assert!(files.piece(fd.try_clone().unwrap(), offset, len, true).is_err(), "{offset:#x}+{len:#x}");
+    }
+    drop(writable);
+}
+
+#[test]
+fn a_span_of_another_map_is_of_no_bytes() {
+    let (one, other) = (two_regions(), two_regions());
+    let span = spans(&one, 0, 8, Rights::READ).unwrap()[0];
+    let clone = one.clone();
+    assert_eq!((one.bytes(span).len(), clone.bytes(span).len(), other.bytes(span).len()), (8, 8, 0));
+    assert_eq!(Map::default().bytes(Span::default()).len(), 0);
+    let mut changed = [1; 8];
+    assert_eq!(one.without(0x1000, 0x2000).unwrap().read_span(span, &mut changed), 0);
 }

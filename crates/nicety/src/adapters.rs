@@ -60,7 +60,7 @@ fn table(all: &[&About]) -> String {
     let head = ["NAME", "CHIP", "KIND", "LINK", "QUEUES", "PXE", "LINUX", "WINDOWS"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(all.iter().map(|about| {
-        let pxe = if about.pxe { "yes" } else { "no" };
+        let pxe = if about.boot.rom.is_some() { "yes" } else { "no" };
         vec![
             about.name.to_owned(),
             about.chip.to_owned(),
@@ -90,7 +90,7 @@ fn page(about: &About) -> String {
         Kind::Paravirtual => "made for virtual machines: fast, and needs its own driver",
     };
     let offloads = if about.offloads.is_empty() { "none".to_owned() } else { about.offloads.join(", ") };
-    let boot = if about.pxe { "with the usual option ROMs" } else { "no usual option ROM" };
+    let boot = if about.boot.rom.is_some() { "with the usual option ROMs" } else { "no usual option ROM" };
     let unless = about.link_unless.map_or_else(String::new, |unless| format!("; {unless}"));
     let (vendor, device) = about.pci;
     let sources = &about.sources;
@@ -131,7 +131,7 @@ fn as_json(about: &About) -> Value {
         "offloads": about.offloads,
         "queue_pairs_most": about.queues,
         "mtu_most": about.mtu_max,
-        "pxe": about.pxe,
+        "pxe": about.boot.rom.is_some(),
         "linux": since(&about.linux),
         "windows": since(&about.windows),
         "transports": about.transports,

@@ -1,33 +1,36 @@
 //! `nicety attach`: the words that start a VM at a port, from the host file alone.
 
+use std::path::Path;
+
 use nicety_daemon::attach::{OTHER_FILE, libvirt, otherwise, qemu};
 use nicety_daemon::control::{self, Ask, AskError};
 use nicety_daemon::host::{Host, did_you_mean};
 use nicety_daemon::report::Condition;
 
-use crate::cli::Attach;
+use crate::cli::{Attach, HOST_FILE};
 use crate::exit::{Exit, Failure};
+use crate::find::{self, Meant};
 use crate::output;
-use crate::serve::control_of;
 
 /// Runs it.
 pub fn run(args: &Attach) -> Result<(), Failure> {
-    let host = Host::read(&args.host)?;
+    let (host, running) = Meant::by(args.host.as_deref(), Some(&args.port))?.host()?;
     let port = host.port(&args.port).ok_or_else(|| unknown(&host, &args.port))?;
     let attach = if args.libvirt { libvirt(port) } else { qemu(port) };
     output::print(&attach.words)?;
     for note in &attach.notes {
         output::tell(format_args!("note: {note}"));
     }
-    let socket = match control_of(&host) {
-        Ok(socket) => socket,
+    let found = running.map_or_else(|| find::control(&host), |socket| Ok((socket, None)));
+    let (socket, elsewhere) = match found {
+        Ok(found) => found,
         Err(deep) => {
             output::tell(format_args!("note: {}", deep.message));
             return Ok(());
         }
     };
     match control::ask(&socket, Ask::Port { name: port.name.clone() }) {
-        Ok(control::Reply::Port { port: served }) => match otherwise(port, &served) {
+        Ok(control::Reply::Port(served)) => match otherwise(port, &served) {
             Some(otherwise) => output::tell(format_args!("note: {otherwise}")),
             // That it waits for a VM is why these words were asked for.
             None if served.condition == Condition::Waiting => {
@@ -40,7 +43,11 @@ pub fn run(args: &Attach) -> Result<(), Failure> {
             output::tell(format_args!("note: the daemon runs without {}: {OTHER_FILE}", port.name));
         }
         Err(AskError::Nobody(_)) => {
-            output::tell(format_args!("note: the daemon does not run yet: nicety serve {}", args.host.display()));
+            let file = args.host.as_deref().unwrap_or(Path::new(HOST_FILE));
+            output::tell(format_args!("note: the daemon does not run yet: nicety serve {}", file.display()));
+            if let Some(elsewhere) = elsewhere {
+                output::tell(format_args!("note: {elsewhere}"));
+            }
         }
         Ok(_) => {}
         Err(error) => output::tell(format_args!("note: {error}")),

@@ -23,11 +23,12 @@ Exit codes:
 
 Environment:
   NICETY_LOG       what `serve` logs to stderr: error, warn, info (usual), debug, or by part, as in info,nicety_daemon=debug
+  NO_COLOR         not empty: no colours, as in a file
   XDG_RUNTIME_DIR  where the control socket is, unless the host file says";
 
 /// Virtual network adapters for virtual machines: served out of process, joined by one switch, compared in a lab.
 #[derive(Debug, Parser)]
-#[command(name = "nicety", version, after_help = EXIT_CODES, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "nicety", version = nicety_version::BUILD, after_help = EXIT_CODES, max_term_width = 100, arg_required_else_help = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -43,12 +44,29 @@ pub enum Command {
     Attach(Attach),
     /// Show what the ports of a running daemon do
     Ports(Ports),
+    /// Make a running daemon serve a host file as it is now: shows the plan, and asks before it cuts a VM off
+    Apply(Apply),
+    /// Add, remove, change or restart one port of a running daemon
+    Port(PortCommand),
+    /// Write what a running daemon serves as a host file
+    Export(Export),
     /// Say what each adapter is, and where that is written
     Adapters(Adapters),
     /// Measure the adapters against each other, and write a report
     Compare(Compare),
     /// Start a small Linux whose eth0 is an adapter, for a shell or for one command
     Try(Try),
+    /// Write a shell's completions of this command line
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man page, or one for each command into a folder
+    Man {
+        /// The folder: nicety.1, nicety-serve.1 and so on go there
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
+    },
     /// What `compare` starts its own processes with
     #[command(name = HIDDEN, hide = true, disable_help_flag = true)]
     Guest {
@@ -74,13 +92,15 @@ pub struct Serve {
 
 /// `attach`.
 #[derive(Debug, Args)]
-#[command(after_help = "The words go to stdout, what to know besides to stderr. No daemon needs to run.")]
+#[command(
+    after_help = "The words go to stdout, what to know besides to stderr. With a host file no daemon needs to run."
+)]
 pub struct Attach {
     /// The port's name in the host file
     pub port: String,
-    /// The host file
-    #[arg(long, value_name = "FILE", default_value = HOST_FILE)]
-    pub host: PathBuf,
+    /// The host file [default: host.toml here, or else that of the daemon that runs]
+    #[arg(long, value_name = "FILE")]
+    pub host: Option<PathBuf>,
     /// XML for libvirt instead of QEMU's arguments
     #[arg(long)]
     pub libvirt: bool,
@@ -88,21 +108,144 @@ pub struct Attach {
 
 /// `ports`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Ports {
+    #[command(subcommand)]
+    pub change: Option<Change>,
     /// Only the port of this name
     pub port: Option<String>,
-    /// The host file that the daemon serves
-    #[arg(long, value_name = "FILE", default_value = HOST_FILE, conflicts_with = "control")]
-    pub host: PathBuf,
+    /// The host file that the daemon serves [default: host.toml here, or else that of the daemon that runs]
+    #[arg(long, value_name = "FILE", conflicts_with = "control")]
+    pub host: Option<PathBuf>,
     /// The daemon's control socket
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
+    /// All daemons of this user that run, and the system's, with their ports
+    #[arg(long, conflicts_with_all = ["port", "host", "control"])]
+    pub all: bool,
     /// Also the addresses that the switch has learned
     #[arg(long)]
     pub addresses: bool,
     /// JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// What may be done to a port.
+#[derive(Debug, Subcommand)]
+pub enum Change {
+    /// Bring a port back as new that a defect has ended (its state is `failed`)
+    Restart {
+        /// The port's name; `uplink`'s kind for the uplink
+        port: String,
+        /// The host file that the daemon serves [default: host.toml here, or else that of the daemon that runs]
+        #[arg(long, value_name = "FILE", conflicts_with = "control")]
+        host: Option<PathBuf>,
+        /// The daemon's control socket
+        #[arg(long, value_name = "SOCKET")]
+        control: Option<PathBuf>,
+    },
+}
+
+/// Which daemon is meant.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// The host file that the daemon serves [default: host.toml here, or else that of the daemon that runs]
+    #[arg(long, value_name = "FILE", conflicts_with = "control")]
+    pub host: Option<PathBuf>,
+    /// The daemon's control socket
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
+}
+
+/// `apply`.
+#[derive(Debug, Args)]
+pub struct Apply {
+    /// The host file
+    #[arg(default_value = HOST_FILE)]
+    pub file: PathBuf,
+    /// Do not ask, whatever VMs lose
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+    /// Only show the plan
+    #[arg(long, conflicts_with = "yes")]
+    pub dry_run: bool,
+    /// The control socket of the daemon [default: of the one that serves FILE]
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
+}
+
+/// `export`.
+#[derive(Debug, Args)]
+pub struct Export {
+    /// Which daemon
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `port`.
+#[derive(Debug, Args)]
+pub struct PortCommand {
+    /// What to do
+    #[command(subcommand)]
+    pub change: PortChange,
+}
+
+/// What may be done to a port.
+#[derive(Debug, Subcommand)]
+pub enum PortChange {
+    /// Add a port, with the keys of the host file: nicety port add vm3 adapter=e1000 mac=52:54:00:00:00:03 socket=vm3.sock
+    Add {
+        /// Its name
+        port: String,
+        /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
+        #[arg(value_name = "KEY=VALUE", value_parser = value)]
+        values: Vec<(String, String)>,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Remove a port
+    Remove {
+        /// Its name
+        port: String,
+        /// Do not ask, even if a VM is attached
+        #[arg(long, short = 'y')]
+        yes: bool,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Change values of a port: nicety port set vm1 buffer=4MiB
+    Set {
+        /// Its name
+        port: String,
+        /// Keys and their new values; without a value a key gets its default
+        #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
+        values: Vec<(String, String)>,
+        /// Do not ask, even if a VM that is attached loses its adapter
+        #[arg(long, short = 'y')]
+        yes: bool,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Bring a port back as new that a defect has ended (its state is `failed`)
+    Restart {
+        /// The port's name; `uplink`'s kind for the uplink
+        port: String,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+/// A key and its value.
+fn value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        _ => Err("write a key and its value, such as buffer=4MiB".to_owned()),
+    }
 }
 
 /// `adapters`.
@@ -145,6 +288,9 @@ pub struct Compare {
     /// A first look: three rounds of half a second, with real guests of a second; no intervals
     #[arg(long)]
     pub quick: bool,
+    /// Measure nothing: make the report again, from the results.json of an earlier one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["guests", "adapters", "seconds", "repeat", "quick", "seed"])]
+    pub from: Option<PathBuf>,
     /// The folder of the report
     #[arg(long, value_name = "DIR", default_value = "nicety-report")]
     pub report: PathBuf,
@@ -189,9 +335,9 @@ pub struct Try {
     /// A port of a running daemon instead
     #[arg(long)]
     pub port: Option<String>,
-    /// The host file that the daemon serves
-    #[arg(long, value_name = "FILE", default_value = HOST_FILE, requires = "port", conflicts_with = "adapter")]
-    pub host: PathBuf,
+    /// The host file that the daemon serves [default: host.toml here, or else that of the daemon that runs]
+    #[arg(long, value_name = "FILE", requires = "port", conflicts_with = "adapter")]
+    pub host: Option<PathBuf>,
     /// Who else is at the throw-away switch
     #[arg(long, value_enum, default_value = "guest", conflicts_with = "port")]
     pub peer: Peer,

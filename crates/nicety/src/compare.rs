@@ -1,6 +1,7 @@
 //! `nicety compare`: wires the lab to the command line.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,11 +10,13 @@ use std::thread;
 use std::time::Duration;
 
 use nicety_adapters::REGISTRY;
+use nicety_guests::end_children;
 use nicety_lab::bench::Bench;
 use nicety_lab::embedded::{Embedded, Program, guest_main};
 use nicety_lab::method::{Options, Plan, PlanError};
 use nicety_lab::progress::Progress;
-use nicety_lab::real::{RealBench, end_children};
+use nicety_lab::real::RealBench;
+use nicety_lab::results::Results;
 use nicety_lab::run::RunError;
 use nicety_lab::{report, run, table};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -55,6 +58,9 @@ pub fn guest(args: &[OsString]) -> ExitCode {
 
 /// Runs it.
 pub fn run(args: &Compare) -> Result<(), Failure> {
+    if let Some(file) = &args.from {
+        return show(&stored(file)?, &args.report);
+    }
     let cancel = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&cancel)).map_err(Failure::with(Exit::Failed))?;
@@ -76,13 +82,24 @@ pub fn run(args: &Compare) -> Result<(), Failure> {
     progress.finish();
     // Guests end before anything else is said, however it went.
     drop(bench);
-    let results = results.map_err(stopped)?;
+    show(&results.map_err(stopped)?, &args.report)
+}
+
+/// The results of an earlier comparison.
+fn stored(file: &Path) -> Result<Results, Failure> {
+    let failed = |why: String| Failure::new(Exit::Failed, format!("--from {}: {why}", file.display()));
+    let text = fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
+    Results::from_json(&text).map_err(|error| failed(error.to_string()))
+}
+
+/// Writes the report and prints the table.
+fn show(results: &Results, dir: &Path) -> Result<(), Failure> {
     // The report first: whoever reads the table may have gone. Then the table, whatever became of the report: a full disk is no reason
     // to lose what was measured for minutes.
-    let written = report::write(&results, &args.report).map_err(Failure::with(Exit::Failed));
-    let told = output::print(&table::render(&results));
+    let written = report::write(results, dir).map_err(Failure::with(Exit::Failed));
+    let told = output::print(&table::render(results));
     written.and(told)?;
-    output::print(&format!("\nReport: {}\n", absolute(&args.report.join("index.html"))))
+    output::print(&format!("\nReport: {}\n", absolute(&dir.join("index.html"))))
 }
 
 /// Lays guests. A signal to this process alone, unlike a terminal's Ctrl-C, does not reach the programs that do so: they are ended.

@@ -1,5 +1,6 @@
-//! How a command ends: the exit codes that `nicety --help` lists.
+//! How a command ends: the exit codes that `nicety --help` lists, and why, on standard error.
 
+use std::fmt;
 use std::process::ExitCode;
 
 use nicety_daemon::host::ReadError;
@@ -45,6 +46,16 @@ impl Failure {
     }
 }
 
+/// The message, each line of it with who says so: on a terminal, and in a journal, others speak too.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, line) in self.message.lines().enumerate() {
+            write!(f, "{}nicety: {line}", if index == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
 impl From<ReadError> for Failure {
     fn from(error: ReadError) -> Failure {
         let message = match &error {
@@ -58,5 +69,16 @@ impl From<ReadError> for Failure {
             other => other.to_string(),
         };
         Failure::new(Exit::Usage, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_of_a_failure_names_the_program() {
+        let failure = Failure::new(Exit::Failed, "host.toml:2: one\nhost.toml:3: two\n");
+        assert_eq!(failure.to_string(), "nicety: host.toml:2: one\nnicety: host.toml:3: two");
     }
 }

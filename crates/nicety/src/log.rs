@@ -7,6 +7,7 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -40,20 +41,25 @@ pub struct Log(Arc<Lines>);
 
 /// Begins it: as much as is asked for, to standard error.
 pub fn start(asked: Targets) -> Result<Log, Failure> {
-    let colours = io::stderr().is_terminal();
+    let colours = are_colours_wanted(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
     let log = Log::start(move |bytes| write_all(io::stderr(), bytes), colours).map_err(Failure::with(Exit::Failed))?;
     let formatted = format(Arc::clone(&log.0), colours).with_max_level(LevelFilter::TRACE).finish();
     formatted.with(asked).try_init().map_err(|error| Failure::new(Exit::Failed, error))?;
     // The thread would wait for a reader, and with it whoever joins it.
     let lines = Arc::clone(&log.0);
     std::panic::set_hook(Box::new(move |panic| {
-        let (thread, trace) = (std::thread::current(), Backtrace::capture());
+        let (thread, trace) = (std::thread::current(), Backtrace::force_capture());
         let trace = if trace.status() == BacktraceStatus::Captured { format!("\n{trace}") } else { String::new() };
         lines.insist(format_args!("thread {:?} {panic}{trace}", thread.name().unwrap_or("?")));
         // It may be the program's end.
         lines.wait();
     }));
     Ok(log)
+}
+
+/// On a terminal they are, unless `NO_COLOR` is there and not empty (no-color.org).
+fn are_colours_wanted(terminal: bool, no_color: Option<&OsStr>) -> bool {
+    terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
 /// How a line looks.

@@ -11,31 +11,53 @@ use clap::Parser;
 mod adapters;
 mod attach;
 mod attempt;
+mod change;
 mod cli;
 mod compare;
 mod exit;
+mod find;
 mod log;
 mod output;
 mod ports;
 mod serve;
+mod words;
 
 use cli::{Cli, Command};
-use exit::Failure;
+use exit::Exit;
 
 fn main() -> ExitCode {
     // Then a limit of files' sizes (`ulimit -f`) is an error of whatever is written, and not the end of all guests.
     let _the_limit_ends_the_program_then = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    let done = match Cli::parse().command {
+    let command = match Cli::try_parse() {
+        Ok(Cli { command }) => command,
+        Err(error) => return no_command(&error),
+    };
+    let done = match command {
         Command::Serve(args) => serve::run(&args),
         Command::Attach(args) => attach::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ports(args) => ports::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Apply(args) => change::apply(&args).map(|()| ExitCode::SUCCESS),
+        Command::Port(args) => change::port(&args.change).map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => change::export(&args.which).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => words::completions(shell).map(|()| ExitCode::SUCCESS),
+        Command::Man { folder } => words::man(folder.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Try(args) => attempt::run(&args),
         Command::Guest { words } => Ok(compare::guest(&words)),
     };
-    done.unwrap_or_else(|Failure { exit, message }| {
-        output::tell(message);
-        exit.into()
+    done.unwrap_or_else(|failure| {
+        output::tell(&failure);
+        failure.exit.into()
     })
+}
+
+/// What was asked for is no command: help, the version, or a command line with a mistake.
+fn no_command(error: &clap::Error) -> ExitCode {
+    match error.render().to_string().strip_prefix("error: ") {
+        Some(mistake) => output::tell(format_args!("nicety: {}", mistake.trim_end())),
+        // Coloured on a terminal. If that fails, there is nobody to tell.
+        None => drop(error.print()),
+    }
+    ExitCode::from(if error.use_stderr() { Exit::Usage as u8 } else { 0 })
 }

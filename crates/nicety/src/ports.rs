@@ -1,39 +1,50 @@
 //! `nicety ports`: what a running daemon says of its ports.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nicety_daemon::attach::{OTHER_FILE, is_same, otherwise};
+use nicety_daemon::control::api::{AddressList, DaemonView, PortList, Restarted};
 use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::host::Host;
 use nicety_daemon::report::{AddressReport, Condition, PortReport, QueueReport};
 use serde_json::json;
 
-use crate::cli::Ports;
+use crate::cli::{Change, Ports};
 use crate::exit::{Exit, Failure};
+use crate::find::{self, Meant, Search};
 use crate::output::{self, columns, count, size};
-use crate::serve::control_of;
 
 /// Runs it.
 pub fn run(args: &Ports) -> Result<(), Failure> {
-    let host = if args.control.is_none() { Some(Host::read(&args.host)?) } else { None };
-    let socket = match (&args.control, &host) {
-        (Some(control), _) => control.clone(),
-        (None, Some(host)) => control_of(host)?,
-        (None, None) => return Err(Failure::new(Exit::Usage, "name a host file or a control socket")),
+    if let Some(Change::Restart { port, host, control }) = &args.change {
+        return restart(port, host.as_deref(), control.as_deref());
+    }
+    if args.all {
+        return all(args);
+    }
+    let (host, socket) = match &args.control {
+        Some(control) => (None, control.clone()),
+        None => match Meant::by(args.host.as_deref(), args.port.as_deref())? {
+            Meant::Daemon(running) => (None, running.control),
+            Meant::File(host) => {
+                let socket = served(&host)?;
+                (Some(*host), socket)
+            }
+        },
     };
     let ask = |ask| control::ask(&socket, ask).map_err(failure);
     let ports = match &args.port {
         Some(name) => {
             if let Some(host) = &host {
                 match ask(Ask::Version)? {
-                    Reply::Version { host: served, .. } => tell_of_another(host, &served),
+                    Reply::Version(DaemonView { host: served, .. }) => tell_of_another(host, &served),
                     other => return Err(odd(&other)),
                 }
             }
             let asked = host.as_ref().and_then(|host| host.port(name));
             match (control::ask(&socket, Ask::Port { name: name.clone() }), asked) {
-                (Ok(Reply::Port { port }), asked) => {
+                (Ok(Reply::Port(port)), asked) => {
                     if let Some(otherwise) = asked.and_then(|asked| otherwise(asked, &port)) {
                         output::tell(format_args!("note: {otherwise}"));
                     }
@@ -47,7 +58,7 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
             }
         }
         None => match ask(Ask::Ports)? {
-            Reply::Ports { ports, host: served } => {
+            Reply::Ports(PortList { ports, host: served }) => {
                 if let Some(host) = &host {
                     tell_of_another(host, &served);
                 }
@@ -56,11 +67,7 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
             other => return Err(odd(&other)),
         },
     };
-    let addresses = match args.addresses.then(|| ask(Ask::Addresses)).transpose()? {
-        None => None,
-        Some(Reply::Addresses { addresses }) => Some(addresses),
-        Some(other) => return Err(odd(&other)),
-    };
+    let addresses = args.addresses.then(|| addresses(&socket)).transpose()?;
     let text = if args.json {
         let mut all = json!({ "version": control::VERSION, "ports": ports });
         if let (Some(addresses), Some(object)) = (addresses, all.as_object_mut()) {
@@ -70,6 +77,85 @@ pub fn run(args: &Ports) -> Result<(), Failure> {
     } else {
         table(&ports) + &addresses.map(|addresses| address_table(&addresses)).unwrap_or_default()
     };
+    output::print(&text)
+}
+
+/// Brings a port back that has failed.
+pub(crate) fn restart(port: &str, host: Option<&Path>, control: Option<&Path>) -> Result<(), Failure> {
+    let socket = match control {
+        Some(control) => control.to_owned(),
+        None => match Meant::by(host, Some(port))? {
+            Meant::Daemon(running) => running.control,
+            Meant::File(host) => served(&host)?,
+        },
+    };
+    match control::ask(&socket, Ask::Restart { name: port.to_owned() }).map_err(failure)? {
+        Reply::Restarted(Restarted { name }) => {
+            output::print(&format!("{name} is new, and waits for its VM: start that again\n"))
+        }
+        other => Err(odd(&other)),
+    }
+}
+
+/// The control socket of the daemon that serves this file.
+pub(crate) fn served(host: &Host) -> Result<PathBuf, Failure> {
+    let (socket, elsewhere) = find::control(host)?;
+    match elsewhere {
+        None => Ok(socket),
+        Some(elsewhere) => {
+            let file = host.path.display();
+            Err(Failure::new(
+                Exit::Missing,
+                format!("no daemon serves {file}; {}; {elsewhere}", AskError::Nobody(socket)),
+            ))
+        }
+    }
+}
+
+fn addresses(socket: &Path) -> Result<Vec<AddressReport>, Failure> {
+    match control::ask(socket, Ask::Addresses).map_err(failure)? {
+        Reply::Addresses(AddressList { addresses }) => Ok(addresses),
+        other => Err(odd(&other)),
+    }
+}
+
+/// All daemons that are found, each with its ports.
+fn all(args: &Ports) -> Result<(), Failure> {
+    let search = Search::new();
+    if search.running.is_empty() {
+        return Err(search.none());
+    }
+    for odd in search.odd() {
+        output::tell(format_args!("note: {odd}"));
+    }
+    let (mut daemons, mut text) = (Vec::new(), String::new());
+    for running in &search.running {
+        let ports = match control::ask(&running.control, Ask::Ports) {
+            Ok(Reply::Ports(PortList { ports, .. })) => ports,
+            Ok(other) => return Err(odd(&other)),
+            // It may be starting, or have ended since.
+            Err(error) => {
+                output::tell(format_args!("note: {}: {error}", find::line(running)));
+                continue;
+            }
+        };
+        let learned = args.addresses.then(|| addresses(&running.control)).transpose()?;
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&format!("{}\n{}", find::line(running), table(&ports)));
+        text.push_str(&learned.as_deref().map(address_table).unwrap_or_default());
+        let mut daemon =
+            json!({ "pid": running.pid, "host": running.host, "control": running.control, "ports": ports });
+        if let (Some(learned), Some(object)) = (learned, daemon.as_object_mut()) {
+            object.insert("addresses".to_owned(), json!(learned));
+        }
+        daemons.push(daemon);
+    }
+    if args.json {
+        let all = json!({ "version": control::VERSION, "daemons": daemons });
+        text = serde_json::to_string_pretty(&all).map_err(Failure::with(Exit::Failed))? + "\n";
+    }
     output::print(&text)
 }
 
@@ -84,16 +170,18 @@ fn tell_of_another(host: &Host, served: &Path) {
     }
 }
 
-fn failure(error: AskError) -> Failure {
-    let exit = match error {
+pub(crate) fn failure(error: AskError) -> Failure {
+    let exit = match &error {
         AskError::Nobody(_) | AskError::Starting(_) => Exit::Missing,
-        AskError::Refused(_) | AskError::NoSocket(_) => Exit::Usage,
+        // What was asked for is wrong; else it could not be done.
+        AskError::Refused(problem) if matches!(problem.status, 400 | 404 | 409 | 422) => Exit::Usage,
+        AskError::NoSocket(_) => Exit::Usage,
         _ => Exit::Failed,
     };
     Failure::new(exit, error)
 }
 
-fn odd(reply: &Reply) -> Failure {
+pub(crate) fn odd(reply: &Reply) -> Failure {
     Failure::new(Exit::Failed, format!("the daemon answered something else: {reply:?}"))
 }
 
@@ -103,6 +191,7 @@ fn word(condition: Condition) -> &'static str {
         Condition::Attached => "attached",
         Condition::Up => "up",
         Condition::Broken => "broken",
+        Condition::Failed => "failed",
     }
 }
 
@@ -158,6 +247,9 @@ fn particulars(port: &PortReport) -> String {
     if port.backlog_frames > 0 {
         line("backlog", format!("{}, {}", count(port.backlog_frames, "frame"), size(port.backlog_bytes)));
     }
+    if port.allocated_bytes > 0 {
+        line("memory", format!("{} allocated by writing to it first", size(port.allocated_bytes)));
+    }
     if port.bad_accesses > 0 {
         line(
             "odd",
@@ -208,7 +300,14 @@ mod tests {
             adapter: Some("e1000".into()),
             mac: Some("52:54:00:12:34:01".into()),
             socket: Some("/run/n/vm1.sock".into()),
-            made_of: Some(MadeOf { queues: None, mtu: None, rom: false, mapped: false, buffer: 1 << 20 }),
+            made_of: Some(MadeOf {
+                queues: None,
+                mtu: None,
+                rom: false,
+                mapped: false,
+                buffer: 1 << 20,
+                access: "mode 0600".into(),
+            }),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
             last_end: None,
@@ -225,6 +324,7 @@ mod tests {
             guest_errors: 0,
             backlog_frames: 3,
             backlog_bytes: 900,
+            allocated_bytes: 64 << 12,
         }
     }
 
@@ -243,6 +343,7 @@ mod tests {
             transmit_drops: BTreeMap::new(),
             receive_drops: BTreeMap::new(),
             backlog_frames: 0,
+            allocated_bytes: 0,
             ..port()
         };
         assert_eq!(
@@ -262,6 +363,7 @@ vm1: a VM is attached, and its driver is up
   interrupts    7 raised, 4 descriptors written
   registers     5 reads, 1 write
   backlog       3 frames, 900 B
+  memory        262 kB allocated by writing to it first
 "
         );
     }

@@ -5,12 +5,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use nicety_daemon::attach::is_same;
+use nicety_daemon::control::Soon;
+use nicety_daemon::control::api::DaemonView;
 use nicety_daemon::control::{self, Ask, Control, ControlError, Inspect, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
-use nicety_daemon::host::{Host, ReadError, UplinkKind};
-use nicety_daemon::report::Soon;
-use tracing::info;
+use nicety_daemon::host::{AccessConfig, Host, ReadError, UplinkKind};
+use nicety_daemon::live::Live;
+use nicety_daemon::live::state::{Begin, Found};
+use nicety_daemon::registry::Registry;
+use nicety_daemon::serve;
+use nicety_socket::ListenError;
+use tracing::{info, warn};
 
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
@@ -28,44 +34,107 @@ pub fn control_of(host: &Host) -> Result<PathBuf, Failure> {
 
 /// Runs it. A failure that comes when there is a log is told at the log's end.
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
-    let host = Host::read(&args.host)?;
-    let socket = control_of(&host)?;
+    let begin = Begin::new(Host::read(&args.host)?);
+    let host = &begin.host;
+    let socket = control_of(host)?;
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
     let asked = log::filter::asked()?;
-    if args.check {
-        output::print(&summary(&host, &socket))?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let log = log::start(asked)?;
-    Ok(match serve(&host, &socket, args.record.as_deref()) {
+    let prepared = Prepared::new(&begin, &socket, args.record.as_deref());
+    let done = prepared.and_then(|prepared| if args.check { prepared.tell(&socket) } else { prepared.serve(&socket) });
+    Ok(match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            log.end(failure.message);
+            log.end(&failure);
             failure.exit.into()
         }
     })
 }
 
-fn serve(host: &Host, socket: &Path, record: Option<&Path>) -> Result<(), Failure> {
-    descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
-    let soon = Arc::new(Soon::default());
-    let control = Control::start(socket, &host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
-    let control = control.map_err(|error| unheld(error, host, socket))?;
-    let ready = |daemon: &Arc<Daemon>| {
-        soon.runs(daemon);
-        let (file, version) = (host.path.display(), env!("CARGO_PKG_VERSION"));
-        let (switch, ports, control) = (&host.switch.name, host.ports.len(), socket.display());
-        info!(switch, ports, %control, %file, version, "all sockets are ready");
-    };
-    let served = nicety_daemon::serve::serve(host, record, ready).map_err(Failure::with(Exit::Failed));
-    drop(control);
-    served.map(|_signal| ())
+/// All that a host file asks for can be had: what `--check` finds out is what serving begins with.
+struct Prepared<'a> {
+    begin: &'a Begin,
+    host: &'a Host,
+    control: control::Prepared,
+    ports: serve::Prepared<'a>,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(begin: &'a Begin, socket: &Path, record: Option<&'a Path>) -> Result<Self, Failure> {
+        let host = &begin.host;
+        descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
+        let (control, ports) = (control::prepare(host, socket), serve::prepare(host, record));
+        match (control, ports) {
+            (Ok(control), Ok(ports)) => Ok(Self { begin, host, control, ports }),
+            (Err(error), Ok(_)) => Err(Failure::new(Exit::Failed, error)),
+            (Ok(_), Err(errors)) => Err(Failure::new(Exit::Failed, errors)),
+            (Err(error), Err(errors)) => Err(Failure::new(Exit::Failed, format!("{error}\n{errors}"))),
+        }
+    }
+
+    /// What the host file asks for, and what stands in its way only for now.
+    fn tell(self, socket: &Path) -> Result<(), Failure> {
+        if self.control.served {
+            let now = unheld(ListenError::InUse(socket.to_owned()).into(), self.host, socket);
+            output::tell(format_args!("note: {}", now.message));
+        }
+        for served in &self.ports.served {
+            let served = served.display();
+            output::tell(format_args!("note: {served} is served now: `nicety serve` begins when that has ended"));
+        }
+        if !matches!(self.begin.found, Found::Nothing) {
+            output::tell(format_args!("note: {}", self.begin.found));
+        }
+        output::print(&summary(self.host, socket))
+    }
+
+    fn serve(self, socket: &Path) -> Result<(), Failure> {
+        let soon = Arc::new(Soon::default());
+        let control = Control::start(self.control, &self.host.path, Arc::clone(&soon) as Arc<dyn Inspect>);
+        let control = control.map_err(|error| unheld(error, self.host, socket))?;
+        let mut entry = None;
+        say_what_was_kept(self.begin);
+        let ready = |daemon: &Arc<Daemon>| {
+            let Begin { host, file, state, .. } = self.begin;
+            let live = Arc::new(Live::new(Arc::clone(daemon), host.clone(), file.clone(), state.clone()));
+            soon.runs(&live);
+            if self.host.daemon.listed {
+                match Registry::here().enter(&self.host.switch.name, control.path()) {
+                    Ok(found) => entry = Some(found),
+                    Err(error) => warn!("`nicety ports` finds this daemon by its host file alone: {error}"),
+                }
+            }
+            let (file, version) = (self.host.path.display(), nicety_version::BUILD);
+            let (switch, ports, control) = (&self.host.switch.name, self.host.ports.len(), socket.display());
+            info!(switch, ports, %control, %file, version, "all sockets are ready");
+            live
+        };
+        let served = serve::serve(self.ports, ready).map_err(Failure::with(Exit::Failed));
+        // Before the socket: its successor's has the same name.
+        drop(entry);
+        drop(control);
+        served.map(|_signal| ())
+    }
+}
+
+/// What was kept of live changes, and what came of it.
+fn say_what_was_kept(begin: &Begin) {
+    match &begin.found {
+        Found::Nothing => {}
+        found @ Found::Taken(..) => info!("{found}"),
+        found => warn!("{found}"),
+    }
+    if let Err(error) = begin.set_aside() {
+        warn!("{} cannot be set aside: {error}", begin.state.path().display());
+    }
 }
 
 /// Why there is no control socket. If a daemon has it, that says who it is.
 fn unheld(error: ControlError, host: &Host, socket: &Path) -> Failure {
     let served = error.is_taken().then(|| control::ask(socket, Ask::Version).ok()).flatten();
-    let Some(Reply::Version { pid, host: served, .. }) = served else { return Failure::new(Exit::Failed, error) };
+    let Some(Reply::Version(DaemonView { pid, host: served, .. })) = served else {
+        return Failure::new(Exit::Failed, error);
+    };
     let (what, socket, served) = (served.display(), socket.display(), is_same(&host.path, &served));
     let message = if served {
         format!("a daemon serves {what} already: process {pid}, which answers at {socket}; end it first (kill {pid})")
@@ -109,6 +178,7 @@ fn summary(host: &Host, control: &Path) -> String {
             port.mac.to_string(),
             port.buffer.to_string(),
             port.socket.display().to_string(),
+            if port.access == AccessConfig::default() { String::new() } else { port.access.to_string() },
         ]
     });
     head + &output::columns(&rows.collect::<Vec<_>>())

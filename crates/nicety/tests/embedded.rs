@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nicety_lab::bench::{Bench, BenchError, Outcome};
 use nicety_lab::embedded::{Embedded, Layout, Party, Place, Program, Rig};
 use nicety_lab::method::{Contestant, Item, Load, Server};
+use nicety_trials::extent::entries;
 
 fn program() -> Program {
     let path = PathBuf::from(env!("CARGO_BIN_EXE_nicety"));
@@ -44,9 +45,9 @@ fn every_adapter_carries_every_load_over_real_sockets_without_a_warning_and_leav
     let mut bench = bench();
     let cancel = AtomicBool::new(false);
     let mut pids = Vec::new();
-    for adapter in ["e1000", "vmxnet3", "virtio-net"] {
+    for adapter in entries().into_iter().map(|entry| entry.about.name) {
         for load in Load::ALL {
-            let measured = bench.run(&item(adapter, load), Duration::from_millis(1500), &cancel);
+            let measured = bench.run(&item(adapter, load), Duration::from_millis(400), &cancel);
             let measured = measured.unwrap_or_else(|error| panic!("{adapter}, {load}: {error}"));
             let carried = match measured.outcome {
                 Outcome::Bulk { payload_bytes, .. } => payload_bytes,
@@ -88,7 +89,7 @@ fn a_run_that_is_cancelled_ends_within_half_a_second_or_so_and_leaves_no_process
 #[test]
 fn a_guest_that_shall_send_so_many_frames_a_second_sends_no_more_by_any_adapter() {
     let (cancel, span) = (AtomicBool::new(false), Duration::from_millis(300));
-    for adapter in ["e1000", "vmxnet3", "virtio-net"] {
+    for adapter in entries().into_iter().map(|entry| entry.about.name) {
         let layout = Layout { guests: vec![Place::new(adapter)], ..Layout::default() };
         let mut rig = Rig::start(&program(), &layout, &cancel).unwrap_or_else(|error| panic!("{adapter}: {error}"));
         let guest = Party::Guest(0);

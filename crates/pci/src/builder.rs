@@ -90,6 +90,8 @@ struct Extended {
     version: u8,
     at: Option<usize>,
     body: Vec<u8>,
+    /// Bits that software writes; shorter means read-only from there.
+    writable: Vec<u8>,
 }
 
 /// Describes a function; [`Builder::build`] checks it.
@@ -173,14 +175,21 @@ impl Builder {
     /// The next extended capability (read-only), at the next free dword: `body` follows its four header bytes.
     #[must_use]
     pub fn extended(mut self, id: u16, version: u8, body: Vec<u8>) -> Self {
-        self.extended.push(Extended { id, version, at: None, body });
+        self.extended.push(Extended { id, version, at: None, body, writable: Vec::new() });
         self
     }
 
     /// The next extended capability (read-only), at `offset`; the first must lie at 0x100.
     #[must_use]
-    pub fn extended_at(mut self, offset: u16, id: u16, version: u8, body: Vec<u8>) -> Self {
-        self.extended.push(Extended { id, version, at: Some(usize::from(offset)), body });
+    pub fn extended_at(self, offset: u16, id: u16, version: u8, body: Vec<u8>) -> Self {
+        self.extended_writable_at(offset, id, version, (body, Vec::new()))
+    }
+
+    /// The same, with the bits of the body that software may write.
+    #[must_use]
+    pub fn extended_writable_at(mut self, offset: u16, id: u16, version: u8, body: (Vec<u8>, Vec<u8>)) -> Self {
+        let (body, writable) = body;
+        self.extended.push(Extended { id, version, at: Some(usize::from(offset)), body, writable });
         self
     }
 
@@ -320,7 +329,7 @@ impl Builder {
     fn place_extended(&self, cells: &mut Cells) -> Result<(), BuildError> {
         let mut next_free = r::FIRST_EXTENDED;
         let mut previous: Option<(usize, u32)> = None;
-        for Extended { id, version, at, body } in &self.extended {
+        for Extended { id, version, at, body, writable } in &self.extended {
             let at = at.unwrap_or(next_free);
             let wrong = BuildError::CapabilityPlace { id: *id, at };
             let first_is_first = previous.is_some() || at == r::FIRST_EXTENDED;
@@ -330,8 +339,11 @@ impl Builder {
             let header = u32::from(*id) | u32::from(version & 0xf) << 16;
             let mut part = Cells::of_len(4);
             part.set32(0, header, 0);
-            for &reset in body {
-                part.push(Byte { reset, write: 0, clear: 0, device: 0xff });
+            for (index, &reset) in body.iter().enumerate() {
+                let write = writable.get(index).copied().unwrap_or(0);
+                // What has bits that software writes has none that the device changes.
+                let device = if writable.is_empty() { 0xff } else { 0 };
+                part.push(Byte { reset, write, clear: 0, device });
             }
             if !cells.place(at, &part) {
                 return Err(wrong);

@@ -11,7 +11,7 @@ use crate::registers as r;
 bitflags! {
     /// What a write to configuration space did.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    #[must_use = "a reset or released messages may be due"]
+    #[must_use = "a reset may be due"]
     pub struct Changes: u16 {
         /// Command's bus mastering was switched; see also [`Changes::POWER`].
         const BUS_MASTER = 1;
@@ -37,8 +37,6 @@ bitflags! {
         const FUNCTION_RESET = 1 << 10;
         /// Bytes of a vendor-specific or raw capability were written (whether or not they changed: virtio's access window).
         const CAPABILITY = 1 << 11;
-        /// Messages that were held back may go: call [`Function::next_due`] until it gives none.
-        const DUE = 1 << 12;
     }
 }
 
@@ -60,7 +58,6 @@ pub enum PowerState {
 pub struct Function {
     pub(crate) layout: Layout,
     pub(crate) bytes: Box<[u8]>,
-    pub(crate) msi_pending: u32,
     pub(crate) msix: Option<Msix>,
 }
 
@@ -85,16 +82,15 @@ impl Function {
     pub(crate) fn from_layout(layout: Layout) -> Self {
         let bytes = layout.bytes.iter().map(|byte| byte.reset).collect();
         let msix = layout.msix.map(|(_, msix)| Msix::new(msix.vectors));
-        Self { layout, bytes, msi_pending: 0, msix }
+        Self { layout, bytes, msix }
     }
 
     /// Back to the state after power-on.
     pub fn reset(&mut self) {
-        let Self { layout, bytes, msi_pending, msix } = self;
+        let Self { layout, bytes, msix } = self;
         for (byte, rule) in bytes.iter_mut().zip(&layout.bytes) {
             *byte = rule.reset;
         }
-        *msi_pending = 0;
         if let Some(msix) = msix {
             msix.reset();
         }
@@ -139,7 +135,7 @@ impl Function {
             }
         }
         self.refuse_missing_power_state(before.power);
-        self.follow_configuration();
+        self.clamp_vectors();
         changes | self.compare(&before)
     }
 
@@ -150,7 +146,7 @@ impl Function {
         for ((byte, rule), &value) in bytes.zip(data) {
             *byte = *byte & !rule.device | value & rule.device;
         }
-        self.follow_configuration();
+        self.clamp_vectors();
     }
 
     /// Where the first capability with that ID lies.
@@ -318,7 +314,6 @@ impl Function {
             (msix != before.msix, Changes::MSIX),
             (power != before.power, Changes::POWER),
             (woke && !keeps, Changes::SOFT_RESET),
-            (self.has_due(), Changes::DUE),
         ]
         .into_iter()
         .filter(|&(holds, _)| holds)

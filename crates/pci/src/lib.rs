@@ -1,7 +1,7 @@
 //! PCI configuration space, capabilities, base addresses, MSI and MSI-X of one virtual function: pure state, no clock, no file descriptor.
 //!
 //! A [`Function`] is built once ([`Function::builder`]) and then answers configuration accesses of any width and alignment. What a
-//! write did comes back as [`Changes`]; which messages it released comes out of [`Function::next_due`]. Every bit's behaviour is data:
+//! write did comes back as [`Changes`]. Every bit's behaviour is data:
 //! a [`Byte`] per byte of the space says what it resets to, what software may write, what writing one clears, and what the device owns.
 //!
 //! Follows PCI Local Bus 3.0 §6, PCI Bus Power Management 1.2 §3, PCI Express Base 4.0 §7, PCI Firmware 3.0 §5.1.
@@ -24,8 +24,8 @@ pub use bar::{Bar, BarKind, Hit, ROM_BAR, Space};
 pub use builder::{BuildError, Builder, Identity, Pin};
 pub use capability::{Capability, Express, ExpressKind, Msi, MsixCapability, Power};
 pub use function::{Changes, Function, PowerState};
-pub use interrupts::{Message, Mode, MsiState, Raise, Window};
+pub use interrupts::{Mode, MsiState, Window};
 pub use layout::Byte;
 pub use msix::Msix;
 pub use rom::{Rom, RomError};
-pub use saved::{Saved, SavedError, SavedMsix};
+pub use saved::{Saved, SavedError};

@@ -1,26 +1,16 @@
 //! A function's state as plain data, and as bytes with a version; validated before it is taken.
 
 use crate::function::Function;
+use crate::msix::Msix;
 use crate::registers as r;
-
-/// The state of an MSI-X table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SavedMsix {
-    /// The table, 16 bytes a vector.
-    pub table: Vec<u8>,
-    /// The pending bits, 64 a word.
-    pub pending: Vec<u64>,
-}
 
 /// The state of a [`Function`]: everything that a guest or device can have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// Configuration space, 256 or 4096 bytes; the INTx level is in its status register.
     pub bytes: Vec<u8>,
-    /// MSI vectors that wait.
-    pub msi_pending: u32,
-    /// The MSI-X table.
-    pub msix: Option<SavedMsix>,
+    /// The MSI-X table, 16 bytes a vector, if it has one.
+    pub msix_table: Option<Vec<u8>>,
 }
 
 /// Why saved state was not taken.
@@ -67,17 +57,20 @@ pub enum SavedError {
 
 const MARK: [u8; 4] = *b"NPCI";
 const VERSION: u16 = 1;
+/// Messages that are pending are the transport's: their places are empty.
+const NOTHING_PENDING: u32 = 0;
+
+/// Words of 64 bits that have a bit for each vector.
+fn words(vectors: usize) -> usize {
+    vectors.div_ceil(64)
+}
 
 impl Function {
     /// Everything that a guest or the device can have changed.
     #[must_use]
     pub fn save(&self) -> Saved {
-        let Self { layout: _, bytes, msi_pending, msix } = self;
-        let msix = msix.as_ref().map(|msix| {
-            let (table, pending) = msix.save();
-            SavedMsix { table, pending }
-        });
-        Saved { bytes: bytes.to_vec(), msi_pending: *msi_pending, msix }
+        let Self { layout: _, bytes, msix } = self;
+        Saved { bytes: bytes.to_vec(), msix_table: msix.as_ref().map(Msix::save) }
     }
 
     /// Takes saved state, if it can be this function's; otherwise nothing changes.
@@ -85,23 +78,18 @@ impl Function {
     /// # Errors
     /// The first field that is wrong.
     pub fn restore(&mut self, saved: &Saved) -> Result<(), SavedError> {
-        let Saved { bytes, msi_pending, msix } = saved;
+        let Saved { bytes, msix_table } = saved;
         self.check_bytes(bytes)?;
-        let offered = self.layout.msi.map_or(0, |place| u32::MAX >> (32 - u32::from(place.vectors.clamp(1, 32))));
-        if msi_pending & !offered != 0 {
-            return Err(SavedError::Field("MSI pending: vectors that are not there"));
-        }
-        match (&self.msix, msix) {
-            (Some(here), Some(saved)) => here.check(&saved.table, &saved.pending).map_err(SavedError::Field)?,
+        match (&self.msix, msix_table) {
+            (Some(here), Some(table)) => here.check(table).map_err(SavedError::Field)?,
             (None, None) => {}
             (Some(_), None) | (None, Some(_)) => return Err(SavedError::Field("whether there is an MSI-X table")),
         }
         self.bytes.copy_from_slice(bytes);
-        self.msi_pending = *msi_pending;
-        if let (Some(here), Some(SavedMsix { table, pending })) = (&mut self.msix, msix) {
-            here.restore(table, pending);
+        if let (Some(here), Some(table)) = (&mut self.msix, msix_table) {
+            here.restore(table);
         }
-        self.follow_configuration();
+        self.clamp_vectors();
         Ok(())
     }
 
@@ -132,20 +120,18 @@ impl Saved {
     /// As bytes: mark, version, then each field with its length, little-endian.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let Self { bytes, msi_pending, msix } = self;
+        let Self { bytes, msix_table } = self;
         let mut out = Vec::with_capacity(bytes.len() + 64);
         out.extend(MARK);
         out.extend(VERSION.to_le_bytes());
         // Lengths are bounded where states are made: 4096 bytes, 2048 vectors.
         out.extend((bytes.len() as u32).to_le_bytes());
         out.extend(bytes);
-        out.extend(msi_pending.to_le_bytes());
-        let (table, pending) = msix.as_ref().map_or((&[][..], &[][..]), |msix| (&msix.table[..], &msix.pending[..]));
+        out.extend(NOTHING_PENDING.to_le_bytes());
+        let table = msix_table.as_deref().unwrap_or_default();
         out.extend((table.len() as u32).to_le_bytes());
         out.extend(table);
-        for word in pending {
-            out.extend(word.to_le_bytes());
-        }
+        out.extend(std::iter::repeat_n(0, 8 * words(table.len() / r::MSIX_ENTRY)));
         out
     }
 
@@ -167,24 +153,24 @@ impl Saved {
             return Err(SavedError::Field("size of configuration space"));
         }
         let space = rest.take(size, "configuration space")?.to_vec();
-        let msi_pending = u32::from_le_bytes(rest.array("MSI pending")?);
+        let mut pending = u64::from(u32::from_le_bytes(rest.array("MSI pending")?));
         let table_size = u32::from_le_bytes(rest.array("MSI-X table size")?) as usize;
         let vectors = table_size / r::MSIX_ENTRY;
         if !table_size.is_multiple_of(r::MSIX_ENTRY) || vectors > usize::from(r::MSIX_VECTORS) {
             return Err(SavedError::Field("MSI-X table size"));
         }
-        let msix = if vectors == 0 {
-            None
-        } else {
-            let table = rest.take(table_size, "MSI-X table")?.to_vec();
-            let mut pending = Vec::with_capacity(vectors.div_ceil(64));
-            for _ in 0..vectors.div_ceil(64) {
-                pending.push(u64::from_le_bytes(rest.array("MSI-X pending bits")?));
-            }
-            Some(SavedMsix { table, pending })
+        let msix_table = match vectors {
+            0 => None,
+            _ => Some(rest.take(table_size, "MSI-X table")?.to_vec()),
         };
+        for _ in 0..words(vectors) {
+            pending |= u64::from_le_bytes(rest.array("MSI-X pending bits")?);
+        }
+        if pending != NOTHING_PENDING.into() {
+            return Err(SavedError::Field("pending messages"));
+        }
         match rest.0.len() {
-            0 => Ok(Self { bytes: space, msi_pending, msix }),
+            0 => Ok(Self { bytes: space, msix_table }),
             more => Err(SavedError::Long(more)),
         }
     }

@@ -5,7 +5,8 @@
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*counted*' --callgrind-out-file=out \
 //!     target/release/examples/instructions 64 1000 100000
 //! ```
-//! The arguments are bytes of a frame (its check sequence counted), addresses per port, frames. "Collected" over the
+//! The arguments are bytes of a frame (its check sequence counted), addresses per port, frames; and `policed` for ports with a VLAN,
+//! guards, storm control and shapes. "Collected" over the
 //! frames is the figure: `Plane::turn` and all beneath it, without system calls, transports and the drivers' work.
 //! Each driver fills rings as DPDK's virtio-user does: a frame and its header in one descriptor, buffers of 2 KiB that
 //! come back in order, both directions at once.
@@ -13,12 +14,12 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{PortId, RingPlace, Set, Time};
+use nicety_adapter::{PortId, Rate, RingPlace, Set, Shape, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
-use nicety_memory::{Map, Rights};
+use nicety_memory::{Map, Mapping, Rights, shared_file};
 use nicety_plane::{End, Plane, Port, Shell, Turn};
-use nicety_switch::Limits;
+use nicety_switch::{Guards, Limits, Policy, Storm, Vlan, VlanId};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -98,12 +99,20 @@ struct Guest {
     sent: u32,
 }
 
+/// Memory as QEMU offers it: a file that it shares, and 19 regions above that it does not.
+fn memory() -> Result<Map, Error> {
+    let file = shared_file("guest", 4 * AREA)?;
+    let mapping = Arc::new(Mapping::of_file(file, 0, 4 * AREA, true)?);
+    let shared = Map::default().with(0, mapping, Rights::BOTH)?;
+    Ok((1..20).try_fold(shared, |map, number| map.with_absent(number * 16 * AREA, AREA, Rights::BOTH))?)
+}
+
 impl Guest {
     fn new(plane: &Plane, number: u8, frame: &[u8]) -> Result<Self, Error> {
         let adapter = find("virtio-net").ok_or("virtio-net is not registered")?;
         let adapter = (adapter.create)(&Settings::new(Mac([2, 0, 0, 0, 1, number])))?;
         let port = Port::new(PortId(number.into()), End::Adapter(adapter), Box::new(Silent), 1 << 20)?;
-        let memory = Arc::new(Map::private(4 * AREA as usize)?);
+        let memory = Arc::new(memory()?);
         let mut receive = Ring::new(&memory, AREA, BUFFER as u32, 2)?;
         let transmit = Ring::new(&memory, 2 * AREA, HEADER as u32 + frame.len() as u32, 0)?;
         for entry in 0..RING {
@@ -175,12 +184,34 @@ fn frame(bytes: u16) -> Result<Vec<u8>, Error> {
     Ok(frame)
 }
 
+/// One VLAN, all guards, storm control, and shapes each way that never hold anything back.
+fn police(plane: &Plane, guest: &Guest) -> Result<(), Error> {
+    let rate = Rate::new(10_000_000_000_000).ok_or("too fast")?;
+    let shape = Some(Shape { average: rate, peak: Some(rate), burst_bytes: 1 << 30 });
+    let policy = Policy {
+        vlan: Vlan::Access(VlanId::new(10).ok_or("no VLAN")?),
+        guards: Guards { bpdu: true, dhcp_server: true, arp: true, router_advertisement: true },
+        storm: Storm { broadcast: Some(1000), multicast: Some(1000), unknown: Some(100_000_000) },
+        mtu: Some(1500),
+        transmit: shape,
+        receive: shape,
+        ..Policy::default()
+    };
+    plane.set_policy(&guest.port, &policy);
+    Ok(())
+}
+
 fn main() -> Result<(), Error> {
-    let arguments: Vec<u32> = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<_, _>>()?;
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let policed = words.pop_if(|word| word == "policed").is_some();
+    let arguments: Vec<u32> = words.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
     let [bytes, addresses, frames] = arguments[..] else { return Err("arguments: bytes addresses frames".into()) };
     let frame = frame(bytes.try_into()?)?;
     let plane = Plane::new(Limits::default());
     let mut guests = [Guest::new(&plane, 0, &frame)?, Guest::new(&plane, 1, &frame)?];
+    if policed {
+        guests.iter().try_for_each(|guest| police(&plane, guest))?;
+    }
     let (mut turn, mut now) = (Turn::new(), Time::ZERO);
     let rounds = frames.div_ceil(2 * u32::from(BURST));
     let warm = addresses.max(1).div_ceil(BURST.into());

@@ -1,170 +1,425 @@
-//! Frames that wait for a receiver: a ring of bytes that we own, and what each frame in it still needs.
+//! Frames that wait for a receiver, copied into our memory: a pool of blocks, and lanes of packets in it.
 //!
-//! What holds after the switch is copied here at once, so that the sender's descriptors go back and a guest that
-//! does not read slows nobody. When the ring is full the frame is dropped, with its reason.
+//! A frame that its receiver refuses is copied here at once and the sender's descriptors go back, so a guest that does not read blocks
+//! nobody (no head-of-line blocking). Without room the frame is dropped, with its reason.
+//!
+//! - A guest's adapter has a lane for each receive queue; all share the port's receive buffer. A full queue blocks no other.
+//! - An uplink has a lane for each sending port, each with its own room, served by deficit round-robin in bytes (Shreedhar and
+//!   Varghese 1995): no sender fills the uplink's buffer for the others. A sender whose lane is in use is *held* until little is left:
+//!   its port fetches nothing, so none of its frames is dropped here.
+//!
+//! ```text
+//! lane 0 ──► packet ──► packet ──► packet        a packet: a chain of blocks of 512 bytes
+//! lane 3 ──► packet                              free blocks: a chain, and all that were never used
+//! ```
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId};
+use nicety_adapter::{Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId, Segment, Set};
 use nicety_memory::{Map, MapError, Rights, Span, copy};
 
-/// Frames that can wait at once, however short they are.
-const ENTRIES: usize = 4096;
+/// A packet takes its length, rounded up to whole blocks, of the buffer.
+const BLOCK_BYTES: u32 = 512;
+/// An uplink lane's share per round while others wait; a larger packet goes at once and pays later.
+const QUANTUM_BYTES: i64 = 16 << 10;
+/// The lane that a sender to an uplink needs to lose nothing: below a quarter of it the sender is not held, and a batch must still
+/// fit (at most 64 packets, 64 KiB and the rest of the last packet).
+pub const SENDER_BYTES: u32 = 256 << 10;
+/// No block.
+const NONE: u32 = u32::MAX;
+
+/// A packet that waits. It has the number of its first block.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// The packet behind it.
+    next: u32,
+    len: u32,
+    from: u16,
+    edit: Edit,
+    offload: Offload,
+}
+
+const NOTHING: Waiting = Waiting {
+    next: NONE,
+    len: 0,
+    from: 0,
+    edit: Edit::Keep,
+    offload: Offload { checksum: nicety_adapter::Checksum::AsIs, segment: None },
+};
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    at: u32,
-    len: u32,
-    /// Ring bytes that it holds: its own, and those skipped before it to stay in one piece.
-    held: u32,
-    offload: Offload,
-    edit: Edit,
-    gone: bool,
+struct Lane {
+    first: u32,
+    last: u32,
+    bytes: u32,
+    deficit: i64,
+    /// Its sender is held.
+    holds: bool,
+}
+
+const EMPTY: Lane = Lane { first: NONE, last: NONE, bytes: 0, deficit: 0, holds: false };
+
+/// What lanes are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Queues,
+    Senders,
+}
+
+/// What one call of [`Backlog::drain`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// The lane that was offered.
+    pub lane: u16,
+    /// Packets that went.
+    pub packets: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Their bytes on the wire, the headers of all segments included.
+    pub wire_bytes: u64,
+    /// The receiver refused some.
+    pub refused: bool,
+    /// The lane's sender need not be held any longer.
+    pub released: bool,
 }
 
 /// See the module's page.
 #[derive(Debug)]
 pub struct Backlog {
     map: Arc<Map>,
+    kind: Kind,
+    /// Bytes that all lanes (of queues), or each of them (of senders) may hold.
     size: u32,
-    head: u32,
-    used: u32,
-    entries: VecDeque<Entry>,
+    /// For each block that was ever used: the next block of its packet, or of the free list.
+    blocks: Vec<u32>,
+    waiting: Vec<Waiting>,
+    blocks_most: u32,
+    free: u32,
+    used_blocks: u32,
+    packets: usize,
+    lanes: Vec<Lane>,
+    /// Lanes in which something waits, in the order in which they are served.
+    active: VecDeque<u16>,
+    /// The same as a set; unused for senders.
+    queues: Set,
     batch: Batch,
     picks: Vec<Pick>,
-    offered: Vec<u16>,
+    offered: Vec<u32>,
 }
 
 impl Backlog {
-    /// A ring of this many bytes. The memory is touched only as it is used.
-    pub fn new(bytes: u32) -> Result<Self, MapError> {
-        let map = Arc::new(Map::private(bytes.max(1) as usize)?);
+    /// For an adapter: a lane for each receive queue; all share a buffer of this many bytes. Memory is touched only as it is used.
+    pub fn of_queues(bytes: u32) -> Result<Self, MapError> {
+        Self::new(Kind::Queues, bytes, bytes.div_ceil(BLOCK_BYTES), nicety_adapter::QUEUES)
+    }
+
+    /// For an uplink: a lane of this many bytes, at most [`SENDER_BYTES`], for each sending port. Memory is touched only as it is used.
+    pub fn of_senders(bytes: u32) -> Result<Self, MapError> {
+        let bytes = bytes.min(SENDER_BYTES);
+        let blocks = bytes.div_ceil(BLOCK_BYTES) * nicety_switch::PORTS as u32;
+        Self::new(Kind::Senders, bytes, blocks, nicety_switch::PORTS)
+    }
+
+    fn new(kind: Kind, size: u32, blocks: u32, lanes: usize) -> Result<Self, MapError> {
         Ok(Self {
-            map,
-            size: bytes,
-            head: 0,
-            used: 0,
-            entries: VecDeque::with_capacity(ENTRIES),
+            map: Arc::new(Map::private((blocks.max(1) as usize) * BLOCK_BYTES as usize)?),
+            kind,
+            size,
+            blocks: Vec::with_capacity(blocks as usize),
+            waiting: Vec::with_capacity(blocks as usize),
+            blocks_most: blocks,
+            free: NONE,
+            used_blocks: 0,
+            packets: 0,
+            lanes: vec![EMPTY; lanes],
+            active: VecDeque::with_capacity(lanes),
+            queues: Set::default(),
             batch: Batch::new(),
             picks: Vec::with_capacity(nicety_adapter::PACKETS),
             offered: Vec::with_capacity(nicety_adapter::PACKETS),
         })
     }
 
-    /// Whether no frame waits.
+    /// Whether no packet waits.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.packets == 0
     }
 
-    /// Frames that wait.
+    /// Packets that wait.
     pub fn len(&self) -> usize {
-        self.entries.iter().filter(|entry| !entry.gone).count()
+        self.packets
     }
 
-    /// Bytes that it holds at most.
+    /// Bytes that a lane holds at most.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Bytes in use.
-    pub fn used(&self) -> u32 {
-        self.used
+    /// Bytes in use, of whole blocks.
+    pub fn used(&self) -> u64 {
+        u64::from(self.used_blocks) * u64::from(BLOCK_BYTES)
     }
 
-    /// Copies a frame in, behind the others. False if there is no room.
-    pub fn push(&mut self, batch: &Batch, packet: &Packet, edit: Edit) -> bool {
+    /// The receive queues for which something waits.
+    pub fn queues(&self) -> Set {
+        self.queues
+    }
+
+    /// Copies a packet in, behind the others of its lane. False if there is no room.
+    pub fn push(&mut self, lane: u16, batch: &Batch, packet: &Packet, pick: Pick) -> bool {
         let len = packet.len();
-        if self.entries.is_empty() {
-            // Nothing is to be skipped.
-            (self.head, self.used) = (0, 0);
-        }
-        let tail = self.head.wrapping_add(self.used) % self.size.max(1);
-        let skipped = if len > self.size - tail { self.size - tail } else { 0 };
-        let held = skipped.saturating_add(len);
-        if len == 0 || held > self.size - self.used || self.entries.len() == ENTRIES {
+        let count = len.div_ceil(BLOCK_BYTES);
+        let bytes = count.saturating_mul(BLOCK_BYTES);
+        let Some(found) = self.lanes.get(usize::from(lane)) else { return false };
+        let in_lane = if self.kind == Kind::Senders { u64::from(found.bytes) } else { self.used() };
+        if len == 0 || in_lane + u64::from(bytes) > u64::from(self.size.next_multiple_of(BLOCK_BYTES)) {
             return false;
         }
-        let at = (tail + skipped) % self.size;
-        if !self.store(batch, packet, at) {
-            return false;
+        let Some(first) = self.take_blocks(count) else { return false };
+        self.store(batch, packet, first);
+        let Pick { from, edit, .. } = pick;
+        self.waiting[first as usize] = Waiting { next: NONE, len, from, edit, offload: packet.offload };
+        let found = &mut self.lanes[usize::from(lane)];
+        if found.last == NONE {
+            found.first = first;
+            self.active.push_back(lane);
+            if self.kind == Kind::Queues {
+                self.queues.insert(lane);
+            }
+        } else {
+            self.waiting[found.last as usize].next = first;
         }
-        self.used += held;
-        self.entries.push_back(Entry { at, len, held, offload: packet.offload, edit, gone: false });
+        found.last = first;
+        found.bytes += bytes;
+        self.packets += 1;
         true
     }
 
-    fn store(&self, batch: &Batch, packet: &Packet, at: u32) -> bool {
-        let head = batch.head(packet);
-        if self.map.write(u64::from(at), head).is_err() {
-            return false;
+    /// A chain of so many blocks; the first.
+    fn take_blocks(&mut self, count: u32) -> Option<u32> {
+        if count > self.blocks_most - self.used_blocks {
+            return None;
         }
-        let mut to = self.span(at + head.len() as u32, packet.payload_len());
-        for from in batch.spans(packet) {
-            let copied = copy(batch.source(), *from, &self.map, to);
-            to = to.piece(copied, to.len());
+        let (mut first, mut last) = (NONE, NONE);
+        for _ in 0..count {
+            let block = if self.free == NONE {
+                self.blocks.push(NONE);
+                self.waiting.push(NOTHING);
+                self.blocks.len() as u32 - 1
+            } else {
+                let block = self.free;
+                self.free = self.blocks[block as usize];
+                block
+            };
+            match last {
+                NONE => first = block,
+                last => self.blocks[last as usize] = block,
+            }
+            last = block;
         }
-        to.is_empty()
+        self.blocks[last as usize] = NONE;
+        self.used_blocks += count;
+        Some(first)
     }
 
-    fn span(&self, at: u32, len: u32) -> Span {
-        let mut out = Span::default();
-        let whole = self.map.translate(u64::from(at), len, Rights::BOTH, |span| {
-            out = span;
+    /// The other way; in their order, so that they are taken in it again and lie side by side.
+    fn give_back(&mut self, first: u32) {
+        let (mut last, mut count) = (first, 1);
+        while self.blocks[last as usize] != NONE {
+            last = self.blocks[last as usize];
+            count += 1;
+        }
+        self.blocks[last as usize] = std::mem::replace(&mut self.free, first);
+        self.used_blocks -= count;
+    }
+
+    fn store(&self, batch: &Batch, packet: &Packet, first: u32) {
+        let mut head = batch.head(packet);
+        let mut spans = batch.spans(packet).iter().copied();
+        let mut from = Span::default();
+        pieces(&self.map, &self.blocks, first, packet.len(), |mut to| {
+            while !to.is_empty() {
+                let done = if head.is_empty() {
+                    while from.is_empty() {
+                        let Some(next) = spans.next() else { return false };
+                        from = next;
+                    }
+                    let copied = copy(batch.source(), from, &self.map, to);
+                    from = from.piece(copied, from.len());
+                    copied
+                } else {
+                    let (now, rest) = head.split_at(head.len().min(to.len() as usize));
+                    self.map.write_span(to.piece(0, now.len() as u32), now);
+                    head = rest;
+                    now.len() as u32
+                };
+                to = to.piece(done, to.len());
+                if done == 0 {
+                    return false;
+                }
+            }
             true
         });
-        if whole.is_ok() { out } else { Span::default() }
     }
 
-    /// Offers the first frames again, as the budget allows; those that are not refused are gone. Returns how many went, and
-    /// their bytes.
-    pub fn drain(&mut self, budget: Budget, mut deliver: impl FnMut(&Frames<'_>) -> Delivery) -> (usize, u64) {
-        self.batch.start(&self.map, PortId::default(), 0);
-        self.picks.clear();
-        self.offered.clear();
-        for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| !entry.gone) {
-            let headers = entry.offload.segment.map_or(0, |segment| usize::from(segment.headers));
-            let span = self.span(entry.at, entry.len);
-            let Some(mut draft) = self.batch.draft(headers) else { break };
-            if draft.push_span(span).is_err() {
-                break;
-            }
-            draft.finish(entry.offload, 0);
-            self.picks.push(Pick { packet: self.picks.len() as u16, edit: entry.edit });
-            self.offered.push(index as u16);
-            if !budget.allows(&self.batch) {
-                break;
-            }
-        }
-        if self.picks.is_empty() {
-            return (0, 0);
-        }
-        let delivery = deliver(&Frames { batch: &self.batch, picks: &self.picks });
-        let (mut gone, mut bytes) = (0, 0);
-        for (pick, &index) in self.offered.iter().enumerate() {
-            if !delivery.is_refused(pick)
-                && let Some(entry) = self.entries.get_mut(usize::from(index))
-            {
-                entry.gone = true;
-                gone += 1;
-                bytes += u64::from(entry.len);
-            }
-        }
+    /// Offers the first packets of one lane that is `open`, as the budget allows; those that are not refused are gone. `None` if no
+    /// packet waits in such a lane.
+    pub fn drain(
+        &mut self,
+        open: impl Fn(u16) -> bool,
+        budget: Budget,
+        deliver: impl FnOnce(&Frames<'_>) -> Delivery,
+    ) -> Option<Drained> {
+        let turn = self.active.iter().position(|lane| open(*lane))?;
+        self.active.rotate_left(turn);
+        let alone = self.active.len() == 1 || self.kind == Kind::Queues;
+        let most = if alone { u64::MAX } else { self.next_in_turn()? };
+        let number = *self.active.front()?;
+        self.draft(number, Budget { bytes: budget.bytes.min(most), ..budget });
+        let delivery = deliver(&Frames::new(&self.batch, &self.picks));
         self.batch.release();
-        while let Some(entry) = self.entries.front().filter(|entry| entry.gone) {
-            self.head = (self.head + entry.held) % self.size.max(1);
-            self.used -= entry.held;
-            self.entries.pop_front();
-        }
-        (gone, bytes)
+        Some(self.settle(number, &delivery))
     }
 
-    /// Forgets all; returns how many frames waited.
+    /// Brings the lane whose turn it is to the front. How many bytes it may have.
+    fn next_in_turn(&mut self) -> Option<u64> {
+        loop {
+            let lane = &mut self.lanes[usize::from(*self.active.front()?)];
+            if lane.deficit <= 0 {
+                lane.deficit += QUANTUM_BYTES;
+            }
+            if let Ok(most @ 1..) = u64::try_from(lane.deficit) {
+                return Some(most);
+            }
+            // It has had a packet that was longer than its share, the longest some five turns ago.
+            self.active.rotate_left(1);
+        }
+    }
+
+    fn draft(&mut self, number: u16, budget: Budget) {
+        let origin = if self.kind == Kind::Senders { PortId(number) } else { PortId::default() };
+        let Self { map, blocks, waiting, lanes, batch, picks, offered, .. } = self;
+        batch.start(map, origin, 0);
+        picks.clear();
+        offered.clear();
+        let mut packet = lanes[usize::from(number)].first;
+        while packet != NONE && budget.allows(batch) {
+            let Waiting { next, len, from, edit, offload } = waiting[packet as usize];
+            let headers = offload.segment.map_or(0, |segment| usize::from(segment.headers));
+            let Some(mut draft) = batch.draft(headers) else { break };
+            let mut whole = true;
+            pieces(map, blocks, packet, len, |span| {
+                whole = draft.push_span(span).is_ok();
+                whole
+            });
+            if !whole {
+                break;
+            }
+            draft.finish(offload, 0);
+            picks.push(Pick { packet: picks.len() as u16, from, edit });
+            offered.push(packet);
+            packet = next;
+        }
+    }
+
+    /// Takes out of a lane what was not refused.
+    fn settle(&mut self, number: u16, delivery: &Delivery) -> Drained {
+        let mut drained = Drained { lane: number, refused: delivery.refused() != 0, ..Drained::default() };
+        for refusal in delivery.refusals() {
+            if let Some(packet) = self.offered.get(usize::from(refusal.pick)) {
+                self.waiting[*packet as usize].from = refusal.from;
+            }
+        }
+        let mut lane = self.lanes[usize::from(number)];
+        let (mut before, mut packet) = (NONE, lane.first);
+        for pick in 0..self.offered.len() {
+            let Waiting { next, len, offload, .. } = self.waiting[packet as usize];
+            if delivery.is_refused(pick) {
+                before = packet;
+            } else {
+                match before {
+                    NONE => lane.first = next,
+                    before => self.waiting[before as usize].next = next,
+                }
+                if lane.last == packet {
+                    lane.last = before;
+                }
+                lane.bytes -= len.next_multiple_of(BLOCK_BYTES);
+                lane.deficit = (lane.deficit - i64::from(len)).max(-i64::from(nicety_adapter::PACKET_BYTES));
+                drained.packets += 1;
+                drained.bytes += u64::from(len);
+                let repeated = |cut: Segment| u64::from(cut.frames(len) - 1) * u64::from(cut.headers);
+                drained.wire_bytes += u64::from(len) + offload.segment.map_or(0, repeated);
+                self.give_back(packet);
+            }
+            packet = next;
+        }
+        self.packets -= drained.packets;
+        drained.released = lane.holds && lane.bytes <= self.size / 4;
+        lane.holds &= !drained.released;
+        if lane.first == NONE {
+            lane.deficit = 0;
+            self.active.pop_front();
+            self.queues.remove(number);
+        } else if lane.deficit <= 0 || self.kind == Kind::Queues {
+            self.active.rotate_left(1);
+        }
+        self.lanes[usize::from(number)] = lane;
+        drained
+    }
+
+    /// Holds the lane's sender until little is left in the lane. True if it was not held yet.
+    pub fn hold(&mut self, lane: u16) -> bool {
+        let Some(lane) = self.lanes.get_mut(usize::from(lane)) else { return false };
+        lane.first != NONE && !std::mem::replace(&mut lane.holds, true)
+    }
+
+    /// Releases all held senders, and returns them.
+    pub fn let_all_go(&mut self) -> Vec<PortId> {
+        let lanes = self.lanes.iter_mut().zip(0..);
+        lanes.filter_map(|(lane, number)| std::mem::take(&mut lane.holds).then_some(PortId(number))).collect()
+    }
+
+    /// A sender has left: there is nobody to be held.
+    pub fn forget(&mut self, sender: PortId) {
+        if let Some(lane) = self.lanes.get_mut(usize::from(sender.0)) {
+            lane.holds = false;
+        }
+    }
+
+    /// Whether anybody is held.
+    pub fn holds(&self) -> bool {
+        self.active.iter().any(|lane| self.lanes[usize::from(*lane)].holds)
+    }
+
+    /// Forgets all packets; returns how many waited.
     pub fn clear(&mut self) -> usize {
-        let waiting = self.len();
-        self.entries.clear();
-        self.head = 0;
-        self.used = 0;
-        waiting
+        while let Some(number) = self.active.pop_front() {
+            let lane = &mut self.lanes[usize::from(number)];
+            let mut packet = std::mem::replace(lane, Lane { holds: lane.holds, ..EMPTY }).first;
+            while packet != NONE {
+                let next = self.waiting[packet as usize].next;
+                self.give_back(packet);
+                packet = next;
+            }
+        }
+        self.queues = Set::default();
+        std::mem::take(&mut self.packets)
+    }
+}
+
+/// Calls `each` with the memory of a packet, block by block, until it says that it is enough.
+fn pieces(map: &Map, blocks: &[u32], first: u32, len: u32, mut each: impl FnMut(Span) -> bool) {
+    let (mut block, mut left, mut more) = (first, len, true);
+    while left > 0 && more && block != NONE {
+        let here = left.min(BLOCK_BYTES);
+        let place = u64::from(block) * u64::from(BLOCK_BYTES);
+        let _it_is_our_own_memory = map.translate(place, here, Rights::BOTH, |span| {
+            more = each(span);
+            true
+        });
+        left -= here;
+        block = blocks[block as usize];
     }
 }

@@ -1,4 +1,4 @@
-//! A page of doorbells that a guest has mapped: nobody is told of its writes, so they are looked for.
+//! A page of doorbells that a guest has mapped: its writes notify nobody, so the page is polled.
 
 use std::sync::Arc;
 
@@ -27,11 +27,12 @@ impl Doorbells {
         let registers = port.with_pci(now, |pci, _| pci.doorbells()).unwrap_or_default();
         port.set_page(Some(Arc::clone(&map)));
         let mut this = Self { place, map, seen: registers.into_iter().map(|offset| (offset, 0)).collect() };
-        this.show(port, now);
+        // Written once, so that its page is allocated: it is read often.
+        this.clear(port, now);
         this
     }
 
-    /// What registers hold while the page is new is no news.
+    /// The values of a new page are no writes.
     fn show(&mut self, port: &Port, now: Time) {
         port.with(now, |adapter, cx| adapter.notice(Event::Page, cx));
         if let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) {
@@ -44,8 +45,8 @@ impl Doorbells {
         self.place
     }
 
-    /// Turns registers that have changed into the writes that they are. True if any has. What is written to an adapter asleep does
-    /// nothing, and is taken back.
+    /// Passes changed words to the adapter as register writes. True if there were any. Writes to an adapter in D3hot do nothing,
+    /// and the word gets its old value back.
     pub fn scan(&mut self, port: &Port, now: Time) -> bool {
         let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) else { return false };
         let mut any = false;
@@ -64,7 +65,7 @@ impl Doorbells {
         any
     }
 
-    /// What the guest's own store does. False if it is elsewhere.
+    /// Stores as the guest would. False outside the page.
     pub fn store(&self, bar: u8, offset: u64, value: u32) -> bool {
         let Some(at) = offset.checked_sub(self.place.offset).filter(|at| bar == self.place.bar && *at < self.place.len)
         else {

@@ -8,10 +8,9 @@
 //!                  complete                        one lock: its own
 //! ```
 //!
-//! No step holds two locks. A hold is bounded by the batch: 64 packets or 64 KiB, at least one packet; a receiver that is
-//! slow, since its memory is touched for the first time, gets the batch in several holds. There is no file descriptor,
-//! clock or thread here: what must happen outside (an interrupt, a wake-up, another turn) goes through the port's
-//! [`Shell`], which a daemon, a VMM or a simulation implements.
+//! No step holds two locks. A batch bounds a hold: 64 packets or 64 KiB, at least one packet. A receiver whose memory is touched for
+//! the first time is slow, and gets the batch in several holds. There is no file descriptor, clock or thread here: interrupts,
+//! wake-ups and turns go through the port's [`Shell`], which a daemon, a VMM or a simulation implements.
 #![forbid(unsafe_code)]
 
 mod backlog;
@@ -25,8 +24,8 @@ mod poll;
 mod port;
 mod turn;
 
-pub use backlog::Backlog;
+pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
 pub use plane::{Plane, PlaneError};
-pub use port::{End, Port, Shell, State};
+pub use port::{End, Port, Saved, Shell, State, caught};
 pub use turn::{Outcome, Turn};

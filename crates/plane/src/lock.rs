@@ -1,4 +1,4 @@
-//! A port's lock: whoever waits for a batch to land waits here too.
+//! A port's lock. Threads that wait for a batch to complete wait here too.
 //!
 //! With the feature `measure` each hold is timed into [`crate::measure`]; without it there is nothing but the mutex.
 

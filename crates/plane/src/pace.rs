@@ -1,16 +1,16 @@
-//! How many frames a port takes in one hold of its lock: as many as have proved to be quick.
+//! How many frames a port takes in one hold of its lock (docs/feedback-loops.md, "Hold size").
 //!
-//! A frame that goes into memory which nobody has touched before costs a page fault or two, some hundred times what the
-//! next one there costs, and nothing tells beforehand. So a port begins with few frames a hold, takes twice as many after
-//! each hold that was short, and half as many after one that was long. An uplink begins with a whole batch.
+//! The first frame into untouched memory costs a page fault or two, some hundred times what the next one there costs, and nothing
+//! announces it. So a port starts with few frames a hold, doubles them after a short hold, and halves them after a long one.
+//! An uplink starts with a whole batch.
 
 use nicety_adapter::{PACKETS, Time};
 
 /// Frames of the first hold, and of each while holds are long.
 const LEAST: usize = 8;
-/// A hold that took longer was too long: well below the 50 µs that a lock may be held.
+/// A longer hold was too long. The bound for a lock is 50 µs (p99).
 const LONG_NS: u64 = 30_000;
-/// After one that was shorter, twice as many frames may be tried.
+/// After a shorter hold the next may take twice as many frames.
 const SHORT_NS: u64 = LONG_NS / 3;
 
 /// See the module's page.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use nicety_adapter::PortId;
-use nicety_switch::{Full, Limits, Switch};
+use nicety_switch::{Full, Limits, Policy, Switch};
 
 use crate::port::Port;
 
@@ -70,6 +70,13 @@ impl Plane {
         Ok(())
     }
 
+    /// What a port may do from now on, whether it has joined or not: its VLANs, what it may send and get, how fast. No frame of another
+    /// port is lost or waits by it, and none of its own that is on its way.
+    pub fn set_policy(&self, port: &Port, policy: &Policy) {
+        self.switch.set_policy(port.id(), policy);
+        port.set_shapes(policy.transmit, policy.receive, policy.log);
+    }
+
     /// A port leaves.
     pub fn leave(&self, id: PortId) -> Option<Arc<Port>> {
         self.switch.leave(id);
@@ -81,6 +88,17 @@ impl Plane {
             }
             new
         });
+        let list = self.ports();
+        if let Some(port) = &port {
+            // Nobody waits for it, and it waits for nobody.
+            for held in port.retire() {
+                if let Some(held) = list.get(usize::from(held.0)).and_then(Option::as_ref) {
+                    held.let_go();
+                }
+            }
+        }
+        list.iter().flatten().for_each(|other| other.forget(id));
+        drop(list);
         port
     }
 

@@ -1,39 +1,39 @@
-//! When to look at a queue whose doorbell makes no sound: one in a page that the guest has mapped.
+//! The poll interval of mapped doorbells: a guest that rings by writing to a mapped page notifies nobody
+//! (docs/feedback-loops.md, "Poll interval").
 //!
-//! The longer it has been silent, the longer it may wait: an eighth of the silence, so that a look adds little to
-//! what the guest itself took, and a guest that is idle costs next to nothing. Nor is it looked at much sooner than it
-//! [usually](Habit) has something of its own accord. All that have been silent for long are looked at together, at multiples of
-//! [`MOST_NS`].
+//! The interval is an eighth of the queue's silence. So polling adds little to the guest's own delay, and an idle guest costs next to
+//! nothing. A port whose guest usually stays silent for a while ([`Habit`]) is not polled much before that time. Ports that have been
+//! silent for long are polled together, at multiples of [`MOST_NS`].
 
 use nicety_adapter::Time;
 
-/// From one look to the next, at least.
+/// The shortest poll interval.
 pub const LEAST_NS: u64 = 20_000;
-/// And at most.
+/// The longest poll interval.
 pub const MOST_NS: u64 = 5_000_000;
-/// Which part of its silence a queue may wait.
+/// The poll interval is the silence divided by this.
 const PART: u64 = 8;
-/// The longest silence that is a habit: what breaks one begins to be seen an eighth of it later.
+/// The longest usual silence. A transfer that breaks it is seen at most an eighth of it late.
 const HABIT_MOST_NS: u64 = 4_000_000;
 
-/// How long a port's silences are that begin with something of its own.
+/// A port's usual silence: from one transmission of the guest's own accord to the next.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Habit {
     usual_ns: u64,
-    /// This one began with frames that came for its guest.
+    /// This silence began with frames received by the guest, which may answer at any time.
     heard: bool,
 }
 
 impl Habit {
-    /// Frames came for its guest, which may answer them: no habit says when.
+    /// Its guest received frames, and may answer at any time: the usual silence does not apply.
     pub fn heard(&mut self) {
         self.heard = true;
     }
 
-    /// Something was found after so long. One short silence makes a habit, as a transfer may have begun; long ones do in the mean.
+    /// A poll found work. A short silence counts at once, as a transfer may have begun; long ones are averaged.
     pub fn broken(&mut self, active: Time, now: Time) {
         let silence = silence_ns(active, now);
-        // What goes on without a look between was no silence.
+        // Work that continues without a poll in between was no silence.
         if std::mem::take(&mut self.heard) || silence < LEAST_NS {
             return;
         }
@@ -41,7 +41,7 @@ impl Habit {
         self.usual_ns = silence.min(self.usual_ns + longer).min(HABIT_MOST_NS);
     }
 
-    /// The next look at queues that were last `active` then.
+    /// When to poll next, for queues last `active` then.
     pub fn next(self, active: Time, now: Time) -> Time {
         let usual = if self.heard { 0 } else { self.usual_ns };
         let wait = (silence_ns(active, now).max(usual) / PART).clamp(LEAST_NS, MOST_NS);

@@ -1,13 +1,14 @@
 //! One port: what is behind it, and everything that its lock guards.
 
+mod fault;
 mod inner;
 mod steps;
 
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Context, Counters, Event, Face, News, Outbox, PciFace, PortId, Reset, RestoreError, RingFace, Set, Stall,
-    Time, Uplink,
+    Adapter, Context, Counters, Event, Face, News, Outbox, PciFace, PortId, Reason, Reset, RestoreError, RingFace, Set,
+    Shape, Stall, Time, Uplink,
 };
 use nicety_memory::{Map, MapError};
 use nicety_pci::PowerState;
@@ -16,6 +17,7 @@ use crate::backlog::Backlog;
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::Habit;
+pub use fault::caught;
 use inner::Inner;
 
 /// What a port's owner does for it. Called with the port's lock held: it must not call the port back, nor block.
@@ -42,6 +44,13 @@ pub trait Shell: Send + Sync {
 
     /// Something happened at an uplink's other end.
     fn news(&self, _news: News) {}
+
+    /// The port's policy refused what its guest sent, and is to tell: at most once a second.
+    fn refused(&self, _reason: Reason) {}
+
+    /// What is behind the port panicked, with these words: the port no longer works. It also asks for a turn, which releases the
+    /// senders that it holds.
+    fn failed(&self, _cause: &str) {}
 }
 
 /// What is behind a port.
@@ -50,6 +59,8 @@ pub enum End {
     Adapter(Box<dyn Adapter>),
     /// The world.
     Uplink(Box<dyn Uplink>),
+    /// Nothing any more: it panicked, with these words.
+    Failed(String),
 }
 
 impl std::fmt::Debug for End {
@@ -57,6 +68,7 @@ impl std::fmt::Debug for End {
         f.write_str(match self {
             End::Adapter(_) => "Adapter",
             End::Uplink(_) => "Uplink",
+            End::Failed(_) => "Failed",
         })
     }
 }
@@ -78,16 +90,31 @@ pub struct State {
     pub stalls: Vec<Stall>,
     /// Frames that wait for the receiver.
     pub backlog_frames: usize,
-    /// Bytes that they take.
-    pub backlog_bytes: u32,
+    /// Bytes of the buffer that they take.
+    pub backlog_bytes: u64,
     /// Guest memory in bytes that is mapped here.
     pub shared_bytes: u64,
     /// Guest memory in bytes that the VMM told of but did not share.
     pub absent_bytes: u64,
+    /// Guest memory in bytes that nobody had touched before this side wrote to it: its control group pays.
+    pub allocated_bytes: u64,
+    /// It may not send: an uplink has no room for its frames.
+    pub held: bool,
     /// The VMM took memory away under us.
     pub damaged: bool,
     /// Why nothing can pass an uplink for now.
     pub vacant: Option<String>,
+    /// Why it has failed: what is behind it panicked, and with which words. Nothing passes it any more.
+    pub failed: Option<String>,
+}
+
+/// What a port's adapter is at a point in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// When, by the adapter's own clock: the times in its state are of that clock.
+    pub at: Time,
+    /// Its state, in [its envelope](nicety_adapter::snapshot).
+    pub state: Vec<u8>,
 }
 
 /// See the crate's page.
@@ -104,7 +131,8 @@ impl std::fmt::Debug for Port {
 }
 
 impl Port {
-    /// A port with nobody attached (an uplink always is), and a receive buffer of this many bytes.
+    /// A port with nobody attached (an uplink always is), and a receive buffer of this many bytes; before an uplink each sender has one,
+    /// of at most [`SENDER_BYTES`](crate::SENDER_BYTES).
     pub fn new(id: PortId, end: End, shell: Box<dyn Shell>, buffer_bytes: u32) -> Result<Self, MapError> {
         let attached = matches!(end, End::Uplink(_));
         let pace = if attached { Pace::whole() } else { Pace::careful() };
@@ -120,16 +148,29 @@ impl Port {
             poll_at: None,
             habit: Habit::default(),
             active: Time::ZERO,
-            room: false,
+            room: Set::default(),
+            holds: 0,
+            watch_at: None,
+            stuck_since: Time::ZERO,
+            stuck: false,
             owed: 0,
             wake: None,
-            backlog: Backlog::new(buffer_bytes)?,
+            shift_ns: 0,
+            next_backlog: None,
+            spent_backlog: None,
+            backlog: if attached { Backlog::of_senders(buffer_bytes) } else { Backlog::of_queues(buffer_bytes) }?,
+            transmit: None,
+            receive: None,
+            shaped_at: None,
+            pooled: false,
+            logs: None,
             attached,
             sent_before: 0,
             in_flight: false,
             waiting: 0,
             pace,
-            damages: nicety_memory::damages(),
+            damaged: false,
+            is_failure_told: false,
         };
         Ok(Self { id, shell, inner: Lock::new(inner) })
     }
@@ -143,7 +184,7 @@ impl Port {
         self.inner.hold()
     }
 
-    /// Calls the adapter, then acts on what it wants. `None` if this is an uplink.
+    /// Calls the adapter, then acts on what it wants. `None` if this is an uplink, or has failed.
     pub fn with<R>(&self, now: Time, act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> R) -> Option<R> {
         let mut inner = self.lock();
         let result = inner.call(now, act);
@@ -169,8 +210,7 @@ impl Port {
         self.with(now, act).flatten()
     }
 
-    /// Locks it when no batch of it is on its way. For control threads; the owner itself would wait for itself, and
-    /// knows anyway.
+    /// Locks the port when none of its batches is in flight. For control threads only: the owner would wait for itself.
     fn quiet(&self) -> Held<'_, Inner> {
         let mut inner = self.lock();
         inner.waiting += 1;
@@ -201,25 +241,33 @@ impl Port {
     /// As [`Port::set_memory`], from a thread that is not the owner's: when it returns nobody holds the old map.
     pub fn set_quiet_memory(&self, memory: Arc<Map>, now: Time) {
         let mut inner = self.quiet();
-        drop(std::mem::replace(&mut inner.memory, memory));
+        let old = std::mem::replace(&mut inner.memory, memory);
+        inner.damaged = false;
         inner.call(now, |adapter, cx| adapter.notice(Event::Memory, cx));
         inner.settle(self.shell.as_ref());
         self.shell.schedule();
+        // Unmapping may wait for the VMM: do it without the lock, so that senders to this port do not wait too.
+        drop(inner);
+        drop(old);
     }
 
     /// A register read by the guest. Ones if there is no register, or the adapter sleeps.
     pub fn read(&self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
         data.fill(0xff);
-        self.with_pci(now, |pci, cx| {
+        let read = self.with_pci(now, |pci, cx| {
             cx.counters.reads += 1;
             if is_awake(pci, cx) {
                 pci.read(bar, offset, data, cx);
             }
         });
+        if read.is_none() {
+            // It failed halfway.
+            data.fill(0xff);
+        }
     }
 
-    /// A register write by the guest. Returns what it cost beside the access, in descriptors that are read: the caller, who charges
-    /// the guest for its messages, charges it for that too.
+    /// A register write by the guest. Returns what it cost beyond the access, in descriptors read; the caller, who charges the
+    /// guest for its messages, charges it for that too.
     pub fn write(&self, bar: u8, offset: u64, data: &[u8], now: Time) -> u32 {
         let written = self.with_pci(now, |pci, cx| {
             cx.counters.writes += 1;
@@ -265,47 +313,108 @@ impl Port {
     pub fn detach(&self, now: Time) {
         let mut inner = self.lock();
         inner.attached = false;
-        inner.drop_backlog();
+        inner.drop_backlog(Reason::Removed);
         inner.call(now, |adapter, cx| adapter.reset(Reset::Bus, cx));
-        inner.memory = Map::empty();
+        inner.tell_failure(self.shell.as_ref());
+        let old = std::mem::replace(&mut inner.memory, Map::empty());
+        (inner.damaged, inner.shift_ns) = (false, 0);
         inner.out = Outbox::default();
         inner.pending = Set::default();
         (inner.polled, inner.poll_at, inner.habit) = (Set::default(), None, Habit::default());
         inner.wake = None;
+        drop(inner);
+        drop(old);
     }
 
     /// A reset from the bus or the function.
     pub fn reset(&self, kind: Reset, now: Time) {
         let mut inner = self.lock();
-        inner.drop_backlog();
+        inner.drop_backlog(Reason::Removed);
         inner.call(now, |adapter, cx| adapter.reset(kind, cx));
         inner.settle(self.shell.as_ref());
     }
 
-    /// Its adapter's state; `None` for an uplink. From a thread that is not the owner's: waits until no batch is on its way.
-    pub fn save(&self, now: Time) -> Option<Vec<u8>> {
+    /// An uplink has no room for this port's frames: the port fetches nothing until it is released. A port that is an uplink
+    /// itself is never held.
+    pub(crate) fn hold(&self) {
+        let mut inner = self.lock();
+        inner.holds += i32::from(matches!(inner.end, End::Adapter(_)));
+    }
+
+    /// The uplink has room again.
+    pub(crate) fn let_go(&self) {
+        let mut inner = self.lock();
+        inner.holds -= i32::from(matches!(inner.end, End::Adapter(_)));
+        if inner.holds <= 0 && !inner.pending.is_empty() {
+            self.shell.schedule();
+        }
+    }
+
+    /// This port leaves: what waits for it is dropped, and so is what another worker still has for it. Returns the senders that it held,
+    /// if it is an uplink.
+    pub(crate) fn retire(&self) -> Vec<PortId> {
+        let mut inner = self.lock();
+        inner.attached = false;
+        let held = inner.backlog.let_all_go();
+        inner.drop_backlog(Reason::Removed);
+        held
+    }
+
+    /// Gives it a receive buffer of another size, at once if nothing waits in the old one, else as soon as that is so. Not for an uplink.
+    pub fn set_buffer(&self, bytes: u32) -> Result<(), MapError> {
+        let new = Backlog::of_queues(bytes)?;
+        let mut inner = self.lock();
+        if matches!(inner.end, End::Uplink(_)) {
+            return Ok(());
+        }
+        let old = inner.change_backlog(new);
+        // Memory is mapped and unmapped without the lock.
+        drop(inner);
+        drop(old);
+        Ok(())
+    }
+
+    /// Another port has left: it need not be released any more.
+    pub(crate) fn forget(&self, sender: PortId) {
+        let mut inner = self.lock();
+        if matches!(inner.end, End::Uplink(_)) {
+            inner.backlog.forget(sender);
+        }
+    }
+
+    /// Its adapter's state; `None` for an uplink, and for what has failed. Nothing changes by it. From a thread that is not the owner's: waits until no batch is on its way.
+    pub fn save(&self, now: Time) -> Option<Saved> {
         let mut inner = self.quiet();
         let saved = inner.call(now, |adapter, cx| {
-            adapter.notice(Event::Saving, cx);
-            adapter.save()
+            let state = match cx.page {
+                Some(page) => adapter.save_mapped(page),
+                None => adapter.save(),
+            };
+            Saved { at: cx.now, state }
         });
-        inner.settle(self.shell.as_ref());
-        self.shell.schedule();
+        inner.tell_failure(self.shell.as_ref());
+        // What was not fetched meanwhile is fetched now.
+        if !inner.pending.is_empty() {
+            self.shell.schedule();
+        }
         saved
     }
 
-    /// Gives its adapter a saved state and lets it go on from there; `None` for an uplink. Frames that waited for what the
-    /// adapter was before are dropped. From a thread that is not the owner's, as [`Port::save`].
-    pub fn restore(&self, saved: &[u8], now: Time) -> Option<Result<(), RestoreError>> {
+    /// Gives its adapter a saved state and lets it go on from there, by a clock that goes on from the time of saving; `None` for an
+    /// uplink. Frames that waited for what the adapter was before are dropped. From a thread that is not the owner's, as
+    /// [`Port::save`].
+    pub fn restore(&self, saved: &Saved, now: Time) -> Option<Result<(), RestoreError>> {
         let mut inner = self.quiet();
-        let restored = inner.call(now, |adapter, _| adapter.restore(saved));
+        let restored = inner.call(now, |adapter, _| adapter.restore(&saved.state));
         if restored == Some(Ok(())) {
-            inner.drop_backlog();
+            inner.shift_ns = saved.at.0.wrapping_sub(now.0).cast_signed();
+            inner.drop_backlog(Reason::Removed);
             inner.out = Outbox::default();
             (inner.pending, inner.polled, inner.poll_at, inner.wake) = (Set::default(), Set::default(), None, None);
             inner.call(now, |adapter, cx| adapter.notice(Event::Restored, cx));
             inner.settle(self.shell.as_ref());
         }
+        inner.tell_failure(self.shell.as_ref());
         self.shell.schedule();
         restored
     }
@@ -314,6 +423,7 @@ impl Port {
     pub fn set_memory(&self, memory: Arc<Map>, now: Time) -> Arc<Map> {
         let mut inner = self.lock();
         let old = std::mem::replace(&mut inner.memory, memory);
+        inner.damaged = false;
         inner.call(now, |adapter, cx| adapter.notice(Event::Memory, cx));
         inner.settle(self.shell.as_ref());
         old
@@ -324,7 +434,7 @@ impl Port {
         Arc::clone(&self.lock().memory)
     }
 
-    /// Whether the VMM has taken memory away under us: the port is of no use until it comes anew.
+    /// Whether the VMM has taken back shared memory: the port does not work until a VMM connects again.
     pub fn damaged(&self) -> bool {
         self.lock().memory.damaged()
     }
@@ -332,6 +442,18 @@ impl Port {
     /// The page of doorbells that the guest has mapped, or none.
     pub fn set_page(&self, page: Option<Arc<Map>>) {
         self.lock().page = page;
+    }
+
+    /// Holds what its guest sends, and what it gets, to these shapes from now on; an uplink is held to none. Whether refusals are told
+    /// ([`Shell::refused`]).
+    pub(crate) fn set_shapes(&self, transmit: Option<Shape>, receive: Option<Shape>, logs: bool) {
+        let mut inner = self.lock();
+        inner.set_shapes(transmit, receive);
+        inner.logs = logs.then(|| inner.logs.unwrap_or(Time::ZERO));
+        // What waited by other shapes may go now, or must be asked for at another time.
+        inner.shaped_at = None;
+        drop(inner);
+        self.shell.schedule();
     }
 
     /// The link goes up or down.
@@ -342,41 +464,63 @@ impl Port {
     /// Whether it has anything to do now, or at a time that has come.
     pub fn busy(&self, now: Time) -> bool {
         let inner = self.lock();
-        (!inner.pending.is_empty() && inner.attached && inner.waiting == 0)
-            || (inner.room && !inner.backlog.is_empty())
+        (!inner.pending.is_empty() && inner.may_fetch() && inner.may_send(now))
+            || (inner.may_drain() && inner.may_receive(now))
+            || inner.watch_at.is_some_and(|at| at <= now)
             || inner.wake.is_some_and(|at| at <= now)
             || inner.poll_at.is_some_and(|at| at <= now)
     }
 
     /// One look at all of it.
     pub fn state(&self) -> State {
-        let inner = self.lock();
+        let mut inner = self.lock();
+        let said = caught(|| said(&inner.end)).unwrap_or_else(|cause| {
+            inner.fail(cause);
+            Said::default()
+        });
+        inner.tell_failure(self.shell.as_ref());
         State {
             attached: inner.attached,
-            driven: match &inner.end {
-                End::Adapter(adapter) => adapter.is_driven(),
-                End::Uplink(_) => true,
-            },
+            driven: said.driven,
             sent: inner.counters.transmitted().packets - inner.sent_before,
             counters: inner.counters.clone(),
-            features: match &inner.end {
-                End::Adapter(adapter) => adapter.features(),
-                End::Uplink(_) => Vec::new(),
-            },
-            stalls: match &inner.end {
-                End::Adapter(adapter) => (0..Set::NUMBERS).filter_map(|number| adapter.stall(number)).collect(),
-                End::Uplink(_) => Vec::new(),
-            },
+            features: said.features,
+            stalls: said.stalls,
             backlog_frames: inner.backlog.len(),
             backlog_bytes: inner.backlog.used(),
             shared_bytes: inner.memory.mapped_bytes(),
             absent_bytes: inner.memory.absent_bytes(),
+            allocated_bytes: inner.memory.allocated_bytes(),
+            held: inner.holds > 0,
             damaged: inner.memory.damaged(),
-            vacant: match &inner.end {
-                End::Adapter(_) => None,
-                End::Uplink(uplink) => uplink.vacant(),
+            vacant: said.vacant,
+            failed: match &inner.end {
+                End::Failed(cause) => Some(cause.clone()),
+                End::Adapter(_) | End::Uplink(_) => None,
             },
         }
+    }
+}
+
+/// What an end says of itself: see [`State`].
+#[derive(Default)]
+struct Said {
+    driven: bool,
+    features: Vec<&'static str>,
+    stalls: Vec<Stall>,
+    vacant: Option<String>,
+}
+
+fn said(end: &End) -> Said {
+    match end {
+        End::Adapter(adapter) => Said {
+            driven: adapter.is_driven(),
+            features: adapter.features(),
+            stalls: (0..Set::NUMBERS).filter_map(|number| adapter.stall(number)).collect(),
+            vacant: None,
+        },
+        End::Uplink(uplink) => Said { driven: true, vacant: uplink.vacant(), ..Said::default() },
+        End::Failed(_) => Said::default(),
     }
 }
 

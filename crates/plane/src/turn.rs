@@ -1,12 +1,12 @@
 //! A port's turn, in steps that each hold one lock, and that can stop between receivers and go on later.
 
-use nicety_adapter::{Batch, Budget, Frames, Packet, PortId, Time};
+use nicety_adapter::{Batch, Budget, Packet, PortId, Reason, Time};
 use nicety_switch::Plan;
 
 use crate::plane::Plane;
-use crate::port::Port;
+use crate::port::{Port, caught};
 
-/// Bytes that one turn copies to receivers before it lets others have theirs; at least one receiver is served.
+/// Bytes that one turn copies to receivers before other ports have theirs; at least one receiver is served.
 const REPLICA_BYTES: u64 = 128 << 10;
 /// What a packet costs beside its bytes on the wire, in bytes: the work that does not depend on its length.
 const PACKET_COST: u64 = 256;
@@ -53,6 +53,11 @@ impl Plane {
         let mut outcome = Outcome::default();
         if turn.port.is_none() {
             let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
+            for sender in gathered.released.iter().chain(&gathered.let_go) {
+                if let Some(sender) = self.ports().get(usize::from(sender.0)).and_then(Option::as_ref) {
+                    sender.let_go();
+                }
+            }
             let beside = gathered.drained as u64 + gathered.dropped;
             outcome.cost = gathered.drained_bytes + gathered.owed + beside * PACKET_COST;
             if gathered.progress.is_none() {
@@ -65,7 +70,11 @@ impl Plane {
                 outcome.more = port.busy(now);
                 return outcome;
             }
-            self.switch().forward(&turn.batch, now, &mut turn.plan);
+            let Turn { batch, plan, .. } = &mut *turn;
+            if let Err(cause) = caught(|| self.switch().forward(batch, now, plan)) {
+                plan.drop_all(batch.len(), Reason::Failed);
+                port.fail(cause);
+            }
             (turn.next, turn.port, turn.missed) = (0, Some(port.id()), 0);
         }
         self.deliver(turn, now, &mut outcome);
@@ -96,9 +105,18 @@ impl Plane {
                 continue;
             };
             let picks = turn.plan.picks(receiver);
-            port.offer(&Frames { batch: &turn.batch, picks }, now);
-            let bytes = picks.iter().filter_map(|pick| turn.batch.packet(pick.packet)).map(Packet::wire_bytes);
-            outcome.cost += bytes.map(|len| len + PACKET_COST).sum::<u64>();
+            if port.offer(&turn.batch, picks, now)
+                && let Some(sender) = ports.get(usize::from(turn.batch.origin.0)).and_then(Option::as_ref)
+            {
+                sender.hold();
+            }
+            let bytes = if picks.len() == turn.batch.len() {
+                // No packet goes to a receiver twice: these are all.
+                turn.batch.bytes()
+            } else {
+                picks.iter().filter_map(|pick| turn.batch.packet(pick.packet)).map(Packet::wire_bytes).sum()
+            };
+            outcome.cost += bytes + picks.len() as u64 * PACKET_COST;
             if outcome.cost >= REPLICA_BYTES {
                 return;
             }

@@ -1,33 +1,37 @@
-//! Frames that wait come out as they went in, and in their order, wherever in the ring of bytes they lie.
+//! Frames that wait come out as they went in, in the order of their lane, wherever in the pool of blocks they lie.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Delivery, Edit, Frames, Offload, PACKETS, Packet, PortId};
+use nicety_adapter::{Batch, Budget, Delivery, Frames, Offload, PACKETS, Packet, Pick, PortId, Set};
 use nicety_memory::Map;
-use nicety_plane::Backlog;
+use nicety_plane::{Backlog, Drained};
 
-/// Bytes of the ring: room for frames that are longer than a private head.
-const SIZE: u32 = 400;
+/// Bytes of the buffer: eight blocks.
+const SIZE: u32 = 4096;
+const ALL: Budget = Budget { packets: PACKETS, bytes: u64::MAX };
 
-/// A backlog, and what should be in it.
+/// A backlog, and what should be in each of its lanes.
 struct World {
     backlog: Backlog,
     map: Arc<Map>,
     batch: Batch,
-    waiting: VecDeque<Vec<u8>>,
+    waiting: Vec<VecDeque<Vec<u8>>>,
     frames: u32,
 }
 
 impl World {
-    fn new() -> Self {
-        let backlog = Backlog::new(SIZE).unwrap();
+    fn new(backlog: Backlog) -> Self {
         let map = Arc::new(Map::private(SIZE as usize).unwrap());
-        Self { backlog, map, batch: Batch::new(), waiting: VecDeque::new(), frames: 0 }
+        Self { backlog, map, batch: Batch::new(), waiting: vec![VecDeque::new(); 32], frames: 0 }
+    }
+
+    fn of_queues() -> Self {
+        Self::new(Backlog::of_queues(SIZE).unwrap())
     }
 
     /// One more frame, unlike those before it. Whether it found room.
-    fn push(&mut self, len: u32) -> bool {
+    fn push(&mut self, lane: u16, len: u32) -> bool {
         self.frames += 1;
         let bytes: Vec<u8> = (0..len).map(|at| (5 * self.frames + at) as u8).collect();
         self.map.write(0, &bytes).unwrap();
@@ -35,34 +39,32 @@ impl World {
         let mut draft = self.batch.draft(0).unwrap();
         draft.push(0, len).unwrap();
         draft.finish(Offload::default(), 0);
-        let used = self.backlog.used();
-        let taken = self.backlog.push(&self.batch, &self.batch.packets()[0], Edit::Keep);
-        // Fewer bytes are skipped than the frame has.
-        assert!(taken || used + 2 * len > SIZE, "{len} bytes were refused beside {used}");
-        assert!(self.backlog.used() <= SIZE);
+        let taken = self.backlog.push(lane, &self.batch, &self.batch.packets()[0], Pick::whole(0));
         if taken {
-            self.waiting.push_back(bytes);
+            self.waiting[usize::from(lane)].push_back(bytes);
         }
         taken
     }
 
-    fn fill(&mut self, len: u32) {
-        while self.push(len) {}
-    }
-
-    /// The first `packets` frames go: one at least.
-    fn drain(&mut self, packets: usize) {
-        let World { backlog, waiting, .. } = self;
-        let expected = packets.max(1).min(waiting.len());
-        let bytes = waiting.range(..expected).map(|frame| frame.len() as u64).sum();
-        let gone = backlog.drain(Budget { packets, bytes: u64::MAX }, |frames| {
-            for (_, _, packet) in frames.iter() {
-                assert_eq!(Some(content(frames, packet)), waiting.pop_front());
+    /// Offers the first frames of an open lane; the receiver refuses all but the first `room`.
+    fn drain(&mut self, open: impl Fn(u16) -> bool, room: usize) -> Option<Drained> {
+        let mut offered = Vec::new();
+        let drained = self.backlog.drain(open, ALL, |frames| {
+            let mut delivery = Delivery::default();
+            for (index, _, packet) in frames.iter() {
+                offered.push(content(frames, packet));
+                if index >= room {
+                    delivery.refuse(index, 0, 0);
+                }
             }
-            Delivery::default()
-        });
-        assert_eq!(gone, (expected, bytes));
-        assert_eq!(backlog.len(), waiting.len());
+            delivery
+        })?;
+        let lane = &mut self.waiting[usize::from(drained.lane)];
+        assert_eq!(offered, lane.range(..offered.len()).cloned().collect::<Vec<_>>(), "in order, byte for byte");
+        assert_eq!(drained.packets, offered.len().min(room));
+        lane.drain(..drained.packets);
+        assert_eq!(self.backlog.len(), self.waiting.iter().map(VecDeque::len).sum::<usize>());
+        Some(drained)
     }
 }
 
@@ -76,25 +78,105 @@ fn content(frames: &Frames<'_>, packet: &Packet) -> Vec<u8> {
     bytes
 }
 
+fn set(queues: &[u16]) -> Set {
+    let mut set = Set::default();
+    queues.iter().for_each(|queue| set.insert(*queue));
+    set
+}
+
 #[test]
-fn wherever_the_ring_is_filled_to_its_end_and_over_it_no_frame_touches_another() {
-    for start in 1..SIZE - 1 {
-        for len in (14..SIZE).step_by(9) {
-            let mut world = World::new();
-            // One goes, so that the ring begins here; one stays, so that it does not begin anew.
-            assert!(world.push(start) && world.push(1));
-            world.drain(1);
-            world.fill(len);
-            world.drain(1);
-            world.fill(len);
-            // Others fit between those.
-            world.drain(world.waiting.len() / 2);
-            world.fill(len / 2);
-            while !world.waiting.is_empty() {
-                world.drain(PACKETS);
+fn however_the_pool_is_used_up_and_freed_no_frame_touches_another() {
+    for first in [1, 511, 512, 513, 1500] {
+        for len in (14..SIZE).step_by(97) {
+            let mut world = World::of_queues();
+            for round in 0..6u16 {
+                assert!(round > 0 || world.push(7, first));
+                let mut lane = round;
+                while world.push(lane % 3, len) {
+                    lane += 1;
+                }
+                // Out of the middle, and out of order.
+                world.drain(|lane| lane == round % 3, 1);
+                world.drain(|lane| lane == (round + 1) % 3, usize::from(round));
             }
-            assert!(world.backlog.is_empty() && world.push(SIZE), "all of it is free again");
-            world.drain(1);
+            while world.drain(|_| true, usize::MAX).is_some() {}
+            assert!(world.backlog.is_empty() && world.backlog.used() == 0);
+            assert!(world.push(0, SIZE), "all of it is free again");
         }
     }
+}
+
+#[test]
+fn queues_share_a_buffer_and_a_full_one_holds_back_no_other() {
+    let mut world = World::of_queues();
+    assert!((0..4).all(|_| world.push(0, 500)) && world.push(1, 500) && world.push(2, 1000) && world.push(1, 3));
+    assert!(!world.push(3, 1), "eight blocks are in use");
+    assert_eq!(world.backlog.queues(), set(&[0, 1, 2]));
+    assert_eq!(world.drain(|lane| lane == 1, usize::MAX).map(|drained| drained.packets), Some(2));
+    assert_eq!(
+        world.drain(|lane| lane == 0, 1),
+        Some(Drained { packets: 1, bytes: 500, wire_bytes: 500, refused: true, ..Drained::default() })
+    );
+    assert_eq!(world.backlog.queues(), set(&[0, 2]));
+    assert_eq!(world.drain(|lane| lane == 5, 1), None);
+    assert!(world.push(3, 1024), "what the others gave back");
+}
+
+#[test]
+fn a_packet_that_was_taken_in_part_goes_on_at_its_next_frame() {
+    let mut world = World::of_queues();
+    assert!(world.push(4, 300));
+    for from in [3u16, 9] {
+        let drained = world.backlog.drain(
+            |_| true,
+            ALL,
+            |frames| {
+                let mut delivery = Delivery::default();
+                delivery.refuse(0, 4, from.into());
+                assert_eq!(frames.picks.len(), 1);
+                delivery
+            },
+        );
+        assert_eq!(drained.map(|drained| (drained.packets, drained.refused)), Some((0, true)));
+        world.backlog.drain(
+            |_| true,
+            ALL,
+            |frames| {
+                assert_eq!(frames.picks[0].from, from);
+                Delivery::all_refused(frames)
+            },
+        );
+    }
+}
+
+#[test]
+fn each_sender_has_room_of_its_own_and_its_share_of_what_goes() {
+    let mut world = World::new(Backlog::of_senders(64 << 10).unwrap());
+    for (sender, len) in [(0, 100), (1, 1514), (2, 4000)] {
+        while world.push(sender, len) {}
+    }
+    assert!(world.push(3, 60), "nobody filled it for the fourth");
+    let mut gone = [0; 4];
+    let bytes = |gone: &[u64; 4]| gone.iter().sum::<u64>();
+    while bytes(&gone) < 96 << 10 {
+        let drained = world.drain(|_| true, 3).unwrap();
+        gone[usize::from(drained.lane)] += drained.bytes;
+    }
+    assert_eq!(gone[3], 60);
+    let share = bytes(&gone) as i64 / 3;
+    // Within a quantum and a frame.
+    assert!(gone[..3].iter().all(|&gone| (gone as i64 - share).abs() <= (16 << 10) + 4000), "{gone:?}");
+}
+
+#[test]
+fn a_sender_is_held_once_and_let_go_when_little_of_it_is_left() {
+    let mut world = World::new(Backlog::of_senders(SIZE).unwrap());
+    assert!(!world.backlog.hold(5), "nothing of it waits");
+    while world.push(5, 512) {}
+    assert!(world.backlog.hold(5) && !world.backlog.hold(5) && world.backlog.holds());
+    let released = |world: &mut World| world.drain(|_| true, 1).unwrap().released;
+    assert_eq!([(); 8].map(|()| released(&mut world)), [false, false, false, false, false, true, false, false]);
+    assert!(world.push(5, 1) && world.backlog.hold(5));
+    assert_eq!(world.backlog.let_all_go(), [PortId(5)]);
+    assert!(!world.backlog.holds());
 }

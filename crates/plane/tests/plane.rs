@@ -71,7 +71,7 @@ impl Uplink for Queue {
         let mut wire = self.wire.lock().unwrap();
         for (i, pick, _) in frames.iter() {
             if wire.room == 0 {
-                delivery.refuse(i);
+                delivery.refuse(i, 0, 0);
                 continue;
             }
             let wants = Wants { frame_max: 1514, ..Wants::default() };
@@ -224,11 +224,11 @@ fn what_a_receiver_refuses_waits_and_comes_in_order_when_it_has_room(workers: us
 }
 
 fn a_receive_buffer_holds_its_bytes_and_no_more_and_the_rest_is_counted(workers: usize) {
-    let mut world = World::new(workers, 2, 0, 10_000);
+    let mut world = World::new(workers, 2, 0, 10 << 10);
     world.send(0, (0..50).map(|i| frame(1, 0, 1000, i)));
     world.run();
     let state = world.ports[1].state();
-    assert_eq!((state.backlog_frames, state.backlog_bytes), (10, 10_000));
+    assert_eq!((state.backlog_frames, state.backlog_bytes), (10, 10 << 10), "each takes two blocks of 512 bytes");
     assert_eq!(state.counters.receive_drops[Reason::BufferFull as usize], 40);
     world.balances(1);
 }

@@ -46,7 +46,7 @@ struct Queues {
     cost_ns: u64,
     /// It refuses this many frames.
     refuses: usize,
-    /// And the first of each delivery, as if they were all for a queue that stays full.
+    /// And so many before them, which are for queue 1.
     stuck: usize,
 }
 
@@ -91,7 +91,9 @@ impl RingFace for Queues {
         cx.out.work.insert(ring);
     }
 
-    fn config(&self, _: u32, _: &mut [u8]) {}
+    fn config(&self, _: u32, _: &mut [u8]) -> bool {
+        false
+    }
 }
 
 impl Adapter for Queues {
@@ -114,10 +116,18 @@ impl Adapter for Queues {
 
     fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
-        let refused = frames.picks.len().min(self.refuses.max(self.stuck));
-        (0..refused).for_each(|pick| delivery.refuse(pick));
-        self.refuses -= refused.min(self.refuses);
-        self.holds.lock().unwrap().push(frames.picks.len() - refused);
+        for (pick, _, _) in frames.iter() {
+            if self.stuck > 0 {
+                self.stuck -= 1;
+                delivery.refuse(pick, 1, 0);
+            } else if self.refuses > 0 || frames.held.contains(0) {
+                self.refuses = self.refuses.saturating_sub(1);
+                delivery.refuse(pick, 0, 0);
+            }
+        }
+        if !frames.held.contains(0) {
+            self.holds.lock().unwrap().push(frames.picks.len() - delivery.refusals().len());
+        }
         self.clock.fetch_add(self.cost_ns * frames.picks.len() as u64, Ordering::Relaxed);
         cx.out.messages.insert(0);
         delivery
@@ -439,10 +449,13 @@ fn what_waited_costs_a_turn_no_more_bytes_than_a_batch_and_is_paid_for(workers: 
 }
 
 fn frames_that_wait_for_a_queue_that_is_full_do_not_keep_the_others_waiting(workers: usize) {
-    let slow = Slow::new(PACKETS, FRAME, Queues { stuck: 20, ..Queues::default() });
+    let slow = Slow::new(2 * PACKETS, FRAME, Queues { stuck: 20, ..Queues::default() });
     slow.turn(0, workers);
-    assert_eq!(slow.waiting(), PACKETS);
+    assert_eq!(slow.waiting(), 20, "the others went at once");
+    slow.turn(0, workers);
+    assert_eq!(slow.waiting(), 20);
+    // Room for the other queue is none for theirs.
     slow.room();
     slow.turn(1, workers);
-    assert_eq!(slow.waiting(), 20, "more than go in one hold at first");
+    assert_eq!(slow.waiting(), 20);
 }

@@ -1,5 +1,5 @@
-//! A UNIX socket in the file system at which one peer is served at a time: made for its owner alone, guarded against a
-//! second server, removed at the end. Access is governed by the socket file, and by nothing else (vfio-user.rst,
+//! A UNIX socket in the file system at which one peer is served at a time: made for its owner alone or for whom [`Access`] names, guarded
+//! against a second server, removed at the end. Access is governed by the socket file, and by nothing else (vfio-user.rst,
 //! "Authentication", says so; the other protocols that are spoken over such a socket say nothing).
 #![forbid(unsafe_code)]
 
@@ -7,12 +7,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nicety_bell::Lent;
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, access, fchmod, lstat, statat, unlink};
+use rustix::fs::{
+    Access as Right, AtFlags, CWD, FileType, Mode, PROC_SUPER_MAGIC, accessat, fchmod, lstat, statat, statfs, unlink,
+};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with, sockopt,
 };
 use rustix::process::{Uid, geteuid};
+
+mod access;
+
+pub use access::{Access, Account, change_access};
+
+/// File systems that keep no sockets (`linux/magic.h`): proc, sysfs, FAT.
+const NO_PLACES: [u64; 3] = [PROC_SUPER_MAGIC as u64, 0x6265_6572, 0x4d44];
 
 /// Longest path of a socket in bytes (`sun_path` of unix(7), less its NUL).
 pub const MAX_PATH: usize = 107;
@@ -85,6 +94,19 @@ pub enum ListenError {
         /// How the system says it.
         errno: Errno,
     },
+    /// It may not be given to whom it is for.
+    #[error(
+        "the socket {path} cannot be given to {whom}: user {user} may give it only to himself and to groups that he is in (`id`); add \
+         him to the group, or start the daemon as root"
+    )]
+    NotToGive {
+        /// The path.
+        path: PathBuf,
+        /// `user qemu`, `group libvirt-qemu`.
+        whom: String,
+        /// Who tried.
+        user: u32,
+    },
     /// The system refused.
     #[error("cannot {action} the socket {path}: {errno}")]
     System {
@@ -103,7 +125,7 @@ impl ListenError {
         match errno {
             // The folder is there, or ours to write to: then it is the kind of folder.
             Errno::NOENT if folder(&path).is_dir() => ListenError::NoPlace { path, errno },
-            Errno::PERM if access(folder(&path), Access::WRITE_OK).is_ok() => ListenError::NoPlace { path, errno },
+            Errno::PERM if may_write(folder(&path)).is_ok() => ListenError::NoPlace { path, errno },
             Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL => ListenError::NoPlace { path, errno },
             Errno::NOENT | Errno::NOTDIR => ListenError::NoFolder { path },
             Errno::ACCESS | Errno::PERM | Errno::ROFS => {
@@ -117,6 +139,55 @@ impl ListenError {
 /// The folder that a path's last part lies in.
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether we may make files in a folder.
+fn may_write(folder: &Path) -> Result<(), Errno> {
+    accessat(CWD, folder, Right::WRITE_OK | Right::EXEC_OK, AtFlags::EACCESS)
+}
+
+/// What is at a path where a socket could be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nothing.
+    Free,
+    /// A socket of ours that nobody serves any more.
+    Stale,
+    /// A socket that somebody serves.
+    Served,
+}
+
+/// Finds out whether a socket of bytes could be made at a path: everything that [`Listener::bind_for`] does before it makes one. That
+/// somebody serves one there is no error.
+pub fn check(path: impl AsRef<Path>, access: &Access) -> Result<Place, ListenError> {
+    let path = path.as_ref();
+    match prepare(path, SocketType::STREAM, geteuid(), access) {
+        Ok((_, place)) => Ok(place),
+        Err(ListenError::InUse(_)) => Ok(Place::Served),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a socket needs that is to be made at a path: its address, and a place that is free or can be made so.
+fn prepare(path: &Path, kind: SocketType, us: Uid, access: &Access) -> Result<(SocketAddrUnix, Place), ListenError> {
+    let length = path.as_os_str().len();
+    if length > MAX_PATH {
+        return Err(ListenError::PathTooLong { path: path.to_owned(), length });
+    }
+    let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
+    let address = SocketAddrUnix::new(path).map_err(failed("name"))?;
+    let folder = folder(path);
+    let of = |errno| ListenError::of("look at", path, errno);
+    if !folder.is_dir() {
+        return Err(of(Errno::NOENT));
+    }
+    if statfs(folder).is_ok_and(|system| NO_PLACES.contains(&(system.f_type as u64))) {
+        return Err(ListenError::NoPlace { path: path.to_owned(), errno: Errno::OPNOTSUPP });
+    }
+    may_write(folder).map_err(of)?;
+    access.may_give(path, us)?;
+    let place = look(path, &address, kind, us, access)?;
+    Ok((address, place))
 }
 
 /// Who connected.
@@ -141,7 +212,7 @@ pub enum Accepted {
     Refused(Lent, Option<PeerCredentials>),
 }
 
-/// A listening socket, readable and writable by its owner only. Dropping it removes the file.
+/// A listening socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -157,24 +228,30 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Makes the socket, of bytes. A socket of ours that nobody serves any more is replaced; nothing else is removed.
+    /// Makes the socket, of bytes, for its owner only. A socket of ours that nobody serves any more is replaced; nothing else is removed.
     pub fn bind(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
-        Self::bind_kind(path.as_ref(), SocketType::STREAM, geteuid())
+        Self::bind_for(path, &Access::default())
+    }
+
+    /// As [`Listener::bind`], for whom `access` says. Nobody else can connect at any time.
+    pub fn bind_for(path: impl AsRef<Path>, access: &Access) -> Result<Listener, ListenError> {
+        Self::bind_kind(path.as_ref(), SocketType::STREAM, geteuid(), access)
     }
 
     /// As [`Listener::bind`], a socket of whole messages.
     pub fn bind_messages(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
-        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid())
+        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid(), &Access::default())
     }
 
-    fn bind_kind(path: &Path, kind: SocketType, us: Uid) -> Result<Listener, ListenError> {
+    fn bind_kind(path: &Path, kind: SocketType, us: Uid, access: &Access) -> Result<Listener, ListenError> {
         let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
-        let length = path.as_os_str().len();
-        if length > MAX_PATH {
-            return Err(ListenError::PathTooLong { path: path.to_owned(), length });
+        let (address, place) = prepare(path, kind, us, access)?;
+        if place == Place::Stale {
+            match unlink(path) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(failed("remove the stale")(errno)),
+            }
         }
-        let address = SocketAddrUnix::new(path).map_err(failed("name"))?;
-        make_way(path, &address, kind, us)?;
         let socket = socket(kind).map_err(failed("create"))?;
         // The file takes the socket's own mode, so that it is never open to others, not even before a chmod.
         fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("protect"))?;
@@ -184,6 +261,8 @@ impl Listener {
         })?;
         let stat = lstat(path).map_err(failed("find"))?;
         let listener = Listener { socket, path: path.to_owned(), identity: (stat.st_dev, stat.st_ino) };
+        // Before anybody is listened to: who connects until then is refused, whatever the mode.
+        access.give(path, us)?;
         listen(&listener.socket, BACKLOG).map_err(failed("listen on"))?;
         Ok(listener)
     }
@@ -228,12 +307,19 @@ fn socket(kind: SocketType) -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-/// Removes a socket of ours that nobody serves; an error if anything else is there.
-fn make_way(path: &Path, address: &SocketAddrUnix, kind: SocketType, us: Uid) -> Result<(), ListenError> {
+/// Whether there is a socket of ours that nobody serves; an error if anything else is there. Ours is also one that an earlier daemon of
+/// ours gave away.
+fn look(
+    path: &Path,
+    address: &SocketAddrUnix,
+    kind: SocketType,
+    us: Uid,
+    access: &Access,
+) -> Result<Place, ListenError> {
     let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
     let stat = match lstat(path) {
         Ok(stat) => stat,
-        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT) => return Ok(Place::Free),
         Err(errno) => return Err(ListenError::of("look at", path, errno)),
     };
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
@@ -244,20 +330,18 @@ fn make_way(path: &Path, address: &SocketAddrUnix, kind: SocketType, us: Uid) ->
         Err(Errno::CONNREFUSED) => {}
         // AGAIN: its queue is full, so somebody has it. PROTOTYPE: somebody has it as a socket of another kind.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => return Err(ListenError::InUse(path.to_owned())),
-        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT) => return Ok(Place::Free),
         // connect(2) asks for the right to write before it looks whether anybody listens.
         Err(Errno::ACCESS) => {
             return Err(ListenError::NotToTry { path: path.to_owned(), uid: stat.st_uid, user: us.as_raw() });
         }
         Err(errno) => return Err(failed("try")(errno)),
     }
-    if stat.st_uid != us.as_raw() {
+    let given = access.owner.as_ref().is_some_and(|owner| owner.id == stat.st_uid);
+    if stat.st_uid != us.as_raw() && !given {
         return Err(ListenError::NotOurs { path: path.to_owned(), uid: stat.st_uid });
     }
-    match unlink(path) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(failed("remove the stale")(errno)),
-    }
+    Ok(Place::Stale)
 }
 
 #[cfg(test)]
@@ -275,7 +359,8 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         // Who it belongs to is told from who we are: not even root would have to be another user for this.
         let us = geteuid().as_raw();
-        let error = Listener::bind_kind(&path, SocketType::STREAM, Uid::from_raw(us + 1)).unwrap_err();
+        let error =
+            Listener::bind_kind(&path, SocketType::STREAM, Uid::from_raw(us + 1), &Access::default()).unwrap_err();
         assert!(matches!(error, ListenError::NotOurs { uid, .. } if uid == us), "{error}");
         assert!(error.to_string().ends_with(&format!("is a socket of user {us} that nobody serves: remove it")));
         assert!(path.exists());

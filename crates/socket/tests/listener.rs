@@ -6,7 +6,7 @@ mod lingering;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -14,16 +14,18 @@ use std::thread;
 use std::time::Duration;
 
 use lingering::lingering;
-use nicety_socket::{Accepted, ListenError, Listener};
+use nicety_socket::{Accepted, Access, Account, ListenError, Listener, Place, check};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{getegid, geteuid};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tempfile::TempDir;
 
 /// A directory of the test's own, removed at the end.
-struct Place(TempDir);
+struct Room(TempDir);
 
-impl Place {
-    fn new() -> Place {
-        Place(TempDir::new().unwrap())
+impl Room {
+    fn new() -> Room {
+        Room(TempDir::new().unwrap())
     }
 
     fn socket(&self) -> PathBuf {
@@ -33,7 +35,7 @@ impl Place {
 
 #[test]
 fn the_socket_is_its_owners_alone_and_goes_when_the_listener_goes() {
-    let place = Place::new();
+    let place = Room::new();
     let listener = Listener::bind(place.socket()).unwrap();
     assert_eq!(std::fs::metadata(listener.path()).unwrap().permissions().mode() & 0o777, 0o600);
     drop(listener);
@@ -42,7 +44,7 @@ fn the_socket_is_its_owners_alone_and_goes_when_the_listener_goes() {
 
 #[test]
 fn a_path_that_somebody_serves_is_left_to_him() {
-    let place = Place::new();
+    let place = Room::new();
     let first = Listener::bind(place.socket()).unwrap();
     let error = Listener::bind(place.socket()).unwrap_err();
     assert!(matches!(error, ListenError::InUse(_)));
@@ -55,7 +57,7 @@ fn a_path_that_somebody_serves_is_left_to_him() {
 
 #[test]
 fn a_socket_that_nobody_serves_any_more_is_replaced() {
-    let place = Place::new();
+    let place = Room::new();
     drop(UnixListener::bind(place.socket()).unwrap());
     let path = place.socket();
     assert!(UnixStream::connect(&path).is_err());
@@ -67,7 +69,7 @@ fn a_socket_that_nobody_serves_any_more_is_replaced() {
 
 #[test]
 fn a_folder_that_is_missing_or_none_or_not_ours_is_named_with_what_to_do() {
-    let place = Place::new();
+    let place = Room::new();
     let folder = place.0.path().join("missing");
     let error = Listener::bind(folder.join("vm.sock")).unwrap_err().to_string();
     assert!(
@@ -98,7 +100,7 @@ fn a_file_system_that_keeps_no_sockets_is_told_as_such() {
 
 #[test]
 fn what_is_not_a_socket_is_never_removed() {
-    let place = Place::new();
+    let place = Room::new();
     std::fs::write(place.socket(), "precious").unwrap();
     assert!(matches!(Listener::bind(place.socket()), Err(ListenError::NotASocket(_))));
     assert_eq!(std::fs::read(place.socket()).unwrap(), b"precious");
@@ -109,7 +111,7 @@ fn what_is_not_a_socket_is_never_removed() {
 
 #[test]
 fn a_listener_does_not_remove_the_socket_of_its_successor() {
-    let place = Place::new();
+    let place = Room::new();
     let first = Listener::bind(place.socket()).unwrap();
     std::fs::remove_file(place.socket()).unwrap();
     let second = Listener::bind(place.socket()).unwrap();
@@ -128,7 +130,7 @@ fn a_path_that_does_not_fit_is_refused_with_its_length() {
 
 #[test]
 fn one_client_is_taken_with_its_name_and_the_others_are_refused_while_it_is_there() {
-    let place = Place::new();
+    let place = Room::new();
     let listener = Listener::bind(place.socket()).unwrap();
     assert!(matches!(listener.accept(false), Ok(Accepted::Nobody)));
     let _first = UnixStream::connect(place.socket()).unwrap();
@@ -143,7 +145,7 @@ fn one_client_is_taken_with_its_name_and_the_others_are_refused_while_it_is_ther
 fn nobody_waits_until_what_a_refused_client_has_sent_is_closed() {
     let (done, finished) = mpsc::channel();
     thread::spawn(move || {
-        let place = Place::new();
+        let place = Room::new();
         let listener = Listener::bind(place.socket()).unwrap();
         let client = UnixStream::connect(place.socket()).unwrap();
         let (socket, _unread) = lingering();
@@ -163,11 +165,86 @@ fn nobody_waits_until_what_a_refused_client_has_sent_is_closed() {
 
 #[test]
 fn a_socket_of_messages_keeps_to_the_same_rules() {
-    let place = Place::new();
+    let place = Room::new();
     let listener = Listener::bind_messages(place.socket()).unwrap();
     assert_eq!(std::fs::metadata(place.socket()).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(matches!(Listener::bind_messages(place.socket()), Err(ListenError::InUse(_))));
     assert!(matches!(Listener::bind(place.socket()), Err(ListenError::InUse(_))), "whatever it is a socket of");
     drop(listener);
     assert!(!place.socket().exists());
+}
+
+fn account(id: u32) -> Option<Account> {
+    Some(Account { id, name: format!("n{id}") })
+}
+
+#[test]
+fn a_socket_is_for_whom_it_is_to_be_whatever_the_umask_says() {
+    let place = Room::new();
+    let ours = getegid().as_raw();
+    for mode in [0o600, 0o660, 0o666] {
+        let listener = Listener::bind_for(place.socket(), &Access { owner: None, group: account(ours), mode }).unwrap();
+        let found = std::fs::metadata(listener.path()).unwrap();
+        assert_eq!((found.mode() & 0o7777, found.gid()), (mode, ours));
+    }
+    if !geteuid().is_root() {
+        return;
+    }
+    let others = Access { owner: account(4711), group: account(4712), mode: 0o660 };
+    let listener = Listener::bind_for(place.socket(), &others).unwrap();
+    let found = std::fs::metadata(listener.path()).unwrap();
+    assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (4711, 4712, 0o660));
+    // What a killed daemon left behind is its successor's, though it is another's by its owner.
+    let left = place.0.path().join("left.sock");
+    drop(UnixListener::bind(&left).unwrap());
+    std::os::unix::fs::chown(&left, Some(4711), None).unwrap();
+    assert!(matches!(Listener::bind(&left), Err(ListenError::NotOurs { uid: 4711, .. })));
+    assert!(Listener::bind_for(&left, &others).is_ok());
+}
+
+#[test]
+fn who_may_not_give_a_socket_away_is_told_so_before_there_is_one() {
+    let place = Room::new();
+    let path = place.socket();
+    let refused = std::thread::scope(|scope| {
+        let without_rights = || {
+            // Root may give files away by this capability alone.
+            let mut ours = capabilities(None).unwrap();
+            ours.effective -= CapabilitySet::CHOWN;
+            set_capabilities(None, ours).unwrap();
+            let to = |owner, group| Access { owner, group, mode: 0o660 };
+            [to(None, account(4712)), to(account(4711), account(4712))].map(|access| {
+                let checked = check(&path, &access).unwrap_err().to_string();
+                assert_eq!(Listener::bind_for(&path, &access).unwrap_err().to_string(), checked);
+                checked
+            })
+        };
+        scope.spawn(without_rights).join().unwrap()
+    });
+    assert!(refused[0].contains("cannot be given to group n4712: user "), "{refused:?}");
+    assert!(refused[1].contains("cannot be given to user n4711: user "), "{refused:?}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_check_says_what_binding_would_say_and_makes_and_removes_nothing() {
+    let place = Room::new();
+    let owners = Access::default();
+    let says = |path: PathBuf| {
+        let said = check(&path, &owners).unwrap_err().to_string();
+        assert_eq!(Listener::bind(&path).unwrap_err().to_string(), said);
+    };
+    says(place.0.path().join("missing/vm.sock"));
+    says("/proc/vm.sock".into());
+    says(format!("/tmp/{}", "x".repeat(103)).into());
+    std::fs::write(place.0.path().join("file"), "").unwrap();
+    says(place.0.path().join("file"));
+    says(place.0.path().join("file/vm.sock"));
+    assert_eq!(check(place.socket(), &owners).unwrap(), Place::Free);
+    assert!(!place.socket().exists());
+    drop(UnixListener::bind(place.socket()).unwrap());
+    assert_eq!(check(place.socket(), &owners).unwrap(), Place::Stale);
+    assert!(place.socket().exists());
+    let _listener = Listener::bind(place.socket()).unwrap();
+    assert_eq!(check(place.socket(), &owners).unwrap(), Place::Served);
 }

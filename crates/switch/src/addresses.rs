@@ -22,7 +22,7 @@ struct Set {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Bits 0–47 the address, 48–59 the filtering identifier, 63 set when in use.
+    /// Bits 0–47 the address, 48–60 the filtering identifier, 63 set when in use.
     key: AtomicU64,
     /// Bits 0–15 the port, 16–31 the check, 32–63 the second of last use.
     value: AtomicU64,
@@ -33,6 +33,8 @@ struct Entry {
 pub struct Learned {
     /// The address.
     pub address: Mac,
+    /// The filtering identifier of its VLAN: 0 on the flat network, the VLAN's number, or 4096 and a service VLAN's.
+    pub fid: u16,
     /// Where it was last heard.
     pub port: PortId,
     /// How long ago, in whole seconds.
@@ -46,7 +48,7 @@ pub struct Addresses {
     ageing_s: u32,
 }
 
-/// An address to look up: the key word, and what it is mixed to, which takes longer than the look-up.
+/// An address to look up: the key word and its hash, which takes longer to compute than the look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     word: u64,
@@ -56,7 +58,7 @@ pub(crate) struct Key {
 impl Key {
     pub(crate) fn new(address: Mac, fid: u16) -> Self {
         let [a, b, c, d, e, f] = address.0;
-        let word = 1 << 63 | u64::from(fid & 0xfff) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        let word = 1 << 63 | u64::from(fid & 0x1fff) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
         Self { word, hash: mix(word) }
     }
 
@@ -164,6 +166,7 @@ impl Addresses {
             let silent = Duration::from_secs(u64::from(age));
             (key != 0 && age <= self.ageing_s).then_some(Learned {
                 address: address_in(key),
+                fid: (key >> 48) as u16 & 0x1fff,
                 port: PortId(value as u16),
                 silent,
             })

@@ -4,23 +4,33 @@
 //! list of packets that it gets, in order, so that a receiver's lock is taken once a batch and not once a frame (the
 //! idea of VALE, Rizzo and Lettieri 2012). Learning, ageing and moving follow IEEE 802.1Q-2018, 8.7 and 8.8.
 //!
-//! Several workers forward at the same time: the address table is a set-associative array of atomics, membership is
-//! a table that is read without a lock and replaced whole.
+//! A port's [`Policy`] says which VLANs it is in, what its guest may send and get; [`Switch::set_policy`] replaces it while the switch
+//! runs. A switch none of whose ports has one is flat, and pays nothing for the others.
+//!
+//! Several workers forward in parallel: the address table is a set-associative array of atomics; the member table is read without a
+//! lock and replaced whole.
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod guard;
 mod plan;
+mod policed;
+mod policy;
+mod rules;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, Edit, PACKETS, Pick, PortId, Reason, Time};
+use nicety_adapter::{Batch, PACKETS, PortId, Reason, Time};
 use nicety_frame::Mac;
 
 use addresses::Key;
 pub use addresses::{Addresses, Learned};
 pub use plan::Plan;
+pub use policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
+use rules::Rules;
 
 /// Ports of one switch at most.
 pub const PORTS: usize = 1024;
@@ -52,11 +62,30 @@ impl std::fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
-/// The ports that are there, in order.
+/// The ports that are there, in order, and what each may do.
 #[derive(Clone, Debug, Default)]
 struct Members {
     present: Vec<bool>,
     list: Vec<PortId>,
+    /// By port; none for one of a flat switch.
+    rules: Vec<Option<Arc<Rules>>>,
+    /// Whether any port has rules.
+    policed: bool,
+    /// Ports that get every frame of their VLANs.
+    promiscuous: Vec<PortId>,
+}
+
+impl Members {
+    fn set_rules(&mut self, port: PortId, rules: Option<Arc<Rules>>) {
+        let index = usize::from(port.0);
+        if self.rules.len() <= index {
+            self.rules.resize(index + 1, None);
+        }
+        self.rules[index] = rules;
+        self.policed = self.rules.iter().any(Option::is_some);
+        let promiscuous = |&index: &usize| self.rules[index].as_ref().is_some_and(|rules| rules.policy.promiscuous);
+        self.promiscuous = (0..self.rules.len()).filter(promiscuous).map(|index| PortId(index as u16)).collect();
+    }
 }
 
 /// One switch.
@@ -64,12 +93,15 @@ struct Members {
 pub struct Switch {
     addresses: Addresses,
     members: ArcSwap<Members>,
+    /// How long an address that sends nothing counts against its port's limit.
+    ageing_ns: u64,
 }
 
 impl Switch {
     /// A switch without ports.
     pub fn new(limits: Limits) -> Self {
-        Self { addresses: Addresses::new(limits.addresses, limits.ageing), members: ArcSwap::default() }
+        let ageing_ns = u64::try_from(limits.ageing.as_nanos()).unwrap_or(u64::MAX);
+        Self { addresses: Addresses::new(limits.addresses, limits.ageing), members: ArcSwap::default(), ageing_ns }
     }
 
     /// A port joins.
@@ -81,8 +113,33 @@ impl Switch {
         Ok(())
     }
 
-    /// A port leaves; what was learned of it is forgotten.
+    /// What a port may do from now on, whether it has joined or not: the next batch is forwarded by it. If its VLANs change, what was
+    /// learned of it is forgotten. The same policy again changes nothing, and what its meters have counted stays.
+    pub fn set_policy(&self, port: PortId, policy: &Policy) {
+        if usize::from(port.0) >= PORTS {
+            return;
+        }
+        let before = self.members.load_full();
+        let old = before.rules(port).map(|rules| &rules.policy);
+        let usual = Policy::default();
+        if old == Some(policy) || (old.is_none() && policy.is_plain()) {
+            return;
+        }
+        let moved = old.map_or(&usual.vlan, |old| &old.vlan) != &policy.vlan;
+        let rules = (!policy.is_plain()).then(|| Arc::new(Rules::new(policy.clone())));
+        self.members.rcu(|old| {
+            let mut new = Members::clone(old);
+            new.set_rules(port, rules.clone());
+            new
+        });
+        if moved {
+            self.addresses.forget(port);
+        }
+    }
+
+    /// A port leaves; what was learned of it is forgotten, and what it might do.
     pub fn leave(&self, port: PortId) {
+        self.set_policy(port, &Policy::default());
         self.change(port, false);
         self.addresses.forget(port);
     }
@@ -109,37 +166,47 @@ impl Switch {
     pub fn forward(&self, batch: &Batch, now: Time, plan: &mut Plan) {
         let members = self.members.load();
         plan.begin(members.present.len());
-        let mut ways = ArrayVec::<Option<Way>, PACKETS>::new();
-        for packet in batch.packets() {
+        if members.policed {
+            self.forward_policed(&members, batch, now, plan);
+            return;
+        }
+        let mut trains = ArrayVec::<Train, PACKETS>::new();
+        let mut last = None;
+        for (packet, index) in batch.packets().iter().zip(0..) {
+            // Frames come in trains: what is decided for the first one holds for the next.
+            let addresses = addresses_in(batch.head(packet));
+            if let (Some(train), true) = (trains.last_mut(), addresses == last) {
+                train.end = index + 1;
+                continue;
+            }
             // One pass that only touches the table's lines: the next pass finds them in the cache.
-            let way = Way::of(batch.head(packet));
+            last = addresses;
+            let way = addresses.map(|addresses| Way::of(addresses, 0));
             if let Some(way) = way {
                 self.addresses.prefetch(way.target);
                 self.addresses.prefetch(way.source);
             }
-            let _full_only_if_a_batch_were_longer_than_itself = ways.try_push(way);
+            let _full_only_if_a_batch_were_longer_than_itself =
+                trains.try_push(Train { way, first: index, end: index + 1 });
         }
-        let mut last = (None, Verdict::Drop(Reason::TooShort));
-        for (index, way) in ways.iter().enumerate() {
-            let pick = Pick { packet: index as u16, edit: Edit::Keep };
-            // Frames come in trains: what was decided for the last one holds for the next.
-            if *way != last.0 {
-                let short = Verdict::Drop(Reason::TooShort);
-                last = (*way, way.map_or(short, |way| self.decide(&members, batch.origin, way, now)));
-            }
-            match last.1 {
-                Verdict::To(port) => plan.add(port, pick),
+        for Train { way, first, end } in trains {
+            let verdict = match way {
+                Some(way) => self.decide(&members, batch.origin, way, now),
+                None => Verdict::Drop(Reason::TooShort),
+            };
+            match verdict {
+                Verdict::To(port) => plan.add(port, first..end),
                 Verdict::Flood => {
                     let mut reached = false;
                     for &port in members.list.iter().filter(|&&port| port != batch.origin) {
-                        plan.add(port, pick);
+                        plan.add(port, first..end);
                         reached = true;
                     }
                     if !reached {
-                        plan.drop(pick.packet, Reason::NoReceiver);
+                        (first..end).for_each(|packet| plan.drop(packet, Reason::NoReceiver));
                     }
                 }
-                Verdict::Drop(reason) => plan.drop(pick.packet, reason),
+                Verdict::Drop(reason) => (first..end).for_each(|packet| plan.drop(packet, reason)),
             }
         }
     }
@@ -150,10 +217,7 @@ impl Switch {
             self.addresses.learn_key(source, origin, now);
         }
         if target.is_multicast() {
-            // 01:80:c2:00:00:00 to 0f are for the next bridge and no further: IEEE 802.1Q-2018, table 8-1.
-            let Mac(bytes) = target.address();
-            let reserved = bytes[..5] == [0x01, 0x80, 0xc2, 0, 0] && bytes[5] < 0x10;
-            return if reserved { Verdict::Drop(Reason::Policy) } else { Verdict::Flood };
+            return if is_reserved(target.address()) { Verdict::Drop(Reason::Policy) } else { Verdict::Flood };
         }
         match self.addresses.find_key(target, now) {
             Some(port) if port == origin => Verdict::Drop(Reason::SamePort),
@@ -161,6 +225,11 @@ impl Switch {
             _ => Verdict::Flood,
         }
     }
+}
+
+/// 01:80:c2:00:00:00 to 0f are for the next bridge and no further: IEEE 802.1Q-2018, table 8-1.
+fn is_reserved(Mac(bytes): Mac) -> bool {
+    bytes[..5] == [0x01, 0x80, 0xc2, 0, 0] && bytes[5] < 0x10
 }
 
 #[derive(Clone, Copy)]
@@ -178,9 +247,22 @@ struct Way {
 }
 
 impl Way {
-    /// `None` of what is shorter than an Ethernet header.
-    fn of(head: &[u8]) -> Option<Self> {
-        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *head.first_chunk::<14>()?;
-        Some(Self { target: Key::new(Mac([a, b, c, d, e, f]), 0), source: Key::new(Mac([g, h, i, j, k, l]), 0) })
+    #[inline(always)]
+    fn of((target, source): ([u8; 6], [u8; 6]), fid: u16) -> Self {
+        Self { target: Key::new(Mac(target), fid), source: Key::new(Mac(source), fid) }
     }
+}
+
+/// Packets one behind the other that go the same way; none if that is shorter than an Ethernet header.
+struct Train {
+    way: Option<Way>,
+    first: u16,
+    end: u16,
+}
+
+/// Target and source, unless it is shorter than an Ethernet header.
+#[inline(always)]
+fn addresses_in(head: &[u8]) -> Option<([u8; 6], [u8; 6])> {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *head.first_chunk::<14>()?;
+    Some(([a, b, c, d, e, f], [g, h, i, j, k, l]))
 }

@@ -1,7 +1,9 @@
 //! Who gets what of a batch.
 
+use std::ops::Range;
+
 use arrayvec::ArrayVec;
-use nicety_adapter::{PACKETS, Pick, PortId, Reason};
+use nicety_adapter::{Edit, PACKETS, Pick, PortId, Reason};
 
 /// For each receiver its picks, in the order of the batch; and the packets that go nowhere. Made once, reused.
 #[derive(Debug, Default)]
@@ -34,12 +36,27 @@ impl Plan {
         self.drops.clear();
     }
 
-    pub(crate) fn add(&mut self, port: PortId, pick: Pick) {
+    /// A port gets these packets.
+    pub(crate) fn add(&mut self, port: PortId, packets: Range<u16>) {
         if let Some(list) = self.lists.get_mut(usize::from(port.0)) {
             if list.is_empty() {
                 self.receivers.push(port);
             }
-            let _full_only_if_a_batch_were_longer_than_itself = list.try_push(pick);
+            // As many as there is room for: all, unless a batch were longer than itself.
+            let room = list.remaining_capacity();
+            list.extend(packets.map(Pick::whole).take(room));
+        }
+    }
+
+    /// A port gets these packets, with this done to their tags.
+    #[inline]
+    pub(crate) fn add_edited(&mut self, port: PortId, packets: Range<u16>, edit: Edit) {
+        if let Some(list) = self.lists.get_mut(usize::from(port.0)) {
+            if list.is_empty() {
+                self.receivers.push(port);
+            }
+            let room = list.remaining_capacity();
+            list.extend(packets.map(|packet| Pick { packet, from: 0, edit }).take(room));
         }
     }
 
@@ -47,7 +64,14 @@ impl Plan {
         let _full_only_if_a_batch_were_longer_than_itself = self.drops.try_push((packet, reason));
     }
 
-    /// A receiver has left before it got its packets: those are not for it any more. Which they were, a bit each.
+    /// Sends the batch's first `packets` nowhere, whatever was decided.
+    #[cold]
+    pub fn drop_all(&mut self, packets: usize, reason: Reason) {
+        self.clear();
+        (0..packets as u16).for_each(|packet| self.drop(packet, reason));
+    }
+
+    /// A receiver left before delivery: removes its packets from the plan, and returns them, a bit each.
     #[cold]
     pub fn miss(&mut self, port: PortId) -> u64 {
         let Some(list) = self.lists.get_mut(usize::from(port.0)) else { return 0 };
@@ -56,7 +80,7 @@ impl Plan {
         missed
     }
 
-    /// Of packets that receivers missed, those that no other one got go nowhere.
+    /// Packets that departed receivers missed, and that nobody else got, count as going nowhere.
     #[cold]
     pub fn drop_missed(&mut self, missed: u64) {
         let reached = self.receivers.iter().fold(0, |all, port| all | bits(self.picks(*port)));

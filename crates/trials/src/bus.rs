@@ -193,7 +193,11 @@ impl RingBus for PortBus {
     }
 
     fn config(&mut self, offset: u32, data: &mut [u8]) -> Result<(), BusError> {
-        self.port.with_rings(self.now, |face, _| face.config(offset, data)).ok_or_else(|| refused("it has no rings"))
+        match self.port.with_rings(self.now, |face, _| face.config(offset, data)) {
+            Some(true) => Ok(()),
+            Some(false) => Err(refused("that is not in its configuration space")),
+            None => Err(refused("it has no rings")),
+        }
     }
 
     fn memory(&self) -> &Arc<Map> {

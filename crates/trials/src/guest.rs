@@ -1,7 +1,7 @@
 //! A guest with a whole driver, of whichever kind, that takes interrupts and polls as an operating system does.
 
 use nicety_adapter::Offload;
-use nicety_drivers::{Arena, BUDGET, Driver, DriverError, E1000, Received, Sink, VirtioNet, Vmxnet3, vmxnet3};
+use nicety_drivers::{Arena, BUDGET, Driver, DriverError, Features, Made, Received, Sink, VirtioNet, Vmxnet3, vmxnet3};
 use nicety_frame::Mac;
 
 use crate::bus::PortBus;
@@ -15,6 +15,15 @@ fn arena() -> Arena {
     Arena::new(0x10_0000, MEMORY as u64 - 0x10_0000)
 }
 
+/// The driver for an adapter of the registry, by the adapter's name.
+///
+/// # Panics
+/// There is none.
+pub fn driver(adapter: &str) -> &'static nicety_drivers::catalog::Entry {
+    let found = nicety_adapters::find(adapter).and_then(|entry| nicety_drivers::find(entry.about.pci));
+    found.unwrap_or_else(|| panic!("{adapter} has no driver: write one in crates/drivers"))
+}
+
 /// A driver, on PCI or on rings.
 pub enum Net {
     /// Registers.
@@ -26,11 +35,9 @@ pub enum Net {
 impl Net {
     /// The driver of an adapter of the registry, by its name.
     pub fn named(name: &str) -> Net {
-        match name {
-            "e1000" => Net::Pci(Box::new(E1000::new(arena()))),
-            "vmxnet3" => Net::Pci(Box::new(Vmxnet3::new(arena()))),
-            "virtio-net" => Net::Rings(Box::new(VirtioNet::new(arena()))),
-            other => panic!("{other} has no driver: write one in crates/drivers"),
+        match (driver(name).make)(arena()) {
+            Made::Pci(driver) => Net::Pci(driver),
+            Made::Rings(driver) => Net::Rings(driver),
         }
     }
 
@@ -74,6 +81,14 @@ impl Guest {
         match &self.net {
             Net::Pci(driver) => driver.mac(),
             Net::Rings(driver) => driver.mac(),
+        }
+    }
+
+    /// What its driver and its adapter can do. Known once open.
+    pub fn features(&self) -> Features {
+        match &self.net {
+            Net::Pci(driver) => driver.features(),
+            Net::Rings(driver) => driver.features(),
         }
     }
 

@@ -6,6 +6,7 @@
 
 pub mod bus;
 pub mod conformance;
+pub mod extent;
 pub mod guest;
 pub mod habits;
 pub mod hostile;

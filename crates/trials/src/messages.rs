@@ -42,19 +42,20 @@ struct World {
 }
 
 impl World {
-    /// `None` of an adapter that does not interrupt in that way: with the line only those that have no messages.
+    /// `None` of an adapter that does not interrupt in that way, with the line only those that have no messages, or that
+    /// cannot be silenced so.
     fn new(entry: &Entry, way: Way, silence: Silence) -> Option<World> {
         let rig = Rig::new(entry, MEMORY, true);
-        let (msi, msix) = rig.port.with_pci(rig.now, |pci, _| {
+        let (msi, msix, power) = rig.port.with_pci(rig.now, |pci, _| {
             let function = pci.function();
-            (function.msi_vectors() > 0, function.msix().is_some())
+            (function.msi_vectors() > 0, function.msix().is_some(), function.capability(config::POWER).is_some())
         })?;
         let has = match way {
             Way::Line => !msi && !msix,
             Way::Msi => msi,
             Way::Msix => msix,
         };
-        if !has {
+        if !has || (silence == Silence::D3hot && !power) {
             return None;
         }
         let guest = Guest::new(PortBus::of(&rig), Net::named(entry.about.name));
@@ -198,9 +199,8 @@ fn is_silent(entry: &Entry, way: Way, silence: Silence) -> bool {
     a_lifted_mask(first, false);
     world().into_iter().for_each(|world| a_lifted_mask(world, true));
     world().into_iter().for_each(a_link);
-    for seed in 0..6 {
-        world().into_iter().for_each(|world| anything(world, seed));
-    }
+    let took: u64 = (0..6).filter_map(|seed| Some(anything(world()?, seed))).sum();
+    assert!(took > 100, "{}, {way:?}: {took} frames try little", entry.about.name);
     true
 }
 
@@ -261,8 +261,9 @@ fn a_link(mut world: World) {
     }
 }
 
-/// Everything that makes an adapter interrupt, in any order.
-fn anything(mut world: World, seed: u64) {
+/// Everything that makes an adapter interrupt, in any order. How many frames came through: none while the link is down, or without bus
+/// mastering.
+fn anything(mut world: World, seed: u64) -> u64 {
     let mut random = Random::new(seed);
     let (mut link, mut silent) = (true, 0);
     for step in 0..600 {
@@ -290,5 +291,5 @@ fn anything(mut world: World, seed: u64) {
     assert!(silent > 50, "{}: hardly ever silenced", world.name);
     world.silence(false);
     world.nothing_is_lost(link);
-    assert!(world.took > 20, "{}: {} frames try little", world.name, world.took);
+    world.took
 }

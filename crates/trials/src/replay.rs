@@ -10,6 +10,7 @@ use nicety_adapter::Reset;
 use nicety_adapter::trace::{Access, Event, Region, RegisterName, Trace};
 use nicety_adapters::{Entry, find};
 
+use crate::guest::driver;
 use crate::rig::Rig;
 
 /// Bytes of the recorded guest's memory: its rings lie anywhere in it.
@@ -19,7 +20,7 @@ const STEP_NS: u64 = 1_000;
 /// The first phase of a kept trace in which frames moved.
 const FIRST_TRAFFIC: &str = "address";
 
-/// Doorbells: how far rings are filled that lie in the recorded guest's memory.
+/// Doorbells, by driver: how far rings are filled that lie in the recorded guest's memory.
 pub const NOT_PLAYED: [(&str, &[&str]); 2] =
     [("e1000", &["TDT", "RDT"]), ("vmxnet3", &["TXPROD", "RXPROD", "RXPROD2"])];
 
@@ -74,7 +75,8 @@ impl fmt::Display for Difference {
 }
 
 fn listed(list: &[(&str, &[&str])], adapter: &str, register: Option<RegisterName>) -> bool {
-    let words = list.iter().find(|(name, _)| *name == adapter).map_or(&[][..], |(_, words)| words);
+    let driver = driver(adapter).name;
+    let words = list.iter().find(|(name, _)| *name == driver).map_or(&[][..], |(_, words)| words);
     register.is_some_and(|register| words.contains(&register.word))
 }
 

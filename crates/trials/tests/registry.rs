@@ -1,6 +1,7 @@
 //! Every adapter of the registry faces every trial.
 
 use nicety_adapters::REGISTRY;
+use nicety_trials::extent::entries;
 use nicety_trials::{conformance, hostile, messages};
 
 #[test]
@@ -63,14 +64,20 @@ fn every_register_in_a_mapped_page_is_looked_at() {
 #[test]
 fn a_hostile_guest_gets_bounded_work_no_panic_and_no_frame_lost_uncounted() {
     for entry in REGISTRY {
+        // Chips of a family have their code in common.
+        let seeds = if entries().iter().any(|one| one.about.name == entry.about.name) { 8 } else { 2 };
         let mut frames = [0; 2];
-        for seed in 0..8 {
+        for seed in 0..seeds {
             let outcome = hostile::run(entry, seed, 4_000);
             println!("{} seed {seed}: {outcome:?}", entry.about.name);
             frames[0] += outcome.sent;
             frames[1] += outcome.received;
         }
         let least = frames.iter().min();
-        assert!(least > Some(&200), "{}: too few frames got through to try much: {frames:?}", entry.about.name);
+        assert!(
+            least > Some(&(seeds * 25)),
+            "{}: too few frames got through to try much: {frames:?}",
+            entry.about.name
+        );
     }
 }

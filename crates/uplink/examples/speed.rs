@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nicety_adapter::{
-    Batch, Budget, Checksum, Counters, Edit, Frames, Offload, Pick, PortId, Segment, SegmentKind, Time, Uplink,
+    Batch, Budget, Checksum, Counters, Frames, Offload, Pick, PortId, Segment, SegmentKind, Time, Uplink,
 };
 use nicety_memory::Map;
 use nicety_uplink::{Null, Pair, Tap};
@@ -39,12 +39,12 @@ fn packets(len: usize) -> Batch {
 /// Delivers to one and fetches from the other, if there is one. Packets a second.
 fn measure(len: usize, to: &mut dyn Uplink, mut from: Option<&mut dyn Uplink>) -> f64 {
     let batch = packets(len);
-    let picks: Vec<Pick> = (0..batch.len() as u16).map(|packet| Pick { packet, edit: Edit::Keep }).collect();
+    let picks: Vec<Pick> = (0..batch.len() as u16).map(Pick::whole).collect();
     let mut arrived = Batch::new();
     let mut counters = Counters::default();
     let begin = Instant::now();
     while begin.elapsed() < TIME {
-        to.deliver(&Frames { batch: &batch, picks: &picks }, &mut counters, Time::ZERO);
+        to.deliver(&Frames::new(&batch, &picks), &mut counters, Time::ZERO);
         while let Some(from) = &mut from {
             let progress = from.fetch(PortId(1), Budget::TURN, &mut arrived, &mut counters, Time::ZERO);
             if !arrived.is_empty() {

@@ -17,7 +17,7 @@ use nicety_adapter::{
     Scratch, Time, Unfolded, Uplink, Wants,
 };
 use nicety_memory::{Map, MapError};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buffers::{Buffers, SLOT_BYTES};
@@ -111,11 +111,48 @@ impl fmt::Debug for Capture {
     }
 }
 
+/// A file that is not empty is written over only if it is a capture.
+fn is_capture(fd: &OwnedFd, path: &Path) -> Result<(), CaptureError> {
+    let mut begin = [0; pcapng::MAGIC.len()];
+    let read = rustix::io::pread(fd, &mut begin, 0);
+    let len = read.map_err(|error| CaptureError::Os { path: path.to_owned(), source: error.into() })?;
+    if begin[..len] == pcapng::MAGIC { Ok(()) } else { Err(CaptureError::NoCapture(path.to_owned())) }
+}
+
 impl Capture {
+    /// Finds out whether [`Capture::create`] would begin a file here. Nothing is made or changed; whether another process writes it is not
+    /// known.
+    pub fn check(path: impl AsRef<Path>) -> Result<(), CaptureError> {
+        let path = path.as_ref();
+        let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
+        let may = |path: &Path, rights| rustix::fs::accessat(CWD, path, rights, AtFlags::EACCESS).map_err(os);
+        let status = match rustix::fs::stat(path) {
+            Ok(status) => status,
+            Err(Errno::NOENT) => {
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                return may(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
+            }
+            Err(error) => return Err(os(error)),
+        };
+        may(path, Access::WRITE_OK)?;
+        let kind = FileType::from_raw_mode(status.st_mode);
+        if matches!(kind, FileType::RegularFile | FileType::Directory) {
+            // No bytes change nothing; a folder, or a file of /proc that is only read, says so (write(2)).
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            rustix::io::write(rustix::fs::open(path, flags, Mode::empty()).map_err(os)?, &[]).map_err(os)?;
+        }
+        if kind == FileType::RegularFile && status.st_size > 0 {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            is_capture(&rustix::fs::open(path, flags, Mode::empty()).map_err(os)?, path)?;
+        }
+        Ok(())
+    }
+
     /// Begins a file, in place of an empty one or a capture that is there, or writes to a pipe that is there. Any other file is
     /// left as it is.
     pub fn create(path: impl AsRef<Path>, options: &CaptureOptions) -> Result<Self, CaptureError> {
         let path = path.as_ref();
+        Self::check(path)?;
         let mut gathered = Vec::with_capacity(GATHER_BYTES + SLOT_BYTES as usize + AROUND_BYTES);
         pcapng::begin(&mut gathered, &options.interface);
         let most_bytes = options.most_bytes.unwrap_or(u64::MAX);
@@ -139,11 +176,8 @@ impl Capture {
             })?;
         }
         if regular && status.st_size > 0 {
-            let mut begin = [0; pcapng::MAGIC.len()];
-            let len = rustix::io::pread(&fd, &mut begin, 0).map_err(os)?;
-            if begin[..len] != pcapng::MAGIC {
-                return Err(CaptureError::NoCapture(path.to_owned()));
-            }
+            // Another file may have come to its place.
+            is_capture(&fd, path)?;
             rustix::fs::ftruncate(&fd, 0).map_err(os)?;
         }
         let mut this = Self {

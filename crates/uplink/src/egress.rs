@@ -17,15 +17,14 @@ pub(crate) trait Sink {
     fn put(&mut self, piece: &mut Piece<'_>) -> Put;
 }
 
-/// Offers frames to a sink, and counts. A packet that was cut and finds no room for a later piece is dropped: TCP
-/// sends the rest again, while a place remembered for a packet that may never be offered again would be wrong.
+/// Offers frames to a sink, and counts. A packet that is cut may find room for some of its pieces only: the rest is refused.
 pub(crate) fn deliver(frames: &Frames<'_>, counters: &mut Counters, sink: &mut impl Sink) -> Delivery {
     let mut delivery = Delivery::default();
     let mut scratch = Scratch::new();
     let mut full = false;
     for (index, pick, packet) in frames.iter() {
         if full {
-            delivery.refuse(index);
+            delivery.refuse(index, 0, pick.from.into());
             continue;
         }
         let unfolded = match Unfolded::new(frames, pick, sink.wants(packet)) {
@@ -50,19 +49,18 @@ pub(crate) fn offer(
     delivery: &mut Delivery,
 ) -> bool {
     let packet = unfolded.packet();
-    let (pieces, put) = put_all(unfolded, scratch, sink);
+    let (ended, put) = put_all(unfolded, scratch, sink);
     match put {
         Put::Taken => counters.received(0, u64::from(packet.frames()), u64::from(packet.len())),
         Put::Dropped(reason) => counters.receive_drop(reason),
-        Put::Full if pieces == 0 => delivery.refuse(index),
-        Put::Full => counters.receive_drop(Reason::BufferFull),
+        Put::Full => delivery.refuse(index, 0, ended),
     }
     put == Put::Full
 }
 
-/// Puts pieces until one is not taken: how many were, and what became of the last.
+/// Puts the wanted pieces until one is not taken: its number, and what became of it.
 pub(crate) fn put_all(unfolded: &Unfolded<'_>, scratch: &mut Scratch, sink: &mut impl Sink) -> (u32, Put) {
-    for index in 0..unfolded.count() {
+    for index in unfolded.wanted() {
         let Some(mut piece) = unfolded.piece(index, scratch) else { return (index, Put::Dropped(Reason::BadOffload)) };
         let put = sink.put(&mut piece);
         if put != Put::Taken {

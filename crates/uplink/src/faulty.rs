@@ -59,7 +59,7 @@ impl<U: Uplink> Faulty<U> {
         self.random() % 1000 < u64::from(thousandths)
     }
 
-    /// Sends a copy of a packet with one bit turned over. False if it was refused.
+    /// Sends a copy of a packet with one bit turned over. If it was refused: its first frame that was.
     fn send_damaged(
         &mut self,
         frames: &Frames<'_>,
@@ -67,7 +67,7 @@ impl<U: Uplink> Faulty<U> {
         packet: &Packet,
         counters: &mut Counters,
         now: Time,
-    ) -> bool {
+    ) -> Result<(), u32> {
         let (head, len) = (frames.batch.head(packet), packet.len());
         let whole = self.damaged.span(0, len);
         self.damaged.map().write_span(whole, head);
@@ -91,11 +91,11 @@ impl<U: Uplink> Faulty<U> {
         });
         if !drafted {
             counters.receive_drop(Reason::UplinkRefused);
-            return true;
+            return Ok(());
         }
         let picks = [Pick { packet: 0, ..pick }];
-        let delivery = self.inner.deliver(&Frames { batch: &self.batch, picks: &picks }, counters, now);
-        !delivery.is_refused(0)
+        let delivery = self.inner.deliver(&Frames::new(&self.batch, &picks), counters, now);
+        delivery.refusals().first().map_or(Ok(()), |refusal| Err(refusal.from.into()))
     }
 
     fn turn(&self, at: Span, bit: u8) {
@@ -128,17 +128,15 @@ impl<U: Uplink> Uplink for Faulty<U> {
         let mut numbers = ArrayVec::<Option<usize>, PACKETS>::new();
         let mut full = false;
         for (index, pick, packet) in frames.iter() {
-            if full {
-                delivery.refuse(index);
+            if full || picks.is_full() {
+                delivery.refuse(index, 0, pick.from.into());
             } else if self.chance(self.faults.drop) {
                 counters.receive_drop(Reason::UplinkRefused);
             } else if self.chance(self.faults.corrupt) {
-                full = !self.send_damaged(frames, pick, packet, counters, now);
-                if full {
-                    delivery.refuse(index);
+                if let Err(from) = self.send_damaged(frames, pick, packet, counters, now) {
+                    delivery.refuse(index, 0, from);
+                    full = true;
                 }
-            } else if picks.is_full() {
-                delivery.refuse(index);
             } else {
                 picks.push(pick);
                 numbers.push(Some(index));
@@ -154,9 +152,12 @@ impl<U: Uplink> Uplink for Faulty<U> {
             }
         }
         if !picks.is_empty() {
-            let inner = self.inner.deliver(&Frames { batch: frames.batch, picks: &picks }, counters, now);
-            let refused = numbers.iter().enumerate().filter(|&(at, _)| inner.is_refused(at));
-            refused.filter_map(|(_, number)| *number).for_each(|number| delivery.refuse(number));
+            let inner = self.inner.deliver(&Frames::new(frames.batch, &picks), counters, now);
+            for refusal in inner.refusals() {
+                if let Some(number) = numbers.get(usize::from(refusal.pick)).copied().flatten() {
+                    delivery.refuse(number, 0, refusal.from.into());
+                }
+            }
         }
         delivery
     }

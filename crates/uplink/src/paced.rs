@@ -7,10 +7,9 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, PortId, Progress, Time, Uplink};
+use nicety_adapter::{Batch, Bucket, Budget, Counters, Delivery, Frames, News, PortId, Progress, Rate, Time, Uplink};
 use nicety_memory::Map;
 
-use crate::rate::{Bucket, Rate};
 use crate::watch::Watch;
 
 /// Tokens for this long fit into a bucket. A turn that comes late loses nothing (`Bucket::go_on`).
@@ -134,15 +133,15 @@ impl<U: Uplink> Uplink for Paced<U> {
         let (now_picks, later) = frames.picks.split_at(allowed.min(frames.picks.len()));
         let mut delivery = Delivery::default();
         if !now_picks.is_empty() {
-            delivery = self.inner.deliver(&Frames { batch: frames.batch, picks: now_picks }, counters, now);
+            delivery = self.inner.deliver(&Frames::new(frames.batch, now_picks), counters, now);
         }
         for (index, _, packet) in frames.iter().take(allowed) {
             if !delivery.is_refused(index) {
                 self.egress.charge(packet.wire_bytes(), now);
             }
         }
-        for index in 0..later.len() {
-            delivery.refuse(allowed + index);
+        for (index, pick) in later.iter().enumerate() {
+            delivery.refuse(allowed + index, 0, pick.from.into());
         }
         if !later.is_empty() {
             self.starved[1] = Some(self.egress.ready_at().max(now));

@@ -8,6 +8,7 @@
 mod address;
 mod attached;
 mod error;
+mod link;
 mod words;
 
 use std::io;
@@ -30,6 +31,7 @@ use crate::watch::{Watch, polled, writable};
 use address::Address;
 use attached::Attached;
 pub use error::TapError;
+pub use link::Kind;
 
 /// Room for a batch: its bytes, headers and gaps, and one more packet of the greatest length.
 const BATCH_BYTES: u32 = (64 << 10) + (16 << 10) + 2 * SLOT_BYTES;
@@ -78,12 +80,7 @@ impl Tap {
     /// Attaches to the tap of this name, or makes it (it then goes with this object). `tap%d` takes the next free
     /// number.
     pub fn open(name: &str) -> Result<Self, TapError> {
-        let fits = (1..libc::IFNAMSIZ).contains(&name.len())
-            && !name.bytes().any(|byte| byte == b'/' || byte == b':' || byte == 0 || byte.is_ascii_whitespace())
-            && !matches!(name, "." | "..");
-        if !fits {
-            return Err(TapError::Name(name.to_owned()));
-        }
+        Self::fits(name)?;
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
         let Attached { name, fd, offloads } = Attached::new(name)?;
         let mut this = Self {
@@ -105,6 +102,23 @@ impl Tap {
         };
         this.begin().map_err(os("watching a tap"))?;
         Ok(this)
+    }
+
+    /// Finds out whether [`Tap::open`] would attach to the tap of this name, or make it, without doing so. Only whether another process
+    /// has it is not known.
+    pub fn check(name: &str) -> Result<(), TapError> {
+        Self::fits(name)?;
+        attached::check(name)
+    }
+
+    fn fits(name: &str) -> Result<(), TapError> {
+        let fits = (1..libc::IFNAMSIZ).contains(&name.len())
+            && !name.bytes().any(|byte| byte == b'/' || byte == b':' || byte == 0 || byte.is_ascii_whitespace())
+            && !matches!(name, "." | "..");
+        if !fits {
+            return Err(TapError::Name(name.to_owned()));
+        }
+        Ok(())
     }
 
     /// The interface's name.
@@ -279,7 +293,7 @@ impl Uplink for Tap {
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, _now: Time) -> Delivery {
         self.room = false;
         let delivery = egress::deliver(frames, counters, self);
-        if delivery.refused != 0 {
+        if delivery.refused() != 0 {
             self.full = self.watch.room(&self.fd, true).is_ok();
         }
         delivery
@@ -328,7 +342,7 @@ impl Sink for Tap {
             tcp6: uncut && self.has(libc::TUN_F_TSO6),
             udp: uncut && self.has(libc::TUN_F_USO4),
             partial: self.has(libc::TUN_F_CSUM),
-            untag: false,
+            strip: 0,
             verify: false,
         }
     }

@@ -95,7 +95,7 @@ fn a_packet_that_was_cut_counts_if_all_its_frames_are_there_and_is_a_drop_if_one
         let mut capture = Capture::create(&path, &pcapng::options(None)).unwrap();
         let mut counters = Counters::default();
         let disk = turn.full_at(limit);
-        assert_eq!(sender.deliver(&mut capture, &mut counters, Time::ZERO).refused, 0);
+        assert_eq!(sender.deliver(&mut capture, &mut counters, Time::ZERO).refused(), 0);
         drop(disk);
         let seen = pcapng::read(&path);
         let mut there = QueueCounters::default();

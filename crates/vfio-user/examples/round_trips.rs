@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use nicety_vfio_user::codec::irqs::MSIX;
 use nicety_vfio_user::{
-    Client, Device, DmaMap, DmaRange, Errno, Interrupts, IrqInfo, IrqLayout, IrqSet, NoMemory, RegionInfo, Session,
+    Change, Client, Device, DmaMap, DmaRange, Errno, Interrupts, IrqInfo, IrqLayout, IrqSet, NoMemory, RegionInfo,
+    Session,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -29,10 +30,12 @@ impl Device for Register {
         self.0 = self.0.wrapping_add(1);
         Ok(())
     }
-    fn dma_map(&mut self, _map: DmaMap) -> Result<(), Errno> {
-        Ok(())
+    fn dma_map(&mut self, _map: DmaMap) -> Result<Change, Errno> {
+        Ok(Change::Done)
     }
-    fn dma_unmap(&mut self, _range: Option<DmaRange>) {}
+    fn dma_unmap(&mut self, _range: Option<DmaRange>) -> Change {
+        Change::Done
+    }
     fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno> {
         self.1.apply(set)
     }

@@ -12,7 +12,7 @@ use crate::session::DmaId;
 pub struct DeviceInfo {
     /// Number of regions; 9 for a PCI device: six BARs, ROM, configuration space, VGA.
     pub regions: u32,
-    /// Number of interrupt indexes; 5 for a PCI device.
+    /// Number of interrupt indexes; 3 for a PCI device: INTx, MSI, MSI-X.
     pub irqs: u32,
     /// Whether [`Device::reset`] does something.
     pub resettable: bool,
@@ -54,6 +54,16 @@ pub struct DmaMap {
     pub fd: Option<Lent>,
 }
 
+/// How far a change of memory has come when the method that was to make it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is made.
+    Done,
+    /// It is being made elsewhere, since it may wait for the client. The session handles no further message until
+    /// [`Device::dma_changed`] says how it went; whoever drives the session calls [`crate::Session::receive`] then.
+    UnderWay,
+}
+
 /// A device behind a [`crate::Session`].
 ///
 /// Every method answers at once: QEMU stops a virtual CPU meanwhile and gives up after 5 s. An `Err` becomes an error
@@ -72,7 +82,7 @@ pub trait Device {
         self.region(index).map_or(0, |region| region.size)
     }
 
-    /// What interrupt index `index` is; `None` is answered with an error, as QEMU expects it for ERR and REQ.
+    /// What interrupt index `index` is; `None` is answered with an error.
     fn irq_info(&self, index: u32) -> Option<IrqInfo>;
 
     /// What the writes since it was last asked took beside the access, in accesses: one that took as long as a hundred does
@@ -88,11 +98,17 @@ pub trait Device {
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno>;
 
     /// Takes a window, which overlaps no other. On `Err` the client is told that it was not taken.
-    fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno>;
+    fn dma_map(&mut self, map: DmaMap) -> Result<Change, Errno>;
 
     /// Gives a window back that was taken as exactly this range; `None` is all of them. When it returns, nothing
-    /// touches that memory any more.
-    fn dma_unmap(&mut self, range: Option<DmaRange>);
+    /// touches that memory any more; the client is told when the change is made. The client may have gone, and then nobody asks
+    /// [`Device::dma_changed`].
+    fn dma_unmap(&mut self, range: Option<DmaRange>) -> Change;
+
+    /// How the change that was under way went; `None`: it still is.
+    fn dma_changed(&mut self) -> Option<Result<(), Errno>> {
+        Some(Ok(()))
+    }
 
     /// Connects, masks, unmasks or triggers interrupts: [`crate::Interrupts::apply`] does it.
     fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno>;

@@ -50,7 +50,7 @@ pub struct IrqLayout {
     pub msi: u16,
     /// MSI-X vectors, 0 to 2048.
     pub msix: u16,
-    /// Whether the owner watches [`Interrupts::unmask_eventfd`]. If not, the client is told to unmask by message.
+    /// Whether the owner watches [`Interrupts::unmask_eventfd`]. If not, the client is refused it, and unmasks by message.
     pub unmask_eventfd: bool,
 }
 
@@ -70,10 +70,8 @@ pub struct InterruptCounters {
 #[derive(Debug, Default)]
 struct Vector {
     bell: Option<Bell>,
-    /// By the client.
+    /// By the client, which keeps the device's table.
     masked: bool,
-    /// By the device's own table.
-    table_masked: bool,
     pending: bool,
 }
 
@@ -116,7 +114,7 @@ impl Interrupts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What to answer to [`crate::Device::irq_info`]: `None` for ERR and REQ.
+    /// What to answer to [`crate::Device::irq_info`]: `None` for an index beyond MSI-X.
     pub fn info(&self, index: u32) -> Option<IrqInfo> {
         Some(match IrqKind::from_index(index)? {
             IrqKind::Intx => {
@@ -164,39 +162,6 @@ impl Interrupts {
         line.deliver(counters)
     }
 
-    /// Whether the line is up.
-    pub fn line(&self) -> bool {
-        self.lock().line.level
-    }
-
-    /// Masks or unmasks an MSI-X vector by the device's own table. (A VMM like QEMU keeps the table itself and the
-    /// device never sees it written: do not start with masked vectors.)
-    pub fn mask_msix(&self, vector: u16, masked: bool) {
-        let State { msix, counters, .. } = &mut *self.lock();
-        if let Some(v) = msix.get_mut(usize::from(vector)) {
-            v.table_masked = masked;
-            v.deliver(counters);
-        }
-    }
-
-    /// 64 bits of the MSI-X pending-bit array: bit `n` of word `w` is vector `64 w + n`.
-    pub fn pending_msix(&self, word: u16) -> u64 {
-        let state = self.lock();
-        let first = usize::from(word) * 64;
-        let bits = state.msix.iter().skip(first).take(64).enumerate();
-        bits.fold(0, |sum, (n, v)| if v.pending { sum | 1 << n } else { sum })
-    }
-
-    /// Whether the client has connected any interrupt of this kind, which tells which kind the guest's driver uses.
-    pub fn is_connected(&self, kind: IrqKind) -> bool {
-        let state = self.lock();
-        match kind {
-            IrqKind::Intx => state.line.bell.is_some(),
-            IrqKind::Msi => state.msi.iter().any(|v| v.bell.is_some()),
-            IrqKind::Msix => state.msix.iter().any(|v| v.bell.is_some()),
-        }
-    }
-
     /// Forgets what is pending and lowers the line, as a device reset does. Connections and masks belong to the client
     /// and stay.
     pub fn reset(&self) {
@@ -213,13 +178,16 @@ impl Interrupts {
         self.lock().line.unmask.clone()
     }
 
-    /// Reads the unmask eventfd and unmasks INTx if it was signalled.
-    pub fn unmask_signalled(&self) {
+    /// Reads the unmask eventfd and unmasks INTx if it was signalled, however often: a line that is up still is delivered once
+    /// more. Returns whether it was.
+    pub fn unmask_signalled(&self) -> bool {
         let State { line, counters, .. } = &mut *self.lock();
-        if line.unmask.as_ref().is_some_and(|bell| bell.clear()) {
+        let signalled = line.unmask.as_ref().is_some_and(|bell| bell.clear());
+        if signalled {
             line.masked = false;
             line.deliver(counters);
         }
+        signalled
     }
 
     /// What has been delivered so far.
@@ -309,7 +277,7 @@ fn apply_vectors(
 
 impl Vector {
     fn is_open(&self) -> bool {
-        !self.masked && !self.table_masked && self.bell.is_some()
+        !self.masked && self.bell.is_some()
     }
 
     fn raise(&mut self, counters: &mut InterruptCounters) -> bool {

@@ -44,8 +44,8 @@
 //!         self.interrupts.raise_msix(0);
 //!         Ok(())
 //!     }
-//!     fn dma_map(&mut self, _map: DmaMap) -> Result<(), Errno> { Ok(()) }
-//!     fn dma_unmap(&mut self, _range: Option<DmaRange>) {}
+//!     fn dma_map(&mut self, _map: DmaMap) -> Result<Change, Errno> { Ok(Change::Done) }
+//!     fn dma_unmap(&mut self, _range: Option<DmaRange>) -> Change { Change::Done }
 //!     fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno> { self.interrupts.apply(set) }
 //!     fn reset(&mut self) -> Result<(), Errno> { self.value = 0; self.interrupts.reset(); Ok(()) }
 //! }
@@ -88,7 +88,7 @@ pub use client::{Client, ClientError, RegionDetails};
 pub use codec::irqs::{IrqAction, IrqData, IrqInfo, IrqSet};
 pub use codec::region::{Area, Mapping, RegionInfo};
 pub use counters::Counters;
-pub use device::{Device, DeviceInfo, DmaMap, DmaProtection, DmaRange};
+pub use device::{Change, Device, DeviceInfo, DmaMap, DmaProtection, DmaRange};
 pub use error::SessionError;
 pub use interrupts::{InterruptCounters, Interrupts, IrqKind, IrqLayout};
 pub use memory::{ClientMemory, MemoryTable, NoMemory};

@@ -17,6 +17,7 @@
 //! resumes from its used index), requests of the back end's own, packed rings' in-band notifications, postcopy.
 #![forbid(unsafe_code)]
 
+mod ending;
 pub mod frontend;
 mod memory;
 mod port;
@@ -24,8 +25,9 @@ mod protocol;
 mod session;
 mod wire;
 
+pub use ending::{Ended, Refusal};
 pub use nicety_bell::Bell;
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
 pub use port::{Kick, Port};
-pub use protocol::{ProtocolFeatures, Request};
-pub use session::{Closer, Ended, PATIENCE, Refusal, Session};
+pub use protocol::{PATIENCE, ProtocolFeatures, Request};
+pub use session::{Closer, Session};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use nicety_bell::Lent;
-use nicety_memory::{Map, MapError, Mapping, Rights};
+use nicety_memory::{Files, Map, MapError, Piece, Rights};
 
 use crate::protocol::{Fields, REGIONS_MOST};
 
@@ -39,8 +39,8 @@ impl Region {
         out
     }
 
-    fn map(&self, fd: Lent) -> Result<Arc<Mapping>, MapError> {
-        Ok(Arc::new(Mapping::of_file(fd, self.offset, self.len, true)?))
+    fn of(&self, files: &Files, fd: Lent) -> Result<Piece, MapError> {
+        Ok(files.piece(fd, self.offset, self.len, true)?)
     }
 }
 
@@ -48,12 +48,13 @@ impl Region {
 #[derive(Debug)]
 pub(crate) struct Memory {
     regions: Vec<Region>,
+    files: Files,
     map: Arc<Map>,
 }
 
 impl Memory {
     pub fn new() -> Self {
-        Self { regions: Vec::new(), map: Map::empty() }
+        Self { regions: Vec::new(), files: Files::default(), map: Map::empty() }
     }
 
     /// SET_MEM_TABLE: replaces all, or changes nothing.
@@ -63,7 +64,7 @@ impl Memory {
         }
         let mut map = Map::default();
         for (region, fd) in regions.iter().zip(fds) {
-            map = map.with(region.guest, region.map(fd)?, Rights::BOTH)?;
+            map = map.with(region.guest, region.of(&self.files, fd)?, Rights::BOTH)?;
         }
         (self.regions, self.map) = (regions, Arc::new(map));
         Ok(())
@@ -74,7 +75,7 @@ impl Memory {
         if self.regions.len() >= REGIONS_MOST {
             return Err(MapError::TooMany);
         }
-        self.map = Arc::new(self.map.with(region.guest, region.map(fd)?, Rights::BOTH)?);
+        self.map = Arc::new(self.map.with(region.guest, region.of(&self.files, fd)?, Rights::BOTH)?);
         self.regions.push(region);
         Ok(())
     }

@@ -6,15 +6,13 @@ use nicety_adapter::{Context, RingFace};
 use nicety_bell::Bell;
 use nicety_memory::Map;
 
-use crate::session::Refusal;
+use crate::ending::Refusal;
 
 /// How a started ring is kicked.
 #[derive(Debug)]
 pub enum Kick {
     /// It is stopped: nothing is to be watched.
     Stopped,
-    /// The front end will not kick: the ring is to be polled.
-    Polled,
     /// The descriptor becomes readable; [`Bell::clear`] it, then [`RingFace::kick`].
     Bell(Bell),
 }

@@ -2,7 +2,10 @@
 
 use std::cell::OnceCell;
 
+use nicety_frame::Tag;
 use nicety_memory::{Fault, Rights, Span};
+
+use crate::counters::Reason;
 
 use super::{Batch, HEAD_BYTES, HEAD_MOST, HEAD_SLACK, Offload, PACKET_BYTES, Packet, SPANS, SPANS_PER_PACKET};
 
@@ -17,6 +20,17 @@ pub enum DraftError {
     TooLong,
     /// The batch's span table is full; the packet may go in the next one.
     BatchFull,
+}
+
+impl From<DraftError> for Reason {
+    /// Why the packet goes nowhere. A batch that is full although it was empty has not the spans for it.
+    fn from(error: DraftError) -> Self {
+        match error {
+            DraftError::Fault(fault) => fault.into(),
+            DraftError::TooManyPieces | DraftError::BatchFull => Self::TooManyPieces,
+            DraftError::TooLong => Self::TooLong,
+        }
+    }
 }
 
 /// A packet in the making. Dropped without [`Draft::finish`] it leaves the batch as it was.
@@ -38,6 +52,7 @@ impl<'b> Draft<'b> {
     }
 
     /// Bytes so far.
+    #[inline]
     pub fn len(&self) -> u32 {
         self.head_len as u32 + self.payload
     }
@@ -94,6 +109,7 @@ impl<'b> Draft<'b> {
     }
 
     /// Appends a span of the batch's source map, already translated: what an uplink's own buffers are.
+    #[inline]
     pub fn push_span(&mut self, span: Span) -> Result<(), DraftError> {
         if self.len().checked_add(span.len()).is_none_or(|total| total > PACKET_BYTES) {
             return Err(DraftError::TooLong);
@@ -120,11 +136,13 @@ impl<'b> Draft<'b> {
     }
 
     /// The private head, to read and to edit in place (a header checksum that the sender left to its adapter).
+    #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
         &mut self.batch.heads[self.head_at..self.head_at + self.head_len]
     }
 
     /// Pads with zeros to `len` bytes (60: the shortest frame without its check sequence), if all is in the head.
+    #[inline]
     pub fn pad_to(&mut self, len: usize) {
         let len = len.min(HEAD_BYTES);
         if self.payload == 0 && self.head_len < len {
@@ -133,36 +151,86 @@ impl<'b> Draft<'b> {
         }
     }
 
-    /// Puts an 802.1Q tag with this control information behind the addresses. Offsets that an [`Offload`] names must
-    /// count it. False if the frame has no addresses, or tags enough.
-    pub fn tag(&mut self, control: u16) -> bool {
+    /// Puts a VLAN tag behind the addresses. What an [`Offload`] names lies [behind it](Offload::behind_tag) then. False if the frame
+    /// has no addresses, or tags enough.
+    pub fn tag(&mut self, tag: Tag) -> bool {
         if self.head_len < 14 || self.head_len + 4 > HEAD_MOST + HEAD_SLACK {
             return false;
         }
         let head = &mut self.batch.heads[self.head_at..self.head_at + self.head_len + 4];
         head.copy_within(12..self.head_len, 16);
-        head[12..14].copy_from_slice(&0x8100u16.to_be_bytes());
-        head[14..16].copy_from_slice(&control.to_be_bytes());
+        head[12..16].copy_from_slice(&tag.to_bytes());
         self.head_len += 4;
         true
     }
 
     /// The packet is whole: it joins the batch.
+    #[inline]
     pub fn finish(mut self, offload: Offload, cookie: u64) {
         let packet = Packet {
             head_at: self.head_at as u32,
             head_len: self.head_len as u16,
             spans_at: self.spans_at as u16,
             spans: (self.batch.spans.len() - self.spans_at) as u16,
+            index: 0,
             payload: self.payload,
             offload,
-            layout: OnceCell::new(),
             cookie,
         };
-        self.batch.bytes += packet.wire_bytes();
-        self.batch.heads_used = self.head_at + self.head_len;
-        self.batch.packets.push(packet);
+        self.batch.join(packet);
         self.spans_at = self.batch.spans.len();
+    }
+}
+
+impl Batch {
+    /// The packet is the last one now.
+    #[inline(always)]
+    fn join(&mut self, packet: Packet) {
+        let index = self.packets.len();
+        if let Some(layout) = self.layouts.get_mut(index) {
+            *layout = OnceCell::new();
+        }
+        self.bytes += packet.wire_bytes();
+        self.heads_used = packet.head_at as usize + usize::from(packet.head_len);
+        self.packets.push(Packet { index: index as u16, ..packet });
+    }
+
+    /// A packet whose memory is one span of the batch's source map, and whose sender asks for nothing, joins the batch; one of fewer bytes
+    /// than `least` (at most [`HEAD_BYTES`]) is padded with zeros. Returns its bytes.
+    #[inline(always)]
+    pub fn push_plain(&mut self, span: Span, least: usize, cookie: u64) -> Result<u32, DraftError> {
+        if span.len() > PACKET_BYTES {
+            return Err(DraftError::TooLong);
+        }
+        let (head_at, spans_at) = (self.heads_used, self.spans.len());
+        let Some(room) = self.heads.get_mut(head_at..head_at + HEAD_BYTES).filter(|_| !self.packets.is_full()) else {
+            return Err(DraftError::BatchFull);
+        };
+        let mut head_len = span.len().min(HEAD_BYTES as u32);
+        let payload = span.len() - head_len;
+        self.source.read_span(span, &mut room[..head_len as usize]);
+        if payload > 0 {
+            if spans_at >= SPANS {
+                return Err(DraftError::BatchFull);
+            }
+            self.spans.push(span.piece(head_len, payload));
+        } else if let Some(padding) = room.get_mut(head_len as usize..least)
+            && !padding.is_empty()
+        {
+            padding.fill(0);
+            head_len = least as u32;
+        }
+        self.join(Packet {
+            head_at: head_at as u32,
+            head_len: head_len as u16,
+            spans_at: spans_at as u16,
+            spans: u16::from(payload > 0),
+            index: 0,
+            payload,
+            offload: Offload::default(),
+            cookie,
+        });
+        Ok(head_len + payload)
     }
 }
 

@@ -1,7 +1,7 @@
 //! One frame on its way into a receiver's buffers: payload first, summed while it is copied, then the head.
 
 use nicety_frame::checksum::{self, Verdict};
-use nicety_frame::{Fragment, Layout, Sum};
+use nicety_frame::{Fragment, Layout, Sum, Tci};
 use nicety_memory::{CopySum, Map, Span, copy, copy_sum};
 
 use super::{Checked, Scratch};
@@ -39,8 +39,8 @@ pub struct Piece<'a> {
     pub(super) made: bool,
     /// What the receiver is told about checksum and segmentation.
     pub offload: Offload,
-    /// The control information of a tag that was taken out.
-    pub tag: Option<u16>,
+    /// The control information of the tag that the receiver [strips](super::Wants::strip).
+    pub tag: Option<Tci>,
 }
 
 impl Piece<'_> {
@@ -59,7 +59,12 @@ impl Piece<'_> {
         self.head.bytes()
     }
 
-    /// What the packet was understood as, before any edit of its tag.
+    /// The packet's own head, before any edit: what [`Piece::layout`] is of.
+    pub fn private_head(&self) -> &[u8] {
+        self.batch.head(self.packet)
+    }
+
+    /// What the packet was understood as, before any edit of its tags.
     pub fn layout(&self) -> &Layout {
         self.batch.layout(self.packet)
     }

@@ -2,7 +2,8 @@
 
 use arrayvec::ArrayVec;
 use nicety_adapter::Context;
-use nicety_frame::Layout;
+use nicety_frame::Tag;
+use nicety_frame::ethernet::ethertype;
 use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
@@ -76,16 +77,16 @@ impl Control {
         self.mac
     }
 
-    /// Whether a frame passes the filters.
-    pub fn wants<'a>(&self, head: &[u8], layout: impl Fn() -> &'a Layout, features: u128) -> bool {
+    /// Whether a frame passes the filters. That of VLANs is of 802.1Q identifiers: an 802.1ad tag passes, as any other type does.
+    pub fn wants(&self, head: &[u8], outer_tag: impl FnOnce() -> Option<Tag>, features: u128) -> bool {
         let Some(address) = head.get(..6) else { return false };
         if self.modes[PROMISCUOUS] {
             return true;
         }
         if features & feature::CTRL_VLAN != 0
-            && let Some(tag) = layout().tags[0]
+            && let Some(tag) = outer_tag().filter(|tag| tag.tpid == ethertype::VLAN)
         {
-            let vlan = usize::from(tag.tci.0 & 0xfff);
+            let vlan = usize::from(tag.tci.id());
             if self.vlans.get(vlan / 64).is_none_or(|word| word & 1 << (vlan % 64) == 0) {
                 return false;
             }
@@ -222,8 +223,6 @@ impl VirtioNet {
             let answer = if done.is_some() { command::OK } else { command::ERR };
             let at = read.acknowledge.ok_or(Broken::Answer)?;
             memory.write(at, &[answer]).map_err(|_| Broken::Buffer)?;
-            // A partly delivered packet may now be filtered, or go elsewhere: it begins anew.
-            self.resume.fill(0);
             ring.next = ring.next.wrapping_add(1);
             ring.give_back(&areas, head, 1);
         }

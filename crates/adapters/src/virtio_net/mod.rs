@@ -15,7 +15,7 @@
 //! two guests that take it is never cut and never summed.
 //!
 //! Notifications that the driver asks for are not all sent at once: those for received frames are moderated while a flow is
-//! bulk (`moderation.rs`), those for transmitted ones wait for company (`patience.rs`). What they tell of is in the ring all the while.
+//! bulk (`ReceiveModeration`), those for transmitted ones wait for one that is due anyway (`CompletionDelay`). What they tell of is in the ring all the while.
 //!
 //! **Features**: transmit and receive checksums; TCP and UDP segmentation both ways, congestion signals included;
 //! mergeable, big and small receive buffers; indirect descriptors; notification by event index; several queue pairs
@@ -29,6 +29,7 @@
 //! queue pairs ring by ring: then every enabled ring counts, and there is no filter. QEMU sets the same features once per queue
 //! pair (hw/virtio/vhost.c), also while rings run: the same again is no change.
 
+mod ahead;
 mod broken;
 mod control;
 mod receive;
@@ -42,7 +43,7 @@ mod transmit;
 use arrayvec::ArrayVec;
 use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Queue, Reset, Stall};
 
-use crate::{About, CreateError, Kind, Settings, Since, Sources};
+use crate::{About, Boot, CreateError, Kind, Settings, Since, Sources};
 use broken::Broken;
 use control::Control;
 use registers::{Config, feature, header};
@@ -75,7 +76,8 @@ pub static ABOUT: About = About {
     queues: PAIRS_MOST as u16,
     mtu_max: 65_535,
     announces_mtu: true,
-    pxe: true,
+    dma: true,
+    boot: Boot { rom: Some("virtio"), u_boot: Some("virtio-net#0") },
     linux: Since {
         driver: "virtio_net",
         version: "2.6.25",
@@ -91,6 +93,7 @@ pub static ABOUT: About = About {
         queues: "Nicety's own choice, since its state has a fixed size: section 5.1.4.1 allows 32768 pairs",
         mtu: "OASIS virtio 1.2, section 5.1.4.1: 65535 at most",
     },
+    qemu: Some("virtio-net-pci"),
     transports: &["vhost-user"],
 };
 
@@ -131,8 +134,6 @@ struct VirtioNet {
     control: Control,
     steering: Steering,
     rings: ArrayVec<Ring, RINGS_MOST>,
-    /// By receive queue: the piece at which a partly delivered packet goes on.
-    resume: ArrayVec<u32, PAIRS_MOST>,
 }
 
 impl VirtioNet {
@@ -155,16 +156,14 @@ impl VirtioNet {
         }
         let config = Config { mac, link: true, pairs, mtu: mtu.unwrap_or(0), speed_mbps: SPEED_MBPS };
         let rings = std::iter::repeat_n(Ring::default(), 2 * usize::from(pairs) + 1).collect();
-        let resume = std::iter::repeat_n(0, usize::from(pairs)).collect();
         let (control, steering) = (Control::new(mac), Steering::default());
-        Ok(Self { offer, taken: 0, config, mtu, control, steering, rings, resume })
+        Ok(Self { offer, taken: 0, config, mtu, control, steering, rings })
     }
 
     /// Forgets what a driver has set, but for its features and rings.
     fn forget_driver(&mut self) {
         self.control = Control::new(self.config.mac);
         self.steering = Steering::default();
-        self.resume.fill(0);
     }
 
     /// Whether the driver took a feature.
@@ -214,9 +213,9 @@ impl VirtioNet {
         last.map_or(0, |queue| queue + 1)
     }
 
-    /// Whether flows are worth remembering: not while a partly delivered packet must find its queue again.
+    /// Whether flows are worth remembering.
     fn steers(&self) -> bool {
-        self.took(feature::MQ) && self.resume.iter().all(|piece| *piece == 0)
+        self.took(feature::MQ)
     }
 
     /// Tells the driver what it was shown, if it wants that: before a ring is left.
@@ -260,23 +259,13 @@ impl Adapter for VirtioNet {
 
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         match event {
-            Event::Link(up) => {
-                self.config.link = up;
-                self.resume.fill(0);
-            }
-            Event::BacklogDropped => self.resume.fill(0),
-            Event::RestDropped(queue) => {
-                if let Some(resume) = self.resume.get_mut(usize::from(queue)) {
-                    *resume = 0;
-                }
-            }
+            Event::Link(up) => self.config.link = up,
             Event::Restored => {
-                self.resume.fill(0);
                 (0..self.rings.len() as u16).for_each(|number| self.wake(number, cx));
                 self.tell_late(cx);
             }
-            // Every call translates its rings anew.
-            _ => {}
+            // Every call translates its rings anew; rings have no page of doorbells.
+            Event::Memory | Event::Page => {}
         }
     }
 

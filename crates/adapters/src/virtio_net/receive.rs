@@ -2,16 +2,16 @@
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{
-    Batch, Checked, Checksum, Context, Counters, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, QUEUES,
-    QueueCounters, Reason, Scratch, SegmentKind, Set, Unfolded, Wants,
+    Batch, Checked, Checksum, Context, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, QueueCounters, Reason,
+    Scratch, SegmentKind, Set, Unfolded, Wants, Whole,
 };
 use nicety_frame::{L3Kind, L4Kind};
-use nicety_memory::{Map, Rights, Span, Touch};
+use nicety_memory::{Map, Rights, Span};
 
+use super::ahead::{Ahead, Returns};
 use super::broken::Broken;
 use super::registers::{Header, feature, header};
 use super::ring::{Areas, CHAIN_MOST, Ring, STEPS_PAID};
-use super::transmit::AHEAD;
 use super::{VirtioNet, receive_ring, steering};
 
 /// Chains and spans of one frame at most: 64 KB in pieces of 256 bytes, and some.
@@ -48,8 +48,14 @@ enum Found {
 
 /// How a packet ended.
 enum Put {
-    Done,
-    Refused,
+    Done {
+        frames: u64,
+        bytes: u64,
+    },
+    /// There is no room for this frame of it, nor for those behind.
+    Refused {
+        from: u32,
+    },
     Dropped(Reason),
 }
 
@@ -65,11 +71,20 @@ struct Receiver<'a> {
 impl VirtioNet {
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
-        let (mut queues, mut touched) = ([u16::MAX; PACKETS], Set::default());
         let active = self.receive_queues();
+        if active == 1 && self.config.link && !self.took(feature::CTRL_RX) {
+            // All of them go to one queue, or none does.
+            if self.is_live(0) {
+                self.deliver_one(0, frames, None, &mut delivery, cx);
+            } else {
+                frames.picks.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
+            }
+            return delivery;
+        }
+        let (mut queues, mut touched) = ([u16::MAX; PACKETS], Set::default());
         for (place, pick) in queues.iter_mut().zip(frames.picks) {
             let queue = match frames.batch.packet(pick.packet) {
-                Some(packet) => self.admit(frames.batch, packet, active),
+                Some(packet) => self.admit(frames, *pick, packet, active),
                 None => Err(Reason::BadDescriptor),
             };
             match queue {
@@ -81,30 +96,42 @@ impl VirtioNet {
             }
         }
         while let Some(queue) = touched.pop() {
-            let picks = frames.picks.iter().zip(&queues).enumerate();
-            let picks = picks.filter(|(_, (_, place))| **place == queue).map(|(i, (pick, _))| (i, *pick));
-            if let Err(broken) = self.deliver_queue(queue, frames, picks, &mut delivery, cx) {
-                self.break_ring(receive_ring(queue), broken, cx);
-            }
+            self.deliver_one(queue, frames, Some(&queues), &mut delivery, cx);
         }
         delivery
     }
 
+    fn is_live(&self, queue: u16) -> bool {
+        self.rings.get(usize::from(receive_ring(queue))).is_some_and(|ring| ring.live())
+    }
+
+    /// Those of the frames for which `queues` says so go to one queue; all of them, if it says nothing.
+    fn deliver_one(
+        &mut self,
+        queue: u16,
+        frames: &Frames<'_>,
+        queues: Option<&[u16; PACKETS]>,
+        delivery: &mut Delivery,
+        cx: &mut Context<'_>,
+    ) {
+        if let Err(broken) = self.deliver_queue(queue, frames, queues, delivery, cx) {
+            self.break_ring(receive_ring(queue), broken, cx);
+        }
+    }
+
     /// The queue that takes a packet, of those [active](VirtioNet::receive_queues), or why none does.
-    fn admit(&self, batch: &Batch, packet: &Packet, active: u16) -> Result<u16, Reason> {
+    fn admit(&self, frames: &Frames<'_>, pick: Pick, packet: &Packet, active: u16) -> Result<u16, Reason> {
         if !self.config.link {
             return Err(Reason::LinkDown);
         }
-        let head = batch.head(packet);
+        let (batch, head) = (frames.batch, frames.batch.head(packet));
         if active == 0 {
             return Err(Reason::ReceiverOff);
         }
-        if self.taken & feature::CTRL_RX != 0 && !self.control.wants(head, || batch.layout(packet), self.taken) {
+        if self.taken & feature::CTRL_RX != 0 && !self.control.wants(head, || frames.outer_tag(pick), self.taken) {
             return Err(Reason::Filtered);
         }
-        let usable = |queue: u16| {
-            queue < active && self.rings.get(usize::from(receive_ring(queue))).is_some_and(|ring| ring.live())
-        };
+        let usable = |queue: u16| queue < active && self.is_live(queue);
         if active == 1 {
             return if usable(0) { Ok(0) } else { Err(Reason::ReceiverOff) };
         }
@@ -117,7 +144,7 @@ impl VirtioNet {
         &mut self,
         queue: u16,
         frames: &Frames<'_>,
-        picks: impl Iterator<Item = (usize, Pick)>,
+        queues: Option<&[u16; PACKETS]>,
         delivery: &mut Delivery,
         cx: &mut Context<'_>,
     ) -> Result<(), Broken> {
@@ -125,19 +152,23 @@ impl VirtioNet {
         let (features, header_len) = (self.effective(), self.header_len());
         let wants = self.wants();
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
-        let Some(resume) = self.resume.get_mut(usize::from(queue)) else { return Ok(()) };
         let memory = cx.memory.as_ref();
         let areas = ring.open(memory, self.taken & feature::EVENT_IDX != 0);
-        if let Ok(areas) = &areas {
-            ring.foresee(areas, frames.picks.len() as u16);
-            (0..AHEAD).for_each(|ahead| ring.foresee_buffer(areas, ahead, FORESEEN, Touch::Write));
+        let (mut returns, mut scratch) = (Returns::new(), Scratch::new());
+        let mut ahead = Ahead::<true>::new(memory, FORESEEN);
+        if let Ok(areas) = &areas
+            && let Ok(waiting) = ring.waiting(areas)
+        {
+            ahead.read(ring, areas, waiting.min(frames.picks.len() as u16));
         }
-        let mut scratch = Scratch::new();
-        let (mut refused, mut broken) = (false, areas.as_ref().err().copied());
-        let before = taken(queue, cx.counters).frames;
-        for (i, pick) in picks {
+        let (mut refused, mut broken) = (frames.held.contains(queue), areas.as_ref().err().copied());
+        let mut got = QueueCounters::default();
+        for (i, pick) in frames.picks.iter().copied().enumerate().take(PACKETS) {
+            if queues.is_some_and(|queues| queues[i % PACKETS] != queue) {
+                continue;
+            }
             if refused {
-                delivery.refuse(i);
+                delivery.refuse(i, queue, pick.from.into());
                 continue;
             }
             let Ok(areas) = &areas else {
@@ -148,20 +179,26 @@ impl VirtioNet {
                 cx.counters.receive_drop(Reason::ReceiverOff);
                 continue;
             }
-            ring.foresee_buffer(areas, AHEAD, FORESEEN, Touch::Write);
-            let from = std::mem::take(resume);
+            ahead.look();
             let receiver = Receiver { areas, memory, features, header_len, queue };
-            // Matched where it lies: moved, it would be read in other pieces than it was written in.
+            if let Some(whole) = Whole::of(frames, pick, &wants)
+                && receiver.put_whole(ring, &whole, &ahead, &mut returns)
+            {
+                got.add(1, u64::from(whole.len()));
+                continue;
+            }
+            // Match by reference: a move would defeat store forwarding (measured).
             let put = match &unfold(frames, pick, wants, features) {
-                Ok(unfolded) => receiver.put(ring, unfolded, from, resume, &mut scratch, cx),
+                Ok(unfolded) => receiver.put(ring, unfolded, &mut scratch, &mut returns, cx),
                 Err(reason) => Ok(Put::Dropped(*reason)),
             };
             match put {
-                Ok(Put::Done) => {}
+                // One packet, however many pieces it came in, and whenever: else one that was cut would be several.
+                Ok(Put::Done { frames, bytes }) => got.add(frames, bytes),
                 Ok(Put::Dropped(reason)) => cx.counters.receive_drop(reason),
-                Ok(Put::Refused) => {
+                Ok(Put::Refused { from }) => {
                     refused = true;
-                    delivery.refuse_rest(i, queue, *resume);
+                    delivery.refuse(i, queue, from);
                 }
                 Err(why) => {
                     broken = Some(why);
@@ -170,12 +207,18 @@ impl VirtioNet {
             }
         }
         let areas = areas?;
-        let frames = (taken(queue, cx.counters).frames - before) as u32;
-        cx.out.charge(areas.walked().saturating_sub(STEPS_PAID.saturating_mul(frames)));
+        returns.write(ring, &areas);
+        cx.counters.received_all(queue, got);
+        ring.carried = ring.carried.wrapping_add(got.bytes);
+        cx.out.charge(areas.walked().saturating_sub(STEPS_PAID.saturating_mul(got.frames as u32)));
         ring.show(&areas);
         let short = refused || ring.waiting(&areas).is_ok_and(|waiting| waiting < ring.size / 2);
-        if ring.used != ring.told && (short || ring.moderation.may_tell(carried(queue, cx.counters), cx.now)) {
-            self.tell_arrivals(number, cx);
+        let untold = ring.used != ring.told;
+        let carried = self.carried(number);
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
+        if untold && (short || ring.moderation.may_tell(carried, cx.now)) {
+            let tells = ring.broken.is_none() && ring.tell(&areas);
+            self.told_arrivals(number, tells, cx);
         }
         self.schedule(cx);
         broken.map_or(Ok(()), Err)
@@ -186,19 +229,33 @@ impl VirtioNet {
         let event_index = self.taken & feature::EVENT_IDX != 0;
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
         let live = ring.started && ring.broken.is_none();
-        if !live || !ring.open(cx.memory, event_index).is_ok_and(|areas| ring.tell(&areas)) {
+        let tells = live && ring.open(cx.memory, event_index).is_ok_and(|areas| ring.tell(&areas));
+        self.told_arrivals(number, tells, cx);
+    }
+
+    /// The driver of a receive ring has been told of all that is in it, by a notification if it wants one.
+    fn told_arrivals(&mut self, number: u16, by_notification: bool, cx: &mut Context<'_>) {
+        let carried = self.carried(number);
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
+        if !by_notification {
             // A driver that polls finds it without.
             ring.moderation.seen();
             return;
         }
         cx.out.messages.insert(number);
         cx.counters.interrupts += 1;
-        ring.moderation.told(carried(number / 2, cx.counters), cx.now);
+        ring.moderation.told(carried, cx.now);
         // Linux looks at what has gone whenever it looks at what has come (`virtnet_poll_cleantx`); others may not.
         if let Some(transmit) = self.rings.get_mut(usize::from(number) + 1) {
-            transmit.patience.answered(cx.now);
-            transmit.patience.accompanied();
+            transmit.delay.answered(cx.now);
+            transmit.delay.accompanied();
         }
+    }
+
+    /// Bytes that a receive ring and the transmit ring beside it have carried.
+    fn carried(&self, number: u16) -> u64 {
+        let pair = self.rings.iter().skip(usize::from(number)).take(2);
+        pair.fold(0, |sum, ring| sum.wrapping_add(ring.carried))
     }
 
     /// Tells what has waited long enough, and asks for a tick for what has not.
@@ -207,7 +264,7 @@ impl VirtioNet {
             let Some(ring) = self.rings.get_mut(number) else { continue };
             if ring.moderation.over(cx.now) {
                 self.tell_arrivals(number as u16, cx);
-            } else if ring.patience.over(cx.now) {
+            } else if ring.delay.over(cx.now) {
                 self.tell_completions(number as u16, cx);
             }
         }
@@ -215,9 +272,9 @@ impl VirtioNet {
     }
 
     pub(super) fn schedule(&self, cx: &mut Context<'_>) {
-        let waits = self.rings.iter().flat_map(|ring| [ring.moderation.due(), ring.patience.due()]);
-        if let Some(due) = waits.flatten().min() {
-            cx.out.wake_by(due);
+        for ring in &self.rings {
+            ring.moderation.due().into_iter().for_each(|due| cx.out.wake_by(due));
+            ring.delay.due().into_iter().for_each(|due| cx.out.wake_by(due));
         }
     }
 
@@ -231,21 +288,10 @@ impl VirtioNet {
             tcp6: partial && on(feature::GUEST_TSO6),
             udp: partial && on(feature::GUEST_USO4) && on(feature::GUEST_USO6),
             partial,
-            untag: false,
+            strip: 0,
             verify: partial,
         }
     }
-}
-
-/// What a queue has received.
-fn taken(queue: u16, counters: &Counters) -> QueueCounters {
-    counters.receive[usize::from(queue).min(QUEUES - 1)]
-}
-
-/// Bytes that a pair of queues has carried.
-fn carried(queue: u16, counters: &Counters) -> u64 {
-    let queue = usize::from(queue).min(QUEUES - 1);
-    counters.receive[queue].bytes.wrapping_add(counters.transmit[queue].bytes)
 }
 
 /// Prepares a packet; uncut TCP that signals congestion is cut for a driver that did not take GUEST_ECN (5.1.3.1).
@@ -267,20 +313,38 @@ fn congested(batch: &Batch, packet: &Packet) -> bool {
 
 // `inline(always)`, here and for `Sender::take`: as calls these three are 5 % of a frame's instructions (`plane/examples/instructions.rs`).
 impl Receiver<'_> {
-    /// Writes a packet's pieces from `from` on; what does not fit yet is remembered in `resume`.
+    /// Writes a packet that is taken as it is into one buffer; false if that needs another look.
+    #[inline(always)]
+    fn put_whole(&self, ring: &mut Ring, whole: &Whole<'_>, ahead: &Ahead<'_, true>, returns: &mut Returns) -> bool {
+        let need = self.need(whole.len());
+        let Some((head, span)) = ahead.only(ring.next).filter(|(_, span)| span.len() >= need) else { return false };
+        if ring.unfit.is_some() || !self.areas.has_steps() {
+            return false;
+        }
+        self.areas.note_one();
+        let header = Header { num_buffers: 1, ..checksum_of(whole.checksum(), whole.checked(), self.features) };
+        match self.header_len {
+            header::LEN => self.memory.write_words(span, header.words()),
+            len => self.memory.write_span(span, &header.bytes()[..len]),
+        }
+        whole.write(self.memory, span.piece(self.header_len as u32, span.len()));
+        ring.next = ring.next.wrapping_add(1);
+        ring.hush(self.areas);
+        returns.push(ring, self.areas, head, need);
+        true
+    }
+
+    /// Writes the pieces of a packet that are wanted.
     #[inline(always)]
     fn put(
         &self,
         ring: &mut Ring,
         unfolded: &Unfolded<'_>,
-        from: u32,
-        resume: &mut u32,
         scratch: &mut Scratch,
+        returns: &mut Returns,
         cx: &mut Context<'_>,
     ) -> Result<Put, Broken> {
-        // A packet that is not the remembered one begins at its beginning.
-        let from = if from < unfolded.count() { from } else { 0 };
-        for index in from..unfolded.count() {
+        for index in unfolded.wanted() {
             let len = unfolded.len(index);
             let mut landing = Landing::new();
             match self.look(ring, &mut landing, len)? {
@@ -298,19 +362,16 @@ impl Receiver<'_> {
                         cx.out.room.insert(self.queue);
                     }
                     ring.starved = !again;
-                    *resume = index;
-                    return Ok(Put::Refused);
+                    return Ok(Put::Refused { from: index });
                 }
             }
             let Some(piece) = &mut unfolded.piece(index, scratch) else { return Ok(Put::Dropped(Reason::BadOffload)) };
             let checked = piece.write(self.memory, &landing.spans);
             self.write_header(&landing, piece, checked);
-            self.give_back(ring, &landing, len);
+            self.give_back(ring, returns, &landing, len);
         }
-        // One packet, however many pieces it came in, and whenever: else one that was cut would be several.
         let packet = unfolded.packet();
-        cx.counters.received(self.queue, u64::from(packet.frames()), u64::from(packet.len()));
-        Ok(Put::Done)
+        Ok(Put::Done { frames: packet.frames().into(), bytes: packet.len().into() })
     }
 
     /// Bytes of buffers that a frame of `len` bytes needs.
@@ -408,11 +469,11 @@ impl Receiver<'_> {
         }
     }
 
-    fn give_back(&self, ring: &mut Ring, landing: &Landing, len: u32) {
+    fn give_back(&self, ring: &mut Ring, returns: &mut Returns, landing: &Landing, len: u32) {
         let mut left = self.need(len);
         for (head, room) in &landing.chains {
             let here = left.min(*room);
-            ring.give_back(self.areas, *head, here);
+            returns.push(ring, self.areas, *head, here);
             left -= here;
         }
     }
@@ -438,10 +499,11 @@ impl Landing {
     }
 }
 
-/// The header of a delivered frame (section 5.1.6.4.1).
-fn header_of(offload: &Offload, piece: &Piece<'_>, checked: Checked, features: u128) -> Header {
+/// What the header of a delivered frame says of its checksum (section 5.1.6.4.1).
+#[inline]
+fn checksum_of(checksum: Checksum, checked: Checked, features: u128) -> Header {
     let mut out = Header::default();
-    match offload.checksum {
+    match checksum {
         Checksum::Partial { start, field } => {
             out.flags = header::NEEDS_CSUM;
             (out.csum_start, out.csum_offset) = (start, field.saturating_sub(start));
@@ -449,9 +511,15 @@ fn header_of(offload: &Offload, piece: &Piece<'_>, checked: Checked, features: u
         _ if checked == Checked::Good && features & feature::GUEST_CSUM != 0 => out.flags = header::DATA_VALID,
         _ => {}
     }
+    out
+}
+
+/// The header of a delivered frame.
+fn header_of(offload: &Offload, piece: &Piece<'_>, checked: Checked, features: u128) -> Header {
+    let mut out = checksum_of(offload.checksum, checked, features);
     if let Some(segment) = offload.segment {
+        let congested = piece.layout().l4.and_then(|l4| piece.private_head().get(usize::from(l4.offset) + 13));
         let v4 = piece.layout().l3.is_some_and(|l3| l3.kind == L3Kind::V4);
-        let congested = piece.layout().l4.and_then(|l4| piece.head().get(usize::from(l4.offset) + 13));
         out.gso_type = match segment.kind {
             SegmentKind::Udp => header::GSO_UDP_L4,
             SegmentKind::Tcp => {

@@ -119,27 +119,48 @@ pub(super) mod header {
 impl Header {
     /// Out of the driver's bytes.
     pub fn parse(bytes: &[u8; header::LEN]) -> Self {
-        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        Self::of_words([word(0), word(4), word(8)])
+    }
+
+    /// Out of the driver's bytes as little-endian numbers.
+    #[inline]
+    pub fn of_words([first, second, third]: [u32; 3]) -> Self {
         Self {
-            flags: bytes[0],
-            gso_type: bytes[1],
-            hdr_len: word(2),
-            gso_size: word(4),
-            csum_start: word(6),
-            csum_offset: word(8),
-            num_buffers: word(10),
+            flags: first as u8,
+            gso_type: (first >> 8) as u8,
+            hdr_len: (first >> 16) as u16,
+            gso_size: second as u16,
+            csum_start: (second >> 16) as u16,
+            csum_offset: third as u16,
+            num_buffers: (third >> 16) as u16,
         }
+    }
+
+    /// Into the driver's bytes, as little-endian numbers.
+    #[inline]
+    pub fn words(&self) -> [u32; 3] {
+        let pair = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
+        [
+            pair(u16::from(self.flags) | u16::from(self.gso_type) << 8, self.hdr_len),
+            pair(self.gso_size, self.csum_start),
+            pair(self.csum_offset, self.num_buffers),
+        ]
     }
 
     /// Into the driver's bytes.
     pub fn bytes(&self) -> [u8; header::LEN] {
         let mut out = [0; header::LEN];
-        (out[0], out[1]) = (self.flags, self.gso_type);
-        let words = [self.hdr_len, self.gso_size, self.csum_start, self.csum_offset, self.num_buffers];
-        for (i, word) in words.into_iter().enumerate() {
-            out[2 + 2 * i..4 + 2 * i].copy_from_slice(&word.to_le_bytes());
+        for (bytes, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(self.words()) {
+            *bytes = word.to_le_bytes();
         }
         out
+    }
+
+    /// Whether the frame goes as it is.
+    #[inline]
+    pub fn asks_nothing(&self) -> bool {
+        self.flags & header::NEEDS_CSUM == 0 && self.gso_type & !header::GSO_ECN == header::GSO_NONE
     }
 }
 

@@ -13,12 +13,11 @@
 use std::cell::Cell;
 
 use nicety_adapter::Reason;
+use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
 use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 use serde::{Deserialize, Serialize};
 
 use super::broken::Broken;
-use crate::moderation::Moderation;
-use crate::patience::Patience;
 
 /// Largest ring (section 2.7).
 const SIZE_MOST: u16 = 32768;
@@ -30,9 +29,9 @@ pub(super) const STEPS_PER_CALL: u32 = 2048;
 /// Descriptors of a packet that its bytes pay for, in the fairness between ports: Linux's longest, and one for a table.
 pub(super) const STEPS_PAID: u32 = 20;
 /// Descriptor flags (2.7.5): the chain goes on; the device writes; a table of descriptors.
-const NEXT: u16 = 1;
-const WRITE: u16 = 2;
-const INDIRECT: u16 = 4;
+pub(super) const NEXT: u16 = 1;
+pub(super) const WRITE: u16 = 2;
+pub(super) const INDIRECT: u16 = 4;
 /// Flag of either ring: do not notify me (2.7.6, 2.7.8).
 const QUIET: u16 = 1;
 
@@ -63,16 +62,16 @@ pub(super) struct Ring {
     pub quiet: bool,
     /// It refused for want of buffers, and waits for the driver's notification.
     pub starved: bool,
-    /// The driver knows of all up to `told`. Of a ring that had a life before it was started here, or was restored, nobody knows: it is
-    /// told once, whatever index it named (QEMU's `signalled_used_valid`).
+    /// The driver has been notified of everything up to `told`. After a restart or a restore that is unknown, so the driver is notified
+    /// once unconditionally (QEMU's `signalled_used_valid`).
     #[serde(skip)]
     pub settled: bool,
-    /// A receive ring's: when the driver may be notified next. Not saved: what waits is told first thing.
-    #[serde(skip)]
-    pub moderation: Moderation,
-    /// A transmit ring's: how long what was given back waits for company. Not saved either.
-    #[serde(skip)]
-    pub patience: Patience,
+    /// A receive ring's: when the driver may be notified next.
+    pub moderation: ReceiveModeration,
+    /// A transmit ring's: how long what was given back waits for a notification that is due anyway.
+    pub delay: CompletionDelay,
+    /// Bytes that went through it.
+    pub carried: u64,
     /// Bumped when it stops: what was taken before is not given back after. Not saved.
     #[serde(skip)]
     pub generation: u32,
@@ -116,32 +115,9 @@ impl Ring {
         if waiting > self.size { Err(Broken::Index) } else { Ok(waiting) }
     }
 
-    /// Hints at what the next entries will touch, before any of them is: their descriptors, and the device's ring.
-    pub fn foresee(&self, areas: &Areas<'_>, entries: u16) {
-        for ahead in 0..entries.min(self.size) {
-            if let Ok(head) = areas.head(self.next.wrapping_add(ahead)) {
-                areas.descriptors.prefetch(16 * usize::from(head), 16, Touch::Read);
-            }
-        }
-        for ahead in (0..entries).step_by(8) {
-            let at = 4 + 8 * usize::from(self.used.wrapping_add(ahead) & (self.size - 1));
-            areas.device.prefetch(at, 8, Touch::Write);
-        }
-    }
-
-    /// Hints at the first `len` bytes of an entry's first buffer, or at its table.
-    pub fn foresee_buffer(&self, areas: &Areas<'_>, ahead: u16, len: u32, touch: Touch) {
-        let Ok(head) = areas.head(self.next.wrapping_add(ahead)) else { return };
-        let descriptor = u128::from_le_bytes(areas.descriptors.read(16 * usize::from(head)));
-        let touch = if (descriptor >> 96) as u16 & INDIRECT == 0 { touch } else { Touch::Read };
-        areas.memory.prefetch(descriptor as u64, len.min((descriptor >> 64) as u32), touch);
-    }
-
     /// Fills one entry of the device's ring; the driver does not see it before [`Ring::publish`].
     pub fn give_back(&mut self, areas: &Areas<'_>, head: u16, bytes: u32) {
-        let at = 4 + 8 * usize::from(self.used & (self.size - 1));
-        let entry = u64::from(head) | u64::from(bytes) << 32;
-        areas.device.write_u64(at, entry);
+        areas.fill(self.used, &[u64::from(head) | u64::from(bytes) << 32]);
         self.used = self.used.wrapping_add(1);
     }
 
@@ -201,6 +177,7 @@ impl Ring {
     }
 
     /// Asks the driver not to notify, while it is polled anyway.
+    #[inline]
     pub fn hush(&mut self, areas: &Areas<'_>) {
         if !areas.event_index && !self.quiet {
             areas.device.store_u16(0, QUIET);
@@ -232,6 +209,46 @@ impl<'m> Areas<'m> {
         if head < self.size { Ok(head) } else { Err(Broken::Head) }
     }
 
+    /// The heads in the entries of the driver's ring from one on, not more than it has; none of them is checked.
+    pub fn heads(&self, first: u16, heads: &mut [u16]) {
+        let first = usize::from(first & (self.size - 1));
+        let (before, behind) = heads.split_at_mut(heads.len().min(usize::from(self.size) - first));
+        self.driver.read_u16s(4 + 2 * first, before);
+        if !behind.is_empty() {
+            self.driver.read_u16s(4, behind);
+        }
+    }
+
+    /// The descriptor of a head; zeros if there is none.
+    #[inline]
+    pub fn descriptor(&self, head: u16) -> u128 {
+        u128::from_le_bytes(self.descriptors.read(16 * usize::from(head)))
+    }
+
+    /// Hints that a head's descriptor will be read soon.
+    #[inline]
+    pub fn foresee(&self, head: u16) {
+        self.descriptors.prefetch_line(16 * usize::from(head), Touch::Read);
+    }
+
+    /// Hints that so many entries of the device's ring will be written soon, from one on.
+    pub fn foresee_used(&self, first: u16, entries: u16) {
+        for ahead in (0..entries).step_by(8) {
+            let at = 4 + 8 * usize::from(first.wrapping_add(ahead) & (self.size - 1));
+            self.device.prefetch_line(at, Touch::Write);
+        }
+    }
+
+    /// Fills entries of the device's ring from one on, not more than it has.
+    pub fn fill(&self, first: u16, entries: &[u64]) {
+        let first = usize::from(first & (self.size - 1));
+        let (before, behind) = entries.split_at(entries.len().min(usize::from(self.size) - first));
+        self.device.write_u64s(4 + 8 * first, before);
+        if !behind.is_empty() {
+            self.device.write_u64s(4, behind);
+        }
+    }
+
     /// The device's own index, as it stands in memory.
     pub fn device_index(&self) -> u16 {
         self.device.load_u16(2)
@@ -240,6 +257,12 @@ impl<'m> Areas<'m> {
     /// Notes what a walk has read.
     pub fn note(&self, chain: &Chain<'_>) {
         self.walked.set(self.walked.get() + chain.walked());
+    }
+
+    /// Notes a chain of one descriptor.
+    #[inline]
+    pub fn note_one(&self) {
+        self.walked.set(self.walked.get() + 1);
     }
 
     /// Descriptors that were read in this call, of the chains that were noted.

@@ -1,12 +1,11 @@
 //! The face that a vhost-user front end sees: features, rings, configuration space.
 
+use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
 use nicety_adapter::{Context, RingFace, RingPlace};
 
 use super::registers::{Config, feature};
 use super::ring::Ring;
 use super::{Role, VirtioNet};
-use crate::moderation::Moderation;
-use crate::patience::Patience;
 
 impl RingFace for VirtioNet {
     fn features(&self) -> u128 {
@@ -55,8 +54,8 @@ impl RingFace for VirtioNet {
             starved: false,
             settled: at == 0,
             unfit: None,
-            moderation: Moderation::default(),
-            patience: Patience::default(),
+            moderation: ReceiveModeration::default(),
+            delay: CompletionDelay::default(),
             ..fresh
         };
         self.wake(number, cx);
@@ -68,15 +67,12 @@ impl RingFace for VirtioNet {
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return 0 };
         ring.generation = ring.generation.wrapping_add(1);
         (ring.started, ring.starved) = (false, false);
-        let at = ring.used;
-        self.forget_partial(number);
-        at
+        ring.used
     }
 
     fn enable(&mut self, number: u16, on: bool, cx: &mut Context<'_>) {
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
         if std::mem::replace(&mut ring.enabled, on) != on {
-            self.forget_partial(number);
             self.wake(number, cx);
         }
     }
@@ -96,12 +92,12 @@ impl RingFace for VirtioNet {
         }
     }
 
-    fn config(&self, offset: u32, data: &mut [u8]) {
+    fn config(&self, offset: u32, data: &mut [u8]) -> bool {
         let bytes = Config { mac: self.control.mac(), ..self.config }.bytes();
-        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-        let n = data.len().min(bytes.len() - from);
-        data.fill(0);
-        data[..n].copy_from_slice(&bytes[from..from + n]);
+        let from = bytes.get(usize::try_from(offset).unwrap_or(usize::MAX)..);
+        let Some(bytes) = from.and_then(|rest| rest.get(..data.len())) else { return false };
+        data.copy_from_slice(bytes);
+        true
     }
 }
 
@@ -116,14 +112,6 @@ impl VirtioNet {
             Role::Receive(queue) => cx.out.room.insert(queue),
             Role::Control => cx.out.wake_by(cx.now),
             Role::Nothing => {}
-        }
-    }
-
-    fn forget_partial(&mut self, number: u16) {
-        if let Role::Receive(queue) = self.role(number)
-            && let Some(resume) = self.resume.get_mut(usize::from(queue))
-        {
-            *resume = 0;
         }
     }
 }

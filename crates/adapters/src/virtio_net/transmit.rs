@@ -1,22 +1,24 @@
 //! Guest → wire: chains of a transmit ring become packets (virtio 1.2, section 5.1.6.2).
 
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, DraftError, HEAD_BYTES, HEAD_MOST, Offload, Progress, Reason, Segment,
-    SegmentKind,
+    Batch, Budget, Checksum, Context, Draft, DraftError, HEAD_BYTES, HEAD_MOST, Offload, Progress, QueueCounters,
+    Reason, Segment, SegmentKind,
 };
 use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
-use nicety_memory::{Fault, Map, Touch};
+use nicety_memory::{Map, Span};
 
+use super::ahead::{Ahead, Returns};
 use super::broken::Broken;
 use super::registers::{Header, feature, header};
-use super::ring::{Buffer, Chain, STEPS_PAID};
+use super::ring::{Areas, Buffer, Chain, STEPS_PAID};
 use super::{VirtioNet, steering, transmit_ring};
 
 /// Shortest frame on a wire, without its check sequence.
 const FRAME_LEAST: usize = 60;
 
-/// How many entries before its turn a frame's first bytes are asked for, and how many bytes: header and private head.
-pub(super) const AHEAD: u16 = 4;
+/// A frame has addresses and a type.
+const FRAME_SHORTEST: u32 = 14;
+/// Bytes of a frame that are asked for before its turn: header and private head.
 const FORESEEN: u32 = (header::LEN + HEAD_BYTES) as u32;
 
 /// What became of a chain.
@@ -34,13 +36,6 @@ struct Sender<'a> {
     memory: &'a Map,
     features: u128,
     header_len: usize,
-}
-
-pub(super) fn reason_of(fault: Fault) -> Reason {
-    match fault {
-        Fault::Refused { .. } => Reason::BadAddress,
-        Fault::Absent(_) => Reason::NotShared,
-    }
 }
 
 impl VirtioNet {
@@ -81,35 +76,37 @@ impl VirtioNet {
         let memory = cx.memory.as_ref();
         let areas = ring.open(memory, features & feature::EVENT_IDX != 0)?;
         let sender = Sender { memory, features, header_len };
-        let indirect = features & feature::INDIRECT_DESC != 0;
         batch.generation = ring.generation;
         let mut waiting = ring.waiting(&areas)?;
-        ring.foresee(&areas, waiting.min(budget.packets as u16));
-        let mut dropped = 0;
+        let mut ahead = Ahead::<false>::new(memory, FORESEEN);
+        ahead.read(ring, &areas, waiting.min(budget.packets as u16));
+        let (mut dropped, mut sent, mut broken) = (0, QueueCounters::default(), None);
         // A dropped chain takes nothing of the batch: it is charged here.
         while waiting > 0 && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
-            if waiting > AHEAD {
-                ring.foresee_buffer(&areas, AHEAD, FORESEEN, Touch::Read);
-            }
-            let head = areas.head(ring.next)?;
-            let taken = if link {
-                let mut chain = areas.chain(head, indirect);
-                let taken = sender.take(head, &mut chain, batch)?;
-                areas.note(&chain);
-                taken
-            } else {
-                Taken::Dropped(Reason::LinkDown)
+            let only = ahead.only(ring.next).filter(|_| link);
+            ahead.look();
+            let (head, taken) = match only {
+                Some((head, span)) => (head, Ok(sender.take_only(head, span, &areas, batch))),
+                None => match areas.head(ring.next) {
+                    Ok(head) if link => (head, sender.take(head, &areas, batch)),
+                    Ok(head) => (head, Ok(Taken::Dropped(Reason::LinkDown))),
+                    Err(why) => (0, Err(why)),
+                },
             };
             match taken {
-                Taken::Later => break,
-                Taken::Dropped(reason) => {
+                Err(why) => {
+                    broken = Some(why);
+                    break;
+                }
+                Ok(Taken::Later) => break,
+                Ok(Taken::Dropped(reason)) => {
                     dropped += 1;
                     cx.counters.transmit_drop(reason);
                     ring.give_back(&areas, head, 0);
                 }
-                Taken::Packet => {
+                Ok(Taken::Packet) => {
                     let Some(packet) = batch.packets().last() else { break };
-                    cx.counters.sent(queue, u64::from(packet.frames()), u64::from(packet.len()));
+                    sent.add(u64::from(packet.frames()), u64::from(packet.len()));
                     if steer {
                         self.steering.learn(steering::flow(batch.head(packet), batch.layout(packet)), queue);
                     }
@@ -118,7 +115,12 @@ impl VirtioNet {
             ring.next = ring.next.wrapping_add(1);
             waiting -= 1;
         }
+        cx.counters.sent_all(queue, sent);
+        ring.carried = ring.carried.wrapping_add(sent.bytes);
         cx.out.charge(areas.walked().saturating_sub(STEPS_PAID * batch.len() as u32));
+        if let Some(broken) = broken {
+            return Err(broken);
+        }
         if dropped > 0 && ring.publish(&areas) {
             cx.out.messages.insert(number);
             cx.counters.interrupts += 1;
@@ -142,19 +144,19 @@ impl VirtioNet {
             Ok(areas) => areas,
             Err(broken) => return self.break_ring(number, broken, cx),
         };
-        if ring.patience.due().is_some() && !ring.wants(&areas) {
+        if ring.delay.due().is_some() && !ring.wants(&areas) {
             // What waited was looked at in the meantime.
             ring.tell(&areas);
-            ring.patience.join();
+            ring.delay.join();
         }
-        for packet in batch.packets() {
-            ring.give_back(&areas, packet.cookie as u16, 0);
-        }
+        let mut returns = Returns::new();
+        batch.packets().iter().for_each(|packet| returns.push(ring, &areas, packet.cookie as u16, 0));
+        returns.write(ring, &areas);
         ring.show(&areas);
         if ring.wants(&areas) {
             // A chain is some 18 entries at most: half the ring, if all are long.
-            ring.patience.wait(batch.len() as u32, u32::from(ring.size / 32), 0, cx.now);
-            if ring.patience.over(cx.now) {
+            ring.delay.wait(batch.len() as u32, u32::from(ring.size / 32), 0, cx.now);
+            if ring.delay.over(cx.now) {
                 self.tell_completions(number, cx);
             }
             self.schedule(cx);
@@ -169,7 +171,7 @@ impl VirtioNet {
         let event_index = self.taken & feature::EVENT_IDX != 0;
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
         let live = ring.started && ring.broken.is_none();
-        ring.patience.join();
+        ring.delay.join();
         if live && ring.open(cx.memory, event_index).is_ok_and(|areas| ring.tell(&areas)) {
             cx.out.messages.insert(number);
             cx.counters.interrupts += 1;
@@ -179,8 +181,14 @@ impl VirtioNet {
 
 impl Sender<'_> {
     /// Drafts the packet of one chain.
-    #[inline(always)]
-    fn take(&self, head: u16, chain: &mut Chain<'_>, batch: &mut Batch) -> Result<Taken, Broken> {
+    fn take(&self, head: u16, areas: &Areas<'_>, batch: &mut Batch) -> Result<Taken, Broken> {
+        let mut chain = areas.chain(head, self.features & feature::INDIRECT_DESC != 0);
+        let taken = self.walk(head, &mut chain, batch)?;
+        areas.note(&chain);
+        Ok(taken)
+    }
+
+    fn walk(&self, head: u16, chain: &mut Chain<'_>, batch: &mut Batch) -> Result<Taken, Broken> {
         let mut bytes = [0; header::LEN];
         let (mut have, mut rest) = (0, None);
         while have < self.header_len {
@@ -190,7 +198,7 @@ impl Sender<'_> {
             }
             let n = (self.header_len - have).min(buffer.len as usize);
             if let Err(fault) = self.memory.read(buffer.address, &mut bytes[have..have + n]) {
-                return Ok(Taken::Dropped(reason_of(fault)));
+                return Ok(Taken::Dropped(fault.into()));
             }
             have += n;
             rest = (buffer.len as usize > n).then(|| Buffer {
@@ -209,22 +217,49 @@ impl Sender<'_> {
             match draft.push(buffer.address, buffer.len) {
                 Ok(()) => {}
                 Err(DraftError::BatchFull) => return Ok(Taken::Later),
-                Err(DraftError::Fault(fault)) => return Ok(Taken::Dropped(reason_of(fault))),
-                Err(DraftError::TooManyPieces) => return Ok(Taken::Dropped(Reason::TooManyPieces)),
-                Err(DraftError::TooLong) => return Ok(Taken::Dropped(Reason::TooLong)),
+                Err(error) => return Ok(Taken::Dropped(error.into())),
             }
             next = chain.next();
         }
-        let len = draft.len();
-        if len < 14 {
-            return Ok(Taken::Dropped(Reason::TooShort));
+        Ok(self.finish(head, &header, draft))
+    }
+
+    /// Drafts the packet of a chain of one descriptor.
+    #[inline(always)]
+    fn take_only(&self, head: u16, span: Span, areas: &Areas<'_>, batch: &mut Batch) -> Taken {
+        areas.note_one();
+        let len = self.header_len as u32;
+        if span.len() < len {
+            return Taken::Dropped(Reason::BadDescriptor);
         }
-        let Some(offload) = offload(&header, self.features, draft.head_mut(), len) else {
-            return Ok(Taken::Dropped(Reason::BadOffload));
+        // A legacy driver's has two bytes less, and those are not looked at; of a frame that ends there nothing is.
+        let header = Header::of_words(self.memory.read_words(span));
+        let frame = span.piece(len, span.len());
+        let drafted = if header.asks_nothing() && frame.len() >= FRAME_SHORTEST {
+            batch.push_plain(frame, FRAME_LEAST, u64::from(head)).map(|_| Taken::Packet)
+        } else {
+            let Some(mut draft) = batch.draft(head_wanted(&header)) else { return Taken::Later };
+            draft.push_span(frame).map(|()| self.finish(head, &header, draft))
+        };
+        match drafted {
+            Ok(taken) => taken,
+            Err(DraftError::BatchFull) => Taken::Later,
+            Err(error) => Taken::Dropped(error.into()),
+        }
+    }
+
+    /// All of a packet is in the draft.
+    fn finish(&self, head: u16, header: &Header, mut draft: Draft<'_>) -> Taken {
+        let len = draft.len();
+        if len < FRAME_SHORTEST {
+            return Taken::Dropped(Reason::TooShort);
+        }
+        let Some(offload) = offload(header, self.features, draft.head_mut(), len) else {
+            return Taken::Dropped(Reason::BadOffload);
         };
         draft.pad_to(FRAME_LEAST);
         draft.finish(offload, u64::from(head));
-        Ok(Taken::Packet)
+        Taken::Packet
     }
 }
 

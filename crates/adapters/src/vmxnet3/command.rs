@@ -1,13 +1,12 @@
 //! The command register: what each VMXNET3_CMD_* does, and answers when CMD is read next.
 
 use nicety_adapter::Context;
+use nicety_adapter::interrupts::ReceiveModeration;
 use nicety_memory::{Fault, Map};
-
-use crate::moderation::Moderation;
 
 use super::Vmxnet3;
 use super::receive::ReceiveQueue;
-use super::registers::{CAP_UDP_RSS, CAPABILITIES, DSAH, DSAL, QUEUES, command, event, feature};
+use super::registers::{CAP_UDP_RSS, CAPABILITIES, QUEUES, Reg, command, event, feature};
 use super::rss::{Conf, FIELDS_ALL, FIELDS_DEFAULT, FIELDS_UDP, Rss};
 use super::shared::{self, COMMAND_DATA, STATISTICS, STATUS, Setup, SetupError};
 use super::transmit::TransmitQueue;
@@ -87,7 +86,7 @@ impl Vmxnet3 {
     /// ACTIVATE_DEV. A device that is active already begins anew: a crash kernel's driver finds it so.
     fn activate(&mut self, cx: &mut Context<'_>) -> u32 {
         self.quiesce(cx);
-        let shared = u64::from(self.values[DSAH]) << 32 | u64::from(self.values[DSAL]);
+        let shared = u64::from(self.registers[Reg::DSAH]) << 32 | u64::from(self.registers[Reg::DSAL]);
         let taken = if self.function.bus_master() { self.take_setup(shared, cx) } else { Err(SetupError::Invalid) };
         if taken.is_err() {
             cx.counters.guest_errors += 1;
@@ -95,7 +94,7 @@ impl Vmxnet3 {
             return command::FAILED;
         }
         if let Some(setup) = self.setup {
-            self.interrupts.configure(setup.auto_mask, cx.page);
+            self.configure_interrupts(setup.auto_mask, cx);
         }
         for queue in 0..self.transmit_count() {
             cx.out.work.insert(queue);
@@ -146,14 +145,14 @@ impl Vmxnet3 {
             queue.forget();
         }
         for queue in &mut self.receive {
-            (queue.resume, queue.starved, queue.moderation) = (0, false, Moderation::default());
+            (queue.starved, queue.moderation) = (false, ReceiveModeration::default());
         }
     }
 
     /// RESET_DEV: as after power-on, but for addresses, statistics and the version that was chosen.
     pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
         self.quiesce(cx);
-        self.interrupts.reset(&mut self.function, cx);
+        self.reset_interrupts(cx);
         self.events = 0;
         self.fields = FIELDS_DEFAULT;
         self.rss = Rss::default();
@@ -167,7 +166,6 @@ impl Vmxnet3 {
             command::UPDATE_VLAN_FILTERS => self.filter.read_vlans(memory, shared)?,
             command::UPDATE_RSSIDT => {
                 self.rss = Rss::new(Conf::read(memory, shared)?, self.fields);
-                self.receive.iter_mut().for_each(|queue| queue.resume = 0);
             }
             _ => {
                 let features = shared::features(memory, shared)?;
@@ -191,7 +189,6 @@ impl Vmxnet3 {
         let barred = if self.capabilities & CAP_UDP_RSS == 0 { FIELDS_UDP } else { 0 };
         self.fields = asked & FIELDS_ALL & !barred;
         self.rss.set_fields(self.fields);
-        self.receive.iter_mut().for_each(|queue| queue.resume = 0);
         0
     }
 

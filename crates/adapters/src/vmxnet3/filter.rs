@@ -1,8 +1,8 @@
 //! Which frames the driver wants: receive mode, own address, multicast table, VLAN table (`struct
 //! Vmxnet3_RxFilterConf`).
 
-use nicety_adapter::Edit;
-use nicety_frame::{Layout, Mac};
+use nicety_frame::ethernet::ethertype;
+use nicety_frame::{Mac, Tag};
 use nicety_memory::{Fault, Map};
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,7 @@ impl Filter {
     }
 
     /// Whether the driver wants this packet.
-    pub fn wants(&self, own: Mac, head: &[u8], layout: &Layout, edit: Edit) -> bool {
+    pub fn wants(&self, own: Mac, head: &[u8], tag: Option<Tag>) -> bool {
         if self.mode & mode::PROMISCUOUS != 0 {
             return true;
         }
@@ -91,16 +91,13 @@ impl Filter {
         } else {
             self.mode & mode::UNICAST != 0 && target == own
         };
-        wanted && self.wants_vlan(layout, edit)
+        wanted && self.wants_vlan(tag)
     }
 
-    fn wants_vlan(&self, layout: &Layout, edit: Edit) -> bool {
-        let control = match edit {
-            Edit::Tag(control) => Some(control),
-            Edit::Untag => None,
-            Edit::Keep => layout.tags[0].map(|tag| tag.tci.0),
-        };
-        let Some(vlan) = control.map(|control| control & 0xfff).filter(|&vlan| vlan != 0) else { return true };
+    /// The table is of 802.1Q identifiers: an 802.1ad tag passes, as any other type does.
+    fn wants_vlan(&self, tag: Option<Tag>) -> bool {
+        let vlan = tag.filter(|tag| tag.tpid == ethertype::VLAN).map(|tag| tag.tci.id());
+        let Some(vlan) = vlan.filter(|&vlan| vlan != 0) else { return true };
         self.vlans.get(usize::from(vlan >> 5)).is_none_or(|word| word >> (vlan & 31) & 1 != 0)
     }
 }

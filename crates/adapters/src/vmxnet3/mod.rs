@@ -34,23 +34,25 @@
 //! **Not implemented**: tunnel offloads (Geneve, VXLAN; `OM_ENCAP`: versions 4 to 6 are not offered because they imply
 //! them), the large BAR 0, out-of-order receive completions, ESP in the receive hash, UPT pass-through, timestamp
 //! rings (version 9), plug-ins, coalescing schemes (taken and not acted upon), wake-on-LAN. Of interrupt moderation
-//! there is one level, adaptive, for vectors whose driver asks for any (`moderation.rs`).
+//! there is one level, adaptive, for vectors whose driver asks for any (`ReceiveModeration`).
 //!
 //! **Quirks**: `VMXNET3_IC_DISABLE_ALL` is ignored (`interrupts.rs`); a VLAN table without any bit filters nothing
 //! (`filter.rs`); ACTIVATE_DEV on an active device starts anew; BAR 2 has a page that can be mapped and holds nothing,
 //! because Linux's `vmxnet3_set_mc` and `vmxnet3_quiesce_dev` free what a command names right after writing it, and
-//! QEMU posts writes to devices that have no such page; completions of transmitted packets wait for company
-//! (`patience.rs`).
+//! QEMU posts writes to devices that have no such page; completions of transmitted packets wait for an
+//! interrupt that is due anyway (`CompletionDelay`).
 
 use std::time::Duration;
 
+use nicety_adapter::bank::Bank;
+use nicety_adapter::interrupts::Interrupts;
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Queue, Reason, Reset, Stall, Time,
 };
 use nicety_frame::Mac;
 use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom};
 
-use crate::about::{About, Kind, Since, Sources};
+use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::{CreateError, Settings};
 
 mod access;
@@ -66,9 +68,8 @@ mod statistics;
 mod transmit;
 
 use filter::Filter;
-use interrupts::Interrupts;
 use receive::{Arrival, Outcome, ReceiveQueue, Windows, wants};
-use registers::{MACH, MACL, Values};
+use registers::{REGISTERS, Reg};
 use rss::Rss;
 use shared::Setup;
 use transmit::TransmitQueue;
@@ -85,7 +86,8 @@ pub static ABOUT: About = About {
     queues: registers::QUEUES,
     mtu_max: shared::MTU_MAX,
     announces_mtu: false,
-    pxe: true,
+    dma: true,
+    boot: Boot { rom: Some("vmxnet3"), u_boot: None },
     linux: Since {
         driver: "vmxnet3",
         version: "2.6.32",
@@ -104,6 +106,7 @@ pub static ABOUT: About = About {
         queues: "Linux vmxnet3_defs.h, VMXNET3_EXT_MAX_TX_QUEUES",
         mtu: "Linux vmxnet3_defs.h, VMXNET3_V6_MAX_MTU",
     },
+    qemu: Some("vmxnet3"),
     transports: &["vfio-user"],
 };
 
@@ -132,7 +135,7 @@ pub struct Vmxnet3 {
     generation: u32,
     /// 1, 2, 3 or 7: what the driver chose.
     version: u8,
-    values: Values,
+    registers: Bank<Reg>,
     /// Events not yet acknowledged.
     events: u32,
     /// Capabilities that the driver turned on (DCR 0).
@@ -150,7 +153,7 @@ pub struct Vmxnet3 {
     room_at: Option<Time>,
     room_delay: Duration,
     /// When a vector last came to those that wait for their masks to be lifted.
-    masked_at: Time,
+    masked_at: Option<Time>,
 }
 
 /// Makes one.
@@ -215,11 +218,11 @@ impl Vmxnet3 {
             link: true,
             generation: 0,
             version: 1,
-            values: registers::reset_values(),
+            registers: Bank::new(&REGISTERS),
             events: 0,
             capabilities: 0,
             fields: rss::FIELDS_DEFAULT,
-            interrupts: Interrupts::default(),
+            interrupts: interrupts::interrupts(),
             filter: Filter::default(),
             rss: Rss::default(),
             setup: None,
@@ -227,7 +230,7 @@ impl Vmxnet3 {
             receive: Vec::new(),
             room_at: None,
             room_delay: ROOM_FIRST,
-            masked_at: Time::ZERO,
+            masked_at: None,
         };
         this.restore_address();
         Ok(this)
@@ -235,14 +238,14 @@ impl Vmxnet3 {
 
     fn restore_address(&mut self) {
         let [a, b, c, d, e, f] = self.permanent.0;
-        self.values[MACL] = u32::from_le_bytes([a, b, c, d]);
-        self.values[MACH] = u32::from_le_bytes([e, f, 0, 0]);
+        self.registers[Reg::MACL] = u32::from_le_bytes([a, b, c, d]);
+        self.registers[Reg::MACH] = u32::from_le_bytes([e, f, 0, 0]);
     }
 
     /// The address that the driver has set.
     fn address(&self) -> Mac {
-        let [a, b, c, d] = self.values[MACL].to_le_bytes();
-        let [e, f, ..] = self.values[MACH].to_le_bytes();
+        let [a, b, c, d] = self.registers[Reg::MACL].to_le_bytes();
+        let [e, f, ..] = self.registers[Reg::MACH].to_le_bytes();
         Mac([a, b, c, d, e, f])
     }
 
@@ -277,21 +280,21 @@ impl Vmxnet3 {
     /// Asks for the next tick.
     fn schedule(&self, cx: &mut Context<'_>) {
         let recheck = self.transmit.iter().filter_map(|queue| queue.recheck).min();
-        let patience = self.transmit.iter().filter_map(|queue| queue.patience.due()).min();
-        let mask = (cx.page.is_some() && self.interrupts.waiting() != 0)
-            .then(|| (cx.now.since(self.masked_at) / MASKED_PART).clamp(ROOM_FIRST, ROOM_MOST))
+        let delay = self.transmit.iter().filter_map(|queue| queue.delay.due()).min();
+        let mask = (cx.page.is_some() && self.masked_and_waiting() != 0)
+            .then(|| (cx.now.since(self.masked_at.unwrap_or(cx.now)) / MASKED_PART).clamp(ROOM_FIRST, ROOM_MOST))
             .map(|wait| cx.now.after(wait));
         let held = self.receive.iter().filter_map(|queue| queue.moderation.due()).min();
-        if let Some(next) = recheck.into_iter().chain(patience).chain(held).chain(self.room_at).chain(mask).min() {
+        if let Some(next) = recheck.into_iter().chain(delay).chain(held).chain(self.room_at).chain(mask).min() {
             cx.out.wake_by(next);
         }
     }
 
-    /// Interrupts for completions whose patience is over, and asks for a tick for those that still wait.
+    /// Interrupts for completions whose delay is over, and asks for a tick for those that still wait.
     fn tell_completions(&mut self, cx: &mut Context<'_>) {
         for number in 0..self.transmit.len() {
             if let Some(queue) = self.transmit.get_mut(number)
-                && queue.patience.over(cx.now)
+                && queue.delay.over(cx.now)
             {
                 let vector = queue.vector;
                 self.raise(vector, cx);
@@ -323,18 +326,18 @@ impl Vmxnet3 {
     fn raise(&mut self, vector: u8, cx: &mut Context<'_>) {
         let carried = self.carried(vector);
         for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
-            queue.patience.join();
+            queue.delay.join();
         }
         for queue in self.receive.iter_mut().filter(|queue| queue.vector == vector) {
             queue.moderation.told(carried, cx.now);
             queue.told = queue.completions.next;
         }
-        let before = self.interrupts.waiting();
-        self.interrupts.raise(u16::from(vector), &mut self.function, cx);
-        if self.interrupts.waiting() & !before != 0 {
-            self.masked_at = cx.now;
+        let before = self.masked_and_waiting();
+        self.raise_vector(u16::from(vector), cx);
+        if self.masked_and_waiting() & !before != 0 {
+            self.masked_at = Some(cx.now);
         }
-        if cx.page.is_some() && self.interrupts.waiting() != 0 {
+        if cx.page.is_some() && self.masked_and_waiting() != 0 {
             self.schedule(cx);
         }
     }
@@ -342,7 +345,9 @@ impl Vmxnet3 {
     /// A guest that has the page lifts masks without a message.
     fn look_at_page(&mut self, cx: &mut Context<'_>) {
         if cx.page.is_some() {
-            self.interrupts.look(&mut self.function, cx);
+            if self.masked_and_waiting() != 0 {
+                self.update_interrupts(cx);
+            }
             self.look_for_room(cx);
         }
     }
@@ -351,7 +356,7 @@ impl Vmxnet3 {
         self.reset_device(cx);
         self.function.reset();
         self.version = 1;
-        self.values = registers::reset_values();
+        self.registers.reset(|_| true);
         self.capabilities = 0;
         self.filter = Filter::default();
         self.transmit.clear();
@@ -423,17 +428,17 @@ impl Adapter for Vmxnet3 {
         let own = self.address();
         // The rings of the queue in hand, translated; which queues refused; which have completions.
         let mut open: Option<(u16, Windows<'_>)> = None;
-        let (mut refused, mut touched) = (0u64, 0u64);
+        let (mut refused, mut touched) = (frames.held, 0u64);
         for (place, pick, packet) in frames.iter() {
             let (head, layout) = (frames.batch.head(packet), frames.batch.layout(packet));
-            if !self.filter.wants(own, head, layout, pick.edit) {
+            if !self.filter.wants(own, head, frames.outer_tag(pick)) {
                 cx.counters.receive_drop(Reason::Filtered);
                 continue;
             }
             let hash = self.rss.hash(head, layout, setup.receive);
             let number = hash.queue;
-            if refused >> number & 1 != 0 {
-                delivery.refuse(place);
+            if refused.contains(number) {
+                delivery.refuse(place, number, pick.from.into());
                 continue;
             }
             let Some(queue) = self.receive.get_mut(usize::from(number)).filter(|queue| queue.error == 0) else {
@@ -451,36 +456,27 @@ impl Adapter for Vmxnet3 {
             let wants = wants(&setup, self.version, queue.rings[1].size);
             let before = queue.completions;
             let arrival = Arrival { frames, pick, hash, number };
-            if let Outcome::Refused = queue.deliver(windows, &arrival, &setup, wants, cx) {
-                delivery.refuse_rest(place, number, queue.resume);
-                refused |= 1 << number;
+            if let Outcome::Refused { from } = queue.deliver(windows, &arrival, &setup, wants, cx) {
+                delivery.refuse(place, number, from);
+                refused.insert(number);
             }
             touched |= u64::from(queue.completions != before) << number;
         }
-        self.finish_delivery(refused, touched, cx);
+        self.finish_delivery(refused != frames.held, touched, cx);
         delivery
     }
 
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         match event {
-            Event::Link(up) if up != self.link => {
-                self.link = up;
-                self.raise_event(registers::event::LINK, cx);
-            }
-            Event::BacklogDropped => {
-                self.receive.iter_mut().for_each(|queue| (queue.resume, queue.starved) = (0, false));
-                self.room_at = None;
-            }
-            Event::RestDropped(queue) => {
-                if let Some(queue) = self.receive.get_mut(usize::from(queue)) {
-                    queue.resume = 0;
+            Event::Link(up) => {
+                if std::mem::replace(&mut self.link, up) != up {
+                    self.raise_event(registers::event::LINK, cx);
                 }
             }
-            Event::Saving => self.interrupts.read_masks(cx.page),
-            Event::Page => self.interrupts.show_masks(cx.page),
+            Event::Page => interrupts::show_masks(&self.interrupts, cx.page),
             Event::Restored => self.resume_restored(cx),
             // Addresses are translated in every call.
-            _ => {}
+            Event::Memory => {}
         }
     }
 
@@ -550,7 +546,7 @@ impl Adapter for Vmxnet3 {
 
 impl Vmxnet3 {
     /// One interrupt for each queue that has completions, and a look at those that refused later on.
-    fn finish_delivery(&mut self, refused: u64, mut touched: u64, cx: &mut Context<'_>) {
+    fn finish_delivery(&mut self, refused: bool, mut touched: u64, cx: &mut Context<'_>) {
         while touched != 0 {
             let number = touched.trailing_zeros() as usize;
             touched &= touched - 1;
@@ -560,7 +556,7 @@ impl Vmxnet3 {
             let Some(queue) = self.receive.get_mut(number) else { continue };
             let now = !queue.moderated || queue.is_short() || queue.moderation.may_tell(carried, cx.now);
             for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
-                queue.patience.answered(cx.now);
+                queue.delay.answered(cx.now);
             }
             if now {
                 self.raise(vector, cx);
@@ -568,7 +564,7 @@ impl Vmxnet3 {
                 self.schedule(cx);
             }
         }
-        if refused != 0 {
+        if refused {
             if self.room_at.is_none() {
                 self.room_at = Some(cx.now.after(ROOM_FIRST));
             }

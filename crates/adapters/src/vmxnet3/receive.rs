@@ -7,12 +7,11 @@
 //! skipped some rx descs"). A small packet goes to the data ring's entry instead of the head buffer.
 
 use arrayvec::ArrayVec;
+use nicety_adapter::interrupts::ReceiveModeration;
 use nicety_adapter::{Checked, Context, Frames, Pick, Piece, Reason, Scratch, Unfolded, Wants};
-use nicety_frame::{Fragment, L3Kind, L4Kind, Layout, checksum};
+use nicety_frame::{Fragment, L3Kind, L4Kind, Layout, checksum, ethernet::ethertype};
 use nicety_memory::{Fault, Map, Rights, Span, Window};
 use serde::{Deserialize, Serialize};
-
-use crate::moderation::Moderation;
 
 use super::registers::feature;
 use super::rss::Hash;
@@ -40,8 +39,6 @@ pub struct ReceiveQueue {
     /// VMXNET3_ERR_*; 0 while it runs.
     pub error: u32,
     pub statistics: Statistics,
-    /// The first piece that was refused, of a packet that is delivered in part.
-    pub resume: u32,
     /// It has refused, and has not told of room since.
     pub starved: bool,
     /// It was bodies that it lacked.
@@ -49,10 +46,8 @@ pub struct ReceiveQueue {
     /// Its driver leaves it to the device how often it interrupts.
     pub moderated: bool,
     /// When it may interrupt next, if so.
-    #[serde(skip)]
-    pub moderation: Moderation,
+    pub moderation: ReceiveModeration,
     /// Where its completions stood when it last did.
-    #[serde(skip)]
     pub told: u32,
 }
 
@@ -78,8 +73,8 @@ pub struct Arrival<'a> {
 pub enum Outcome {
     /// Taken, or dropped and counted.
     Done,
-    /// No room.
-    Refused,
+    /// No room for this frame of it, nor for those behind.
+    Refused { from: u32 },
 }
 
 /// A buffer for a piece of a frame.
@@ -99,10 +94,16 @@ struct Plan {
 }
 
 /// Why there is no plan.
-enum Stop {
+enum Miss {
     /// Not yet: heads are lacking, or bodies.
     NoRoom { bodies: bool },
     /// Not like this.
+    Never(Reason),
+}
+
+/// The same of a packet: for its frame `from`.
+enum Stop {
+    NoRoom { bodies: bool, from: u32 },
     Never(Reason),
 }
 
@@ -133,7 +134,7 @@ pub fn wants(setup: &Setup, version: u8, bodies: u32) -> Wants {
         tcp6: uncut,
         udp: false,
         partial: false,
-        untag: on(feature::VLAN),
+        strip: if on(feature::VLAN) { ethertype::VLAN } else { 0 },
         verify: on(feature::CHECKSUM),
     }
 }
@@ -151,11 +152,10 @@ impl ReceiveQueue {
             at,
             error: 0,
             statistics,
-            resume: 0,
             starved: false,
             lacks_bodies: false,
             moderated,
-            moderation: Moderation::default(),
+            moderation: ReceiveModeration::default(),
             told: 0,
         }
     }
@@ -197,9 +197,6 @@ impl ReceiveQueue {
         mut wants: Wants,
         cx: &mut Context<'_>,
     ) -> Outcome {
-        if self.resume > 0 {
-            (wants.tcp4, wants.tcp6) = (false, false);
-        }
         loop {
             let unfolded = match Unfolded::new(arrival.frames, arrival.pick, wants) {
                 Ok(unfolded) => unfolded,
@@ -207,11 +204,11 @@ impl ReceiveQueue {
             };
             match self.deliver_pieces(windows, arrival, setup, &unfolded, cx) {
                 Ok(()) => return Outcome::Done,
-                Err(Stop::NoRoom { bodies }) => {
+                Err(Stop::NoRoom { bodies, from }) => {
                     self.starved = true;
                     self.lacks_bodies = bodies;
                     self.statistics.lose(LOSS_FIRST);
-                    return Outcome::Refused;
+                    return Outcome::Refused { from };
                 }
                 // The buffers cannot hold it uncut: as frames they may.
                 Err(Stop::Never(_)) if (wants.tcp4 || wants.tcp6) && unfolded.packet().offload.segment.is_some() => {
@@ -223,7 +220,6 @@ impl ReceiveQueue {
     }
 
     fn lose(&mut self, reason: Reason, cx: &mut Context<'_>) -> Outcome {
-        self.resume = 0;
         self.statistics.lose(LOSS_SECOND);
         cx.counters.receive_drop(reason);
         Outcome::Done
@@ -242,9 +238,11 @@ impl ReceiveQueue {
         let mut lost = None;
         let cut = unfolded.count() > 1;
         let head = arrival.frames.batch.head(unfolded.packet());
-        for index in self.resume..unfolded.count() {
-            self.plan(windows, unfolded.len(index), setup.most_pieces, &mut plan)
-                .inspect_err(|_| self.resume = index)?;
+        for index in unfolded.wanted() {
+            self.plan(windows, unfolded.len(index), setup.most_pieces, &mut plan).map_err(|miss| match miss {
+                Miss::NoRoom { bodies } => Stop::NoRoom { bodies, from: index },
+                Miss::Never(reason) => Stop::Never(reason),
+            })?;
             let Some(mut piece) = unfolded.piece(index, &mut scratch) else { break };
             let written = write(&plan, &mut piece, cx.memory);
             let checked = written.unwrap_or(Checked::Unknown);
@@ -255,7 +253,6 @@ impl ReceiveQueue {
             let words = words(&piece, flags(piece.layout(), head, made, checked, asked), arrival, written.is_err());
             self.complete(windows, &plan, words, arrival.number, setup.receive);
         }
-        self.resume = 0;
         let packet = unfolded.packet();
         if let Some(reason) = lost {
             cx.counters.guest_errors += 1;
@@ -269,7 +266,7 @@ impl ReceiveQueue {
     }
 
     /// Finds buffers for a frame of `len` bytes.
-    fn plan(&self, windows: &Windows<'_>, len: u32, most: u16, plan: &mut Plan) -> Result<(), Stop> {
+    fn plan(&self, windows: &Windows<'_>, len: u32, most: u16, plan: &mut Plan) -> Result<(), Miss> {
         plan.slots.clear();
         (plan.rings, plan.from_data) = (self.rings, false);
         let [heads, bodies] = &windows.rings;
@@ -286,18 +283,18 @@ impl ReceiveQueue {
         plan.slots.push(Slot { ring: 0, index, address: head.address, len: len - left });
         while left > 0 {
             if plan.slots.len() >= usize::from(most).min(PIECES) {
-                return Err(Stop::Never(Reason::TooManyPieces));
+                return Err(Miss::Never(Reason::TooManyPieces));
             }
             let next = posted(heads, &plan.rings[0]);
             let (ring, body) = match (next, posted(bodies, &plan.rings[1])) {
                 (Some(body @ Posted { body: true, .. }), _) => (0, body),
                 _ if self.rings[1].size > 0 && plan.wraps(&self.rings) => {
-                    return Err(Stop::Never(Reason::TooManyPieces));
+                    return Err(Miss::Never(Reason::TooManyPieces));
                 }
                 (_, Some(body)) if self.rings[1].size > 0 => (1, body),
                 // No body will ever come: the heads are too short.
-                (Some(_), _) if self.rings[1].size == 0 => return Err(Stop::Never(Reason::TooLong)),
-                _ => return Err(Stop::NoRoom { bodies: self.rings[1].size > 0 }),
+                (Some(_), _) if self.rings[1].size == 0 => return Err(Miss::Never(Reason::TooLong)),
+                _ => return Err(Miss::NoRoom { bodies: self.rings[1].size > 0 }),
             };
             let place = &mut plan.rings[usize::from(ring)];
             let used = body.len.min(left);
@@ -309,15 +306,15 @@ impl ReceiveQueue {
     }
 
     /// The next head of ring 0, past bodies that nobody used.
-    fn head(window: &Window<'_>, ring: &mut Ring) -> Result<Posted, Stop> {
+    fn head(window: &Window<'_>, ring: &mut Ring) -> Result<Posted, Miss> {
         for _ in 0..ring.size {
-            let next = posted(window, ring).ok_or(Stop::NoRoom { bodies: false })?;
+            let next = posted(window, ring).ok_or(Miss::NoRoom { bodies: false })?;
             if !next.body {
                 return Ok(next);
             }
             ring.advance();
         }
-        Err(Stop::NoRoom { bodies: false })
+        Err(Miss::NoRoom { bodies: false })
     }
 
     /// Gives a frame's buffers to the driver.
@@ -359,7 +356,7 @@ struct Words {
 }
 
 fn words(piece: &Piece<'_>, seen: Seen, arrival: &Arrival<'_>, lost: bool) -> Words {
-    let tag = piece.tag.map_or(0, |control| 1 << 15 | u32::from(control) << 16);
+    let tag = piece.tag.map_or(0, |control| 1 << 15 | u32::from(control.0) << 16);
     let hash = arrival.hash;
     let plain = [hash.kind << 26 | seen.unchecked, hash.value, tag, seen.bits | TYPE_PLAIN << 24];
     let mut first = plain;
@@ -381,10 +378,7 @@ fn write(plan: &Plan, piece: &mut Piece<'_>, memory: &Map) -> Result<Checked, Re
     let mut spans = ArrayVec::<Span, SPANS>::new();
     for slot in plan.slots.iter().filter(|slot| slot.len > 0) {
         let translated = memory.translate(slot.address, slot.len, Rights::WRITE, |span| spans.try_push(span).is_ok());
-        translated.map_err(|fault| match fault {
-            Fault::Refused { .. } => Reason::BadAddress,
-            Fault::Absent(_) => Reason::NotShared,
-        })?;
+        translated.map_err(Reason::from)?;
     }
     Ok(piece.write(memory, &spans))
 }

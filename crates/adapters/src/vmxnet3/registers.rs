@@ -1,37 +1,14 @@
 //! The registers of both BARs as data, and the numbers of commands and events. Names and offsets: Linux
 //! drivers/net/vmxnet3/vmxnet3_defs.h (6.12), which VMware wrote; there is no public data sheet.
 
-use nicety_adapter::trace::{Region, RegisterName};
+use nicety_adapter::bank::{Block, Region, Row, Table, Widths};
+use nicety_adapter::register_names;
 
-/// One 32-bit register of BAR 1, at a multiple of 8.
-#[derive(Clone, Copy, Debug)]
-pub struct Register {
-    /// Its name in vmxnet3_defs.h, without the prefix.
-    pub name: &'static str,
-    /// Offset in BAR 1.
-    pub offset: u64,
-    /// Value after a reset from outside.
-    pub reset: u32,
-    /// Bits that read back; the others read as zero.
-    pub read: u32,
-    /// Bits that a write stores. Side effects are in `write_device_register`.
-    pub write: u32,
+register_names! {
+    /// The registers by the names of vmxnet3_defs.h, without their prefix.
+    pub enum Reg { IMR, TXPROD, RXPROD, RXPROD2, VRRS, UVRS, DSAL, DSAH, CMD, MACL, MACH, ICR, ECR, DCR, PTCR }
 }
-
-/// Places of the registers in [`DEVICE`], and of their values in [`Values`].
-pub const VRRS: usize = 0;
-pub const DSAL: usize = 2;
-pub const DSAH: usize = 3;
-pub const CMD: usize = 4;
-pub const MACL: usize = 5;
-pub const MACH: usize = 6;
-pub const ICR: usize = 7;
-pub const ECR: usize = 8;
-pub const DCR: usize = 9;
-
-const fn row(name: &'static str, offset: u64, reset: u32, read: u32, write: u32) -> Register {
-    Register { name, offset, reset, read, write }
-}
+use Reg::{CMD, DCR, DSAH, DSAL, ECR, ICR, IMR, MACH, MACL, PTCR, RXPROD, RXPROD2, TXPROD, UVRS, VRRS};
 
 /// Device revisions on offer: bit n is version n + 1. 1, 2, 3 and 7.
 ///
@@ -44,45 +21,45 @@ pub const CAPABILITIES: u32 = CAP_UDP_RSS;
 /// UDP may be hashed with its ports.
 pub const CAP_UDP_RSS: u32 = 1;
 
-/// The virtual device's registers, BAR 1.
-pub const DEVICE: [Register; 11] = [
-    row("VRRS", 0x00, VERSIONS, !0, 0),
-    row("UVRS", 0x08, 1, !0, 0),
-    row("DSAL", 0x10, 0, !0, !0),
-    row("DSAH", 0x18, 0, !0, !0),
-    row("CMD", 0x20, 0, !0, 0),
-    row("MACL", 0x28, 0, !0, !0),
-    row("MACH", 0x30, 0, 0xffff, 0xffff),
-    row("ICR", 0x38, 0, !0, 0),
-    row("ECR", 0x40, 0, !0, 0),
-    row("DCR", 0x48, CAPABILITIES, !0, 0),
-    // Bit 31: no pass-through hardware behind it.
-    row("PTCR", 0x88, 0x8000_0000, !0, 0),
+/// BAR 0, the page that can be mapped: a mask for each vector, positions for each queue.
+const PASS_THROUGH: &[Row<Reg>] = &[
+    Row::port(IMR, 0, 4, "VMXNET3_REG_IMR").every(8, VECTORS as u32),
+    Row::port(TXPROD, 0x600, 4, "VMXNET3_REG_TXPROD").every(8, QUEUES as u32),
+    Row::port(RXPROD, 0x800, 4, "VMXNET3_REG_RXPROD").every(8, QUEUES as u32),
+    Row::port(RXPROD2, 0xa00, 4, "VMXNET3_REG_RXPROD2").every(8, QUEUES as u32),
 ];
 
-/// The values of [`DEVICE`], in its order.
-pub type Values = [u32; DEVICE.len()];
+/// BAR 1, the virtual device.
+const DEVICE: &[Row<Reg>] = &[
+    Row::rw(VRRS, 0x00, 0, VERSIONS, "VMXNET3_REG_VRRS"),
+    Row::rw(UVRS, 0x08, 0, 1, "VMXNET3_REG_UVRS"),
+    Row::rw(DSAL, 0x10, !0, 0, "VMXNET3_REG_DSAL"),
+    Row::rw(DSAH, 0x18, !0, 0, "VMXNET3_REG_DSAH"),
+    // Reads as what the last command answered.
+    Row::rw(CMD, 0x20, 0, 0, "VMXNET3_REG_CMD").device(!0),
+    Row::rw(MACL, 0x28, !0, 0, "VMXNET3_REG_MACL"),
+    Row::rw(MACH, 0x30, 0xffff, 0, "VMXNET3_REG_MACH").reads(0xffff),
+    Row::rw(ICR, 0x38, 0, 0, "VMXNET3_REG_ICR"),
+    Row::rw(ECR, 0x40, 0, 0, "VMXNET3_REG_ECR"),
+    Row::rw(DCR, 0x48, 0, CAPABILITIES, "VMXNET3_REG_DCR"),
+    // Bit 31: no pass-through hardware behind it.
+    Row::rw(PTCR, 0x88, 0, 0x8000_0000, "VMXNET3_REG_PTCR"),
+];
 
-/// The values after a reset from outside.
-pub fn reset_values() -> Values {
-    DEVICE.map(|register| register.reset)
+const fn page(bars: &'static [u8], len: u64) -> Region {
+    Region { bars, len: len as u32, reads: Widths::ANY, writes: Widths::DWORD, hole: !0 }
 }
 
-/// Which register lies at that offset of BAR 1.
-pub fn device_register(offset: u64) -> Option<usize> {
-    DEVICE.iter().position(|register| register.offset == offset)
-}
-
-/// A register of BAR 0, the page that can be mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doorbell {
-    /// IMR: mask of an interrupt vector, bit 0.
-    Mask(u16),
-    /// TXPROD of a transmit queue.
-    Transmit(u16),
-    /// RXPROD or RXPROD2 of a receive queue: ring 0 or 1.
-    Receive(u16, u8),
-}
+/// All registers. Each is read at any width and place; writes of less than a register, of which no document says what they do, do
+/// nothing.
+pub static REGISTERS: Table<Reg> = Table {
+    regions: &[page(&[0], PT_LEN), page(&[1], VD_LEN)],
+    blocks: &[
+        Block { region: 0, base: 0, stride: PT_LEN as u32, count: 1, rows: PASS_THROUGH },
+        Block { region: 1, base: 0, stride: VD_LEN as u32, count: 1, rows: DEVICE },
+    ],
+    aliases: &[],
+};
 
 /// Bytes of BAR 0.
 pub const PT_LEN: u64 = 4096;
@@ -98,37 +75,6 @@ pub const PBA_OFFSET: u32 = 0x800;
 pub const VECTORS: u16 = 65;
 /// Queues each way at most.
 pub const QUEUES: u16 = 32;
-
-/// Which register lies at that offset of BAR 0.
-pub fn doorbell(offset: u64) -> Option<Doorbell> {
-    let number = ((offset & 0x1ff) / 8) as u16;
-    match offset {
-        _ if !offset.is_multiple_of(8) => None,
-        0..0x208 => Some(Doorbell::Mask((offset / 8) as u16)),
-        0x600..0x700 => Some(Doorbell::Transmit(number)),
-        0x800..0x900 => Some(Doorbell::Receive(number, 0)),
-        0xa00..0xb00 => Some(Doorbell::Receive(number, 1)),
-        _ => None,
-    }
-}
-
-/// What vmxnet3_defs.h calls the register at an offset.
-pub fn name(region: Region, offset: u64) -> Option<RegisterName> {
-    let of = |word, index: u16| RegisterName { word, index: Some(index.into()) };
-    match region {
-        Region::Bar(0) => Some(match doorbell(offset)? {
-            Doorbell::Mask(vector) => of("IMR", vector),
-            Doorbell::Transmit(queue) => of("TXPROD", queue),
-            Doorbell::Receive(queue, 0) => of("RXPROD", queue),
-            Doorbell::Receive(queue, _) => of("RXPROD2", queue),
-        }),
-        Region::Bar(1) => {
-            let word = DEVICE.get(device_register(offset)?)?.name;
-            Some(RegisterName { word, index: None })
-        }
-        _ => None,
-    }
-}
 
 /// Commands (VMXNET3_CMD_*).
 pub mod command {

@@ -1,27 +1,34 @@
 //! Saved state: all that a guest or the device can have changed, checked as a whole before any of it is taken.
 
-use nicety_adapter::snapshot::{decode, encode};
-use nicety_adapter::{Adapter, Context, Event, RestoreError, Snapshot};
+mod v1;
+
+use std::time::Duration;
+
+use nicety_adapter::interrupts::Interrupts;
+use nicety_adapter::snapshot::{Version, decode, encode};
+use nicety_adapter::{Adapter, Context, RestoreError, Snapshot, Time};
+use nicety_memory::Window;
 use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
 use super::filter::Filter;
-use super::interrupts::Interrupts;
+use super::interrupts::{interrupts, read_masks, show_masks};
 use super::receive::ReceiveQueue;
-use super::registers::{DEVICE, QUEUES, VERSIONS, Values};
+use super::registers::{QUEUES, VERSIONS};
 use super::rss::{Conf, FIELDS_ALL, Rss};
 use super::shared::Setup;
 use super::transmit::TransmitQueue;
-use super::{ABOUT, ROOM_FIRST, Vmxnet3};
+use super::{ABOUT, ROOM_FIRST, ROOM_MOST, Vmxnet3};
 
-const VERSION: u16 = 1;
+/// Registers that hold something: those of BAR 1.
+const REGISTERS: usize = 11;
 
 #[derive(Serialize, Deserialize)]
 struct Saved {
     function: Vec<u8>,
     link: bool,
     version: u8,
-    values: Values,
+    registers: [u32; REGISTERS],
     events: u32,
     capabilities: u32,
     fields: u32,
@@ -31,6 +38,18 @@ struct Saved {
     setup: Option<Setup>,
     transmit: Vec<TransmitQueue>,
     receive: Vec<ReceiveQueue>,
+    room_at: Option<Time>,
+    room_delay: Duration,
+    masked_at: Option<Time>,
+}
+
+impl Version for Saved {
+    const NUMBER: u16 = 2;
+    type Before = v1::Saved;
+
+    fn from_before(before: v1::Saved) -> Result<Self, RestoreError> {
+        Ok(before.into_next())
+    }
 }
 
 impl Saved {
@@ -40,14 +59,14 @@ impl Saved {
         if !offered {
             return impossible("device version");
         }
-        let fixed = DEVICE.iter().zip(self.values).all(|(register, value)| {
-            register.name == "CMD" || value & !register.write == register.reset & !register.write
-        });
-        if !fixed || self.fields & !FIELDS_ALL != 0 {
+        if self.fields & !FIELDS_ALL != 0 {
             return impossible("register");
         }
-        if !self.interrupts.valid() || !self.filter.valid() || !self.rss.valid() {
+        if !self.interrupts.fits(&interrupts()) || !self.filter.valid() || !self.rss.valid() {
             return impossible("interrupts, filter or receive hash");
+        }
+        if self.room_delay > ROOM_MOST {
+            return impossible("delay");
         }
         let most = usize::from(QUEUES);
         let counted = self.transmit.len() <= most && self.receive.len() <= most;
@@ -65,15 +84,27 @@ impl Saved {
 
 impl Snapshot for Vmxnet3 {
     fn save(&self) -> Vec<u8> {
-        let Self {
-            function,
-            rom: _,
-            permanent: _,
-            queues: _,
+        self.save_with(self.interrupts.clone())
+    }
+
+    fn save_mapped(&self, page: &Window<'_>) -> Vec<u8> {
+        let mut interrupts = self.interrupts.clone();
+        read_masks(&mut interrupts, page);
+        self.save_with(interrupts)
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
+        let saved: Saved = decode(ABOUT.name, saved)?;
+        saved.check()?;
+        let function = SavedFunction::from_bytes(&saved.function).map_err(|_| RestoreError::Damaged)?;
+        let mut registers = self.registers.clone();
+        registers.restore(&saved.registers)?;
+        self.function.restore(&function).map_err(|_| RestoreError::Impossible("configuration space"))?;
+        let Saved {
+            function: _,
             link,
-            generation: _,
             version,
-            values,
+            registers: _,
             events,
             capabilities,
             fields,
@@ -83,19 +114,52 @@ impl Snapshot for Vmxnet3 {
             setup,
             transmit,
             receive,
-            room_at: _,
-            room_delay: _,
-            masked_at: _,
+            room_at,
+            room_delay,
+            masked_at,
+        } = saved;
+        self.generation = self.generation.wrapping_add(1);
+        (self.link, self.version, self.registers, self.events) = (link, version, registers, events);
+        (self.capabilities, self.fields) = (capabilities, fields);
+        (self.interrupts, self.filter, self.setup) = (interrupts, filter, setup);
+        self.rss = Rss::new(rss, fields);
+        (self.transmit, self.receive) = (transmit, receive);
+        self.transmit.iter_mut().for_each(TransmitQueue::reserve);
+        (self.room_at, self.room_delay, self.masked_at) = (room_at, room_delay, masked_at);
+        Ok(())
+    }
+}
+
+impl Vmxnet3 {
+    fn save_with(&self, interrupts: Interrupts) -> Vec<u8> {
+        let Self {
+            function,
+            rom: _,
+            permanent: _,
+            queues: _,
+            link,
+            generation: _,
+            version,
+            registers,
+            events,
+            capabilities,
+            fields,
+            interrupts: _,
+            filter,
+            rss,
+            setup,
+            transmit,
+            receive,
+            room_at,
+            room_delay,
+            masked_at,
         } = self;
-        let mut interrupts = *interrupts;
-        // A completion that waits for company is told at once after a restore.
-        transmit.iter().filter(|queue| queue.patience.due().is_some()).for_each(|queue| interrupts.hold(queue.vector));
-        receive.iter().filter(|queue| queue.moderation.due().is_some()).for_each(|queue| interrupts.hold(queue.vector));
+        let registers = registers.save();
         let saved = Saved {
             function: function.save().to_bytes(),
             link: *link,
             version: *version,
-            values: *values,
+            registers: std::array::from_fn(|index| registers.get(index).copied().unwrap_or_default()),
             events: *events,
             capabilities: *capabilities,
             fields: *fields,
@@ -105,51 +169,21 @@ impl Snapshot for Vmxnet3 {
             setup: *setup,
             transmit: transmit.clone(),
             receive: receive.clone(),
+            room_at: *room_at,
+            room_delay: *room_delay,
+            masked_at: *masked_at,
         };
-        encode(ABOUT.name, VERSION, &saved)
+        encode(ABOUT.name, Saved::NUMBER, &saved)
     }
 
-    fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
-        let saved: Saved = decode(ABOUT.name, VERSION, saved)?;
-        saved.check()?;
-        let function = SavedFunction::from_bytes(&saved.function).map_err(|_| RestoreError::Damaged)?;
-        self.function.restore(&function).map_err(|_| RestoreError::Impossible("configuration space"))?;
-        let Saved {
-            function: _,
-            link,
-            version,
-            values,
-            events,
-            capabilities,
-            fields,
-            interrupts,
-            filter,
-            rss,
-            setup,
-            transmit,
-            receive,
-        } = saved;
-        self.generation = self.generation.wrapping_add(1);
-        (self.link, self.version, self.values, self.events) = (link, version, values, events);
-        (self.capabilities, self.fields) = (capabilities, fields);
-        (self.interrupts, self.filter, self.setup) = (interrupts, filter, setup);
-        self.rss = Rss::new(rss, fields);
-        (self.transmit, self.receive) = (transmit, receive);
-        self.transmit.iter_mut().for_each(TransmitQueue::reserve);
-        // Nobody knows how long ago: the first tick looks.
-        let starved = self.receive.iter().any(|queue| queue.starved);
-        (self.room_at, self.room_delay) = (starved.then(Default::default), ROOM_FIRST);
-        Ok(())
-    }
-}
-
-impl Vmxnet3 {
     /// Goes on from a restored state: shows masks and line, tells what waited, looks at the rings.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
-        if self.receive.iter().any(|queue| queue.starved || queue.resume != 0) {
-            self.notice(Event::BacklogDropped, cx);
-        }
-        self.interrupts.resume_restored(&mut self.function, cx);
+        // What waited for it waited elsewhere.
+        self.receive.iter_mut().for_each(|queue| queue.starved = false);
+        self.room_at = None;
+        show_masks(&self.interrupts, cx.page);
+        self.interrupts.show(&mut self.function, cx);
+        self.update_interrupts(cx);
         (0..self.transmit_queues()).for_each(|queue| cx.out.work.insert(queue));
         self.tick(cx);
     }

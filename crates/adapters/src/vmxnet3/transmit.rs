@@ -7,13 +7,12 @@
 
 use std::collections::VecDeque;
 
+use nicety_adapter::interrupts::CompletionDelay;
 use nicety_adapter::{Batch, Budget, Checksum, Context, Draft, DraftError, HEAD_MOST, Offload, PACKETS, Progress};
 use nicety_adapter::{Reason, Segment, SegmentKind, Time};
-use nicety_frame::{L4Kind, Layout, checksum};
-use nicety_memory::{Fault, Map, Rights, Window, full_barrier};
+use nicety_frame::{L4Kind, Layout, Tag, Tci, checksum};
+use nicety_memory::{Map, Rights, Window, full_barrier};
 use serde::{Deserialize, Serialize};
-
-use crate::patience::Patience;
 
 use super::registers::stopped;
 use super::shared::{Ring, THRESHOLD, TransmitConf};
@@ -53,11 +52,9 @@ pub struct TransmitQueue {
     /// txThreshold stands at [`NEVER_SOON`].
     pub quiet: bool,
     /// When to look at the ring again.
-    #[serde(skip)]
     pub recheck: Option<Time>,
-    /// Packets whose completion waits for company.
-    #[serde(skip)]
-    pub patience: Patience,
+    /// Packets whose completion waits for an interrupt.
+    pub delay: CompletionDelay,
     #[serde(skip)]
     fetched: VecDeque<Fetched>,
     /// Number of the first of `fetched`; a packet's cookie is its number.
@@ -142,15 +139,6 @@ fn owned(ring: &Window<'_>, index: u32, generation: bool) -> bool {
     (ring.load_u32(index as usize * 16 + 8) & 1 << 14 != 0) == generation
 }
 
-fn reason(error: DraftError) -> Reason {
-    match error {
-        DraftError::Fault(Fault::Refused { .. }) => Reason::BadAddress,
-        DraftError::Fault(Fault::Absent(_)) => Reason::NotShared,
-        DraftError::TooManyPieces | DraftError::BatchFull => Reason::TooManyPieces,
-        DraftError::TooLong => Reason::TooLong,
-    }
-}
-
 impl TransmitQueue {
     /// As after ACTIVATE_DEV.
     pub fn new(conf: TransmitConf, at: u64, statistics: Statistics) -> Self {
@@ -164,7 +152,7 @@ impl TransmitQueue {
             statistics,
             quiet: false,
             recheck: None,
-            patience: Patience::default(),
+            delay: CompletionDelay::default(),
             fetched: VecDeque::new(),
             first: 0,
         };
@@ -179,7 +167,7 @@ impl TransmitQueue {
 
     /// Whether the state can be.
     pub fn valid(&self) -> bool {
-        self.ring.valid(4096) && self.completions.valid(4096)
+        self.ring.valid(4096) && self.completions.valid(4096) && self.delay.fits()
     }
 
     /// Nothing fetched comes back any more.
@@ -268,7 +256,7 @@ impl TransmitQueue {
                 if fault == Some(DraftError::BatchFull) {
                     return Step::Full;
                 }
-                let drafted = fault.map_or(Ok(()), |error| Err(reason(error)));
+                let drafted = fault.map_or(Ok(()), |error| Err(Reason::from(error)));
                 let sent = drafted.and_then(|()| self.finish(draft, &first, number, link, cx));
                 if let Err(reason) = sent {
                     cx.counters.transmit_drop(reason);
@@ -305,14 +293,13 @@ impl TransmitQueue {
         if !link {
             return Err(Reason::LinkDown);
         }
-        let mut shift = 0;
+        let mut offload = offload(&mut draft, first)?;
         if let Some(tag) = first.tag() {
-            if !draft.tag(tag) {
+            if !draft.tag(Tag::customer(Tci(tag))) {
                 return Err(Reason::BadOffload);
             }
-            shift = 4;
+            offload = offload.behind_tag();
         }
-        let offload = offload(&mut draft, first, shift)?;
         draft.pad_to(nicety_frame::ethernet::FRAME_LEN_MIN);
         let len = draft.len();
         let frames = offload.segment.map_or(1, |segment| segment.frames(len));
@@ -346,30 +333,31 @@ impl TransmitQueue {
         }
         if packets > 0 {
             // A packet is some 18 descriptors at most: half the ring, if all are long.
-            self.patience.wait(packets, self.ring.size / 32, 0, cx.now);
+            self.delay.wait(packets, self.ring.size / 32, 0, cx.now);
         }
         Ok(packets > 0)
     }
 }
 
-/// What the first descriptor asks for, in neutral words. Offsets count a tag that was put in (`shift`).
-fn offload(draft: &mut Draft<'_>, first: &Descriptor, shift: u16) -> Result<Offload, Reason> {
+/// What the first descriptor asks for, in neutral words.
+fn offload(draft: &mut Draft<'_>, first: &Descriptor) -> Result<Offload, Reason> {
     if first.inner() {
         return Err(Reason::BadOffload);
     }
     match first.offload_mode() {
         OM_NONE => Ok(Offload::default()),
         OM_CHECKSUM => {
-            let (start, field) = (first.headers() + shift, first.mss_or_field() + shift);
+            let (start, field) = (first.headers(), first.mss_or_field());
             let head = draft.head_mut().len();
-            if start < 14 || field < start || usize::from(field) + 2 > head.min(HEAD_MOST) {
+            let most = if first.tag().is_some() { HEAD_MOST - 4 } else { HEAD_MOST };
+            if start < 14 || field < start || usize::from(field) + 2 > head.min(most) {
                 return Err(Reason::BadOffload);
             }
             Ok(Offload { checksum: Checksum::Partial { start, field }, segment: None })
         }
         OM_TSO => {
             let len = draft.len();
-            let (headers, mss) = (first.headers() + shift, first.mss_or_field());
+            let (headers, mss) = (first.headers(), first.mss_or_field());
             let checksum = complete_headers(draft.head_mut(), len, headers).ok_or(Reason::BadOffload)?;
             let segment = Segment::of(SegmentKind::Tcp, mss, headers, len).ok_or(Reason::BadOffload)?;
             Ok(Offload { checksum, segment: Some(segment) })

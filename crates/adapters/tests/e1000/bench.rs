@@ -56,7 +56,12 @@ pub type Wire = Vec<u8>;
 
 impl Bench {
     pub fn new() -> Self {
-        let nic = (nicety_adapters::find("e1000").unwrap().create)(&Settings::new(Mac(MAC))).unwrap();
+        Self::of("e1000")
+    }
+
+    /// Of a model.
+    pub fn of(model: &str) -> Self {
+        let nic = (nicety_adapters::find(model).unwrap().create)(&Settings::new(Mac(MAC))).unwrap();
         let map = Arc::new(Map::private(16 << 20).unwrap());
         let (out, counters) = (Outbox::default(), Counters::default());
         Self { nic, map, out, counters, now: Time(1_000_000), batch: Batch::new(), accesses: 0 }
@@ -64,7 +69,12 @@ impl Bench {
 
     /// Probed and opened as Linux does it, with rings of 256.
     pub fn opened() -> Self {
-        let mut this = Self::new();
+        Self::opened_of("e1000")
+    }
+
+    /// Of a model.
+    pub fn opened_of(model: &str) -> Self {
+        let mut this = Self::of(model);
         this.command(0x0107);
         this.reset();
         let ctrl = this.r(CTRL);
@@ -190,8 +200,13 @@ impl Bench {
 
     /// Brings frames from another port.
     pub fn bring(&mut self, sender: &Sender, edit: Edit) -> Delivery {
-        let picks: Vec<Pick> = (0..sender.batch.len()).map(|i| Pick { packet: i as u16, edit }).collect();
-        self.call(|nic, cx| nic.deliver(&Frames { batch: &sender.batch, picks: &picks }, cx))
+        let picks: Vec<Pick> = (0..sender.batch.len()).map(|i| Pick { edit, ..Pick::whole(i as u16) }).collect();
+        self.offer(sender, &picks)
+    }
+
+    /// Brings some of them.
+    pub fn offer(&mut self, sender: &Sender, picks: &[Pick]) -> Delivery {
+        self.call(|nic, cx| nic.deliver(&Frames::new(&sender.batch, picks), cx))
     }
 
     pub fn bring_one(&mut self, frame: &[u8]) -> Delivery {
@@ -254,8 +269,9 @@ pub fn cut(batch: &Batch) -> Vec<Wire> {
     let mut scratch = Scratch::new();
     let mut out = Vec::new();
     for packet in 0..batch.len() as u16 {
-        let pick = Pick { packet, edit: Edit::Keep };
-        let frames = Frames { batch, picks: &[pick] };
+        let pick = Pick::whole(packet);
+        let picks = [pick];
+        let frames = Frames::new(batch, &picks);
         let wants = Wants { frame_max: 16_384, verify: true, ..Wants::default() };
         let unfolded = Unfolded::new(&frames, pick, wants).unwrap();
         for index in 0..unfolded.count() {

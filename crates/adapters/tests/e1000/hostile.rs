@@ -75,7 +75,7 @@ fn storm(seed: u64) {
             14 => match dice.below(40) {
                 0 => b.call(|nic, cx| nic.reset(Reset::Bus, cx)),
                 1 => b.command(dice.roll() as u16),
-                2 => b.call(|nic, cx| nic.notice(Event::BacklogDropped, cx)),
+                2 => b.call(|nic, cx| nic.notice(Event::Memory, cx)),
                 3..=6 => b.link(dice.below(2) == 0),
                 7 => {
                     b.reset();
@@ -106,8 +106,9 @@ fn cut_all(b: &Bench) {
     use nicety_adapter::{Frames, Pick, Scratch, Unfolded, Wants};
     let mut scratch = Scratch::new();
     for packet in 0..b.batch.len() as u16 {
-        let pick = Pick { packet, edit: Edit::Keep };
-        let frames = Frames { batch: &b.batch, picks: &[pick] };
+        let pick = Pick::whole(packet);
+        let picks = [pick];
+        let frames = Frames::new(&b.batch, &picks);
         let wants = Wants { frame_max: 1514, verify: true, ..Wants::default() };
         if let Ok(unfolded) = Unfolded::new(&frames, pick, wants) {
             assert!(unfolded.piece(0, &mut scratch).is_some());

@@ -1,4 +1,4 @@
-//! The 82540EM as its drivers meet it: offsets and bits are those of Linux's e1000_hw.h, sequences those of its
+//! The 82540EM and its kin as their drivers meet it: offsets and bits are those of Linux's e1000_hw.h, sequences those of its
 //! e1000_main.c, e1000_hw.c and e1000_ethtool.c.
 
 mod bench;
@@ -6,6 +6,7 @@ mod filter;
 mod frames;
 mod hostile;
 mod interrupts;
+mod models;
 mod offloads;
 mod probe;
 mod saved;

@@ -9,12 +9,19 @@ use crate::bench::{Bench, CTRL, ICR, MAC, STATUS};
 const EECD: u64 = 0x10;
 const EERD: u64 = 0x14;
 
-/// One word over the four wires, as e1000_do_read_eeprom does it.
+/// One word over the four wires, asked for first as e1000_acquire_eeprom does it.
 fn bang(b: &mut Bench, address: u32) -> u16 {
-    let set = |b: &mut Bench, value: u32| b.w(EECD, value);
     let eecd = b.r(EECD) | 0x40;
-    set(b, eecd);
+    b.w(EECD, eecd);
     assert_ne!(b.r(EECD) & 0x80, 0, "granted");
+    let word = word(b, address);
+    b.w(EECD, eecd & !0x47);
+    word
+}
+
+/// One word over the four wires, as e1000_do_read_eeprom does it.
+pub fn word(b: &mut Bench, address: u32) -> u16 {
+    let set = |b: &mut Bench, value: u32| b.w(EECD, value);
     let mut eecd = b.r(EECD) & !0x5;
     set(b, eecd);
     eecd |= 2;
@@ -36,7 +43,7 @@ fn bang(b: &mut Bench, address: u32) -> u16 {
         word = word << 1 | (b.r(EECD) >> 3 & 1) as u16;
         set(b, eecd);
     }
-    for value in [eecd & !3, eecd & !3 | 1, eecd | 1, eecd, eecd & !6, eecd & !6 | 1, eecd & !7, eecd & !0x47] {
+    for value in [eecd & !3, eecd & !3 | 1, eecd | 1, eecd, eecd & !6, eecd & !6 | 1, eecd & !7] {
         set(b, value);
     }
     word
@@ -165,6 +172,37 @@ fn phy_and_mac_are_reset_together_as_ipxe_does_it() {
     b.w(CTRL, ctrl | 0x8400_0000);
     b.w(CTRL, (ctrl | 0x60) & !0x1808);
     assert_eq!((b.phy(0), b.r(STATUS) & 2), (0x1140, 2));
+}
+
+#[test]
+fn the_eeprom_semaphore_is_given_to_u_boot_which_asks_every_chip_for_it() {
+    // e1000_swfw_sync_acquire and _release in U-Boot's drivers/net/e1000.c, as traced with its qemu-x86 image.
+    const SWSM: u64 = 0x5b50;
+    const SW_FW_SYNC: u64 = 0x5b5c;
+    let take = |b: &mut Bench| {
+        let swsm = b.r(SWSM);
+        b.w(SWSM, swsm | 2);
+        assert_eq!(b.r(SWSM) & 2, 2, "taken");
+    };
+    let give_back = |b: &mut Bench| {
+        let swsm = b.r(SWSM);
+        b.w(SWSM, swsm & !2);
+        assert_eq!(b.r(SWSM), 0, "given back");
+    };
+    let mut b = Bench::new();
+    for address in 0..64 {
+        take(&mut b);
+        assert_eq!(b.r(SW_FW_SYNC) & 0x1_0001, 0, "the EEPROM is nobody's");
+        b.w(SW_FW_SYNC, 1);
+        give_back(&mut b);
+        bang(&mut b, address);
+        take(&mut b);
+        b.w(SW_FW_SYNC, 0);
+        give_back(&mut b);
+    }
+    take(&mut b);
+    b.reset();
+    assert_eq!(b.r(SWSM), 0, "a reset gives it back");
 }
 
 #[test]

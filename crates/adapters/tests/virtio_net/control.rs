@@ -28,7 +28,7 @@ fn hears(guest: &mut Guest, address: [u8; 6], vlan: Option<u16>) -> bool {
     sender.fetch(0);
     guest.post(0, 1, 2048);
     let before = guest.counters.receive_drops[Reason::Filtered as usize];
-    assert_eq!(guest.deliver(&sender.batch).refused, 0);
+    assert_eq!(guest.deliver(&sender.batch).refused(), 0);
     let heard = !guest.received(0).is_empty();
     assert_eq!(heard, guest.counters.receive_drops[Reason::Filtered as usize] == before);
     heard
@@ -93,7 +93,7 @@ fn the_address_that_the_driver_sets_is_heard_and_read_back() {
     assert_eq!(guest.command(VIRTIO_NET_CTRL_MAC, VIRTIO_NET_CTRL_MAC_ADDR_SET, &new), OK);
     assert!(hears(&mut guest, new, None) && !hears(&mut guest, [2, 0, 0, 0, 0, 1], None));
     let mut bytes = [0; 6];
-    rings(&mut *guest.adapter).config(0, &mut bytes);
+    assert!(rings(&mut *guest.adapter).config(0, &mut bytes));
     assert_eq!(bytes, new);
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Batch, Budget, Counters, Delivery, Edit, Face, Frames, Outbox, Pick, PortId, Progress, RingPlace, Time,
+    Adapter, Batch, Budget, Counters, Delivery, Face, Frames, Outbox, Pick, PortId, Progress, RingPlace, Time,
 };
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
@@ -250,9 +250,13 @@ impl Guest {
 
     /// Gets all of another's batch.
     pub fn deliver(&mut self, batch: &Batch) -> Delivery {
-        let pick = |packet| Pick { packet, edit: Edit::Keep };
-        let picks: Vec<Pick> = (0..batch.len() as u16).map(pick).collect();
-        self.adapter.deliver(&Frames { batch, picks: &picks }, cx!(self))
+        let picks: Vec<Pick> = (0..batch.len() as u16).map(Pick::whole).collect();
+        self.bring(batch, &picks)
+    }
+
+    /// Gets some of it.
+    pub fn bring(&mut self, batch: &Batch, picks: &[Pick]) -> Delivery {
+        self.adapter.deliver(&Frames::new(batch, picks), cx!(self))
     }
 
     /// What arrived in buffers posted one to a chain: header and frame of each packet; `at` tells where a head's

@@ -115,7 +115,7 @@ fn a_ring_whose_memory_goes_away_says_so_whoever_finds_it() {
     let finders: [(Queue, Find); 3] = [
         (Queue::Transmit(0), |guest, _| assert!(guest.fetch(0).armed)),
         (Queue::Transmit(0), |guest, _| guest.complete()),
-        (Queue::Receive(0), |guest, sender| assert_eq!(guest.deliver(&sender.batch).refused, 0)),
+        (Queue::Receive(0), |guest, sender| assert_eq!(guest.deliver(&sender.batch).refused(), 0)),
     ];
     for (queue, find) in finders {
         let mut guest = Guest::new(plain(), 16);
@@ -175,7 +175,7 @@ fn a_receive_buffer_that_the_device_may_not_write_breaks_that_ring_only() {
     {
         let mut guest = Guest::new(plain(), 16);
         guest.add(0, &[part]);
-        assert_eq!(guest.deliver(&sender.batch).refused, 0);
+        assert_eq!(guest.deliver(&sender.batch).refused(), 0);
         assert_eq!(guest.counters.guest_errors, 1);
         let why =
             if part.write { "a buffer lies where no memory is" } else { "a receive buffer is not for the device" };

@@ -143,7 +143,7 @@ fn sixty_four_of_linux_longest_chains_go_in_one_call_and_cost_nothing_beside() {
 /// Delivers a batch; the picks that were refused, and the work that it was.
 fn deliver(guest: &mut Guest, sender: &Guest) -> (u64, u64) {
     count::take();
-    let refused = guest.deliver(&sender.batch).refused;
+    let refused = guest.deliver(&sender.batch).refused();
     let work = count::take();
     assert!(work <= WORK, "{work} accesses in a call");
     (refused, work)

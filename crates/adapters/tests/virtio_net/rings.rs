@@ -101,7 +101,7 @@ fn a_disabled_ring_is_not_served_and_enabling_it_looks_at_what_waits() {
     for queue in [0, 2] {
         rings(&mut *receiver.adapter).enable(queue, false, cx!(receiver));
     }
-    assert_eq!(receiver.deliver(&guest.batch).refused, 0, "dropped, not refused");
+    assert_eq!(receiver.deliver(&guest.batch).refused(), 0, "dropped, not refused");
     assert_eq!(receiver.counters.receive_drops[Reason::ReceiverOff as usize], 1);
 }
 
@@ -168,13 +168,13 @@ fn a_device_that_sleeps_is_kicked_for_what_is_added_and_wakes() {
         sender.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
         sender.fetch(0);
         for posted in 0..40 {
-            assert_eq!(guest.deliver(&sender.batch).refused, 1, "{event_index}, {posted}");
+            assert_eq!(guest.deliver(&sender.batch).refused(), 1, "{event_index}, {posted}");
             guest.out = Outbox::default();
             guest.post(0, 1, 2048);
             assert!(must_kick(&guest, 0, posted), "{event_index}, {posted}: receive");
             guest.kick(0);
             assert_eq!(guest.out.room.pop(), Some(0), "{event_index}, {posted}");
-            assert_eq!(guest.deliver(&sender.batch).refused, 0, "{event_index}, {posted}");
+            assert_eq!(guest.deliver(&sender.batch).refused(), 0, "{event_index}, {posted}");
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Frames between two guests, with and without offloads.
 
-use nicety_adapter::{Delivery, Event, Outbox, Reason};
+use nicety_adapter::{Delivery, Outbox, Pick, Reason};
 use nicety_adapters::Settings;
 use nicety_frame::Mac;
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_net::*;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
-use crate::guest::{Guest, Part, bit, cx, rings};
+use crate::guest::{Guest, Part, bit, rings};
 use crate::packets::{HEADERS4, HEADERS6, judged, partial, payload, tcp4, tcp6};
 
 /// What a plain modern driver takes.
@@ -63,7 +63,7 @@ fn a_frame_goes_from_one_guest_to_another_and_both_get_their_buffers_back() {
     assert!(progress.armed && !progress.more);
     assert_eq!(sender.batch.len(), 1);
     assert!(sender.used(1).is_empty(), "nothing is given back before it is dealt with");
-    assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+    assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
     sender.complete();
     assert_eq!(sender.used(1), [(u32::from(head), 0)]);
     sender.later();
@@ -84,7 +84,7 @@ fn a_legacy_driver_has_a_header_of_ten_bytes_in_a_descriptor_of_its_own() {
     let (top, rest) = (receiver.allocate(10), receiver.allocate(1526));
     receiver.add(0, &[Part { address: top, len: 10, write: true }, Part { address: rest, len: 1526, write: true }]);
     sender.fetch(0);
-    assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+    assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
     assert_eq!(receiver.used(0), [(0, 10 + frame.len() as u32)]);
     let mut got = vec![0; frame.len()];
     receiver.memory.read(rest, &mut got).unwrap();
@@ -136,7 +136,7 @@ fn an_uncut_packet_stays_uncut_over_merged_buffers() {
         sender.fetch(0);
         assert_eq!(sender.batch.packets()[0].frames(), 4);
         receiver.post(0, 8, 1526);
-        assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+        assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
         let got = receiver.received(0);
         assert_eq!(got.len(), 1);
         assert_eq!(got[0].1, packet);
@@ -154,7 +154,7 @@ fn an_uncut_packet_is_cut_for_a_plain_receiver_and_every_checksum_holds() {
         sender.send(0, &asked, &packet, 700);
         sender.fetch(0);
         receiver.post(0, 8, 1526);
-        assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+        assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
         let got = receiver.received(0);
         assert_eq!(got.len(), 4);
         let whole: Vec<u8> = got.iter().flat_map(|(_, frame)| judged(frame)).collect();
@@ -171,36 +171,34 @@ fn a_packet_that_found_too_few_buffers_goes_on_where_it_stopped() {
     sender.send(0, &asked, &packet, 700);
     sender.fetch(0);
     receiver.post(0, 1, 1526);
-    assert!(receiver.deliver(&sender.batch).is_refused(0));
+    let all = [Pick::whole(0)];
+    let rest: Vec<Pick> = receiver.deliver(&sender.batch).again(&all).collect();
+    assert_eq!(rest, [Pick { from: 1, ..all[0] }]);
     receiver.post(0, 1, 1526);
-    assert!(receiver.deliver(&sender.batch).is_refused(0));
+    let rest: Vec<Pick> = receiver.bring(&sender.batch, &rest).again(&rest).collect();
+    assert_eq!(rest, [Pick { from: 2, ..all[0] }]);
     assert!(receiver.out.room.is_empty());
     receiver.post(0, 2, 1526);
     receiver.kick(0);
     assert_eq!(receiver.out.room.pop(), Some(0), "the kick after a refusal tells of room");
-    assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+    assert_eq!(receiver.bring(&sender.batch, &rest).refused(), 0);
     let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| judged(frame)).collect();
     assert_eq!(whole, payload(5000), "each segment once, in order");
 }
 
 #[test]
 fn what_was_dropped_after_it_had_begun_makes_the_next_packet_begin_at_its_beginning() {
-    for event in [Event::BacklogDropped, Event::RestDropped(0)] {
-        let (asked, packet) = tso(4);
-        let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(plain(), 32));
-        sender.send(0, &asked, &packet, 700);
-        sender.fetch(0);
-        receiver.post(0, 2, 1526);
-        let delivery = receiver.deliver(&sender.batch);
-        assert!(delivery.is_refused(0));
-        assert_eq!(delivery.begun(0), Some(0));
-        receiver.received(0);
-        receiver.adapter.notice(event, cx!(receiver));
-        receiver.post(0, 4, 1526);
-        assert_eq!(receiver.deliver(&sender.batch), Delivery::default());
-        let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| judged(frame)).collect();
-        assert_eq!(whole, payload(5000));
-    }
+    let (asked, packet) = tso(4);
+    let (mut sender, mut receiver) = (Guest::new(rich(), 32), Guest::new(plain(), 32));
+    sender.send(0, &asked, &packet, 700);
+    sender.fetch(0);
+    receiver.post(0, 2, 1526);
+    assert!(receiver.deliver(&sender.batch).is_refused(0));
+    receiver.received(0);
+    receiver.post(0, 4, 1526);
+    assert_eq!(receiver.deliver(&sender.batch), Delivery::default());
+    let whole: Vec<u8> = receiver.received(0).iter().flat_map(|(_, frame)| judged(frame)).collect();
+    assert_eq!(whole, payload(5000));
 }
 
 #[test]
@@ -275,7 +273,7 @@ fn a_frame_that_no_buffer_can_hold_is_dropped_and_the_next_one_arrives() {
     sender.fetch(0);
     let mut receiver = Guest::new(plain(), 16);
     receiver.post(0, 2, 1526);
-    assert_eq!(receiver.deliver(&sender.batch).refused, 0);
+    assert_eq!(receiver.deliver(&sender.batch).refused(), 0);
     assert_eq!(receiver.counters.receive_drops[Reason::TooLong as usize], 1);
     assert_eq!(judged(&receiver.received(0)[0].1), payload(30));
 }
@@ -284,15 +282,16 @@ fn a_frame_that_no_buffer_can_hold_is_dropped_and_the_next_one_arrives() {
 fn an_mtu_bounds_what_is_delivered_and_stands_in_configuration_space() {
     let settings = Settings { mtu: Some(1500), ..Settings::new(Mac([2, 0, 0, 0, 0, 9])) };
     let mut receiver = Guest::with(rich() | bit(VIRTIO_NET_F_MTU), 16, settings);
-    let mut bytes = [0xff; 32];
-    rings(&mut *receiver.adapter).config(0, &mut bytes);
+    let mut bytes = [0xff; 24];
+    assert!(rings(&mut *receiver.adapter).config(0, &mut bytes));
     // struct virtio_net_config: mac, status, max_virtqueue_pairs, mtu, speed, duplex.
     assert_eq!(bytes[..6], [2, 0, 0, 0, 0, 9]);
     assert_eq!(u32::from(bytes[6]), VIRTIO_NET_S_LINK_UP);
     assert_eq!(u16::from_le_bytes([bytes[10], bytes[11]]), 1500);
     assert_eq!(u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]), 10_000);
     assert_eq!(bytes[16], 1, "full duplex");
-    assert_eq!(bytes[24..], [0; 8], "zeros beyond the end");
+    assert_eq!(bytes[17..], [0; 7], "nothing of receive-side scaling");
+    assert!(!rings(&mut *receiver.adapter).config(17, &mut [0; 8]), "a byte beyond the end");
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], &tcp4(&payload(1460)), 4000);
     sender.send(0, &[0; 12], &tcp4(&payload(1461)), 4000);

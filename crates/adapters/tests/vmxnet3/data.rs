@@ -1,6 +1,7 @@
 //! Frames out and in: offloads, tags, large and small packets, refusals.
 
 use nicety_adapter::{Batch, Checksum, Edit, Frames, Offload as Asked, Pick, PortId, Reset, Segment, SegmentKind};
+use nicety_frame::{Tag, Tci};
 use nicety_memory::Map;
 use std::sync::Arc;
 
@@ -173,7 +174,7 @@ fn a_large_packet_is_cut_for_a_guest_without_lro() {
         let v4 = frame[12] == 8;
         let (_sender, batch) = tso(frame, 1400);
         let mut receiver = Guest::opened(Open::default());
-        assert_eq!(receiver.deliver(&batch).refused, 0);
+        assert_eq!(receiver.deliver(&batch).refused(), 0);
         let packets = receiver.receive(0, true);
         assert_eq!(packets.len(), 29);
         let mut joined = Vec::new();
@@ -201,7 +202,7 @@ fn a_large_packet_stays_whole_for_a_guest_with_lro() {
         let (_sender, batch) = tso(frame, 1448);
         let mut receiver = Guest::opened(Open { features: F_LRO | F_RXCSUM | F_RXVLAN, ..Open::default() });
         for _ in 0..20 {
-            assert_eq!(receiver.deliver(&batch).refused, 0);
+            assert_eq!(receiver.deliver(&batch).refused(), 0);
             let packets = receiver.receive(0, true);
             let [packet] = &packets[..] else { panic!("one packet") };
             assert_eq!(packet.bytes[headers..], payload);
@@ -226,7 +227,7 @@ fn a_packet_that_the_buffers_cannot_hold_uncut_comes_cut() {
     let mut receiver = Guest::opened(Open { features: F_LRO, ..Open::default() });
     receiver.put(SHARED + 60, &4u16.to_le_bytes());
     receiver.command(0xcafe_0000);
-    assert_eq!(receiver.deliver(&batch).refused, 0);
+    assert_eq!(receiver.deliver(&batch).refused(), 0);
     assert_eq!(receiver.receive(0, true).len(), 42);
 }
 
@@ -339,22 +340,26 @@ fn a_full_ring_refuses_and_goes_on_where_it_stopped() {
     let payload = pattern(60_000);
     let (_sender, batch) = tso(tcp4(MAC.0, &payload), 300);
     let mut guest = Guest::opened(Open::default());
-    assert!(guest.deliver(&batch).is_refused(0));
+    // What is left of the packet after the guest was offered the rest of it.
+    let offer = |guest: &mut Guest, rest: &[Pick]| -> Vec<Pick> { guest.bring(&batch, rest).again(rest).collect() };
+    let mut rest = offer(&mut guest, &[Pick::whole(0)]);
     let mut packets = guest.receive(0, false);
     assert_eq!(packets.len() as u64, RING - 1);
-    assert!(guest.deliver(&batch).is_refused(0), "still no room");
+    assert_eq!(rest, [Pick { from: RING as u16 - 1, ..Pick::whole(0) }]);
+    assert_eq!(offer(&mut guest, &rest), rest, "still no room");
     // Nobody rings when buffers come: the end of the driver's poll, or a tick, finds them.
     guest.refill(0, 0, 50);
     guest.out = Default::default();
     guest.write(0, 0, 0);
     assert!(guest.out.room.contains(0));
-    assert!(guest.deliver(&batch).is_refused(0));
+    rest = offer(&mut guest, &rest);
+    assert_eq!(rest.len(), 1);
     packets.extend(guest.receive(0, true));
     guest.now = guest.out.wake.expect("a look later on");
     guest.out = Default::default();
     guest.with(|adapter, cx| adapter.tick(cx));
     assert!(guest.out.room.contains(0));
-    assert_eq!(guest.deliver(&batch).refused, 0);
+    assert_eq!(offer(&mut guest, &rest), []);
     packets.extend(guest.receive(0, true));
     let joined: Vec<u8> = packets.iter().flat_map(|packet| verified(&packet.bytes).1).collect();
     assert_eq!(joined, payload);
@@ -434,11 +439,24 @@ fn the_switch_may_tag_and_untag_on_the_way() {
     guest.put32(SHARED + 136, 1 | 1 << 7);
     guest.command(0xcafe_0005);
     let batch = plain(&frame);
-    let picks = [Pick { packet: 0, edit: Edit::Tag(7) }];
-    guest.with(|adapter, cx| adapter.deliver(&Frames { batch: &batch, picks: &picks }, cx));
+    let picks = [Pick { edit: Edit::Tag(Tag::customer(Tci(7))), ..Pick::whole(0) }];
+    guest.with(|adapter, cx| adapter.deliver(&Frames::new(&batch, &picks), cx));
     let packets = guest.receive(0, true);
     assert_eq!(packets[0].bytes, frame);
     assert_eq!(packets[0].last()[2] >> 15, 1 | 7 << 1);
+}
+
+/// Its driver knows 802.1Q alone: an 802.1ad tag is neither stripped nor filtered.
+#[test]
+fn an_802_1ad_tag_arrives_as_it_left() {
+    let mut frame = udp4(MAC.0, 1, &pattern(300));
+    frame.splice(12..12, Tag::service(Tci(0x6064)).to_bytes());
+    let mut guest = Guest::opened(Open::default());
+    guest.put32(SHARED + 136, 1 | 1 << 7);
+    guest.command(0xcafe_0005);
+    guest.deliver(&plain(&frame));
+    let packets = guest.receive(0, true);
+    assert_eq!((&packets[0].bytes, packets[0].last()[2] >> 15 & 1), (&frame, 0));
 }
 
 #[test]

@@ -368,9 +368,13 @@ impl Guest {
     }
 
     pub fn deliver(&mut self, batch: &Batch) -> Delivery {
-        let picks: Vec<Pick> =
-            (0..batch.len() as u16).map(|packet| Pick { packet, edit: Default::default() }).collect();
-        self.with(|adapter, cx| adapter.deliver(&Frames { batch, picks: &picks }, cx))
+        let picks: Vec<Pick> = (0..batch.len() as u16).map(Pick::whole).collect();
+        self.bring(batch, &picks)
+    }
+
+    /// Gets some of it.
+    pub fn bring(&mut self, batch: &Batch, picks: &[Pick]) -> Delivery {
+        self.with(|adapter, cx| adapter.deliver(&Frames::new(batch, picks), cx))
     }
 
     /// Takes what was received, as `vmxnet3_rq_rx_complete` does, and posts the buffers again if `refill`.

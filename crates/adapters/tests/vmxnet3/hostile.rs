@@ -33,7 +33,7 @@ fn scribble(guest: &mut Guest, dice: &mut Dice) {
 }
 
 fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch) {
-    let picks = [Pick { packet: 0, edit: Default::default() }; 8];
+    let picks = [Pick::whole(0); 8];
     match dice.roll(12) {
         0..4 => scribble(guest, dice),
         4 => {
@@ -53,7 +53,7 @@ fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch) {
             }
         }
         8 => {
-            guest.with(|adapter, cx| adapter.deliver(&Frames { batch: inbound, picks: &picks }, cx));
+            guest.with(|adapter, cx| adapter.deliver(&Frames::new(inbound, &picks), cx));
         }
         9 => {
             guest.now = guest.now.after_ns(dice.roll(1_000_000));
@@ -162,7 +162,7 @@ fn descriptors_that_point_at_no_memory_cost_the_guest_its_own_frames() {
     let mut source = Guest::opened(Open::default());
     source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
     source.fetch(0, &mut batch);
-    assert_eq!(guest.deliver(&batch).refused, 0);
+    assert_eq!(guest.deliver(&batch).refused(), 0);
     assert_eq!(guest.get32(0x1_4000 + 8) >> 14 & 1, 1, "an error completion");
     assert_eq!(guest.counters.receive_drops.iter().sum::<u64>(), 1);
 }

@@ -1,6 +1,6 @@
-//! Who asks: one connection, one question, one answer.
+//! Who asks: one connection, one request, one answer.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,20 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
 
-use super::{Answer, Ask, Reply, Request, VERSION};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::api::{AddressList, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted};
+use crate::live::Changed;
+use crate::live::plan::Plan;
+use crate::report::PortReport;
 
 /// How long a client waits for its answer: other clients may be before it.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+/// As long again for what changes the daemon: a thousand ports may be closed and opened.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(120);
+/// Headers that an answer has at most.
+const HEADERS_MOST: usize = 32;
 /// Longest reply that a client takes.
 const REPLY_MOST: u64 = 64 << 20;
 
@@ -27,15 +37,27 @@ pub enum AskError {
     #[error("{0} is no socket: a daemon says where its control socket is when it starts")]
     NoSocket(PathBuf),
     /// Whoever serves it says nothing.
-    #[error("the daemon at {path} does not answer within {patience:?}: is it stopped, or this machine overloaded?")]
+    #[error("{process} has the socket {path}, took the question, and sent no whole answer within {patience:?}")]
     Silent {
+        /// The socket.
+        path: PathBuf,
+        /// Who serves it: `process 4711`.
+        process: String,
+        /// How long it was waited for.
+        patience: Duration,
+    },
+    /// Whoever serves it takes nobody.
+    #[error("somebody has the socket {path}, and takes no connection: its queue was full for {patience:?}")]
+    Full {
         /// The socket.
         path: PathBuf,
         /// How long it was waited for.
         patience: Duration,
     },
     /// The socket is another user's.
-    #[error("{0} is another user's: only who started the daemon may ask it")]
+    #[error(
+        "{0} is another user's, and not for this one: its owner may ask, and whom [daemon] control_group in the host file names"
+    )]
     NotAllowed(PathBuf),
     /// It does not speak our language.
     #[error("what answers at {path} is no nicety daemon of this version: {why}")]
@@ -47,10 +69,10 @@ pub enum AskError {
     },
     /// The daemon has not begun to serve.
     #[error("{0}")]
-    Starting(String),
+    Starting(Box<Problem>),
     /// The daemon says no.
     #[error("{0}")]
-    Refused(String),
+    Refused(Box<Problem>),
     /// The system.
     #[error("asking the daemon at {path}: {error}")]
     System {
@@ -61,34 +83,197 @@ pub enum AskError {
     },
 }
 
-/// Asks the daemon whose control socket this is. [`Reply::Error`] becomes an error.
+/// What may be asked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ask {
+    /// All ports.
+    Ports,
+    /// One port.
+    Port {
+        /// Its name.
+        name: String,
+    },
+    /// The addresses that the switch has learned.
+    Addresses,
+    /// That a port which has failed be brought back as new.
+    Restart {
+        /// Its name.
+        name: String,
+    },
+    /// Who is there.
+    Version,
+    /// The running state as a host file.
+    Export,
+    /// What applying a host file would do.
+    Plan(HostText),
+    /// That it be applied.
+    Apply(HostText),
+    /// A port more.
+    Add(PortValues),
+    /// Other values for a port.
+    Set {
+        /// Its name.
+        name: String,
+        /// The values.
+        values: PortValues,
+        /// A VM that is attached may lose its adapter.
+        cut_off: bool,
+    },
+    /// A port less.
+    Remove {
+        /// Its name.
+        name: String,
+        /// A VM that is attached may lose its adapter.
+        cut_off: bool,
+    },
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// All ports.
+    Ports(PortList),
+    /// One port.
+    Port(Box<PortReport>),
+    /// Addresses.
+    Addresses(AddressList),
+    /// It was restarted.
+    Restarted(Restarted),
+    /// The daemon itself.
+    Version(DaemonView),
+    /// The running state.
+    Exported(Exported),
+    /// What would be done.
+    Plan(Plan),
+    /// What was done.
+    Changed(Box<Changed>),
+}
+
+/// A request: method, path, body.
+struct Request {
+    method: &'static str,
+    path: String,
+    body: Vec<u8>,
+}
+
+impl Ask {
+    fn request(&self) -> serde_json::Result<Request> {
+        let plain = |method, path: String| Ok(Request { method, path, body: Vec::new() });
+        fn with(method: &'static str, path: String, body: &impl Serialize) -> serde_json::Result<Request> {
+            Ok(Request { method, path, body: serde_json::to_vec(body)? })
+        }
+        let port = |name: &str| format!("/v1/ports/{}", escaped(name));
+        match self {
+            Self::Ports => plain("GET", "/v1/ports".to_owned()),
+            Self::Port { name } => plain("GET", port(name)),
+            Self::Addresses => plain("GET", "/v1/addresses".to_owned()),
+            Self::Restart { name } => plain("POST", port(name) + "/restart"),
+            Self::Version => plain("GET", "/v1/daemon".to_owned()),
+            Self::Export => plain("GET", "/v1/host".to_owned()),
+            Self::Plan(text) => with("POST", "/v1/host/plan".to_owned(), text),
+            Self::Apply(text) => with("PUT", "/v1/host".to_owned(), text),
+            Self::Add(values) => with("POST", "/v1/ports".to_owned(), values),
+            Self::Set { name, values, cut_off } => with("PATCH", format!("{}?cut_off={cut_off}", port(name)), values),
+            Self::Remove { name, cut_off } => plain("DELETE", format!("{}?cut_off={cut_off}", port(name))),
+        }
+    }
+
+    fn reply(&self, body: &[u8]) -> serde_json::Result<Reply> {
+        fn read<T: DeserializeOwned>(body: &[u8]) -> serde_json::Result<T> {
+            serde_json::from_slice(body)
+        }
+        Ok(match self {
+            Self::Ports => Reply::Ports(read(body)?),
+            Self::Port { .. } => Reply::Port(read(body)?),
+            Self::Addresses => Reply::Addresses(read(body)?),
+            Self::Restart { .. } => Reply::Restarted(read(body)?),
+            Self::Version => Reply::Version(read(body)?),
+            Self::Export => Reply::Exported(read(body)?),
+            Self::Plan(_) => Reply::Plan(read(body)?),
+            Self::Apply(_) | Self::Add(_) | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
+        })
+    }
+
+    fn changes(&self) -> bool {
+        !matches!(
+            self,
+            Self::Ports | Self::Port { .. } | Self::Addresses | Self::Version | Self::Export | Self::Plan(_)
+        )
+    }
+}
+
+/// A name as a part of a path (RFC 3986, section 2.1).
+fn escaped(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let part = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    // A part of dots alone would be a step in the path.
+    if name.chars().all(|c| c == '.') { name.replace('.', "%2E") } else { name.bytes().map(part).collect() }
+}
+
+/// Asks the daemon whose control socket this is.
 pub fn ask(path: &Path, ask: Ask) -> Result<Reply, AskError> {
-    ask_within(path, ask, CLIENT_PATIENCE)
+    let patience = if ask.changes() { CHANGE_PATIENCE } else { CLIENT_PATIENCE };
+    ask_within(path, ask, patience)
 }
 
 /// As [`ask`], with so much patience for each step.
-pub(super) fn ask_within(path: &Path, ask: Ask, patience: Duration) -> Result<Reply, AskError> {
+pub fn ask_within(path: &Path, ask: Ask, patience: Duration) -> Result<Reply, AskError> {
     let path_buf = || path.to_owned();
     let lost = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused if !is_socket(path) => AskError::NoSocket(path_buf()),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::Nobody(path_buf()),
         io::ErrorKind::PermissionDenied => AskError::NotAllowed(path_buf()),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Silent { path: path_buf(), patience },
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Full { path: path_buf(), patience },
         _ => AskError::System { path: path_buf(), error },
     };
     let mut stream = connect(path, patience).map_err(lost)?;
+    let process = sockopt::socket_peercred(&stream).map(|peer| format!("process {}", peer.pid.as_raw_nonzero()));
+    let process = process.unwrap_or_else(|_| "a process".to_owned());
+    let lost = |error: io::Error| match lost(error) {
+        AskError::Full { path, patience } => AskError::Silent { path, process: process.clone(), patience },
+        error => error,
+    };
     let foreign = |why: String| AskError::Foreign { path: path_buf(), why };
-    let mut line =
-        serde_json::to_vec(&Request { version: VERSION, ask }).map_err(|error| foreign(error.to_string()))?;
-    line.push(b'\n');
-    stream.write_all(&line).map_err(lost)?;
+    let Request { method, path: place, body } = ask.request().map_err(|error| foreign(error.to_string()))?;
+    let length = body.len();
+    let kind = if length > 0 { "content-type: application/json\r\n" } else { "" };
+    let head = format!(
+        "{method} {place} HTTP/1.1\r\nhost: nicety\r\nconnection: close\r\n{kind}content-length: {length}\r\n\r\n"
+    );
     let mut answer = Vec::new();
-    BufReader::new(stream.take(REPLY_MOST)).read_until(b'\n', &mut answer).map_err(lost)?;
-    let answer: Answer = serde_json::from_slice(&answer).map_err(|error| foreign(error.to_string()))?;
-    match answer.reply {
-        Reply::Error { error, starting: true } => Err(AskError::Starting(error)),
-        Reply::Error { error, starting: false } => Err(AskError::Refused(error)),
-        reply => Ok(reply),
+    // Who answers before all was written has closed its end: its answer says why.
+    let written = stream.write_all(&[head.into_bytes(), body].concat());
+    let heard = stream.take(REPLY_MOST).read_to_end(&mut answer);
+    if answer.is_empty() {
+        written.and(heard).map_err(lost)?;
+    }
+    let (status, body) = parts(&answer).map_err(foreign)?;
+    if (200..300).contains(&status) {
+        return ask.reply(body).map_err(|error| foreign(error.to_string()));
+    }
+    let problem: Problem =
+        serde_json::from_slice(body).map_err(|error| foreign(format!("status {status}: {error}")))?;
+    Err(if problem.is_starting() {
+        AskError::Starting(Box::new(problem))
+    } else {
+        AskError::Refused(Box::new(problem))
+    })
+}
+
+/// The status and the body of an answer that is whole.
+fn parts(answer: &[u8]) -> Result<(u16, &[u8]), String> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MOST];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response.parse(answer).map_err(|error| error.to_string())?;
+    let httparse::Status::Complete(begin) = parsed else { return Err("its answer is cut".to_owned()) };
+    let status = response.code.ok_or("its answer has no status")?;
+    let length = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let length = length.and_then(|header| std::str::from_utf8(header.value).ok()?.parse::<usize>().ok());
+    let body = answer.get(begin..).unwrap_or(&[]);
+    match length {
+        Some(length) if body.len() == length => Ok((status, body)),
+        Some(_) => Err("its answer is cut".to_owned()),
+        None => Err("its answer has no length".to_owned()),
     }
 }
 

@@ -17,6 +17,7 @@ enum Use {
     Socket,
     Capture,
     Rom,
+    State,
 }
 
 /// A path that has its use.
@@ -70,6 +71,12 @@ impl Paths {
         self.claim(walk, section, "file", path, Use::Capture)
     }
 
+    /// Where what is changed live is kept.
+    pub(super) fn state(&mut self, walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PathBuf> {
+        let path = file(walk, section, "state", dir)?;
+        self.claim(walk, section, "state", path, Use::State)
+    }
+
     /// A socket: its path is short enough for the system.
     pub(super) fn socket(&mut self, walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
         let path = file(walk, section, key, dir)?;
@@ -96,6 +103,7 @@ impl Paths {
                     Use::Socket => format!("the socket of line {} already", earlier.line),
                     Use::Capture => format!("the capture's file of line {} already", earlier.line),
                     Use::Rom => format!("the option ROM of line {} already", earlier.line),
+                    Use::State => format!("the state file of line {} already", earlier.line),
                 };
                 walk.wrong(section, key, line, format!("{} is {whose}: choose another path", path.display()));
                 None
@@ -125,6 +133,9 @@ impl Host {
         if self.daemon.control.is_none() {
             make(control, "the control socket", "name another with [daemon] control");
         }
+        if self.daemon.state.is_none() {
+            make(&self.state(), "the state file", "name another with [daemon] state");
+        }
         if let Some(folder) = record.and_then(|folder| std::path::absolute(folder).ok()) {
             let other = "name another folder with --record";
             make(&folder, "the folder of --record", other);
@@ -139,12 +150,23 @@ impl Host {
 }
 
 /// A path that a key names, from the host file's folder on. One with control characters would do what it likes to the
-/// terminal on which it is shown.
+/// terminal on which it is shown; one that begins with `~` is meant for a shell.
 fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
     let Found { value: path, line } = walk.string(section, key)?;
     if path.is_empty() || path.contains(char::is_control) {
         let why = if path.is_empty() { "is no path" } else { "has control characters, which no path may have here" };
         walk.wrong(section, key, line, format!("{path:?} {why}"));
+        return None;
+    }
+    if path.starts_with('~') {
+        let home = std::env::home_dir().filter(|_| path == "~" || path.starts_with("~/"));
+        let meant = home.map(|home| home.join(path.trim_start_matches(['~', '/'])).display().to_string());
+        let meant = meant.unwrap_or_else(|| format!("./{path}"));
+        let what = format!(
+            "{path:?}: no shell reads this file, and ~ is a name like any other here: write {meant:?}{}",
+            if meant.starts_with('.') { ", or the folder that is meant" } else { "" }
+        );
+        walk.wrong(section, key, line, what);
         return None;
     }
     Some(dir.join(path))

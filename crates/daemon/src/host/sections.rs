@@ -11,8 +11,11 @@ use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
 use toml::de::DeTable;
 
+use super::access::{self, AccessConfig, CONTROL_KEYS, KEYS, access};
+use super::document::Document;
 use super::errors::did_you_mean;
 use super::paths::Paths;
+use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
 use super::walk::{Found, Key, Kind, Section, Walk};
 use super::{DaemonConfig, Doorbells, Host, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
@@ -35,7 +38,7 @@ const NAME: &str =
 const SOCKET: &str = "a path of at most 107 bytes, each once; a relative one begins at the host file's folder";
 
 /// Every table of a host file.
-pub const KINDS: [&Kind; 4] = [&SWITCH, &UPLINK, &DAEMON, &PORT];
+pub const KINDS: [&Kind; 6] = [&SWITCH, &UPLINK, &DAEMON, &SOCKETS, &PORT_GROUP, &PORT];
 
 static SWITCH: Kind = Kind {
     heading: "[switch]",
@@ -60,6 +63,10 @@ static UPLINK: Kind = Kind {
         Key { name: "role", allowed: "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\"" },
         Key { name: "file", allowed: "with kind = \"capture\": a path, of no other file or socket here" },
         Key { name: "rate", allowed: "an amount per second, such as \"100Mbit/s\"; not with kind = \"none\"" },
+        policy::KEYS[0],
+        policy::KEYS[1],
+        policy::KEYS[2],
+        policy::KEYS[3],
     ],
 };
 
@@ -69,26 +76,51 @@ static DAEMON: Kind = Kind {
     keys: &[
         Key { name: "workers", allowed: "a whole number from 1 to 64" },
         Key { name: "control", allowed: "a path of at most 107 bytes" },
+        CONTROL_KEYS[0],
+        CONTROL_KEYS[1],
+        CONTROL_KEYS[2],
+        CONTROL_KEYS[3],
+        Key { name: "control_change_group", allowed: "a group's name or number, whose members may also change" },
+        Key { name: "state", allowed: "a path, of no other file or socket here" },
+        Key { name: "listed", allowed: "true or false" },
     ],
 };
+
+static SOCKETS: Kind = Kind { heading: "[sockets]", name: "sockets", keys: &KEYS };
+
+const GROUP_KEYS: [Key; 1] =
+    [Key { name: "name", allowed: "1 to 64 letters, digits, -, _ and ., a letter or digit first; no other group's" }];
+
+static PORT_GROUP: Kind = Kind {
+    heading: "[[port_group]]",
+    name: "port_group",
+    keys: &policy::with::<{ GROUP_KEYS.len() + policy::KEYS.len() }>(&GROUP_KEYS, &policy::KEYS),
+};
+
+const PORT_KEYS: [Key; 14] = [
+    Key { name: "name", allowed: NAME },
+    Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
+    Key { name: "mac", allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once" },
+    Key { name: "socket", allowed: SOCKET },
+    Key { name: "doorbells", allowed: "\"trapped\", or \"mapped\" for an adapter whose doorbells can be" },
+    Key { name: "buffer", allowed: "\"64KiB\" to \"1GiB\"" },
+    Key { name: "queues", allowed: "a whole number from 1 to the adapter's queue pairs" },
+    Key {
+        name: "mtu",
+        allowed: "for an adapter that announces an MTU, such as virtio-net: a whole number from 68 to 65535",
+    },
+    Key { name: "rom", allowed: "a path of an option ROM, for an adapter that is a PCI function of its own" },
+    KEYS[0],
+    KEYS[1],
+    KEYS[2],
+    KEYS[3],
+    Key { name: "port_group", allowed: "the name of a [[port_group]]" },
+];
 
 static PORT: Kind = Kind {
     heading: "[[port]]",
     name: "port",
-    keys: &[
-        Key { name: "name", allowed: NAME },
-        Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
-        Key { name: "mac", allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once" },
-        Key { name: "socket", allowed: SOCKET },
-        Key { name: "doorbells", allowed: "\"trapped\", or \"mapped\" for an adapter whose doorbells can be" },
-        Key { name: "buffer", allowed: "\"64KiB\" to \"1GiB\"" },
-        Key { name: "queues", allowed: "a whole number from 1 to the adapter's queue pairs" },
-        Key {
-            name: "mtu",
-            allowed: "for an adapter that announces an MTU, such as virtio-net: a whole number from 68 to 65535",
-        },
-        Key { name: "rom", allowed: "a path of an option ROM, for an adapter that is a PCI function of its own" },
-    ],
+    keys: &policy::with::<{ PORT_KEYS.len() + policy::KEYS.len() }>(&PORT_KEYS, &policy::KEYS),
 };
 
 /// What must not be there twice, and the line where it was first.
@@ -99,6 +131,10 @@ struct Seen {
     paths: Paths,
     /// The uplink's name: `nicety ports NAME` could not tell the two apart.
     uplink: Option<Found<String>>,
+    /// Who may connect to a port that does not say.
+    access: AccessConfig,
+    /// Port groups: each one's name, and what it says.
+    groups: Vec<(String, Parts)>,
 }
 
 /// The line of an earlier one, or none: then this one is noted.
@@ -116,8 +152,19 @@ fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> O
 /// The host that a document describes. It is whole only if the walk noted no mistake.
 pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
     let dir = path.parent().unwrap_or(Path::new(""));
-    let mut seen = Seen { names: HashMap::new(), addresses: HashMap::new(), paths: Paths::new(path), uplink: None };
     walk.unknown_sections(root, &KINDS);
+    let usual = walk.sections(root, &SOCKETS).pop().map(|section| access(walk, section, &access::PORTS));
+    let mut seen = Seen {
+        names: HashMap::new(),
+        addresses: HashMap::new(),
+        paths: Paths::new(path),
+        uplink: None,
+        access: usual.unwrap_or_default(),
+        groups: Vec::new(),
+    };
+    for section in walk.sections(root, &PORT_GROUP) {
+        group(walk, section, &mut seen);
+    }
     let switch = walk.sections(root, &SWITCH).pop().map_or_else(SwitchConfig::default, |section| switch(walk, section));
     let uplink = walk.sections(root, &UPLINK).pop().and_then(|section| uplink(walk, section, dir, &mut seen));
     let daemon = walk
@@ -138,7 +185,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         walk.note(section.line, "port", what, String::new());
     }
     let ports = sections.into_iter().filter_map(|section| port(walk, section, dir, &mut seen)).collect();
-    Host { path: path.to_owned(), switch, uplink, daemon, ports, paths: seen.paths }
+    Host { path: path.to_owned(), switch, uplink, daemon, ports, document: Document::default(), paths: seen.paths }
 }
 
 fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
@@ -156,7 +203,11 @@ fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
 
 fn daemon(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> DaemonConfig {
     let workers = walk.integer(section, "workers", 1..=64).map_or(1, |found| found.value as usize);
-    DaemonConfig { workers, control: seen.paths.socket(walk, section, "control", dir) }
+    let control = seen.paths.socket(walk, section, "control", dir);
+    let listed = walk.boolean(section, "listed").is_none_or(|found| found.value);
+    let state = seen.paths.state(walk, section, dir);
+    let change_group = access::name(walk, section, "control_change_group");
+    DaemonConfig { workers, control, access: access(walk, section, &access::CONTROL), change_group, state, listed }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -201,6 +252,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
     }
     let rate = walk.parsed(section, "rate").map(|found| found.value);
+    let vlan = policy::vlan(walk, section).unwrap_or_default();
     let kind = match word {
         UplinkWord::Tap => UplinkKind::Tap { name: interface(walk, section)? },
         UplinkWord::Pair | UplinkWord::Stream => {
@@ -219,7 +271,38 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let named = if word == UplinkWord::Tap { "name" } else { "kind" };
     let line = walk.place(section, named).unwrap_or(section.line);
     seen.uplink = Some(Found { value: kind.name().to_owned(), line });
-    Some(UplinkConfig { kind, rate })
+    Some(UplinkConfig { kind, rate, vlan })
+}
+
+fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
+    if walk.place(section, "name").is_none() {
+        walk.missing(section, "name");
+    }
+    let parts = Parts::read(walk, section);
+    parts.check(walk, section);
+    let Some(Found { value: name, line }) = name(walk, section) else { return };
+    if seen.groups.iter().any(|(known, _)| *known == name) {
+        walk.wrong(section, "name", line, format!("there is a port group {name:?} already: choose another name"));
+        return;
+    }
+    seen.groups.push((name, parts));
+}
+
+/// What a port may do: what it says itself, and its group.
+fn policy_parts(walk: &mut Walk, section: Section<'_>, seen: &Seen) -> Parts {
+    let mut parts = Parts::read(walk, section);
+    if let Some(Found { value: wanted, line }) = walk.string(section, "port_group") {
+        match seen.groups.iter().find(|(name, _)| name == wanted) {
+            Some((_, group)) => parts = parts.or(group),
+            None => {
+                let names = seen.groups.iter().map(|(name, _)| name.as_str());
+                let what = format!("there is no port group {wanted:?}{}", did_you_mean(wanted, names));
+                walk.wrong(section, "port_group", line, what);
+            }
+        }
+    }
+    parts.check(walk, section);
+    parts
 }
 
 fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> Option<PortConfig> {
@@ -246,20 +329,24 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let queues = walk.integer(section, "queues", 1..=u32::from(u16::MAX));
     let mtu = walk.integer(section, "mtu", MTU_LEAST..=u32::from(u16::MAX));
     let rom = seen.paths.rom(walk, section, dir);
+    let access = access(walk, section, &access::PORTS).or(&seen.access);
     if let Some(entry) = entry {
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
     }
-    let entry = entry?;
+    let parts = policy_parts(walk, section, seen);
+    let (entry, mac) = (entry?, mac?);
     Some(PortConfig {
         name: name?.value,
         entry,
-        mac: mac?,
+        mac,
         socket: socket?,
         doorbells: doorbells.map(|found| found.value),
         buffer: buffer.map_or(PortConfig::BUFFER, |found| found.value),
         queues: queues.and_then(|found| u16::try_from(found.value).ok()),
         mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),
         rom,
+        access,
+        policy: parts.policy(mac),
     })
 }
 
@@ -335,7 +422,7 @@ pub(super) fn can_map(entry: &Entry) -> bool {
 }
 
 /// Whether an amount is within its range; a mistake if not.
-fn within<T: PartialOrd + std::fmt::Display>(
+pub(super) fn within<T: PartialOrd + std::fmt::Display>(
     walk: &mut Walk,
     section: Section<'_>,
     key: &str,

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 use super::errors::{HostError, did_you_mean};
 
 /// A key of a table, and what a person may write there.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Key {
     /// Its name.
     pub name: &'static str,
@@ -205,6 +205,17 @@ impl Walk {
             self.wrong(section, key, line, format!("{text:?} is not known{meant}"));
         }
         known.map(|(_, value)| Found { value: *value, line })
+    }
+
+    /// `true` or `false`.
+    pub(super) fn boolean(&mut self, section: Section<'_>, key: &str) -> Option<Found<bool>> {
+        let value = self.value(section, key)?;
+        let line = self.line(&value.span());
+        let found = value.get_ref().as_bool();
+        if found.is_none() {
+            self.wrong(section, key, line, format!("it is {}, not true or false", name_of(value.get_ref())));
+        }
+        found.map(|value| Found { value, line })
     }
 
     /// A whole number.

@@ -2,29 +2,26 @@
 
 use std::cmp::Reverse;
 use std::fmt::Display;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use nicety_adapter::trace::Event;
-use nicety_adapter::{News, PortId, Stall};
+use nicety_adapter::{News, PortId, Reason, Stall};
+use nicety_plane::caught;
 use nicety_vfio_user::{Accepted, Session, SessionError};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::Pid;
 use tracing::debug;
 
 use super::farewell::{self, take_leave, turn_away};
-use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token};
+use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token, unmask};
 use crate::descriptors::tell_left_open;
+use crate::device::is_unshared;
 use crate::patience::{PATIENCE, Patience};
 use crate::port_log::{Kind, PortLog};
-use crate::report::is_unshared;
-use crate::service::{Link, Talk};
-
-/// How long a socket is left alone after a connection could not be accepted (no descriptors left, say): it stays readable; and after
-/// a VMM came that speaks another protocol, or that was refused because there is one already: QEMU would come again thousands of times
-/// a second. When the one that was there has gone, the next one need not wait.
-pub const DEAF: Duration = Duration::from_secs(1);
+use crate::service::{DEAF, Link, Talk};
 
 /// Why a VM loses its adapter.
 pub(super) enum Why {
@@ -34,6 +31,7 @@ pub(super) enum Why {
     Stopped,
     Unread,
     Damaged,
+    Failed,
     Broken(SessionError),
 }
 
@@ -53,6 +51,7 @@ impl Why {
                 Kind::Damaged,
                 &"it took back memory that it had shared (was its memory file truncated, or is there no huge page left?)",
             ),
+            Self::Failed => gone(Kind::Failed, &"its port has failed"),
             Self::Broken(SessionError::VhostUser) => gone(Kind::Broken, &log.crossed("vhost-user", "vfio-user")),
             Self::Broken(error) => gone(Kind::Broken, error),
         }
@@ -66,13 +65,55 @@ fn has_hung_up(session: &Session) -> bool {
     poll(&mut ready, Some(&Timespec::default())).is_ok() && ready[0].revents().intersects(gone)
 }
 
+/// What a session's descriptor is watched for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watched {
+    For(EventFlags),
+    /// Not even for its end: an end that may not be handled yet would keep the worker awake.
+    Not,
+}
+
+impl Watched {
+    fn of(session: &Session) -> Self {
+        if session.is_changing() {
+            return Self::Not;
+        }
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, session.wants_read());
+        flags.set(EventFlags::OUT, session.wants_write());
+        Self::For(flags)
+    }
+
+    /// Watches it so; it may have been watched before.
+    fn watch(self, epoll: &OwnedFd, session: BorrowedFd<'_>, id: PortId) {
+        let _it_may_not_have_been_watched = match self {
+            Self::For(flags) => match epoll::modify(epoll, session, token(id, SESSION), flags) {
+                Err(Errno::NOENT) => epoll::add(epoll, session, token(id, SESSION), flags),
+                modified => modified,
+            },
+            Self::Not => epoll::delete(epoll, session),
+        };
+    }
+}
+
 impl Worker {
     pub(super) fn socket(&mut self, id: PortId) {
         let Some(service) = self.services.get_mut(&id) else { return };
+        if let Link::Function { session: Some(talk), .. } = &mut service.link
+            && !has_hung_up(&talk.session)
+            && talk.is_ending()
+        {
+            self.deafen(id);
+            return;
+        }
         match &mut service.link {
             Link::Uplink(_) => {
                 service.port.ready();
                 self.enqueue(id);
+            }
+            // What is being mapped for it comes first; if somebody else is there, they come again.
+            Link::Function { session: Some(talk), .. } if talk.session.is_changing() && has_hung_up(&talk.session) => {
+                self.deafen(id);
             }
             // First its last words, then the next one.
             Link::Function { session: Some(talk), .. } if has_hung_up(&talk.session) => {
@@ -80,13 +121,29 @@ impl Worker {
                     self.behind.push_back(id);
                 }
             }
+            Link::Function { listener, .. } if let Some(cause) = service.port.failure() => {
+                if let Ok(Accepted::Refused(socket, peer)) = listener.accept(true) {
+                    service.log.say_of(
+                        Kind::Failed,
+                        peer.map(|p| p.pid),
+                        format_args!("a VMM was refused: the port has failed: {cause}"),
+                    );
+                    self.leave(turn_away(socket, farewell::PATIENCE));
+                }
+                self.deafen(id);
+            }
             Link::Function { listener, session, .. } => match listener.accept(session.is_some()) {
                 Ok(Accepted::Client(socket, peer)) => {
                     let mut fresh = Box::new(Session::new(socket));
                     fresh.limit_dma_maps(nicety_memory::MAX_REGIONS);
                     let mut patience = Patience::default();
                     self.timers.extend(patience.begin(self.clock.now()).map(|at| Reverse((at, id))));
-                    let talk = session.insert(Talk { session: fresh, patience });
+                    let talk = session.insert(Talk {
+                        session: fresh,
+                        patience,
+                        unmask: None,
+                        process: peer.and_then(|p| Pid::from_raw(p.pid)),
+                    });
                     let added = epoll::add(&self.epoll, talk.session.as_fd(), token(id, SESSION), EventFlags::IN);
                     service.log.say_of(Kind::Connected, peer.map(|p| p.pid), "a VMM has connected");
                     if let Err(error) = added {
@@ -139,17 +196,21 @@ impl Worker {
         let rounds = self.rounds;
         let Some(service) = self.services.get_mut(&id) else { return };
         let may = service.may_hear(rounds);
-        let Link::Function { device, session: Some(Talk { session, patience }), .. } = &mut service.link else {
-            return;
-        };
+        let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return };
+        let Talk { session, patience, unmask, .. } = talk;
         if !may {
             self.behind.push_back(id);
             return;
         }
-        let had = (session.wants_read(), session.wants_write());
-        let progress = match session.receive(device.as_mut()) {
-            Ok(progress) => progress,
-            Err(error) => {
+        let had = Watched::of(session);
+        let progress = match caught(|| session.receive(device.as_mut())) {
+            Ok(Ok(progress)) => progress,
+            Err(cause) => {
+                // Its shell tells this worker.
+                service.port.fail(cause);
+                return;
+            }
+            Ok(Err(error)) => {
                 let closed = matches!(error, SessionError::Closed);
                 let crossed = matches!(error, SessionError::VhostUser);
                 self.disconnect(id, if closed { Why::Closed } else { Why::Broken(error) });
@@ -159,34 +220,50 @@ impl Worker {
                 return;
             }
         };
+        unmask::watch(&self.epoll, id, device.unmask(), unmask, &service.log);
         service.heard = true;
         service.credit -= i64::from(progress.work) * MESSAGE_COST;
         if progress.more && !session.wants_write() {
             self.behind.push_back(id);
         }
-        let wants = (session.wants_read(), session.wants_write());
+        let wants = Watched::of(session);
         if wants != had {
-            let mut flags = EventFlags::empty();
-            flags.set(EventFlags::IN, wants.0);
-            flags.set(EventFlags::OUT, wants.1);
-            let _its_session_is_watched = epoll::modify(&self.epoll, session.as_fd(), token(id, SESSION), flags);
+            wants.watch(&self.epoll, session.as_fd(), id);
         }
-        if progress.handled > 0 || (had.1 && !wants.1) {
+        let wrote = |watched| matches!(watched, Watched::For(flags) if flags.contains(EventFlags::OUT));
+        if progress.handled > 0 || (wrote(had) && !wrote(wants)) {
             patience.end();
         }
         // While its answers are not taken, nothing more of it is read.
-        if wants.1 || session.is_within_message() {
+        if wrote(wants) || session.is_within_message() {
             self.timers.extend(patience.begin(self.clock.now()).map(|at| Reverse((at, id))));
+        }
+    }
+
+    /// Its memory has changed, as its VMM has asked for: that is answered, and what came meanwhile is handled.
+    pub(super) fn mapped(&mut self, id: PortId) {
+        if !self.behind.contains(&id) {
+            self.session(id);
         }
     }
 
     /// A guest has broken one of its queues; a hostile one does so again and again.
     pub(super) fn stalled(&mut self, id: PortId, stall: Stall) {
         let Some(service) = self.services.get(&id) else { return };
-        // What mends a queue does not help where no ring can be read: the log has said what does.
+        // Advice about a queue does not help where no ring can be read; the log has said what does.
         let told = matches!(&service.link, Link::Function { device, .. } if device.has_told());
         if !(told && is_unshared(&service.port.state())) {
             service.log.say(Kind::Stalled, stall);
+        }
+    }
+
+    /// A port's policy refuses what its guest sends.
+    pub(super) fn refused(&mut self, id: PortId, reason: Reason) {
+        if let Some(service) = self.services.get(&id) {
+            let name = reason.name();
+            service
+                .log
+                .say(Kind::Forbidden, format_args!("its policy refuses what the VM sends: {name} (docs/switch.md)"));
         }
     }
 
@@ -199,8 +276,22 @@ impl Worker {
         }
     }
 
-    /// Keeps a thread that takes leave of somebody. Those that have ended are joined, not let go of: see `nicety_bell`'s `Closers`.
-    fn leave(&mut self, leaving: Option<JoinHandle<()>>) {
+    /// A port has failed: its VM loses its adapter, and an uplink is watched no more.
+    pub(super) fn failed(&mut self, id: PortId) {
+        self.settle_flood(id);
+        let Some(service) = self.services.get_mut(&id) else { return };
+        let Some(cause) = service.port.failure() else { return };
+        service.log.say(Kind::Failed, format_args!("the port has failed: {cause}"));
+        if let Link::Uplink(fd) = &mut service.link
+            && let Some(fd) = fd.take()
+        {
+            let _it_may_not_be_watched = epoll::delete(&self.epoll, &fd);
+        }
+        self.disconnect(id, Why::Failed);
+    }
+
+    /// Keeps a thread that closes a connection. Ended threads are joined, not detached: see `nicety_bell`'s `Closers`.
+    pub(super) fn leave(&mut self, leaving: Option<JoinHandle<()>>) {
         for gone in self.leaving.extract_if(.., |leaving| leaving.is_finished()) {
             let _it_has_nothing_to_say = gone.join();
         }
@@ -212,11 +303,12 @@ impl Worker {
         let now = self.clock.now();
         let Some(service) = self.services.get_mut(&id) else { return };
         if let Link::Function { device, session, .. } = &mut service.link
-            && let Some(Talk { mut session, .. }) = session.take()
+            && let Some(Talk { mut session, unmask, .. }) = session.take()
         {
             why.say(&service.log);
             self.behind.retain(|port| *port != id);
             debug!(port = service.log.port(), counters = ?session.counters(), "its session");
+            unmask::forget(&self.epoll, unmask);
             session.disconnect(device.as_mut());
             if let Some(recorder) = &service.recorder {
                 recorder.note(Event::Disconnect);
@@ -224,7 +316,7 @@ impl Worker {
             let _it_closes_anyway = epoll::delete(&self.epoll, session.as_fd());
             service.port.detach(now);
             device.renew();
-            if matches!(why, Why::Removed) {
+            if matches!(why, Why::Removed | Why::Failed) {
                 self.leave(take_leave(session, farewell::PATIENCE));
             }
             self.listen(id);

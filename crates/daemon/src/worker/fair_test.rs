@@ -1,6 +1,7 @@
 //! Deficit round-robin, counted: what a port that floods 255 others is served between two turns of another port.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Offload, Progress, Set, Uplink};
 use nicety_memory::Map;
@@ -10,6 +11,7 @@ use nicety_uplink::Null;
 
 use super::*;
 use crate::port_log::PortLog;
+use crate::service::QUANTUM;
 
 const PORTS: u16 = 256;
 /// What a frame counts for beside its bytes.
@@ -85,7 +87,9 @@ struct Crowd {
 impl Crowd {
     fn new(len: u32) -> Self {
         let plane = Arc::new(Plane::new(Limits::default()));
-        let mut worker = Worker::new(Arc::clone(&plane), Clock::start(), Arc::new(Inbox::new().unwrap())).unwrap();
+        let mut worker =
+            Worker::new(Arc::clone(&plane), Clock::start(), Arc::new(Inbox::new().unwrap()), mpsc::channel().1)
+                .unwrap();
         let flood = Source::new(0xff, 1, len, usize::MAX);
         // It sends nothing, and always has more.
         let other = Source::new(0xff, 2, 60, 0);

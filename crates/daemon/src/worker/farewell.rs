@@ -1,7 +1,7 @@
-//! How a daemon takes leave of VMMs that stay when it ends, and of those whose port is taken.
+//! How connections to VMMs are closed: when the daemon ends, and when the port is taken.
 //!
-//! A connection that is closed while a message in it is unread is reset, and that ends QEMU 11.1, and the VM with it (`error_setv:
-//! Assertion '*errp == NULL' failed`). So it is told first, and what it sends meanwhile is taken, unread.
+//! Closing a connection with an unread message resets it, and that makes QEMU 11.1 abort, with its VM (`error_setv:
+//! Assertion '*errp == NULL' failed`). So the daemon shuts down its half first, and reads and discards what the VMM still sends.
 
 use std::os::fd::AsFd;
 use std::thread::{self, JoinHandle};
@@ -15,14 +15,14 @@ use rustix::net::{Shutdown, shutdown};
 /// How long a VMM has to notice.
 pub(super) const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Tells the peer of a connection that nothing more comes, and closes it when the peer has closed it or its time is over. Nobody
-/// waits but whoever joins the thread. Without one it is closed at once.
+/// Shuts down our half of a connection; a thread closes it when the peer has closed its half, or when the time is over. Only who joins
+/// the thread waits. If no thread can be started, the connection is closed at once.
 pub(super) fn take_leave<S: AsFd + Send + 'static>(connection: S, patience: Duration) -> Option<JoinHandle<()>> {
     let _it_may_have_gone = shutdown(connection.as_fd(), Shutdown::Write);
     in_a_thread(move || wait_for(&connection, PollFlags::empty(), Instant::now() + patience))
 }
 
-/// As [`take_leave`], of a VMM whose port is taken: it is told when it speaks, which it does at once.
+/// As [`take_leave`], for a VMM whose port is taken: its first message, which comes at once, gets the refusal.
 pub(super) fn turn_away<S: AsFd + Send + 'static>(connection: S, patience: Duration) -> Option<JoinHandle<()>> {
     in_a_thread(move || {
         let end = Instant::now() + patience;

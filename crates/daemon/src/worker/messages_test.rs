@@ -2,10 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use nicety_adapter::Face;
 use nicety_adapters::{Settings, find};
@@ -18,8 +19,10 @@ use tempfile::TempDir;
 use super::fair_test::Silent;
 use super::*;
 use crate::device::{PortDevice, irq_layout};
+use crate::mapper::Mapper;
 use crate::patience::PATIENCE;
 use crate::port_log::PortLog;
+use crate::service::QUANTUM;
 use crate::shell::Signals;
 
 const VERSION: u16 = 1;
@@ -33,7 +36,7 @@ const FLOOD: u64 = 2000;
 const ROUNDS: usize = 100;
 
 /// A message (vfio-user.rst, "Header").
-fn message(command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn message(command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
     let size = 16 + payload.len() as u32;
     [&[1, 0][..], &command.to_ne_bytes(), &size.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 4], payload].concat()
 }
@@ -43,8 +46,8 @@ pub(super) fn status(flags: u32) -> Vec<u8> {
     message(READ, flags, &[8u32, 0, 0, 4].map(u32::to_ne_bytes).concat())
 }
 
-/// A port of the worker's, at a socket in this folder.
-fn open(worker: &mut Worker, id: PortId, adapter: &'static str, folder: &Path) -> PathBuf {
+/// A port of the worker's, at a socket in this folder; what it interrupts by.
+fn open(worker: &mut Worker, id: PortId, adapter: &'static str, folder: &Path) -> (PathBuf, Arc<Interrupts>) {
     let settings = Settings::new(Mac([0x52, 0x54, 0, 0, 0, id.0 as u8]));
     let mut adapter = (find(adapter).unwrap().create)(&settings).unwrap();
     let Face::Pci(pci) = adapter.face() else { panic!("it is a function") };
@@ -53,12 +56,22 @@ fn open(worker: &mut Worker, id: PortId, adapter: &'static str, folder: &Path) -
     worker.plane.join(Arc::clone(&port)).unwrap();
     let log = Arc::new(PortLog::new(id, "vm", "e1000", worker.clock, Arc::clone(&worker.inbox)));
     let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
-    let device = PortDevice::new(Arc::clone(&log), Arc::clone(&port), interrupts, signals, worker.clock);
+    let inbox = Arc::clone(&worker.inbox);
+    let mapper = Mapper::start("vm", move || inbox.push(Note::Mapped(id))).unwrap();
+    let device = PortDevice::new(
+        Arc::clone(&log),
+        Arc::clone(&port),
+        Arc::clone(&interrupts),
+        signals,
+        worker.clock,
+        mapper,
+        true,
+    );
     let path = folder.join(format!("{}.sock", id.0));
     let listener = Listener::bind(&path).unwrap();
     let link = Link::Function { listener, device: Box::new(device), session: None };
     worker.serve(Service::new(log, port, Arc::default(), link));
-    path
+    (path, interrupts)
 }
 
 /// Some rounds of the worker, until that is so.
@@ -111,6 +124,8 @@ fn reads(worker: &Worker, id: PortId) -> u64 {
 pub(super) struct Pair {
     pub worker: Worker,
     pub clients: [UnixStream; 2],
+    /// Of the first port.
+    pub interrupts: Arc<Interrupts>,
     folder: TempDir,
 }
 
@@ -121,11 +136,13 @@ impl Pair {
     pub fn new(flooded: &'static str) -> Self {
         let folder = TempDir::new().unwrap();
         let plane = Arc::new(Plane::new(Limits::default()));
-        let mut worker = Worker::new(plane, Clock::start(), Arc::new(Inbox::new().unwrap())).unwrap();
+        let mut worker =
+            Worker::new(plane, Clock::start(), Arc::new(Inbox::new().unwrap()), mpsc::channel().1).unwrap();
         let ports = [(FLOODED, flooded), (OTHER, "e1000")];
-        let paths = ports.map(|(id, adapter)| open(&mut worker, id, adapter, folder.path()));
-        let clients = paths.map(|path| connect(&mut worker, &path));
-        Self { worker, clients, folder }
+        let [(flooded, interrupts), (other, _)] =
+            ports.map(|(id, adapter)| open(&mut worker, id, adapter, folder.path()));
+        let clients = [flooded, other].map(|path| connect(&mut worker, &path));
+        Self { worker, clients, interrupts, folder }
     }
 }
 
@@ -214,7 +231,7 @@ fn a_vm_that_is_sent_away_in_the_middle_of_a_flood_leaves_its_port_to_the_next_o
 #[test]
 fn a_vmm_that_comes_when_another_has_just_closed_is_not_refused_though_that_ones_last_words_are_not_read_yet() {
     for how in [Shutdown::Both, Shutdown::Write] {
-        let Pair { mut worker, clients: [mut first, _other], folder } = Pair::new("e1000");
+        let Pair { mut worker, clients: [mut first, _other], folder, .. } = Pair::new("e1000");
         first.write_all(&status(POSTED).repeat(FLOOD as usize)).unwrap();
         rounds(&mut worker, |worker| !worker.behind.is_empty());
         first.shutdown(how).unwrap();
@@ -245,12 +262,15 @@ fn map(client: &UnixStream, memory: &[u8]) {
     let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::io::pwrite(&file, memory, 0).unwrap();
     let words = [32u32, 3, 0, 0, 0, 0, memory.len() as u32, 0].map(u32::to_ne_bytes).concat();
+    send(client, &message(DMA_MAP, POSTED, &words), &[file.as_fd()]);
+}
+
+/// Sends a message, with a descriptor if one is there.
+pub(super) fn send(client: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-    let files = [file.as_fd()];
-    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&files)));
-    let bytes = message(DMA_MAP, POSTED, &words);
-    let slices = [std::io::IoSlice::new(&bytes)];
+    assert!(fds.is_empty() || control.push(rustix::net::SendAncillaryMessage::ScmRights(fds)));
+    let slices = [std::io::IoSlice::new(bytes)];
     rustix::net::sendmsg(client, &slices, &mut control, rustix::net::SendFlags::empty()).unwrap();
 }
 
@@ -287,6 +307,7 @@ fn vmxnet3() -> Vec<u8> {
 fn a_command_that_takes_long_is_one_in_a_round_and_then_others_have_theirs() {
     let mut pair = Pair::new("vmxnet3");
     map(&pair.clients[0], &vmxnet3());
+    until(&mut pair.worker, |worker| regions(worker) == 1);
     let set_up = [write(7, 4, 6), write(1, 0x10, 0x1000), write(1, 0x18, 0)].concat();
     let activate = write(1, 0x20, 0xcafe_0000);
     pair.clients[0].write_all(&[set_up, activate.repeat(10)].concat()).unwrap();
@@ -309,10 +330,78 @@ fn a_command_that_takes_long_is_one_in_a_round_and_then_others_have_theirs() {
     assert!(rounds.windows(2).all(|pair| pair[1] - pair[0] >= 8), "each is paid for: {rounds:?}");
 }
 
+/// Rounds for as long as another thread takes to do its part.
+fn until(worker: &mut Worker, mut done: impl FnMut(&Worker) -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done(worker) {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}");
+        rounds_made(worker, 1);
+        std::thread::yield_now();
+    }
+}
+
+/// Regions of memory that the flooded port has.
+fn regions(worker: &Worker) -> usize {
+    worker.services[&FLOODED].port.memory().regions()
+}
+
+/// Has the memory thread of the flooded port wait, as a VMM can, until what this returns is dropped.
+fn hold(worker: &Worker) -> std::sync::mpsc::Sender<()> {
+    match &worker.services[&FLOODED].link {
+        Link::Function { device, .. } => device.mapper().hold(),
+        _ => panic!("a function"),
+    }
+}
+
+#[test]
+fn while_the_memory_of_a_vmm_is_being_mapped_its_own_messages_wait_and_those_of_others_do_not() {
+    let mut pair = Pair::new("e1000");
+    let go_on = hold(&pair.worker);
+    map(&pair.clients[0], &[0; 4096]);
+    pair.clients[0].write_all(&status(0)).unwrap();
+    rounds_made(&mut pair.worker, 5);
+    for _ in 0..50 {
+        pair.clients[1].write_all(&status(0)).unwrap();
+        rounds(&mut pair.worker, |_| has_come(&mut pair.clients[1]));
+    }
+    assert!(!has_come(&mut pair.clients[0]));
+    assert_eq!(regions(&pair.worker), 0);
+    assert!(pair.worker.behind.is_empty(), "nothing keeps the worker awake");
+    drop(go_on);
+    until(&mut pair.worker, |_| has_come(&mut pair.clients[0]));
+    assert_eq!(regions(&pair.worker), 1);
+}
+
+#[test]
+fn a_vmm_that_goes_while_its_memory_is_being_mapped_keeps_no_worker_awake_and_leaves_its_port_to_the_next_one() {
+    let Pair { mut worker, clients: [first, mut other], folder, .. } = Pair::new("e1000");
+    let go_on = hold(&worker);
+    map(&first, &[0; 4096]);
+    rounds_made(&mut worker, 5);
+    drop(first);
+    let next = UnixStream::connect(folder.path().join(format!("{}.sock", FLOODED.0))).unwrap();
+    // Whoever keeps the worker awake does so in each round: nothing but the bell may.
+    rounds_made(&mut worker, 5);
+    let mut events = Vec::with_capacity(EVENTS);
+    worker.timers.push(Reverse((worker.clock.now().after(Duration::from_millis(50)), OTHER)));
+    let slept = worker.slept;
+    worker.round(&mut events);
+    worker.round(&mut events);
+    assert!(worker.slept > slept);
+    other.write_all(&status(0)).unwrap();
+    rounds(&mut worker, |_| has_come(&mut other));
+    drop(go_on);
+    let mut next = next;
+    next.set_nonblocking(true).unwrap();
+    next.write_all(&message(VERSION, 0, b"\0\0\0\0{}\0")).unwrap();
+    until(&mut worker, |_| has_come(&mut next));
+    assert_eq!(regions(&worker), 0);
+}
+
 #[test]
 fn a_neighbours_message_is_answered_before_a_flood_is_done_and_the_flood_is_done_though_no_byte_comes_any_more() {
     let (flooded, other) = (FLOODED, OTHER);
-    let Pair { mut worker, clients: [mut flood, mut neighbour], folder: _folder } = Pair::new("e1000");
+    let Pair { mut worker, clients: [mut flood, mut neighbour], folder: _folder, .. } = Pair::new("e1000");
     // The flood is there before the neighbour's message.
     flood.write_all(&status(POSTED).repeat(FLOOD as usize)).unwrap();
     for _ in 0..3 {

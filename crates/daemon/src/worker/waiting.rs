@@ -1,4 +1,4 @@
-//! How a worker waits: it looks at once while it has other work, else watches for a moment, then sleeps.
+//! How a worker waits: with other work it only checks for events; else it polls for a while, then sleeps.
 
 use std::cmp::Reverse;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{SESSION, Worker};
 
-/// Waits for events. Precise to microseconds: Linux 5.11's epoll_pwait2, and no leeway for this thread's timers.
+/// Waits for events, precise to microseconds: Linux 5.11's epoll_pwait2, and a timer slack of 1 µs for this thread.
 pub(super) fn sleep(
     epoll: &OwnedFd,
     events: &mut Vec<epoll::Event>,
@@ -23,7 +23,7 @@ pub(super) fn sleep(
 }
 
 impl Worker {
-    /// Until something is to be done.
+    /// Waits until there is work.
     pub(super) fn wait(&mut self, events: &mut Vec<epoll::Event>) {
         let idle = self.ready.is_empty() && self.behind.is_empty() && self.inbox.is_empty();
         if !idle || self.stop {
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Waits actively until then, and for a timer that comes soon. True if something has come.
+    /// Polls until then, and longer for a timer that is due soon. True if something has come.
     fn watch(&mut self, until: Time, events: &mut Vec<epoll::Event>) -> bool {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         loop {
@@ -75,7 +75,7 @@ impl Worker {
             if !events.is_empty() || !self.inbox.is_empty() || timer.is_some_and(|at| at <= now) {
                 return true;
             }
-            // Whoever is awaited may be waiting for this very processor.
+            // The awaited thread may need this very processor.
             std::thread::yield_now();
         }
     }

@@ -1,5 +1,6 @@
 //! What a worker owes to a port that is not known to it yet, and how exactly it waits.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use nicety_plane::{End, Port};
@@ -15,8 +16,9 @@ use crate::shell::Schedule;
 #[test]
 fn a_turn_that_was_asked_for_before_the_port_was_known_is_not_the_last_one() {
     let inbox = Arc::new(Inbox::new().unwrap());
+    let (newcomers, received) = mpsc::channel();
     let plane = Arc::new(Plane::new(Limits::default()));
-    let mut worker = Worker::new(plane, Clock::start(), Arc::clone(&inbox)).unwrap();
+    let mut worker = Worker::new(plane, Clock::start(), Arc::clone(&inbox), received).unwrap();
     let (id, schedule) = (PortId(0), Arc::new(Schedule::default()));
     let ask = || schedule.queue().then(|| inbox.push(Note::Schedule(id)));
     // As a port's shell does, when a frame comes to it from another worker's.
@@ -27,7 +29,8 @@ fn a_turn_that_was_asked_for_before_the_port_was_known_is_not_the_last_one() {
     let port = Arc::new(Port::new(id, End::Uplink(Box::new(Null)), Box::new(Silent), 1 << 20).unwrap());
     let log = Arc::new(PortLog::new(id, "vm1", "e1000", Clock::start(), Arc::clone(&inbox)));
     let service = Service::new(log, port, Arc::clone(&schedule), Link::Rings { kicks: Vec::new() });
-    inbox.push(Note::Serve(Box::new(service)));
+    newcomers.send(service).unwrap();
+    inbox.push(Note::Serve);
     worker.read_notes();
     assert_eq!(worker.ready, [id], "what it asked for is done now");
     worker.rounds += 1;

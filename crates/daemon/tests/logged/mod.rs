@@ -63,6 +63,8 @@ impl Stage {
             socket: stage.socket(),
             mapped: false,
             buffer_bytes: 1 << 20,
+            access: nicety_socket::Access::default(),
+            policy: nicety_switch::Policy::default(),
         };
         stage.daemon.open(spec).unwrap();
         stage

@@ -50,14 +50,25 @@ impl Stage {
     pub fn new(workers: usize, adapters: &[&str]) -> Stage {
         let dir = TempDir::new().unwrap();
         let daemon = Daemon::start(Limits::default(), workers).unwrap();
+        let stage = Stage { daemon, dir };
         for (number, adapter) in (1..).zip(adapters) {
-            let name = format!("vm{number}");
-            let socket = dir.path().join(format!("{name}.sock"));
-            let settings = Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, number]));
-            let entry = find(adapter).unwrap();
-            daemon.open(PortSpec { name, entry, settings, socket, mapped: false, buffer_bytes: 1 << 20 }).unwrap();
+            stage.daemon.open(stage.spec(number, adapter)).unwrap();
         }
-        Stage { daemon, dir }
+        stage
+    }
+
+    /// What a port is made from.
+    pub fn spec(&self, number: u8, adapter: &str) -> PortSpec {
+        PortSpec {
+            name: format!("vm{number}"),
+            entry: find(adapter).unwrap(),
+            settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, number])),
+            socket: self.socket(number.into()),
+            mapped: false,
+            buffer_bytes: 1 << 20,
+            access: nicety_socket::Access::default(),
+            policy: nicety_switch::Policy::default(),
+        }
     }
 
     pub fn socket(&self, number: usize) -> PathBuf {

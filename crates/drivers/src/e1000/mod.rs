@@ -9,9 +9,9 @@
 //! A packet that asks for a checksum or segmentation takes a context descriptor before its data descriptors.
 //! Not driven: the EEPROM (the device loads its address from it at reset), VLAN stripping, jumbo frames, Wake-on-LAN.
 
-mod moderation;
-mod registers;
-mod transmit;
+pub(crate) mod moderation;
+pub(crate) mod registers;
+pub(crate) mod transmit;
 
 use std::sync::Arc;
 
@@ -20,20 +20,21 @@ use nicety_frame::Mac;
 use nicety_memory::{Map, Rights};
 
 use self::moderation::Moderation;
+pub use self::registers::DEVICES;
 use self::registers::*;
 use self::transmit::Transmit;
 use crate::{Arena, Driver, DriverError, Features, Received, Sink};
 
 /// Descriptors in each ring.
-const RING: u16 = 256;
-const RING_BYTES: u32 = RING as u32 * DESCRIPTOR as u32;
-const RECEIVE_BUFFER: u32 = 2048;
+pub(crate) const RING: u16 = 256;
+pub(crate) const RING_BYTES: u32 = RING as u32 * DESCRIPTOR as u32;
+pub(crate) const RECEIVE_BUFFER: u32 = 2048;
 /// Receive buffers are given back so many at a time.
-const REFILL: u16 = 16;
+pub(crate) const REFILL: u16 = 16;
 /// The frame check sequence, which the device leaves in the buffer unless told otherwise.
 const FCS: usize = 4;
 /// Bytes of the longest packet that the device segments: what its 16-bit IP length allows.
-const SEGMENT_BYTES: u32 = 65_535;
+pub(crate) const SEGMENT_BYTES: u32 = 65_535;
 /// Reads of a register that must change soon.
 const PATIENCE: u32 = 1_000;
 const CAUSES: u32 = CAUSE_TXDW | CAUSE_LSC | CAUSE_RXSEQ | CAUSE_RXDMT0 | CAUSE_RXT0;
@@ -48,6 +49,8 @@ pub struct E1000 {
     transmit: Transmit,
     receive: Receive,
     moderation: Moderation,
+    /// The device has the registers for moderation.
+    throttled: bool,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +77,7 @@ impl E1000 {
             transmit: Transmit::default(),
             receive: Receive::default(),
             moderation: Moderation::default(),
+            throttled: false,
         }
     }
 
@@ -91,7 +95,7 @@ impl E1000 {
         Ok(())
     }
 
-    fn address(bus: &mut dyn Bus) -> Result<Mac, DriverError> {
+    pub(crate) fn address(bus: &mut dyn Bus) -> Result<Mac, DriverError> {
         let [a, b, c, d] = bus.read32(BAR, RAL0)?.to_le_bytes();
         let high = bus.read32(BAR, RAH0)?;
         let [e, f, ..] = high.to_le_bytes();
@@ -101,7 +105,7 @@ impl E1000 {
         Ok(Mac([a, b, c, d, e, f]))
     }
 
-    fn begin_link(bus: &mut dyn Bus) -> Result<(), DriverError> {
+    pub(crate) fn begin_link(bus: &mut dyn Bus) -> Result<(), DriverError> {
         let control = bus.read32(BAR, CTRL)?;
         let control = (control | CTRL_SLU | CTRL_ASDE) & !(CTRL_ILOS | CTRL_FRCSPD | CTRL_FRCDPLX | CTRL_VME);
         bus.write32(BAR, CTRL, control)?;
@@ -121,7 +125,9 @@ impl E1000 {
         bus.write32(BAR, TIPG, TIPG_COPPER)?;
         // Linux's habits: a write-back is told of within 8 to 32 units of 1.024 µs.
         bus.write32(BAR, TIDV, 8)?;
-        bus.write32(BAR, TADV, 32)?;
+        if self.throttled {
+            bus.write32(BAR, TADV, 32)?;
+        }
         Ok(bus.write32(BAR, TCTL, TCTL_EN | TCTL_PSP | TCTL_HABITS)?)
     }
 
@@ -138,7 +144,9 @@ impl E1000 {
         }
         ring(bus, [RDBAL, RDBAH, RDLEN, RDH, RDT], ring_at)?;
         bus.write32(BAR, RDTR, 0)?;
-        bus.write32(BAR, RADV, 8)?;
+        if self.throttled {
+            bus.write32(BAR, RADV, 8)?;
+        }
         bus.write32(BAR, RXCSUM, RXCSUM_TUOFL | RXCSUM_IPOFL)?;
         for word in 0..MTA_WORDS {
             bus.write32(BAR, MTA + 4 * word, 0)?;
@@ -150,7 +158,7 @@ impl E1000 {
 }
 
 /// Tells of a ring: base, length, head and tail, in this order of registers.
-fn ring(bus: &mut dyn Bus, registers: [u64; 5], base: u64) -> Result<(), DriverError> {
+pub(crate) fn ring(bus: &mut dyn Bus, registers: [u64; 5], base: u64) -> Result<(), DriverError> {
     let [low, high, length, head, tail] = registers;
     bus.write32(BAR, length, RING_BYTES)?;
     bus.write32(BAR, high, (base >> 32) as u32)?;
@@ -159,7 +167,7 @@ fn ring(bus: &mut dyn Bus, registers: [u64; 5], base: u64) -> Result<(), DriverE
     Ok(bus.write32(BAR, head, 0)?)
 }
 
-fn wait(
+pub(crate) fn wait(
     bus: &mut dyn Bus,
     otherwise: &'static str,
     mut done: impl FnMut(&mut dyn Bus) -> Result<bool, DriverError>,
@@ -231,14 +239,16 @@ impl Driver for E1000 {
 
     fn open(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         self.memory = Arc::clone(bus.memory());
-        crate::enable(bus, VENDOR, &DEVICES)?;
+        self.throttled = crate::enable(bus, &DEVICES)? != OLDEST;
         E1000::reset(bus)?;
         self.mac = E1000::address(bus)?;
         E1000::begin_link(bus)?;
         self.start_transmit(bus)?;
         self.start_receive(bus)?;
         bus.interrupts(InterruptKind::Intx)?;
-        bus.write32(BAR, ITR, self.moderation.register())?;
+        if self.throttled {
+            bus.write32(BAR, ITR, self.moderation.register())?;
+        }
         bus.write32(BAR, IMS, CAUSES)?;
         // So that the link is looked at even if it came up before anybody listened.
         Ok(bus.write32(BAR, ICS, CAUSE_LSC)?)
@@ -295,7 +305,7 @@ impl Driver for E1000 {
     }
 
     fn rest(&mut self, bus: &mut dyn Bus) -> Result<bool, DriverError> {
-        if let Some(register) = self.moderation.changed() {
+        if let Some(register) = self.moderation.changed().filter(|_| self.throttled) {
             bus.write32(BAR, ITR, register)?;
         }
         bus.write32(BAR, IMS, CAUSES)?;

@@ -39,7 +39,7 @@ impl Way {
 }
 
 #[derive(Debug)]
-pub(super) struct Moderation {
+pub(crate) struct Moderation {
     transmit: Way,
     receive: Way,
     rate: u32,
@@ -52,22 +52,22 @@ impl Default for Moderation {
 }
 
 impl Moderation {
-    pub(super) fn received(&mut self, bytes: usize) {
+    pub(crate) fn received(&mut self, bytes: usize) {
         self.receive.count(1, bytes as u64);
     }
 
     /// So many frames on the wire, with so many bytes together.
-    pub(super) fn sent(&mut self, frames: u32, bytes: u32) {
+    pub(crate) fn sent(&mut self, frames: u32, bytes: u32) {
         self.transmit.count(frames.into(), bytes.into());
     }
 
     /// The interval register: units of 256 ns (section 13.4.18).
-    pub(super) fn register(&self) -> u32 {
+    pub(crate) fn register(&self) -> u32 {
         1_000_000_000 / (self.rate * 256)
     }
 
     /// Looks at what passed since the last time. The register's new value, if it changes.
-    pub(super) fn changed(&mut self) -> Option<u32> {
+    pub(crate) fn changed(&mut self) -> Option<u32> {
         self.transmit.classify();
         self.receive.classify();
         let wanted = if self.transmit.bulk || self.receive.bulk { BULK } else { LATENCY };

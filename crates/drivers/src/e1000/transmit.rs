@@ -23,8 +23,8 @@ struct End {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Transmit {
-    pub ring: u64,
+pub(crate) struct Transmit {
+    pub(crate) ring: u64,
     buffers: u64,
     /// The next descriptor to fill.
     next: u16,
@@ -48,7 +48,7 @@ impl End {
 }
 
 impl Transmit {
-    pub(super) fn new(memory: &Map, arena: &mut Arena) -> Result<Transmit, DriverError> {
+    pub(crate) fn new(memory: &Map, arena: &mut Arena) -> Result<Transmit, DriverError> {
         let ring = arena.take(RING_BYTES.into(), 4096)?;
         let buffers = arena.take(u64::from(RING) * u64::from(BUFFER), 4096)?;
         memory.window(ring, RING_BYTES, Rights::BOTH)?.write(0, &[0; RING_BYTES as usize]);
@@ -60,7 +60,7 @@ impl Transmit {
     }
 
     /// Takes back what the device has sent.
-    pub(super) fn reclaim(&mut self, memory: &Map, moderation: &mut Moderation) -> Result<(), DriverError> {
+    pub(crate) fn reclaim(&mut self, memory: &Map, moderation: &mut Moderation) -> Result<(), DriverError> {
         let window = memory.window(self.ring, RING_BYTES, Rights::BOTH)?;
         while self.oldest != self.next {
             let Some(&End { last, frames, bytes }) = self.ends.get(usize::from(self.oldest)) else { break };
@@ -74,7 +74,7 @@ impl Transmit {
     }
 
     /// Queues a packet. False if there is no room.
-    pub(super) fn queue(
+    pub(crate) fn queue(
         &mut self,
         memory: &Map,
         packet: &[u8],
@@ -124,7 +124,7 @@ impl Transmit {
     }
 
     /// The tail, if the device does not know it yet.
-    pub(super) fn doorbell(&mut self) -> Option<u16> {
+    pub(crate) fn doorbell(&mut self) -> Option<u16> {
         let changed = self.told != self.next;
         self.told = self.next;
         changed.then_some(self.next)

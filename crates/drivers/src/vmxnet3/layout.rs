@@ -1,8 +1,8 @@
 //! vmxnet3's registers and structures: offsets from Linux drivers/net/vmxnet3/vmxnet3_defs.h and upt1_defs.h (interface
 //! facts). The structures have no padding but their own, so that an offset is the sum of the sizes before it.
 
-pub(super) const VENDOR: u16 = 0x15ad;
-pub(super) const DEVICES: [u16; 1] = [0x07b0];
+/// PCI vendor and device.
+pub const DEVICES: [(u16, u16); 1] = [(0x15ad, 0x07b0)];
 
 /// BAR 0: what is written while frames flow.
 pub(super) const PASS_THROUGH: u8 = 0;

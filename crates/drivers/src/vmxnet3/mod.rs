@@ -23,6 +23,7 @@ use nicety_adapter::{Bus, InterruptKind, Offload};
 use nicety_frame::{Layout, Mac};
 use nicety_memory::{Map, Rights};
 
+pub use self::layout::DEVICES;
 use self::layout::*;
 use self::receive::{Receive, SIZE_UNIT, Shape};
 use self::transmit::Transmit;
@@ -250,7 +251,7 @@ impl Driver for Vmxnet3 {
 
     fn open(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         self.memory = Arc::clone(bus.memory());
-        crate::enable(bus, VENDOR, &DEVICES)?;
+        crate::enable(bus, &DEVICES)?;
         Self::command(bus, RESET_DEV)?;
         let version = Self::agree(bus)?;
         let [a, b, c, d] = bus.read32(CONTROL, MACL)?.to_le_bytes();

@@ -81,3 +81,13 @@ fn kinds_of_address_are_told_apart() {
     assert!(Mac([0x01, 0x80, 0xc2, 0, 0, 2]).is_link_local());
     assert!(!Mac([0x01, 0x80, 0xc2, 0, 0, 0x10]).is_link_local());
 }
+
+#[test]
+fn a_stack_of_tags_is_told_from_the_outside_in_and_ends_with_the_frame() {
+    let stack = [Tag::service(Tci(9)), Tag::customer(Tci(5)), Tag::customer(Tci(0xe001))];
+    let tags: Vec<u8> = stack.iter().flat_map(|tag| tag.to_bytes()).collect();
+    let frame = [&[0; 12][..], &tags, &[8, 0, 0x81, 0]].concat();
+    assert_eq!(vlan::stack(&frame).collect::<Vec<_>>(), stack);
+    assert_eq!(vlan::stack(&frame[..23]).count(), 2, "the third is cut");
+    assert_eq!(vlan::stack(&frame[..7]).count(), 0);
+}

@@ -8,7 +8,7 @@ use std::{
 };
 
 use nicety_adapters::Entry;
-use nicety_lab::real::{Accel, Counts, Error, Folder, Guest, GuestConfig, Kernel, Namespace, Port, Root, Served};
+use nicety_guests::{Accel, Counts, Error, Folder, Guest, GuestConfig, Kernel, Namespace, Port, Root, Served};
 
 /// A command that takes no time of its own, in a translated guest on a busy host.
 const SOON: Duration = Duration::from_secs(90);
@@ -72,7 +72,7 @@ pub fn live(root: &Root, program: &Path, entry: &'static Entry, kernel: Kernel) 
     let guest = Guest::boot(root, served.attach(config, "vm1"))?;
     let trace = Path::new(&record).join("vm1.trace");
     let mut stage = Stage { served, guest, trace, seen: 0, counts: Counts::default(), phases: Vec::new() };
-    let driver = if entry.about.name == "virtio-net" { "virtio_net" } else { entry.about.name };
+    let driver = entry.about.linux.driver;
     // With IPv6 a kernel would speak to its neighbours when it pleases. virtio's bus is a module in one of the kernels.
     let quiet =
         "for all in all default; do echo 1 >/proc/sys/net/ipv6/conf/$all/disable_ipv6; done; modprobe virtio_pci";

@@ -19,7 +19,7 @@ use std::{
 };
 
 use nicety_adapters::{Entry, REGISTRY};
-use nicety_lab::real::{Kernel, Root};
+use nicety_guests::{Kernel, Root};
 
 /// Where the simulation finds them.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trials/tests/traces");

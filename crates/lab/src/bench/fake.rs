@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Bench, BenchError, Latency, Measured, Outcome, Usage};
 use crate::method::{Contestant, Guests, Item, Load, Order, Server};
+use crate::series::Series;
 
 /// What the bench is told to do wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +125,14 @@ impl Bench for FakeBench {
             cpu_seconds: Some(0.25),
             guest_cpu_seconds: Some(0.125),
         };
-        Ok(Measured { outcome, usage })
+        let mut series = Series::default();
+        let slots = 30_u32;
+        for slot in 1..=slots {
+            // It climbs at first, as TCP does.
+            let rate = payload_bytes as f64 * 8e-6 / duration.as_secs_f64() * f64::from(slot.min(3)) / 3.0;
+            let rate = if item.load == Load::RequestResponse { rate * 125.0 } else { rate };
+            series.push(duration.as_secs_f64() * f64::from(slot) / f64::from(slots), rate);
+        }
+        Ok(Measured { outcome, usage, series: Some(series) })
     }
 }

@@ -4,20 +4,29 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use nicety_adapters::REGISTRY;
+
 use super::rig::{Layout, Party, Place, Program, Rig};
 use super::words::Counts;
 use crate::bench::{Bench, BenchError, Latency, Measured, Outcome, Usage};
 use crate::method::{Contestant, Guests, Item, Load, Plan, Server};
 use crate::progress::Progress;
+use crate::series::Sampler;
 
-/// The adapters that have a driver, in the order of tables.
-pub(super) const ADAPTERS: [&str; 3] = ["e1000", "vmxnet3", "virtio-net"];
 const A: Party = Party::Guest(0);
 const B: Party = Party::Guest(1);
+/// Of a byte.
+const MEGABITS: f64 = 8e-6;
 /// Connecting, telling, reporting.
 const OVERHEAD: Duration = Duration::from_millis(60);
 /// A first exchange, so that addresses are known on both sides and in the switch.
 const GREETING: Duration = Duration::from_millis(20);
+
+/// The adapters that have a driver, in the order of tables.
+fn adapters() -> impl Iterator<Item = &'static str> {
+    let driven = REGISTRY.iter().filter(|entry| nicety_drivers::find(entry.about.pci).is_some());
+    driven.map(|entry| entry.about.name)
+}
 
 /// The bench: a daemon, two guests and a peer per adapter, started when they are first needed, and kept; idle ones sleep.
 pub struct Embedded {
@@ -60,7 +69,7 @@ impl Bench for Embedded {
     }
 
     fn contestants(&self) -> Vec<Contestant> {
-        ADAPTERS.iter().map(|adapter| Contestant::new(*adapter, Server::Nicety)).collect()
+        adapters().map(|adapter| Contestant::new(adapter, Server::Nicety)).collect()
     }
 
     fn overhead(&self) -> Duration {
@@ -113,16 +122,22 @@ fn measure(rig: &mut Rig, load: Load, duration: Duration, cancel: &AtomicBool) -
     };
     let before = counts(rig, from, to, cancel)?;
     let cpu_before = rig.daemon_cpu();
-    let outcome = if load == Load::RequestResponse {
+    let (outcome, elapsed) = if load == Load::RequestResponse {
         let (elapsed_ns, each_ns) = rig.transact(from, to, duration, cancel)?;
         let elapsed = Duration::from_nanos(elapsed_ns);
-        Outcome::Transactions { count: each_ns.len() as u64, elapsed, latency: Latency::EveryNs(each_ns) }
+        let outcome =
+            Outcome::Transactions { count: each_ns.len() as u64, elapsed, latency: Latency::EveryNs(each_ns) };
+        (outcome, elapsed)
     } else {
         let (payload_bytes, elapsed) = rig.send(from, to, duration, cancel)?;
-        Outcome::Bulk { payload_bytes, elapsed }
+        (Outcome::Bulk { payload_bytes, elapsed }, elapsed)
     };
     let cpu_after = rig.daemon_cpu();
     let after = counts(rig, from, to, cancel)?;
+    let series = match &outcome {
+        Outcome::Transactions { latency: Latency::EveryNs(each_ns), .. } => answered(each_ns).series(elapsed, 1.0),
+        _ => rig.sampled(to, cancel)?.series(elapsed, MEGABITS),
+    };
     let usage = Usage {
         frames: Some(after.frames - before.frames),
         register_reads: Some(after.reads - before.reads),
@@ -131,7 +146,18 @@ fn measure(rig: &mut Rig, load: Load, duration: Duration, cancel: &AtomicBool) -
         cpu_seconds: cpu_after.zip(cpu_before).map(|(after, before)| after - before),
         guest_cpu_seconds: None,
     };
-    Ok(Measured { outcome, usage })
+    Ok(Measured { outcome, usage, series: Some(series) })
+}
+
+/// Answers over time: each request follows the answer before at once, so that their times add up.
+fn answered(each_ns: &[u64]) -> Sampler {
+    let mut sampler = Sampler::default();
+    let mut at = Duration::ZERO;
+    for each in each_ns {
+        at = at.saturating_add(Duration::from_nanos(*each));
+        sampler.add(at, 1);
+    }
+    sampler
 }
 
 /// The counts of those guests that take part.

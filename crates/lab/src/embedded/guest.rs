@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nicety_drivers::{Arena, BUDGET, Driver, E1000, Vmxnet3};
+use nicety_drivers::{Arena, BUDGET, Made};
 use nicety_frame::Mac;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -155,10 +155,9 @@ pub fn attach(attach: &Attach) -> Result<Box<dyn Link>, GuestError> {
 
 fn vfio(name: &str, socket: &Path) -> Result<Box<dyn Link>, GuestError> {
     let arena = Arena::new(ARENA_BASE, MEMORY_BYTES - ARENA_BASE);
-    let driver: Box<dyn Driver> = match name {
-        "e1000" => Box::new(E1000::new(arena)),
-        "vmxnet3" => Box::new(Vmxnet3::new(arena)),
-        other => return Err(GuestError::Peer(format!("there is no driver for \"{other}\""))),
+    let found = nicety_adapters::find(name).and_then(|entry| nicety_drivers::find(entry.about.pci));
+    let Some(Made::Pci(driver)) = found.map(|entry| (entry.make)(arena)) else {
+        return Err(GuestError::Peer(format!("there is no driver for \"{name}\"")));
     };
     let bus = VfioBus::connect(socket, MEMORY_BYTES).map_err(|error| GuestError::Peer(error.to_string()))?;
     Ok(Box::new(Driven::open(driver, bus)?))
@@ -235,6 +234,7 @@ impl Guest {
                 self.station.begin(&mut self.iface, Task::Transact, to, seconds, Instant::now())
             }
             Order::Report => return say(&Answer::Counts(self.counts())),
+            Order::Series => return say(&Answer::Series(self.station.sampled().clone())),
             Order::Flood { bytes, seconds } => {
                 self.flood = Some(Flood::new(self.deck.link().mac(), bytes, seconds));
                 Ok(())

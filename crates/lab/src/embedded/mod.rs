@@ -1,5 +1,5 @@
 //! Embedded guests: processes of their own that open the real vfio-user or vhost-user socket of a real daemon, share
-//! memory by memfd, drive the adapter with our own guest drivers and run TCP by smoltcp (ARCHITECTURE.md, floor 5).
+//! memory by memfd, drive the adapter with our own guest drivers and run TCP by smoltcp (ARCHITECTURE.md, floor 6).
 //!
 //! Nothing is short-cut: register accesses are messages, DMA is DMA, interrupts are eventfds, and everybody sleeps when
 //! there is nothing to do. [`Embedded`] is the bench; [`guest_main`] is what its processes run: the same program, by a

@@ -16,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use nicety_guests::{Folder, FolderError};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::child::{GuestProcess, reap};
@@ -23,7 +24,7 @@ use super::cpu;
 use super::guest::{EXEC, GUEST};
 use super::words::{Answer, Attach, Counts, Order};
 use crate::bench::BenchError;
-use crate::folder::{Folder, FolderError};
+use crate::series::Sampler;
 
 /// How long a guest may take to attach, and to answer beyond what its order lasts.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -143,7 +144,7 @@ impl Drop for Daemon {
 
 fn host_file(folder: &Folder, layout: &Layout) -> String {
     let quoted = |name: &str| format!("{:?}", folder.join(name));
-    let mut text = format!("[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = {}\n\n", quoted(CONTROL));
+    let mut text = format!("[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = {}\nlisted = false\n\n", quoted(CONTROL));
     if layout.uplink {
         text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n\n", quoted(UPLINK));
     }
@@ -308,6 +309,14 @@ impl Rig {
         })
     }
 
+    /// What a station took by its latest discarded stream, in bytes over time.
+    pub fn sampled(&mut self, party: Party, cancel: &AtomicBool) -> Result<Sampler, BenchError> {
+        self.order(party, &Order::Series, Duration::ZERO, cancel, |answer| match answer {
+            Answer::Series(sampler) => Some(sampler),
+            _ => None,
+        })
+    }
+
     /// CPU seconds of the daemon so far.
     pub fn daemon_cpu(&self) -> Option<f64> {
         cpu::seconds_of(self.daemon.0.id())
@@ -341,8 +350,6 @@ fn expect<T>(
 }
 
 fn attach_to(adapter: &str, socket: PathBuf) -> Attach {
-    match adapter {
-        "virtio-net" => Attach::VhostUser { socket },
-        driver => Attach::VfioUser { driver: driver.to_owned(), socket },
-    }
+    let by_vhost = nicety_adapters::find(adapter).is_some_and(|entry| !entry.about.transports.contains(&"vfio-user"));
+    if by_vhost { Attach::VhostUser { socket } } else { Attach::VfioUser { driver: adapter.to_owned(), socket } }
 }

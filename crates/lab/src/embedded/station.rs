@@ -7,6 +7,7 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::wire::{IpAddress, IpEndpoint, Ipv4Address};
 
 use super::words::Answer;
+use crate::series::Sampler;
 
 const ECHO: u16 = 7;
 const DISCARD: u16 = 9;
@@ -33,12 +34,13 @@ pub struct Station {
     chunk: Vec<u8>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Discarded {
     /// Who sent them: a client takes another port for each connection.
     latest: Option<IpEndpoint>,
     bytes: u64,
     span: Option<(Instant, Instant)>,
+    sampler: Sampler,
 }
 
 struct Client {
@@ -103,6 +105,11 @@ impl Station {
     pub fn discarded(&self) -> (u64, Duration) {
         let span = self.discarded.span.map_or(Duration::ZERO, |(first, last)| last.duration_since(first));
         (self.discarded.bytes, span)
+    }
+
+    /// The same bytes over that time.
+    pub fn sampled(&self) -> &Sampler {
+        &self.discarded.sampler
     }
 
     /// When the client's work ends, whatever comes.
@@ -182,6 +189,7 @@ impl Station {
             let first = self.discarded.span.map_or(now, |(first, _)| first);
             self.discarded.bytes += n as u64;
             self.discarded.span = Some((first, now));
+            self.discarded.sampler.add(now.duration_since(first), n as u64);
             moved = true;
         }
         moved

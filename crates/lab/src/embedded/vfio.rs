@@ -38,6 +38,8 @@ impl VfioBus {
         client.dma_map(range, protection, Some((file.as_fd(), 0))).map_err(bus)?;
         let mapping = Mapping::of_file(file, 0, len, true).map_err(bus)?;
         let memory = Map::default().with(0, Arc::new(mapping), Rights::BOTH).map_err(bus)?;
+        // A guest that starts a driver has something in its memory: its kernel.
+        memory.write(len - 1, &[1]).map_err(bus)?;
         Ok(VfioBus { client, memory: Arc::new(memory), events: Vec::new(), line: false, interrupts: 0 })
     }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::series::Sampler;
+
 /// What a guest is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -53,6 +55,8 @@ pub enum Order {
     },
     /// Tell the counts so far.
     Report,
+    /// Tell what the discard service took over time, from its latest connection.
+    Series,
 }
 
 /// How a station reaches the network.
@@ -105,6 +109,8 @@ pub enum Answer {
     },
     /// The counts.
     Counts(Counts),
+    /// What the discard service took over time, in bytes.
+    Series(Sampler),
     /// Nothing more can be done, and why. The guest ends.
     Failed(String),
 }

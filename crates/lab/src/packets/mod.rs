@@ -17,10 +17,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nicety_guests::Layer;
 pub use testpmd::{PACKAGES, Testpmd};
 pub use traffic::Traffic;
 
-use crate::real::Layer;
 use crate::statistics::{Estimate, paired_ratio};
 
 /// How long frames flow before a sample begins: every address has been learned by then.
@@ -35,7 +35,7 @@ const START: Duration = Duration::from_secs(10);
 pub enum Error {
     /// testpmd could not be laid.
     #[error(transparent)]
-    Lay(#[from] crate::real::Error),
+    Lay(#[from] nicety_guests::Error),
     /// A program did not start.
     #[error("{program} could not be started: {source}")]
     Program {
@@ -211,7 +211,10 @@ impl Plan {
         // Room for every address, also where many fall into one set.
         let most = self.addresses.iter().max().map_or(1024, |addresses| 10 * u64::from(*addresses)).max(1024);
         let mut host = format!("[switch]\nname = \"packets\"\naddresses = {most}\n");
-        host.push_str(&format!("[daemon]\ncontrol = \"{}\"\n", self.folder.join("control.sock").display()));
+        host.push_str(&format!(
+            "[daemon]\ncontrol = \"{}\"\nlisted = false\n",
+            self.folder.join("control.sock").display()
+        ));
         for (i, socket) in sockets.iter().enumerate() {
             host.push_str(&format!(
                 "[[port]]\nname = \"port{i}\"\nadapter = \"virtio-net\"\nmac = \"52:54:00:00:00:0{i}\"\nsocket = \"{}\"\n",

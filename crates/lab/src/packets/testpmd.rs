@@ -8,8 +8,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use nicety_guests::Layer;
+
 use super::Error;
-use crate::real::Layer;
 
 /// What is laid: testpmd, and the drivers that it is told to load.
 pub const PACKAGES: &[&str] = &[

@@ -17,15 +17,11 @@ use std::{
 };
 
 use nicety_adapters::{Entry, REGISTRY};
+use nicety_guests::{Counts, Error, Machine, Namespace, Root, Served};
 
 use super::{
-    error::Error,
-    guest::Machine,
-    namespace::Namespace,
     netperf::{self, Test},
     pair::{self, Pair},
-    root::Root,
-    served::{Counts, Served},
 };
 use crate::{
     bench::{Bench, BenchError, Latency, Measured, Outcome, Usage},
@@ -203,7 +199,7 @@ impl RealBench {
     /// is not there yet.
     ///
     /// # Errors
-    /// Those of [`Root::lay`], [`UmlKernel::lay`](super::uml::UmlKernel::lay) and [`Namespace::open`]; each says what to do.
+    /// Those of [`Root::lay`], [`UmlKernel::lay`](nicety_guests::uml::UmlKernel::lay) and [`Namespace::open`]; each says what to do.
     pub fn user_mode(program: &Path, say: &mut dyn FnMut(&str)) -> Result<RealBench, Error> {
         let root = Root::lay(say)?;
         let kind = user_mode::UserMode::lay(say)?;
@@ -263,13 +259,14 @@ impl Running {
         let own_seconds = self.pair.own_cpu_time().saturating_sub(own).as_secs_f64();
         let counts = self.counts().zip(counts).map(|(now, before)| now.since(before));
         let elapsed = Duration::from_secs_f64(measured.seconds);
-        let outcome = match measured.latency_us {
-            Some((p50, p99)) => Outcome::Transactions {
+        let payload_bytes = measured.payload_bytes();
+        let outcome = match measured.latency {
+            Some(percentiles) => Outcome::Transactions {
                 count: (measured.rate * measured.seconds) as u64,
                 elapsed,
-                latency: Latency::ReportedUs { p50, p99 },
+                latency: Latency::Reported(percentiles),
             },
-            None => Outcome::Bulk { payload_bytes: measured.payload_bytes(), elapsed },
+            None => Outcome::Bulk { payload_bytes, elapsed },
         };
         let usage = Usage {
             frames: counts.map(|counts| counts.frames),
@@ -279,7 +276,8 @@ impl Running {
             cpu_seconds: Some(cpu_seconds),
             guest_cpu_seconds: Some(own_seconds),
         };
-        Ok(Measured { outcome, usage })
+        let series = Some(measured.series).filter(|series| !series.values.is_empty());
+        Ok(Measured { outcome, usage, series })
     }
 }
 

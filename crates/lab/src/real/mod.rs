@@ -1,64 +1,8 @@
-//! Real guests: an unmodified Debian kernel in an unmodified QEMU, laid and booted without root rights and without KVM.
-//!
-//! [`Root::lay`] brings QEMU, its firmware, two kernels and the measuring programs from the machine's own Debian mirror into
-//! a private folder that every clone shares; [`Image`] makes an initramfs of them; [`Guest`] boots it and runs command lines
-//! in it; [`pair`] measures between two guests; [`Namespace`] is a network of their own, [`Served`] a daemon of ours in it, and
-//! [`RealBench`] compares. [`uml`] has guests that need no QEMU: a kernel built as a program. `cargo xtask guests` and `nicety
-//! compare --guests qemu` or `uml` stand on this.
-//!
-//! ```no_run
-//! # fn main() -> Result<(), nicety_lab::real::Error> {
-//! use std::time::Duration;
-//! use nicety_lab::real::{Guest, GuestConfig, Kernel, Root};
-//!
-//! let root = Root::lay(&mut |line| eprintln!("{line}"))?;
-//! let mut guest = Guest::boot(&root, GuestConfig {
-//!     addresses: vec!["eth0:10.0.0.2/24".into()],
-//!     devices: vec!["-netdev".into(), "user,id=n".into(), "-device".into(), "e1000,netdev=n,romfile=".into()],
-//!     ..GuestConfig::new(Kernel::V6_12)
-//! })?;
-//! print!("{}", guest.run("ethtool -i eth0", Duration::from_secs(10))?.text);
-//! # Ok(())
-//! # }
-//! ```
+//! What is measured between real guests (`nicety-guests`): ping and netperf between a [`pair`], and the benches that `nicety compare
+//! --guests qemu` and `uml` stand on.
 
-mod accel;
-mod apt;
 mod bench;
-mod children;
-mod companion;
-mod console;
-mod control;
-mod cpio;
-mod error;
-mod guest;
-mod hosted;
-mod image;
-mod kernel;
-mod layer;
-mod namespace;
 pub mod netperf;
 pub mod pair;
-mod processor;
-mod qemu;
-mod root;
-mod served;
-mod spawn;
-pub mod uml;
 
-pub use crate::folder::Folder;
-pub use accel::Accel;
 pub use bench::RealBench;
-pub use children::end_children;
-pub use companion::Companion;
-pub use error::Error;
-pub use guest::{Guest, Launch, Machine, Output};
-pub use hosted::{Hosted, Programs};
-pub use image::Image;
-pub use kernel::Kernel;
-pub use layer::Layer;
-pub use namespace::{Namespace, Process};
-pub use processor::processes_of_group;
-pub use qemu::{GuestConfig, Memory, Start};
-pub use root::{Package, Root};
-pub use served::{Counts, Link, Port, Served, Setup};

@@ -2,10 +2,20 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use super::{error::Error, guest::Guest};
+use nicety_guests::{Error, Guest};
+
+use crate::{
+    bench::Percentile,
+    series::{POINTS, Series},
+};
 
 /// What it may take beyond the time that it measures, in a guest without KVM.
 const SLACK: Duration = Duration::from_secs(30);
+
+/// How often it tells its rate at most; its own overhead stays out of the figures.
+const LEAST_INTERVAL_S: f64 = 0.25;
+/// Of less than this, such as what is left at the end, a rate would be luck.
+const SHORTEST_S: f64 = 0.05;
 
 /// One of netperf's tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,15 +29,16 @@ pub enum Test {
 }
 
 /// What it measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
     /// Bulk: Mbit/s. Request-response: transactions a second.
     pub rate: f64,
     /// How long it was measured, by the guest's clock.
     pub seconds: f64,
-    /// Request-response: the median and the 99th percentile of a transaction's time in µs, as its histogram (ten buckets a
-    /// decade) has them.
-    pub latency_us: Option<(f64, f64)>,
+    /// Request-response: percentiles of a transaction's time, as its histogram (ten buckets a decade) has them, and the longest.
+    pub latency: Option<Vec<Percentile>>,
+    /// The rate over time, in the same unit.
+    pub series: Series,
 }
 
 impl Measured {
@@ -51,11 +62,46 @@ fn command(address: &str, test: Test, seconds: u32) -> String {
     let (name, more) = match test {
         Test::Stream => ("TCP_STREAM", ""),
         Test::Maerts => ("TCP_MAERTS", ""),
-        Test::RequestResponse => ("TCP_RR", ",P50_LATENCY,P99_LATENCY"),
+        Test::RequestResponse => ("TCP_RR", ",P50_LATENCY,P90_LATENCY,P99_LATENCY,MAX_LATENCY"),
     };
+    // Kept until the end: what it says over time would cross the console while it measures.
+    let every = (f64::from(seconds) / POINTS as f64).max(LEAST_INTERVAL_S);
     format!(
-        "netperf -4 -H {address} -t {name} -l {seconds} -P 0 -- -k THROUGHPUT,THROUGHPUT_UNITS,ELAPSED_TIME{more} 2>&1"
+        "said=$(netperf -4 -H {address} -t {name} -l {seconds} -D {every:.3} -P 0 -- -k \
+         THROUGHPUT,THROUGHPUT_UNITS,ELAPSED_TIME{more} 2>&1); code=$?; echo \"$said\"; (exit $code)"
     )
+}
+
+/// `NETPERF_INTERIM_RESULT[N]=`, `NETPERF_UNITS[N]=`, `NETPERF_INTERVAL[N]=`: a rate and for how long it held, one after the other.
+/// Only those in the test's unit: netperf may begin in another one.
+fn series(text: &str, unit: &str) -> Series {
+    let (mut series, mut at) = (Series::default(), 0.0);
+    let after = |line: &str, key: &str| Some(line.trim().strip_prefix(key)?.split_once('=')?.1.to_owned());
+    let (mut rate, mut same) = (None, false);
+    for line in text.lines() {
+        if let Some(value) = after(line, "NETPERF_INTERIM_RESULT[") {
+            rate = value.parse::<f64>().ok().filter(|rate| rate.is_finite() && *rate >= 0.0);
+        } else if let Some(value) = after(line, "NETPERF_UNITS[") {
+            same = value == unit;
+        } else if let Some(value) = after(line, "NETPERF_INTERVAL[") {
+            let seconds = value.parse::<f64>().ok().filter(|seconds| *seconds >= SHORTEST_S && seconds.is_finite());
+            if let (Some(rate), true, Some(seconds)) = (rate.take(), same, seconds) {
+                at += seconds;
+                series.push(at, rate);
+            }
+        }
+    }
+    series
+}
+
+/// Percentiles that rise: a bucket's place in the histogram may lie beyond the longest of all.
+fn rising(percentiles: [(f64, f64); 4]) -> Vec<Percentile> {
+    let mut before: f64 = 0.0;
+    let mut rise = |(percent, us): (f64, f64)| {
+        before = before.max(us);
+        Percentile { percent, us: before }
+    };
+    percentiles.into_iter().map(&mut rise).collect()
 }
 
 /// `KEY=value`, a line each.
@@ -67,11 +113,16 @@ fn parse(text: &str, test: Test) -> Option<Measured> {
         return None;
     }
     let (rate, seconds) = (number("THROUGHPUT")?, number("ELAPSED_TIME")?);
-    let latency_us = match test {
-        Test::RequestResponse => Some((number("P50_LATENCY")?, number("P99_LATENCY")?)),
+    let latency = match test {
+        Test::RequestResponse => Some(rising([
+            (50.0, number("P50_LATENCY")?),
+            (90.0, number("P90_LATENCY")?),
+            (99.0, number("P99_LATENCY")?),
+            (100.0, number("MAX_LATENCY")?),
+        ])),
         _ => None,
     };
-    (seconds > 0.0).then_some(Measured { rate, seconds, latency_us })
+    (seconds > 0.0).then(|| Measured { rate, seconds, latency, series: series(text, unit) })
 }
 
 #[cfg(test)]
@@ -81,7 +132,10 @@ mod tests {
     #[test]
     fn its_keys_give_rate_and_time_and_other_units_are_refused() {
         let text = "THROUGHPUT=215.11\nTHROUGHPUT_UNITS=10^6bits/s\nELAPSED_TIME=5.02\n";
-        assert_eq!(parse(text, Test::Stream), Some(Measured { rate: 215.11, seconds: 5.02, latency_us: None }));
+        assert_eq!(
+            parse(text, Test::Stream),
+            Some(Measured { rate: 215.11, seconds: 5.02, latency: None, series: Series::default() })
+        );
         assert_eq!(parse(text, Test::RequestResponse), None);
         let text = "THROUGHPUT=1\nTHROUGHPUT_UNITS=10^9bits/s\nELAPSED_TIME=5\n";
         assert_eq!(parse(text, Test::Maerts), None);
@@ -90,14 +144,30 @@ mod tests {
 
     #[test]
     fn request_response_tells_its_percentiles() {
-        let text =
-            "THROUGHPUT=348.56\nTHROUGHPUT_UNITS=Trans/s\nELAPSED_TIME=2.01\nP50_LATENCY=2011\nP99_LATENCY=14000\n";
+        let text = "THROUGHPUT=348.56\nTHROUGHPUT_UNITS=Trans/s\nELAPSED_TIME=2.01\nP50_LATENCY=2011\nP90_LATENCY=2500\nP99_LATENCY=14000\nMAX_LATENCY=13811\n";
         let measured = parse(text, Test::RequestResponse).expect("it is netperf's");
-        assert_eq!(measured.latency_us, Some((2011.0, 14000.0)));
+        let latency: Vec<(f64, f64)> =
+            measured.latency.unwrap().iter().map(|known| (known.percent, known.us)).collect();
+        assert_eq!(latency, [(50.0, 2011.0), (90.0, 2500.0), (99.0, 14000.0), (100.0, 14000.0)]);
+    }
+
+    /// What netperf 2.7.0 of Debian 12 printed, with `-D 0.2`.
+    #[test]
+    fn its_interim_results_are_the_rate_over_time() {
+        let text = "NETPERF_INTERIM_RESULT[0]=5275.51\nNETPERF_UNITS[0]=Trans/s\nNETPERF_INTERVAL[0]=0.222\nNETPERF_ENDING[0]=1795454411.171\n\
+                    NETPERF_INTERIM_RESULT[1]=3614.72\nNETPERF_UNITS[1]=Trans/s\nNETPERF_INTERVAL[1]=0.292\nNETPERF_ENDING[1]=1795454411.463\n\
+                    NETPERF_INTERIM_RESULT[2]=7862.84\nNETPERF_UNITS[2]=Trans/s\nNETPERF_INTERVAL[2]=0.018\nNETPERF_ENDING[2]=1795454411.949\n\
+                    THROUGHPUT=4349.95\nTHROUGHPUT_UNITS=Trans/s\nELAPSED_TIME=1.00\n";
+        let series = series(text, "Trans/s");
+        assert_eq!((series.until_seconds, series.values), (vec![0.222, 0.514], vec![5275.5, 3614.7]));
+        assert_eq!(super::series(text, "10^6bits/s"), Series::default());
     }
 
     #[test]
     fn what_a_bulk_test_carried_is_rate_by_time() {
-        assert_eq!(Measured { rate: 8.0, seconds: 2.0, latency_us: None }.payload_bytes(), 2_000_000);
+        assert_eq!(
+            Measured { rate: 8.0, seconds: 2.0, latency: None, series: Series::default() }.payload_bytes(),
+            2_000_000
+        );
     }
 }

@@ -5,14 +5,9 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use super::{
-    error::Error,
-    guest::{Guest, Machine},
-    netperf::{self, Test},
-    qemu::GuestConfig,
-    root::Root,
-};
-use crate::folder::Folder;
+use nicety_guests::{Error, Folder, Guest, GuestConfig, Machine, Root};
+
+use super::netperf::{self, Test};
 
 /// The address of [`qemu_peers`]'s left guest, which sends.
 pub const LEFT: &str = "10.0.0.1";

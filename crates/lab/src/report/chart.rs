@@ -1,5 +1,8 @@
-//! A chart per test, as inline SVG: adapters as rows, servers as bars beside each other, the 95 % interval as a whisker,
-//! every sample as a faint dot. Colours come from the page's style sheet, so that one chart serves light, dark and print.
+//! A chart per test, as inline SVG: adapters as groups, servers as bars below each other. A bar ends at the median, with the figure
+//! beside its end; below it, in a lane of their own, lie the 95 % interval as a bracket and every sample as a dot.
+//!
+//! Lengths along a bar are percentages of the chart's width and all others are pixels, so that a chart is as wide as its column and
+//! its text has the same size on a telephone and in print. Colours come from the page's style sheet.
 
 use std::fmt::Write as _;
 
@@ -8,58 +11,49 @@ use crate::method::Server;
 use crate::number;
 use crate::results::{Direction, Results, Row, Test};
 
-/// All lengths are in units of the view box; the page scales it to its column.
-const WIDTH: f64 = 620.0;
-const LABEL: f64 = 104.0;
-const VALUE: f64 = 76.0;
-const BAR: f64 = 20.0;
-const BETWEEN_BARS: f64 = 5.0;
-const BETWEEN_GROUPS: f64 = 16.0;
-const TOP: f64 = 8.0;
-const AXIS: f64 = 26.0;
+/// How far the longest bar or dot reaches, in percent of the chart's width; the rest is for the figure beside it.
+const REACH: f64 = 80.0;
+const NAME: f64 = 20.0;
+const BAR: f64 = 15.0;
+/// Where the dots are.
+const LANE: f64 = 15.0;
+const BETWEEN_ROWS: f64 = 4.0;
+const BETWEEN_GROUPS: f64 = 10.0;
+const TOP: f64 = 4.0;
+const AXIS: f64 = 24.0;
 
 /// The chart of `test`.
 pub(super) fn chart(results: &Results, test: Test) -> String {
     let (adapters, servers) = (results.adapters(), results.servers());
-    let group = servers.len() as f64 * (BAR + BETWEEN_BARS) - BETWEEN_BARS + BETWEEN_GROUPS;
-    let plot_height = adapters.len() as f64 * group;
+    let row = BAR + LANE + BETWEEN_ROWS;
+    let group = NAME + servers.len() as f64 * row + BETWEEN_GROUPS;
+    let bottom = TOP + adapters.len() as f64 * group;
     let scale = Scale::of(results, test);
-    let id = Escaped(test.title()).to_string().to_lowercase().replace([' ', ','], "-");
+    let id = test.name();
     let mut svg = String::new();
     // Writing to a String cannot fail; the results of write! are dropped for that reason throughout.
     let _ = write!(
         svg,
-        "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
+        "<svg class=\"chart\" height=\"{:.0}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
          <title id=\"{id}-t\">{}, {}</title><desc id=\"{id}-d\">{}</desc>",
-        TOP + plot_height + AXIS,
+        bottom + AXIS,
         test.title(),
         test.unit(),
         Escaped(&description(results, test)),
     );
-    axis(&mut svg, &scale, plot_height);
+    axis(&mut svg, &scale, bottom);
     for (index, adapter) in adapters.iter().enumerate() {
-        let top = TOP + index as f64 * group + BETWEEN_GROUPS / 2.0;
-        let middle = top + (group - BETWEEN_GROUPS) / 2.0;
-        let _ = write!(
-            svg,
-            "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            LABEL - 12.0,
-            middle + 4.5,
-            Escaped(adapter)
-        );
+        let top = TOP + index as f64 * group;
+        let _ = write!(svg, "<text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text>", top + NAME - 5.0, Escaped(adapter));
+        let (first, last) = (top + NAME, top + group - BETWEEN_GROUPS);
+        let _ = write!(svg, "<line class=\"base\" x1=\"0\" x2=\"0\" y1=\"{first:.1}\" y2=\"{last:.1}\"/>");
         for (place, server) in servers.iter().enumerate() {
-            let y = top + place as f64 * (BAR + BETWEEN_BARS);
-            if let Some(row) = results.row(adapter, test, *server) {
-                bar(&mut svg, row, &scale, y);
+            if let Some(figures) = results.row(adapter, test, *server) {
+                bar(&mut svg, figures, &scale, top + NAME + place as f64 * row);
             }
         }
     }
-    let _ = write!(
-        svg,
-        "<line class=\"base\" x1=\"{LABEL}\" x2=\"{LABEL}\" y1=\"{TOP}\" y2=\"{:.1}\"/></svg>",
-        TOP + plot_height
-    );
-    svg
+    svg + "</svg>"
 }
 
 /// What a person who does not see the chart is told; the table beside it has the figures.
@@ -74,15 +68,17 @@ fn description(results: &Results, test: Test) -> String {
     )
 }
 
-fn axis(svg: &mut String, scale: &Scale, plot_height: f64) {
-    let bottom = TOP + plot_height;
+fn axis(svg: &mut String, scale: &Scale, bottom: f64) {
     for tick in &scale.ticks {
-        let x = scale.x(*tick);
+        let (x, is_zero) = (scale.x(*tick), *tick == 0.0);
+        if !is_zero {
+            let _ = write!(svg, "<line class=\"grid\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>");
+        }
         let _ = write!(
             svg,
-            "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>\
-             <text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-            bottom + 18.0,
+            "<text class=\"{}\" x=\"{x:.2}%\" y=\"{:.1}\">{}</text>",
+            if is_zero { "tick first" } else { "tick" },
+            bottom + 17.0,
             number::fixed(*tick, scale.decimals),
         );
     }
@@ -98,54 +94,56 @@ pub(super) fn class(server: Server) -> &'static str {
 }
 
 fn bar(svg: &mut String, row: &Row, scale: &Scale, y: f64) {
-    let middle = y + BAR / 2.0;
+    let middle = y + BAR / 2.0 + 4.5;
     let Some(median) = row.median else {
-        let _ = write!(svg, "<text class=\"none\" x=\"{:.1}\" y=\"{:.1}\">no figure</text>", LABEL + 8.0, middle + 4.0);
+        let _ = write!(svg, "<text class=\"none\" x=\"8\" y=\"{middle:.1}\">no figure</text>");
         return;
     };
     let end = scale.x(median);
     let _ = write!(
         svg,
-        "<g class=\"{}\"><rect class=\"bar\" x=\"{LABEL}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"1.5\"/>",
+        "<g class=\"{}\"><rect class=\"bar\" x=\"0\" y=\"{y:.1}\" width=\"{end:.2}%\" height=\"{BAR}\"/>\
+         <text class=\"value\" x=\"{end:.2}%\" dx=\"7\" y=\"{middle:.1}\">{}</text>",
         class(row.server),
-        (end - LABEL).max(0.0),
+        number::figure(median),
     );
+    lane(svg, row, scale, y + BAR);
+    let _ = write!(svg, "</g>");
+}
+
+/// The interval and the samples, below the bar, where nothing hides them.
+fn lane(svg: &mut String, row: &Row, scale: &Scale, top: f64) {
+    let middle = top + LANE / 2.0;
+    if let Some(interval) = &row.interval {
+        let (low, high) = (scale.x(interval.low), scale.x(interval.high));
+        for (from, to, above, below) in [
+            (low, high, middle, middle),
+            (low, low, middle - 5.0, middle + 5.0),
+            (high, high, middle - 5.0, middle + 5.0),
+        ] {
+            let _ = write!(
+                svg,
+                "<line class=\"whisker\" x1=\"{from:.2}%\" x2=\"{to:.2}%\" y1=\"{above:.1}\" y2=\"{below:.1}\"/>"
+            );
+        }
+    }
     for (index, sample) in row.samples.iter().enumerate() {
-        // Spread over the bar's height in the order of runs: dots that would hide each other do not, and drift shows.
+        // Spread over the lane's height in the order of runs: dots that would hide each other do not, and drift shows.
         let place = (index as f64 + 0.5) / row.samples.len().max(1) as f64;
         let _ = write!(
             svg,
-            "<circle class=\"dot\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"1.9\"/>",
+            "<circle class=\"dot\" cx=\"{:.2}%\" cy=\"{:.1}\" r=\"3\"/>",
             scale.x(sample.value),
-            y + 2.5 + place * (BAR - 5.0)
+            top + 3.0 + place * (LANE - 6.0)
         );
     }
-    let mut reach = row.samples.iter().map(|sample| scale.x(sample.value)).fold(end, f64::max);
-    if let Some(interval) = &row.interval {
-        let (low, high) = (scale.x(interval.low), scale.x(interval.high));
-        let (above, below) = (middle - 4.5, middle + 4.5);
-        let _ = write!(
-            svg,
-            "<path class=\"whisker\" d=\"M{low:.1} {middle:.1}H{high:.1}M{low:.1} {above:.1}V{below:.1}M{high:.1} {above:.1}V{below:.1}\"/>"
-        );
-        reach = reach.max(high);
-    }
-    let _ = write!(
-        svg,
-        "<line class=\"median\" x1=\"{end:.1}\" x2=\"{end:.1}\" y1=\"{y:.1}\" y2=\"{:.1}\"/>\
-         <text class=\"value\" x=\"{:.1}\" y=\"{:.1}\">{}</text></g>",
-        y + BAR,
-        reach + 9.0,
-        middle + 4.5,
-        number::figure(median),
-    );
 }
 
 /// From figures to places: from zero to a round number that everything fits below.
-struct Scale {
-    top: f64,
-    ticks: Vec<f64>,
-    decimals: usize,
+pub(super) struct Scale {
+    pub(super) top: f64,
+    pub(super) ticks: Vec<f64>,
+    pub(super) decimals: usize,
 }
 
 impl Scale {
@@ -155,7 +153,7 @@ impl Scale {
     }
 
     /// Ticks at 1, 2 or 5 times a power of ten, three to six of them.
-    fn up_to(most: f64) -> Scale {
+    pub(super) fn up_to(most: f64) -> Scale {
         let most = if most.is_normal() && most > 0.0 && most < 1e300 { most } else { 1.0 };
         let power = 10_f64.powf(most.log10().floor());
         let step = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0].into_iter().map(|unit| unit * power).find(|step| most / step <= 5.0);
@@ -166,8 +164,9 @@ impl Scale {
         Scale { top: most, ticks, decimals }
     }
 
+    /// In percent of the chart's width.
     fn x(&self, value: f64) -> f64 {
-        LABEL + (value / self.top).clamp(0.0, 1.0) * (WIDTH - LABEL - VALUE)
+        (value / self.top).clamp(0.0, 1.0) * REACH
     }
 }
 
@@ -193,16 +192,16 @@ mod tests {
             let scale = Scale::up_to(most);
             assert!(scale.ticks.len() <= 7);
             for value in [0.0, 1.0, f64::MAX, -f64::MAX, most.abs().min(f64::MAX)] {
-                assert!((LABEL..=WIDTH).contains(&scale.x(value)), "{most} {value}");
+                assert!((0.0..=REACH).contains(&scale.x(value)), "{most} {value}");
             }
         }
     }
 
     #[test]
-    fn a_chart_has_a_bar_and_a_whisker_per_row_and_a_dot_per_sample() {
+    fn a_chart_has_a_bar_and_a_bracket_per_row_and_a_dot_per_sample() {
         let svg = chart(&sample::two_servers(), Test::BulkTransmit);
         for (part, times) in
-            [("class=\"bar\"", 4), ("class=\"whisker\"", 4), ("class=\"dot\"", 28), ("<title", 1), ("<desc", 1)]
+            [("class=\"bar\"", 4), ("class=\"whisker\"", 12), ("class=\"dot\"", 28), ("<title", 1), ("<desc", 1)]
         {
             assert_eq!(svg.matches(part).count(), times, "{part}");
         }
@@ -210,5 +209,20 @@ mod tests {
         assert_eq!(quick.matches("class=\"whisker\"").count(), 0);
         let absent = chart(&sample::two_servers(), Test::ReadsPerFrame);
         assert_eq!(absent.matches("no figure").count(), 2);
+    }
+
+    #[test]
+    fn a_figure_stands_beside_its_bars_end_however_far_an_outlier_lies() {
+        let mut results = sample::two_servers();
+        let row = results.rows.iter_mut().find(|row| row.test == Test::BulkTransmit).unwrap();
+        row.samples[3].value = 100_000.0;
+        let svg = chart(&results, Test::BulkTransmit);
+        let after = |part: &str, key: &str| {
+            let (_, rest) = svg.split_once(part).unwrap();
+            let (_, value) = rest.split_once(&format!("{key}=\"")).unwrap();
+            value.split_once('%').unwrap().0.parse::<f64>().unwrap()
+        };
+        let (bar, label) = (after("class=\"bar\"", "width"), after("class=\"value\"", " x"));
+        assert!(bar == label && label < 2.0, "the bar ends at {bar} %, its figure begins at {label} %");
     }
 }

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_a_page_and_results_that_can_be_read_again_and_replaces_the_one_before() {
+    fn a_report_is_a_page_a_table_and_results_that_can_be_read_again_and_replaces_the_one_before() {
         let scratch = Scratch::new("whole");
         let dir = scratch.0.join("deep/report");
         report::write(&sample::quick(), &dir).unwrap();
@@ -240,7 +240,7 @@ mod tests {
         let json = fs::read_to_string(dir.join("results.json")).unwrap();
         assert_eq!(Results::from_json(&json).unwrap(), sample::embedded());
         assert_eq!(fs::read_to_string(dir.join("index.html")).unwrap(), report::page(&sample::embedded()));
-        assert_eq!(fs::read_dir(dir).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 3);
     }
 
     #[test]

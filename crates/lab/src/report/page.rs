@@ -1,16 +1,16 @@
-//! `index.html`: the answer in sentences, which adapter to choose, the figures, each test's chart beside its table, the
-//! method, the host. One file, no scripts, nothing loaded from anywhere.
+//! `index.html`: the answer in sentences, which adapter to choose, the ratios to QEMU, the figures, each test's chart beside its
+//! table and over time, the latencies, the method, the host. One file, no scripts, nothing loaded from anywhere.
 
 use std::fmt::Write as _;
 
-use super::chart;
 use super::html::Escaped;
+use super::{chart, figures, panels};
 use crate::choice::choice;
 use crate::findings;
 use crate::method::{Guests, Order};
 use crate::number;
-use crate::results::{Direction, Results, Row, Test};
-use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
+use crate::results::{Direction, Results, Test};
+use crate::statistics::RUNS_FOR_INTERVAL;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -23,21 +23,39 @@ const STEAL_NOTED_PERCENT: f64 = 5.0;
 
 /// The whole page.
 pub(super) fn page(results: &Results) -> String {
-    let mut out = String::with_capacity(64 * 1024);
+    let mut out = String::with_capacity(256 * 1024);
     let headline = headline(results);
     // Writing to a String cannot fail; the results of write! are dropped for that reason throughout.
     let _ = write!(out, "{HEAD}{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n", Escaped(&headline));
     opening(&mut out, results, &headline);
-    figures(&mut out, results);
-    let _ = writeln!(out, "<h2>Test by test</h2>");
+    contents(&mut out, results);
+    found(&mut out, results);
+    if !results.compared().is_empty() {
+        heading(&mut out, "qemu", "Against QEMU's own models");
+        figures::against_qemu(&mut out, results);
+    }
+    heading(&mut out, "figures", "All figures");
+    figures::all(&mut out, results);
+    heading(&mut out, "tests", "Test by test");
     key(&mut out, results);
     for test in results.tests() {
         one_test(&mut out, results, test);
     }
+    latency(&mut out, results);
     method(&mut out, results);
+    runs(&mut out, results);
     host(&mut out, results);
     out.push_str("</main>\n</body>\n</html>\n");
     out
+}
+
+/// A section's heading, which can be pointed at.
+fn heading(out: &mut String, id: &str, title: &str) {
+    let _ = writeln!(out, "<h2 id=\"{id}\">{title}{}</h2>", anchor(id));
+}
+
+fn anchor(id: &str) -> String {
+    format!(" <a class=\"anchor\" href=\"#{id}\" aria-label=\"Link to this section\">#</a>")
 }
 
 fn headline(results: &Results) -> String {
@@ -58,12 +76,29 @@ fn opening(out: &mut String, results: &Results, headline: &str) {
     let _ = writeln!(out, "<h1>{}</h1>", Escaped(short));
     let mut sentences = choice(results).into_iter().skip(1).collect::<Vec<_>>();
     sentences.insert(0, capitalised(reason));
-    let _ = writeln!(out, "<section class=\"choice\" aria-label=\"Which adapter to choose\">");
+    let _ = writeln!(out, "<section class=\"choice\" id=\"choice\" aria-label=\"Which adapter to choose\">");
     for sentence in sentences.iter().filter(|sentence| !sentence.is_empty()) {
         let _ = writeln!(out, "<p>{}</p>", Escaped(sentence));
     }
     let _ = writeln!(out, "</section>\n<p class=\"soft\">{}</p>", with_code(&findings::judged_under(results)));
-    let _ = writeln!(out, "<h2>What was found</h2>\n<dl class=\"findings\">");
+}
+
+/// What is on the page, and where.
+fn contents(out: &mut String, results: &Results) {
+    let _ = write!(out, "<nav aria-label=\"On this page\">");
+    let qemu = (!results.compared().is_empty()).then_some(("qemu", "Against QEMU"));
+    let latency = results.runs.iter().any(|run| run.latency.is_some()).then_some(("latency", "Latency"));
+    let parts = [("found", "What was found")].into_iter().chain(qemu);
+    let parts = parts.chain([("figures", "All figures"), ("tests", "Test by test")]).chain(latency);
+    for (id, title) in parts.chain([("method", "Method"), ("runs", "All runs"), ("host", "Host")]) {
+        let _ = write!(out, "<a href=\"#{id}\">{title}</a> ");
+    }
+    let _ = writeln!(out, "</nav>");
+}
+
+fn found(out: &mut String, results: &Results) {
+    heading(out, "found", "What was found");
+    let _ = writeln!(out, "<dl class=\"findings\">");
     for finding in findings::findings(results) {
         let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", Escaped(&finding.about), set(&finding.sentence));
     }
@@ -86,107 +121,20 @@ fn with_code(sentence: &str) -> String {
     Escaped(sentence).to_string().replace(command, &format!("<code>{command}</code>"))
 }
 
-/// The table of everything: a row per adapter and server, a column per test.
-fn figures(out: &mut String, results: &Results) {
-    let tests = results.tests();
-    let servers = results.servers();
-    let _ = writeln!(
-        out,
-        "<h2>All figures</h2>\n<div class=\"scroll\"><table class=\"summary\"><thead><tr><th scope=\"col\">Adapter</th>"
-    );
-    if servers.len() > 1 {
-        let _ = write!(out, "<th scope=\"col\">Served by</th>");
-    }
-    for test in &tests {
-        let _ = write!(
-            out,
-            "<th scope=\"col\" class=\"n\">{}<span class=\"unit\">{}</span></th>",
-            broken(test.short_title()),
-            test.unit()
-        );
-    }
-    let _ = writeln!(out, "</tr></thead><tbody>");
-    let mut reasons: Vec<&str> = Vec::new();
-    for adapter in results.adapters() {
-        for server in &servers {
-            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", Escaped(adapter));
-            if servers.len() > 1 {
-                let _ = write!(out, "<td>{}</td>", server.title());
-            }
-            for test in &tests {
-                let _ = write!(
-                    out,
-                    "<td class=\"n\">{}</td>",
-                    summary_cell(results.row(adapter, *test, *server), &mut reasons)
-                );
-            }
-            let _ = writeln!(out, "</tr>");
-        }
-        for server in results.compared() {
-            let _ = write!(
-                out,
-                "<tr class=\"ratio\"><th scope=\"row\">{}</th><td>{} ÷ QEMU</td>",
-                Escaped(adapter),
-                server.title()
-            );
-            for test in &tests {
-                let ratio = findings::server_ratio(results, adapter, *test, server);
-                let _ = write!(out, "<td class=\"n\">{}</td>", ratio_cell(ratio));
-            }
-            let _ = writeln!(out, "</tr>");
-        }
-    }
-    let _ = writeln!(out, "</tbody></table></div>");
-    if !reasons.is_empty() {
-        let _ = writeln!(out, "<ol class=\"foot\">");
-        for reason in &reasons {
-            let _ = writeln!(out, "<li>{}</li>", Escaped(reason));
-        }
-        let _ = writeln!(out, "</ol>");
-    }
-}
-
-/// A title over two lines, broken at its last space or hyphen.
-fn broken(title: &str) -> String {
-    match title.rsplit_once(' ').map(|(first, last)| (first, "", last)).or_else(|| {
-        let (first, last) = title.rsplit_once('-')?;
-        Some((first, "-", last))
-    }) {
-        Some((first, hyphen, last)) => format!("{first}{hyphen}<br>{last}"),
-        None => title.to_owned(),
-    }
-}
-
-fn ratio_cell(ratio: Option<Estimate>) -> String {
-    let Some(ratio) = ratio else { return String::new() };
-    let range =
-        number::ratio_range(&ratio).map_or(String::new(), |range| format!("<span class=\"range\">{range}</span>"));
-    format!("{} ×{range}", number::ratio(&ratio))
-}
-
-fn summary_cell<'a>(row: Option<&'a Row>, reasons: &mut Vec<&'a str>) -> String {
-    let Some(median) = row.and_then(|row| row.median) else {
-        let reason = row.and_then(|row| row.absent.as_deref()).unwrap_or("it was not measured");
-        let index = reasons.iter().position(|known| *known == reason).unwrap_or_else(|| {
-            reasons.push(reason);
-            reasons.len() - 1
-        });
-        return format!("{}<sup>{}</sup>", number::NONE, index + 1);
-    };
-    let range = row.and_then(|row| row.interval.as_ref()).map(|interval| number::range(interval, median));
-    let range = range.map_or(String::new(), |range| format!("<span class=\"range\">{range}</span>"));
-    format!("{}{range}", number::figure(median))
-}
-
-fn key(out: &mut String, results: &Results) {
-    let _ = write!(out, "<p class=\"key\">");
+/// Whose bars and lines are whose.
+fn servers(out: &mut String, results: &Results) {
     let servers = results.servers();
     if servers.len() > 1 {
         for server in servers {
             let _ = write!(out, "<span><i class=\"{}\"></i>served by {}</span>", chart::class(server), server.title());
         }
     }
-    let interval = if has_intervals(results) { "the bracket is its 95 % interval; " } else { "" };
+}
+
+fn key(out: &mut String, results: &Results) {
+    let _ = write!(out, "<p class=\"key\">");
+    servers(out, results);
+    let interval = if has_intervals(results) { "the bracket below it is its 95 % interval; " } else { "" };
     let _ = writeln!(out, "A bar ends at the median; {interval}each dot is a run, first runs on top.</p>");
 }
 
@@ -199,15 +147,18 @@ fn one_test(out: &mut String, results: &Results, test: Test) {
         Direction::Higher => "more is better",
         Direction::Lower => "less is better",
     };
+    let id = test.name();
     let _ = write!(
         out,
-        "<section class=\"test\"><header><h3>{}</h3><span>{}, {better}</span></header>\n<div class=\"pair\"><figure>{}</figure>\n",
+        "<section class=\"test\"><header><h3 id=\"{id}\">{}{}</h3><span>{}, {better}</span></header>\n<div class=\"pair\"><figure>{}</figure>\n",
         test.title(),
+        anchor(id),
         test.unit(),
         chart::chart(results, test),
     );
     let servers = results.servers();
-    let _ = write!(out, "<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Adapter</th>");
+    figures::begin(out, "", test.title());
+    let _ = write!(out, "<th scope=\"col\">Adapter</th>");
     if servers.len() > 1 {
         let _ = write!(out, "<th scope=\"col\">Served by</th>");
     }
@@ -232,14 +183,34 @@ fn one_test(out: &mut String, results: &Results, test: Test) {
             );
         }
     }
-    let _ = writeln!(out, "</tbody></table></div></div></section>");
+    figures::end(out);
+    // Latencies come from the runs of request-response too, which are drawn once, with their rate.
+    let load = test.load().filter(|_| !matches!(test, Test::RrP50 | Test::RrP99));
+    let over_time = load.map_or(String::new(), |load| panels::over_time(results, load, test.unit()));
+    let _ = writeln!(out, "</div>{over_time}</section>");
+}
+
+fn latency(out: &mut String, results: &Results) {
+    let panels = panels::latencies(results);
+    if panels.is_empty() {
+        return;
+    }
+    heading(out, "latency", "How latencies are distributed");
+    let _ = write!(out, "<p class=\"key\">");
+    servers(out, results);
+    let _ = writeln!(
+        out,
+        "How long an exchange took: at 99 % is the time within which 99 of 100 were answered, at the right end the longest of all. \
+         Thin lines are runs, the thick one is their median.</p>\n<div class=\"panels\">{panels}</div>"
+    );
 }
 
 fn method(out: &mut String, results: &Results) {
     let method = &results.method;
+    heading(out, "method", "How it was measured");
     let _ = writeln!(
         out,
-        "<h2>How it was measured</h2>\n<p>This command measures it again:</p>\n<pre><code>{}</code></pre>\n<ul class=\"notes\">",
+        "<p>This command measures it again:</p>\n<pre><code>{}</code></pre>\n<ul class=\"notes\">",
         Escaped(&method.command)
     );
     let guests = match method.guests {
@@ -270,8 +241,10 @@ fn method(out: &mut String, results: &Results) {
     for note in notes {
         let _ = writeln!(out, "<li>{}</li>", Escaped(&note));
     }
-    let _ = writeln!(out, "</ul>\n<p>Every sample is in <a href=\"results.json\">results.json</a>.</p>");
-    runs(out, results);
+    let _ = writeln!(
+        out,
+        "</ul>\n<p>Every sample is in <a href=\"results.json\">results.json</a>, and as a table in <a href=\"results.csv\">results.csv</a>.</p>"
+    );
 }
 
 fn percent(value: Option<f64>) -> String {
@@ -279,12 +252,13 @@ fn percent(value: Option<f64>) -> String {
 }
 
 fn runs(out: &mut String, results: &Results) {
+    let _ = writeln!(out, "<details id=\"runs\"><summary>All {} runs in their order</summary>", results.runs.len());
+    figures::begin(out, "", "All runs");
     let _ = writeln!(
         out,
-        "<details><summary>All {} runs in their order</summary>\n<div class=\"scroll\"><table><thead><tr><th scope=\"col\" class=\"n\">Run</th>\
+        "<th scope=\"col\" class=\"n\">Run</th>\
          <th scope=\"col\" class=\"n\">Round</th><th scope=\"col\">Adapter</th><th scope=\"col\">Served by</th><th scope=\"col\">Load</th>\
-         <th scope=\"col\" class=\"n\">Took</th><th scope=\"col\" class=\"n\">Stolen</th><th scope=\"col\">Failure</th></tr></thead><tbody>",
-        results.runs.len()
+         <th scope=\"col\" class=\"n\">Took</th><th scope=\"col\" class=\"n\">Stolen</th><th scope=\"col\">Failure</th></tr></thead><tbody>"
     );
     for run in &results.runs {
         let _ = writeln!(
@@ -300,7 +274,8 @@ fn runs(out: &mut String, results: &Results) {
             Escaped(run.failure.as_deref().unwrap_or_default()),
         );
     }
-    let _ = writeln!(out, "</tbody></table></div></details>");
+    figures::end(out);
+    let _ = writeln!(out, "</details>");
 }
 
 fn host(out: &mut String, results: &Results) {
@@ -315,10 +290,16 @@ fn host(out: &mut String, results: &Results) {
             results.runs.len()
         ),
     };
-    let _ = writeln!(out, "<h2>The host</h2>\n<dl>");
+    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+    let or = |known: &Option<String>, else_: &str| known.clone().unwrap_or_else(|| else_.to_owned());
+    heading(out, "host", "The host");
+    let _ = writeln!(out, "<dl>");
     for (name, fact) in [
         ("Processor", host.cpu_model.clone()),
         ("Logical processors", host.cores.to_string()),
+        ("Frequency governor", or(&host.governor, "not known: the kernel shows none")),
+        ("Memory", host.memory_bytes.map_or_else(|| "not known".to_owned(), gib)),
+        ("Hypervisor", or(&host.hypervisor, "not known")),
         ("Kernel", host.kernel.clone()),
         ("Processor time stolen", stolen),
         ("Date", host.date.clone()),
@@ -330,88 +311,5 @@ fn host(out: &mut String, results: &Results) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::results::sample;
-
-    #[test]
-    fn the_page_needs_nothing_but_itself() {
-        for results in [sample::embedded(), sample::two_servers(), sample::linked(), sample::quick()] {
-            let page = page(&results);
-            for outside in ["<script", "<link", "<img", "<iframe", "src=", "http:", "https:", "@import", "url("] {
-                assert!(!page.contains(outside), "{outside}");
-            }
-            assert_eq!(page.matches("href=").count(), page.matches("href=\"results.json\"").count());
-        }
-    }
-
-    #[test]
-    fn the_page_opens_with_the_answer_and_ends_with_method_and_host() {
-        let page = page(&sample::embedded());
-        let order = [
-            "<h1>Choose virtio-net if the guest has a driver for it</h1>",
-            "virtio-net sent 2.00\u{a0}× as much as e1000 (95\u{a0}% interval 2.00\u{2060}–\u{2060}2.00).",
-            "<h2>All figures</h2>",
-            "<svg",
-            "<h2>How it was measured</h2>",
-            "<code>cargo run --release -- compare --seed 1</code>",
-            "<h2>The host</h2>",
-        ];
-        let places: Vec<usize> = order.iter().map(|part| page.find(part).unwrap_or_else(|| panic!("{part}"))).collect();
-        assert!(places.is_sorted(), "{places:?}");
-    }
-
-    #[test]
-    fn every_test_has_a_chart_with_a_name_and_a_table_beside_it() {
-        let page = page(&sample::two_servers());
-        assert_eq!(page.matches("<svg").count(), Test::ALL.len());
-        assert_eq!(page.matches("role=\"img\" aria-labelledby=").count(), Test::ALL.len());
-        assert_eq!(page.matches("<table").count(), Test::ALL.len() + 2);
-        assert!(page.contains("QEMU does not count it"));
-        let linked = super::page(&sample::linked());
-        assert!(linked.contains("<td>Nicety, stream ÷ QEMU</td>") && linked.contains("class=\"linked\""));
-    }
-
-    #[test]
-    fn text_from_outside_cannot_become_markup() {
-        let mut results = sample::embedded();
-        let evil = "<script>alert(\"1\")</script>&'";
-        results.host.kernel = evil.to_owned();
-        results.method.command = evil.to_owned();
-        results.method.notes = vec![evil.to_owned()];
-        for run in &mut results.runs {
-            (run.adapter, run.failure) = (evil.to_owned(), Some(evil.to_owned()));
-        }
-        for row in &mut results.rows {
-            (row.adapter, row.absent) = (format!("{evil}{}", row.adapter), Some(evil.to_owned()));
-        }
-        let page = page(&results);
-        assert!(!page.contains("<script"));
-        assert!(page.contains("Example CPU &lt;9&gt;"));
-    }
-
-    #[test]
-    fn elements_are_closed_in_the_order_in_which_they_are_opened() {
-        for results in [sample::embedded(), sample::two_servers(), sample::linked(), sample::quick()] {
-            let page = page(&results);
-            let mut open: Vec<&str> = Vec::new();
-            for tag in page.split('<').skip(1) {
-                let name = tag.split(['>', ' ', '/']).find(|name| !name.is_empty()).unwrap_or_default();
-                let single = matches!(name, "!doctype" | "meta" | "br" | "rect" | "circle" | "line" | "path");
-                match tag.starts_with('/') {
-                    true => assert_eq!(open.pop(), Some(name)),
-                    false if !single => open.push(name),
-                    false => {}
-                }
-            }
-            assert!(open.is_empty(), "{open:?}");
-        }
-    }
-
-    #[test]
-    fn a_quick_comparison_promises_no_interval() {
-        let page = page(&sample::quick());
-        assert!(page.contains("Fewer than 7 runs give no interval."));
-        assert!(!page.contains("class=\"whisker\"") && !page.contains("class=\"range\""));
-    }
-}
+#[path = "page_test.rs"]
+mod tests;

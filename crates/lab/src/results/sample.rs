@@ -11,7 +11,7 @@ use crate::run;
 
 fn of(mut bench: FakeBench, quick: bool) -> Results {
     let plan = Plan::new(&Options { quick, ..Options::default() }, &bench).unwrap();
-    let command = "cargo run --release -- compare --seed 1";
+    let command = "nicety compare --seed 1";
     let mut results = run::run(&plan, &mut bench, command, &mut Progress::silent(), &AtomicBool::new(false)).unwrap();
     results.host = Host {
         cpu_model: "Example CPU <9>".to_owned(),
@@ -20,6 +20,9 @@ fn of(mut bench: FakeBench, quick: bool) -> Results {
         date: "2025-11-21T08:54:07Z".to_owned(),
         steal_percent: Some(1.25),
         nicety_version: "0.1.0".to_owned(),
+        memory_bytes: Some(16 << 30),
+        hypervisor: Some("none".to_owned()),
+        governor: Some("performance".to_owned()),
     };
     for run in &mut results.runs {
         (run.took_seconds, run.steal_percent) = (1.5, Some(0.5));

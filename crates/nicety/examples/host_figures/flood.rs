@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use nicety_daemon::control::api::PortList;
 use nicety_daemon::control::{Ask, Reply, ask};
 use nicety_daemon::report::PortReport;
 use nicety_lab::embedded::{Layout, Party, Place, Rig};
@@ -54,7 +55,9 @@ fn give_way(pid: u32) -> Result<(), Error> {
 }
 
 fn ports(rig: &Rig) -> Result<Vec<PortReport>, Error> {
-    let Reply::Ports { ports, .. } = ask(&rig.control(), Ask::Ports)? else { return Err("an odd reply".into()) };
+    let Reply::Ports(PortList { ports, .. }) = ask(&rig.control(), Ask::Ports)? else {
+        return Err("an odd reply".into());
+    };
     Ok(ports)
 }
 

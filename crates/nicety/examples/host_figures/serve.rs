@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nicety_daemon::control::{Control, Inspect};
+use nicety_daemon::control::Soon;
+use nicety_daemon::control::{self, Control, Inspect};
 use nicety_daemon::host::Host;
-use nicety_daemon::report::Soon;
+use nicety_daemon::live::Live;
+use nicety_daemon::live::state::Begin;
 
 use crate::Error;
 
@@ -16,8 +18,16 @@ pub fn run(words: &[String]) -> Result<(), Error> {
     let host = Host::read(Path::new(path)).map_err(|error| error.to_string())?;
     let soon = Arc::new(Soon::default());
     let inspect = Arc::clone(&soon) as Arc<dyn Inspect>;
-    let control = Control::start(&host.control(None)?, &host.path, inspect)?;
-    nicety_daemon::serve::serve(&host, None, |daemon| soon.runs(daemon))?;
+    let begin = Begin::new(host);
+    let host = &begin.host;
+    let prepared = nicety_daemon::serve::prepare(host, None)?;
+    let control = Control::start(control::prepare(host, &host.control(None)?)?, &host.path, inspect)?;
+    nicety_daemon::serve::serve(prepared, |daemon| {
+        let live = Live::new(Arc::clone(daemon), host.clone(), begin.file.clone(), begin.state.clone());
+        let live = Arc::new(live);
+        soon.runs(&live);
+        live
+    })?;
     drop(control);
     holds.first().map_or(Ok(()), |file| crate::locks::write(Path::new(file)))
 }

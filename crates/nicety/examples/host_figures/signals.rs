@@ -4,6 +4,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use nicety_daemon::control::api::PortList;
 use nicety_daemon::control::{Ask, Reply, ask};
 use nicety_lab::embedded::{Layout, Party, Place, Rig};
 use nicety_lab::number::sampled;
@@ -23,7 +24,9 @@ struct Counted {
 
 fn counted(rig: &mut Rig, adapter: &str, cancel: &AtomicBool) -> Result<Counted, Error> {
     let mut sum = Counted::default();
-    let Reply::Ports { ports, .. } = ask(&rig.control(), Ask::Ports)? else { return Err("an odd reply".into()) };
+    let Reply::Ports(PortList { ports, .. }) = ask(&rig.control(), Ask::Ports)? else {
+        return Err("an odd reply".into());
+    };
     for port in ports.iter().filter(|port| port.adapter.is_some()) {
         sum.frames += port.transmit.iter().chain(&port.receive).map(|queue| queue.frames).sum::<u64>();
         sum.interrupts += port.signals;

@@ -1,6 +1,6 @@
 //! What is said of a guest that ended before what ran in it did. The script that carries it is nobody's business.
 
-use nicety_lab::real::Error;
+use nicety_guests::Error;
 
 use crate::exit::{Exit, Failure};
 

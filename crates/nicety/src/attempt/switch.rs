@@ -8,10 +8,12 @@ use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::host::{Host, PortConfig};
 use nicety_daemon::report::Condition;
-use nicety_lab::real::Folder;
+use nicety_daemon::serve;
+use nicety_guests::Folder;
 
+use crate::cli::HOST_FILE;
 use crate::exit::{Exit, Failure};
-use crate::serve::control_of;
+use crate::find::{self, Meant};
 
 /// A switch, and who has which port. Dropped, a throw-away one is gone with its sockets.
 pub struct Switch {
@@ -36,7 +38,8 @@ impl Switch {
         let ports: String = (1..=1 + u32::from(peer)).map(|number| port(entry.about.name, number)).collect();
         let text = format!("[switch]\nname = \"try\"\n{ports}");
         let host = Host::parse(&text, &folder.path().join("host.toml")).map_err(Failure::with(Exit::Failed))?;
-        let daemon = nicety_daemon::serve::start(&host, None).map_err(Failure::with(Exit::Failed))?;
+        let prepared = serve::prepare(&host, None).map_err(Failure::with(Exit::Failed))?;
+        let daemon = serve::start(prepared).map_err(Failure::with(Exit::Failed))?;
         let mut ports = host.ports.into_iter();
         let first = ports.next().ok_or_else(|| Failure::new(Exit::Failed, "the switch has no port"))?;
         Ok(Switch { port: first, peer: ports.next(), shared: false, own: Some((daemon, folder)) })
@@ -59,17 +62,23 @@ fn port(adapter: &str, number: u32) -> String {
 }
 
 /// A free port of a running daemon.
-pub fn running(path: &Path, name: &str) -> Result<PortConfig, Failure> {
-    let mut host = Host::read(path)?;
-    let socket = control_of(&host)?;
+pub fn running(path: Option<&Path>, name: &str) -> Result<PortConfig, Failure> {
+    let (mut host, socket) = Meant::by(path, Some(name))?.host()?;
+    let socket = match socket {
+        Some(socket) => socket,
+        None => find::control(&host)?.0,
+    };
     let known = host.ports.iter().position(|port| port.name == name);
     let index = known.ok_or_else(|| crate::attach::unknown(&host, name))?;
     let port = host.ports.swap_remove(index);
     let report = match control::ask(&socket, Ask::Port { name: name.to_owned() }) {
-        Ok(Reply::Port { port }) => port,
+        Ok(Reply::Port(port)) => port,
         Ok(other) => return Err(Failure::new(Exit::Failed, format!("the daemon answered something else: {other:?}"))),
         Err(AskError::Nobody(_)) => {
-            let serve = format!("the daemon does not run; start it first: nicety serve {}", path.display());
+            let serve = format!(
+                "the daemon does not run; start it first: nicety serve {}",
+                path.unwrap_or(Path::new(HOST_FILE)).display()
+            );
             return Err(Failure::new(Exit::Missing, serve));
         }
         Err(AskError::Refused(_)) => {

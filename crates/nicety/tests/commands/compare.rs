@@ -34,7 +34,19 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
         done.out
     );
     assert!(done.err.contains("note: 1 round: fewer than 7 runs give no 95 % interval"), "{}", done.err);
-    assert!(index.exists() && scratch.path().join("done/results.json").exists());
+    assert!(index.exists() && scratch.path().join("done/results.csv").exists());
+    // Without measuring: the same report of the stored results, and of none that are not ours.
+    let from = |file: &str| Ended::of(&compare(&["--from", file, "--report", "again"]).output().unwrap());
+    let again = from("done/results.json");
+    assert_eq!((again.code, again.out.lines().next()), (Some(0), done.out.lines().next()), "{again:?}");
+    let read = |path: &str| std::fs::read_to_string(scratch.path().join(path)).unwrap();
+    for name in ["index.html", "results.json", "results.csv"] {
+        assert_eq!(read(&format!("done/{name}")), read(&format!("again/{name}")), "{name}");
+    }
+    for (file, said) in [("done/index.html", "these are no results of nicety"), ("nowhere", "No such file")] {
+        let refused = from(file);
+        assert!(refused.code == Some(1) && refused.err.contains(&format!("--from {file}: {said}")), "{refused:?}");
+    }
 
     // Nobody can be told, as where the disk that standard output is on is full: what was measured is kept.
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
@@ -50,12 +62,12 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let rest: Vec<String> = lines.collect();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
-    assert_eq!(rest.last().map(String::as_str), Some("stopped; nothing was written"), "{rest:?}");
+    assert_eq!(rest.last().map(String::as_str), Some("nicety: stopped; nothing was written"), "{rest:?}");
     assert_eq!(guests(), [""; 0]);
     let mut names: Vec<_> =
         std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["done", "untold"], "no folder, no socket");
+    assert_eq!(names, ["again", "done", "untold"], "no folder, no socket");
 }
 
 /// In a mount namespace of its own, where the report's folder is a disk of one page (tmpfs(5), `size`): enough for what finds out
@@ -85,7 +97,8 @@ fn compare_prints_what_it_measured_though_its_disk_is_full() {
     let ended = Ended::of(&within(&format!("{mount} && {compare}")).unwrap());
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.out.contains("e1000") && !ended.out.contains("Report: "), "{}", ended.out);
-    let said = "the report cannot be written: there is no disk space left for disk/report/results.json; free some, ";
+    let said =
+        "nicety: the report cannot be written: there is no disk space left for disk/report/results.json; free some, ";
     assert!(ended.err.lines().last().is_some_and(|line| line.starts_with(said)), "{}", ended.err);
 }
 
@@ -96,7 +109,7 @@ fn compare_measures_nothing_for_a_report_that_has_no_place() {
     let args = ["compare", "--adapters", "e1000", "--seconds", "0.1", "--repeat", "1", "--report", "bad"];
     let ended = scratch.run(&args);
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{ended:?}");
-    let said = "the report cannot be written: bad/index.html is a folder, where a file of that name belongs";
+    let said = "nicety: the report cannot be written: bad/index.html is a folder, where a file of that name belongs";
     assert!(ended.err.starts_with(said) && ended.err.lines().count() == 1, "{}", ended.err);
     assert_eq!(std::fs::read_dir(scratch.path().join("bad")).unwrap().count(), 1);
     let page = scratch.path().join("mine/index.html");
@@ -104,8 +117,7 @@ fn compare_measures_nothing_for_a_report_that_has_no_place() {
     std::fs::write(&page, "<h1>my page</h1>").unwrap();
     let ended = scratch.run(&[&args[..args.len() - 1], &["mine"]].concat());
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{ended:?}");
-    let said =
-        "the report cannot be written: mine/index.html is there and is none of Nicety's, which would be lost; move it";
+    let said = "nicety: the report cannot be written: mine/index.html is there and is none of Nicety's, which would be lost; move it";
     assert!(ended.err.starts_with(said) && ended.err.lines().count() == 1, "{}", ended.err);
     assert_eq!(std::fs::read_to_string(&page).unwrap(), "<h1>my page</h1>");
     assert_eq!(std::fs::read_dir(scratch.path().join("mine")).unwrap().count(), 1);
@@ -122,7 +134,7 @@ fn compare_says_what_it_cannot_compare() {
     for wrong in [["--adapters", "e1001"], ["--seconds", "0"], ["--repeat", "0"]] {
         let mut command = scratch.command(&[&["compare", "--guests", "qemu"], &wrong[..]].concat());
         let ended = Ended::of(&command.env_remove("HOME").env_remove("XDG_CACHE_HOME").output().unwrap());
-        assert!(ended.code == Some(2) && ended.err.starts_with(wrong[0]), "{ended:?}");
+        assert!(ended.code == Some(2) && ended.err.starts_with(&format!("nicety: {}", wrong[0])), "{ended:?}");
     }
     for (words, said) in [
         (["--repeat", "0"], "--repeat: from 1 to 1000 rounds are possible"),
@@ -131,17 +143,17 @@ fn compare_says_what_it_cannot_compare() {
         (["--seconds", "-1"], "--seconds: a run may last from 0.1 to 3600 seconds"),
         (
             ["--seed", "-1"],
-            "error: invalid value '-1' for '--seed <N>': a seed is a whole number from 0 to 18446744073709551615",
+            "invalid value '-1' for '--seed <N>': a seed is a whole number from 0 to 18446744073709551615",
         ),
     ] {
         let ended = scratch.run(&[&["compare"], &words[..]].concat());
-        assert!(ended.code == Some(2) && ended.err.starts_with(said), "{words:?}: {ended:?}");
+        assert!(ended.code == Some(2) && ended.err.starts_with(&format!("nicety: {said}")), "{words:?}: {ended:?}");
     }
     for guests in ["qemu", "uml"] {
         let mut command = scratch.command(&["compare", "--guests", guests]);
         let ended = Ended::of(&command.env("XDG_CACHE_HOME", "/proc/nope").output().unwrap());
         let said = format!(
-            "--guests {guests}: cannot make the folder /proc/nope/nicety: No such file or directory (os error 2); set \
+            "nicety: --guests {guests}: cannot make the folder /proc/nope/nicety: No such file or directory (os error 2); set \
              XDG_CACHE_HOME to another folder, with 1 GB of room\n"
         );
         assert_eq!((ended.code, ended.err), (Some(3), said));

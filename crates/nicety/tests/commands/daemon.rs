@@ -7,8 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use nicety_daemon::control::Control;
-use nicety_daemon::report::Soon;
+use nicety_daemon::control::Soon;
+use nicety_daemon::control::{self, Control};
+use nicety_daemon::host::Host;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::scratch::{Ended, HOST, Scratch, Served};
@@ -24,18 +25,23 @@ fn ports_without_a_daemon_says_how_to_start_one_and_ends_with_3() {
     assert!(ended.err.contains("start one with `nicety serve`, or name the socket"), "{}", ended.err);
     let no_socket = scratch.run(&["ports", "--control", "host.toml"]);
     assert_eq!(no_socket.code, Some(2));
-    assert!(no_socket.err.starts_with("host.toml is no socket"), "{}", no_socket.err);
+    assert!(no_socket.err.starts_with("nicety: host.toml is no socket"), "{}", no_socket.err);
 }
 
 #[test]
 fn a_daemon_that_is_still_starting_shows_no_ports_and_ends_with_3() {
     let scratch = Scratch::with(HOST);
-    let (socket, host) = (scratch.path().join("nicety-lan.sock"), scratch.path().join("host.toml"));
-    let _control = Control::start(&socket, &host, Arc::new(Soon::default())).unwrap();
+    let (socket, path) = (scratch.path().join("nicety-lan.sock"), scratch.path().join("host.toml"));
+    let prepared = control::prepare(&Host::read(&path).unwrap(), &socket).unwrap();
+    let _control = Control::start(prepared, &path, Arc::new(Soon::default())).unwrap();
     let said = "the daemon is still starting: ask again in a moment\n";
     for args in [&["ports"][..], &["ports", "vm1"], &["ports", "--json"], &["try", "--port", "vm1", "--", "true"]] {
         let ended = scratch.run(args);
-        assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(3), "", said), "{args:?}");
+        assert_eq!(
+            (ended.code, ended.out.as_str(), ended.err.as_str()),
+            (Some(3), "", format!("nicety: {said}").as_str()),
+            "{args:?}"
+        );
     }
     let attach = scratch.run(&["attach", "vm1"]);
     assert!(attach.code == Some(0) && attach.err.ends_with(&format!("note: {said}")), "{attach:?}");
@@ -95,27 +101,27 @@ fn a_second_daemon_of_the_same_file_is_refused_and_the_first_goes_on() {
     assert_eq!(second.code, Some(1));
     let (dir, pid) = (scratch.path().display(), served.pid());
     let said = format!(
-        "a daemon serves {dir}/host.toml already: process {pid}, which answers at {dir}/nicety-lan.sock; end it first (kill {pid})\n"
+        "nicety: a daemon serves {dir}/host.toml already: process {pid}, which answers at {dir}/nicety-lan.sock; end it first (kill {pid})\n"
     );
     assert_eq!(second.err, said);
     // Another file whose switch has the same name.
     std::fs::write(scratch.path().join("other.toml"), HOST.replace("vm1", "vm3").replace("vm2", "vm4")).unwrap();
     let other = scratch.run(&["serve", "other.toml"]);
     let said = format!(
-        "the control socket {dir}/nicety-lan.sock is that of process {pid}, a daemon that serves {dir}/host.toml: if both are to be \
+        "nicety: the control socket {dir}/nicety-lan.sock is that of process {pid}, a daemon that serves {dir}/host.toml: if both are to be \
          served, give their switches different names, or name another control socket with [daemon] control\n"
     );
     assert_eq!((other.code, other.err), (Some(1), said));
     assert_eq!(scratch.run(&["ports"]).code, Some(0));
     // Half a request, and garbage, harm nobody.
     let mut half = UnixStream::connect(scratch.path().join("nicety-lan.sock")).unwrap();
-    half.write_all(b"{\"vers").unwrap();
+    half.write_all(b"GET /v1/po").unwrap();
     drop(half);
     let mut garbage = UnixStream::connect(scratch.path().join("nicety-lan.sock")).unwrap();
-    garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    garbage.write_all(b"{\"version\":1,\"request\":\"ports\"}\n").unwrap();
     let mut reply = String::new();
     let _ = garbage.read_to_string(&mut reply);
-    assert!(reply.contains("this is no request"), "{reply}");
+    assert!(reply.starts_with("HTTP/1.1 400 Bad Request"), "{reply}");
     assert_eq!(scratch.run(&["ports"]).code, Some(0));
     assert_eq!(served.end(Signal::TERM), Some(0));
 }
@@ -153,7 +159,7 @@ fn a_socket_that_cannot_be_made_ends_with_1_and_leaves_nothing() {
     let control = scratch.command(&["serve"]).env("XDG_RUNTIME_DIR", "/nowhere/at/all").output().unwrap();
     let control = Ended::of(&control);
     assert_eq!(control.code, Some(1));
-    let said = "the folder /nowhere/at/all/nicety for the control socket cannot be made: No such file";
+    let said = "nicety: the folder /nowhere/at/all/nicety for the control socket cannot be made: No such file";
     assert!(
         control.err.starts_with(said) && control.err.contains("is XDG_RUNTIME_DIR this user's?"),
         "{}",
@@ -229,7 +235,7 @@ fn a_log_filter_that_is_none_is_said() {
             command.env("NICETY_LOG", filter);
             let ended = Ended::soon(command);
             assert_eq!(ended.code, Some(2), "{ended:?}");
-            assert!(ended.err.starts_with(&format!("NICETY_LOG={filter}: {why}")), "{}", ended.err);
+            assert!(ended.err.starts_with(&format!("nicety: NICETY_LOG={filter}: {why}")), "{}", ended.err);
         }
     }
     let mut command = scratch.command(&["serve"]);
@@ -237,6 +243,6 @@ fn a_log_filter_that_is_none_is_said() {
     let ended = Ended::soon(command);
     assert_eq!(
         (ended.code, ended.err.lines().next()),
-        (Some(2), Some("NICETY_LOG=inf\u{fffd}: it is not UTF-8 (such as: info)"))
+        (Some(2), Some("nicety: NICETY_LOG=inf\u{fffd}: it is not UTF-8 (such as: info)"))
     );
 }

@@ -1,8 +1,11 @@
 //! Host files with mistakes, and one without.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::scratch::{HOST, Scratch};
+use rustix::process::Signal;
+
+use crate::scratch::{HOST, Scratch, Served};
 
 #[test]
 fn a_bad_host_file_shows_every_mistake_with_its_line_and_ends_with_2() {
@@ -22,7 +25,7 @@ fn a_bad_host_file_shows_every_mistake_with_its_line_and_ends_with_2() {
         let lines: Vec<&str> = ended.err.lines().collect();
         assert_eq!(lines.len(), starts.len(), "{}", ended.err);
         for (line, start) in lines.iter().zip(starts) {
-            assert!(line.starts_with(start), "{line}");
+            assert!(line.starts_with(&format!("nicety: {start}")), "{line}");
         }
     }
 }
@@ -32,7 +35,11 @@ fn a_host_file_that_is_not_there_or_no_toml_ends_with_2() {
     let scratch = Scratch::new();
     let absent = scratch.run(&["serve", "other.toml"]);
     assert_eq!(absent.code, Some(2));
-    assert!(absent.err.starts_with("there is no host file other.toml: write one (docs/host-file.md"), "{}", absent.err);
+    assert!(
+        absent.err.starts_with("nicety: there is no host file other.toml: write one (docs/host-file.md"),
+        "{}",
+        absent.err
+    );
     let no_toml = [
         ("[[port]\nname = \n", "host.toml:1: "),
         ("hello world\n", "host.toml:1: key with no value, expected `=`, in `hello world` (allowed: TOML: [switch]"),
@@ -42,30 +49,33 @@ fn a_host_file_that_is_not_there_or_no_toml_ends_with_2() {
     let yaml = Scratch::with("port:\n  - name: vm1\n    adapter: e1000\n").run(&["serve"]);
     let lines: Vec<&str> = yaml.err.lines().collect();
     assert!(
-        lines[1].starts_with("host.toml:2: ") && lines[1].ends_with("in `- name: vm1`"),
+        lines[1].starts_with("nicety: host.toml:2: ") && lines[1].ends_with("in `- name: vm1`"),
         "one for each line: {yaml:?}"
     );
-    assert!(lines[0].contains("allowed: TOML") && lines[3].starts_with("3 mistakes"), "{yaml:?}");
+    assert!(lines[0].contains("allowed: TOML") && lines[3].starts_with("nicety: 3 mistakes"), "{yaml:?}");
     for (text, said) in no_toml {
         let ended = Scratch::with(text).run(&["serve"]);
         assert_eq!(ended.code, Some(2));
-        assert!(ended.err.starts_with(said), "{}", ended.err);
+        assert!(ended.err.starts_with(&format!("nicety: {said}")), "{}", ended.err);
     }
     let binary = Scratch::with("");
     std::fs::write(binary.path().join("host.toml"), b"\n\n\xff\xfe").unwrap();
-    assert!(binary.run(&["serve"]).err.starts_with("host.toml:3: it is not UTF-8 text"));
+    assert!(binary.run(&["serve"]).err.starts_with("nicety: host.toml:3: it is not UTF-8 text"));
     let said = |name: &str| {
         let ended = scratch.run(&["serve", name]);
         assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
         ended.err
     };
     std::os::unix::fs::symlink("loop", scratch.path().join("loop")).unwrap();
-    assert!(said("loop").starts_with("the host file loop cannot be read: Too many levels of symbolic links"));
-    assert!(said(".").starts_with("the host file . cannot be read: Is a directory"));
+    assert!(said("loop").starts_with("nicety: the host file loop cannot be read: Too many levels of symbolic links"));
+    assert!(said(".").starts_with("nicety: the host file . cannot be read: Is a directory"));
     let long = std::fs::File::create(scratch.path().join("long")).unwrap();
     long.set_len((4 << 20) + 1).unwrap();
-    assert!(said("long").starts_with("the host file long has more than 4194304 bytes: is it another file?"));
-    assert_eq!(said("/dev/zero"), "the host file /dev/zero cannot be read: it is a device, and must be a file\n");
+    assert!(said("long").starts_with("nicety: the host file long has more than 4194304 bytes: is it another file?"));
+    assert_eq!(
+        said("/dev/zero"),
+        "nicety: the host file /dev/zero cannot be read: it is a device, and must be a file\n"
+    );
 }
 
 #[test]
@@ -86,7 +96,7 @@ fn a_pipe_in_place_of_a_file_is_refused_and_not_waited_for() {
         let ended = scratch.run(args);
         assert_eq!(
             (ended.code, ended.err.as_str()),
-            (Some(2), "the host file pipe cannot be read: it is a pipe, and must be a file\n"),
+            (Some(2), "nicety: the host file pipe cannot be read: it is a pipe, and must be a file\n"),
             "{args:?}"
         );
     }
@@ -103,18 +113,122 @@ fn a_pipe_in_place_of_a_file_is_refused_and_not_waited_for() {
 
 #[test]
 fn check_says_what_the_host_file_asks_for() {
-    let scratch = Scratch::with(&format!("{HOST}[uplink]\nkind = \"tap\"\nname = \"tap0\"\nrate = \"100Mbit/s\"\n"));
+    let scratch = Scratch::with(&format!("{HOST}group = \"0\"\n[uplink]\nkind = \"null\"\nrate = \"100Mbit/s\"\n"));
     let dir = scratch.path().display();
     let ended = scratch.run(&["serve", "--check"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(
         ended.out,
         format!(
-            "switch lan, 32768 addresses, ageing 300s; uplink tap tap0, 100Mbit/s both ways; 1 worker; control {dir}/nicety-lan.sock\n\
+            "switch lan, 32768 addresses, ageing 300s; uplink null, 100Mbit/s both ways; 1 worker; control {dir}/nicety-lan.sock\n\
              port vm1  e1000       52:54:00:12:34:01  1MiB  {dir}/vm1.sock\n\
-             port vm2  virtio-net  52:54:00:12:34:02  1MiB  {dir}/vm2.sock\n"
+             port vm2  virtio-net  52:54:00:12:34:02  1MiB  {dir}/vm2.sock  group 0, mode 0660\n"
         )
     );
+    assert_eq!((ended.err.as_str(), scratch.sockets().len()), ("", 0));
+}
+
+/// What `serve` and `serve --check` say of a host file that cannot be served, in one folder.
+fn refused(scratch: &Scratch, more: &[&str]) -> String {
+    let check = scratch.run(&[&["serve", "--check"], more].concat());
+    let serve = scratch.run(&[&["serve"], more].concat());
+    let says = |ended: &crate::scratch::Ended| (ended.code, ended.out.clone(), ended.err.clone());
+    assert_eq!(says(&check), says(&serve));
+    assert!(check.code == Some(1) && check.out.is_empty(), "{check:?}");
+    assert_eq!(scratch.sockets(), [""; 0], "nothing is made");
+    check.err
+}
+
+#[test]
+fn check_says_all_that_serve_would_say() {
+    let host = HOST
+        .replace("\"vm1.sock\"", "\"absent/vm1.sock\"\nrom = \"pxe.rom\"\ngroup = \"no-such-group\"")
+        .replace("\"vm2.sock\"", "\"file/vm2.sock\"");
+    let scratch = Scratch::with(&format!("{host}[uplink]\nkind = \"capture\"\nfile = \"absent/all.pcapng\"\n"));
+    std::fs::write(scratch.path().join("file"), "").unwrap();
+    std::os::unix::fs::symlink("/no/where", scratch.path().join("link")).unwrap();
+    let dir = scratch.path().display();
+    assert_eq!(
+        refused(&scratch, &["--record", "file/traces"]),
+        format!(
+            "nicety: recording to file/traces: file is not a folder; name a folder with --record DIR, which is made if it is not there\n\
+             nicety: port vm1: the option ROM {dir}/pxe.rom cannot be used: No such file or directory (os error 2); name another with \
+             rom = \"FILE\", or leave rom out\n\
+             nicety: port vm2: the socket {dir}/file/vm2.sock has no folder: make {dir}/file or choose another path\n\
+             nicety: the uplink: writing a capture to {dir}/absent/all.pcapng: No such file or directory (os error 2); \
+             check its directory and rights, or choose another file\n"
+        )
+    );
+    let scratch = Scratch::with(&HOST.replace("\"vm1.sock\"", "\"absent/vm1.sock\""));
+    let absent = scratch.path().join("absent");
+    let said = refused(&scratch, &[]);
+    assert!(said.ends_with(&format!("has no folder: make {} or choose another path\n", absent.display())), "{said}");
+    let said = refused(&Scratch::with(&format!("{HOST}group = \"no-such-group\"\n")), &[]);
+    assert!(said.starts_with("nicety: port vm2: there is no group \"no-such-group\" on this machine"), "{said}");
+    let said = refused(&Scratch::with(&format!("{HOST}[uplink]\nkind = \"tap\"\nname = \"lo\"\n")), &[]);
+    // Where there is no tap driver, that is said first.
+    let known = said.starts_with("nicety: the uplink: lo is the loopback device, not a tap: ");
+    assert!(known || said.starts_with("nicety: the uplink: /dev/net/tun"), "{said}");
+    for (file, why) in [(".", "Is a directory (os error 21)"), ("/proc/version", "Input/output error (os error 5)")] {
+        let said = refused(&Scratch::with(&format!("{HOST}[uplink]\nkind = \"capture\"\nfile = \"{file}\"\n")), &[]);
+        // Whoever is not root may not even try to write to a file of the kernel's.
+        assert!(said.contains(why) || said.contains("Permission denied"), "{said}");
+    }
+    let scratch = Scratch::with(&HOST.replace("\"vm1.sock\"", "\"~/vm1.sock\""));
+    let ended = scratch.run(&["serve", "--check"]);
+    assert!(ended.code == Some(2) && ended.err.contains("no shell reads this file"), "{ended:?}");
+}
+
+#[test]
+fn the_folder_of_a_control_socket_that_the_file_names_is_not_made() {
+    let scratch = Scratch::with(&format!("{HOST}[daemon]\ncontrol = \"nodir/c.sock\"\n"));
+    let nodir = scratch.path().join("nodir");
+    let said = refused(&scratch, &[]);
+    let expected =
+        format!("nicety: the control socket: the socket {0}/c.sock has no folder: make {0} or", nodir.display());
+    assert!(said.starts_with(&expected), "{said}");
+    assert!(!nodir.exists());
+}
+
+#[test]
+fn check_beside_a_daemon_that_runs_says_what_is_taken_and_is_content() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let (dir, pid) = (scratch.path().display(), served.pid());
+    let ended = scratch.run(&["serve", "--check"]);
+    let said = format!(
+        "note: a daemon serves {dir}/host.toml already: process {pid}, which answers at {dir}/nicety-lan.sock; end it first (kill {pid})\n\
+         note: {dir}/vm1.sock is served now: `nicety serve` begins when that has ended\n\
+         note: {dir}/vm2.sock is served now: `nicety serve` begins when that has ended\n"
+    );
+    assert_eq!((ended.code, ended.err), (Some(0), said));
+    assert!(ended.out.starts_with("switch lan, "), "{}", ended.out);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn sockets_are_for_whom_the_host_file_says() {
+    let host = format!(
+        "{HOST}mode = \"0666\"\nopen_to_everybody = true\n[sockets]\ngroup = \"GID\"\n[daemon]\ncontrol_mode = \"0660\"\n"
+    );
+    let ours = rustix::process::getegid().as_raw();
+    let scratch = Scratch::with(&host.replace("GID", &ours.to_string()));
+    let served = Served::start(&scratch);
+    let of = |name: &str| {
+        let found = std::fs::metadata(scratch.path().join(name)).unwrap();
+        (found.mode() & 0o7777, found.gid())
+    };
+    assert_eq!([of("vm1.sock"), of("vm2.sock"), of("nicety-lan.sock")], [(0o660, ours), (0o666, ours), (0o660, ours)]);
+    let attach = scratch.run(&["attach", "vm1"]).err;
+    let note = format!(
+        "the socket is for its owner and group {ours}: QEMU must run as the user who runs `nicety serve`, or in that group"
+    );
+    assert!(attach.contains(&note), "{attach}");
+    // A daemon whose sockets are for others than this file says.
+    std::fs::write(scratch.path().join("host.toml"), HOST).unwrap();
+    let attach = scratch.run(&["attach", "vm1"]).err;
+    assert!(attach.contains(&format!("serves vm1 for group {ours}, mode 0660 (not mode 0600): ")), "{attach}");
+    assert_eq!(served.end(Signal::TERM), Some(0));
 }
 
 #[test]
@@ -138,7 +252,11 @@ fn a_folder_too_deep_for_the_control_socket_is_said_with_the_key_that_names_anot
         &["try", "--port", "vm1", "--host", &host, "--", "true"],
     ] {
         let ended = scratch.run(args);
-        assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(2), "", said.as_str()), "{args:?}");
+        assert_eq!(
+            (ended.code, ended.out.as_str(), ended.err.as_str()),
+            (Some(2), "", format!("nicety: {said}").as_str()),
+            "{args:?}"
+        );
     }
     let attach = scratch.run(&["attach", "vm1", "--host", &host]);
     assert!(attach.code == Some(0) && attach.err.ends_with(&format!("note: {said}")), "{attach:?}");
@@ -161,7 +279,7 @@ fn a_capture_is_not_written_over_the_host_file_a_socket_or_somebodys_notes() {
             let args: Vec<&str> = ["serve"].into_iter().chain(check).chain(record.into_iter().flatten()).collect();
             let ended = scratch.run(&args);
             assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{args:?}: {ended:?}");
-            assert!(ended.err.starts_with(said), "{}", ended.err);
+            assert!(ended.err.starts_with(&format!("nicety: {said}")), "{}", ended.err);
         }
         let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
         assert_eq!(names, ["host.toml"], "{file}: nothing else is left");
@@ -172,7 +290,7 @@ fn a_capture_is_not_written_over_the_host_file_a_socket_or_somebodys_notes() {
     std::fs::write(&notes, "mine").unwrap();
     let ended = scratch.run(&["serve"]);
     let last = ended.err.lines().last().unwrap();
-    let sentence = format!("the uplink: writing a capture to {}: that is no capture (pcapng)", notes.display());
+    let sentence = format!("nicety: the uplink: writing a capture to {}: that is no capture (pcapng)", notes.display());
     assert!(ended.code == Some(1) && last.starts_with(&sentence), "{ended:?}");
     assert_eq!(std::fs::read_to_string(notes).unwrap(), "mine");
 }
@@ -207,11 +325,20 @@ fn an_option_rom_that_is_none_names_its_file() {
 fn the_reference_knows_every_key() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/host-file.md");
     let page = std::fs::read_to_string(page).unwrap();
+    let (_, ports) = page.split_once("\n### What a port may do\n").unwrap();
     for kind in nicety_daemon::host::KINDS {
         let (_, rest) = page.split_once(&format!("## `{}`", kind.heading)).expect(kind.heading);
         let section = rest.split("\n## ").next().unwrap();
+        // A group's keys are a port's, and explained there.
+        let refers = section.contains("(#what-a-port-may-do). A port's own keys");
+        let of_ports = if refers { ports } else { "" };
         for key in kind.keys {
-            assert!(section.contains(&format!("| `{}` |", key.name)), "{}.{}", kind.name, key.name);
+            assert!(
+                [section, of_ports].concat().contains(&format!("| `{}` |", key.name)),
+                "{}.{}",
+                kind.name,
+                key.name
+            );
         }
     }
 }

@@ -12,6 +12,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::scratch::{HOST, PATIENCE, Scratch};
 
@@ -84,8 +85,11 @@ fn hears(socket: &Path) -> bool {
     let mut vmm = UnixStream::from(vmm);
     // VFIO_USER_VERSION (vfio-user.rst, "Header", "VFIO_USER_VERSION"), without capabilities.
     let version = [&[1, 0, 1, 0, 23, 0, 0, 0][..], &[0; 8], b"\0\0\0\0{}\0"].concat();
-    let answer = vmm.write_all(&version).and_then(|()| vmm.read(&mut [0; 4096]));
-    answer.is_ok_and(|bytes| bytes > 0)
+    let mut reply = [0; 4096];
+    let answer = vmm.write_all(&version).and_then(|()| vmm.read(&mut reply));
+    // One that is refused is told by an error (vfio-user.rst, "Header": flags, bit 5). The one before is there still while a process that
+    // another test is starting has its socket.
+    answer.is_ok_and(|bytes| bytes > 0) && reply[8] & 0x20 == 0
 }
 
 /// The lines of a log, all of which begin and end as lines do.
@@ -145,5 +149,26 @@ fn who_reads_a_log_late_reads_whole_lines_and_all_of_them_or_how_many_were_left_
             "{sessions} of {times}, {} bytes",
             log.len()
         );
+    }
+}
+
+#[test]
+fn the_log_on_a_terminal_has_colours_unless_no_color_is_set() {
+    for (no_color, coloured) in [(None, true), (Some(""), true), (Some("1"), false)] {
+        let scratch = Scratch::with(HOST);
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let path = ptsname(&ours, Vec::new()).unwrap();
+        let theirs = File::options().write(true).open(Path::new(path.to_str().unwrap())).unwrap();
+        let mut command = scratch.command(&["serve"]);
+        command.env_remove("NO_COLOR").envs(no_color.map(|value| ("NO_COLOR", value)));
+        let mut child = command.stderr(theirs).stdout(Stdio::null()).spawn().unwrap();
+        drop(command);
+        let ready = BufReader::new(File::from(ours)).lines().map_while(Result::ok);
+        let ready = ready.into_iter().find(|line| line.contains("all sockets are ready"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(ready.unwrap().contains("\x1b["), coloured, "NO_COLOR={no_color:?}");
     }
 }

@@ -2,7 +2,9 @@
 
 mod compare;
 mod daemon;
+mod discover;
 mod host_file;
+mod live;
 mod log;
 mod other_file;
 mod scratch;

@@ -4,7 +4,8 @@ use rustix::process::Signal;
 
 use crate::scratch::{HOST, Scratch, Served};
 
-const WHY: &str = "it was started with another file, or before this one was changed; restart it\n";
+const WHY: &str =
+    "it was started with another file, or before this one was changed: `nicety apply` makes it serve this one\n";
 
 /// A daemon of `HOST`, and beside it `other.toml`, whose vm1 is another adapter at another place, and whose vm3 is new. Both
 /// have one control socket.
@@ -124,7 +125,7 @@ fn trying_a_port_that_the_daemon_serves_otherwise_is_refused() {
         [("vm1", otherwise.trim_start_matches("note: ")), ("vm3", &format!("the daemon runs without vm3: {WHY}"))]
     {
         let ended = scratch.run(&["try", "--port", port, "--host", "other.toml", "--", "true"]);
-        assert_eq!((ended.code, ended.err.as_str()), (Some(1), said));
+        assert_eq!((ended.code, ended.err.as_str()), (Some(1), format!("nicety: {said}").as_str()));
     }
     assert_eq!(served.end(Signal::TERM), Some(0));
 }

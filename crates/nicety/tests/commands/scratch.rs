@@ -127,6 +127,10 @@ impl Served {
         self.child.id()
     }
 
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// Waits for a line of the log.
     pub fn line(&self, words: &str) -> String {
         let mut seen = Vec::new();

@@ -18,11 +18,18 @@ fn without_a_command_it_says_what_it_can_do() {
 }
 
 #[test]
-fn a_wrong_command_line_ends_with_2() {
+fn a_wrong_command_line_ends_with_2_and_says_who_complains() {
     let scratch = Scratch::with(HOST);
     for args in [&["sreve"][..], &["compare", "--guests", "docker"], &["compare", "--seconds", "x"], &["attach"]] {
-        assert_eq!(scratch.run(args).code, Some(2), "{args:?}");
+        let ended = scratch.run(args);
+        assert!(ended.code == Some(2) && ended.err.starts_with("nicety: "), "{args:?}: {ended:?}");
     }
+}
+
+#[test]
+fn the_version_names_the_commit_that_it_was_built_from() {
+    let ended = Scratch::new().run(&["--version"]);
+    assert_eq!((ended.code, ended.out), (Some(0), format!("nicety {}\n", nicety_version::BUILD)));
 }
 
 #[test]
@@ -50,6 +57,17 @@ fn trying_what_cannot_be_tried_is_refused_before_anything_is_built() {
         assert_eq!((ended.code, ended.out.as_str()), (Some(*code), ""), "{words:?}: {}", ended.err);
         assert!(ended.err.contains(said), "{words:?}: {}", ended.err);
     }
+}
+
+/// What stands in README.md is what the program prints, to the line.
+#[test]
+fn the_readme_s_table_of_adapters_is_the_programs() {
+    let all = Scratch::new().run(&["adapters"]).out;
+    let readme = include_str!("../../../../README.md");
+    let table = readme.split("$ nicety adapters\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let printed: Vec<&str> = all.lines().take_while(|line| !line.is_empty()).collect();
+    let told: Vec<&str> = table.lines().filter(|line| *line != "[...]").collect();
+    assert_eq!(told, printed, "README.md, Adapters: put in what `nicety adapters` prints");
 }
 
 #[test]
@@ -93,7 +111,7 @@ fn adapters_are_listed_and_each_fact_has_its_source() {
     assert!(page.contains("never a limit; through QEMU none is shown (ethtool: Unknown)"), "{page}");
     let unknown = scratch.run(&["adapters", "e100"]);
     assert_eq!(unknown.code, Some(2));
-    let said = "there is no adapter \"e100\"; did you mean \"e1000\"? (there are: e1000, ";
+    let said = "nicety: there is no adapter \"e100\"; did you mean \"e1000\"? (there are: e1000, ";
     assert!(unknown.err.starts_with(said), "{}", unknown.err);
 }
 

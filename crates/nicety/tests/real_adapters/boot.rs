@@ -1,74 +1,254 @@
-//! Booting over the network: iPXE in the e1000's option ROM, DHCP and HTTP through the switch.
+//! Booting from the network over every adapter: a lease, a kernel and its initramfs through the switch, by the drivers of other
+//! people's firmware.
 
-use std::{fs, process::Command, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
 
-use nicety_lab::real::{Folder, Guest, GuestConfig, Image, Kernel, Port, Start};
+use nicety_adapters::About;
+use nicety_guests::{Firmware, Folder, Guest, GuestConfig, Image, Kernel, Port, Root, Start, Terminal};
+use nicety_trials::extent::entries;
 
-use crate::stage::{HOST, Stage, TAP, address, ping, port, well};
+use crate::stage::{HOST, SOON, Stage, TAP, address, ping, port, well};
 
 /// The firmware, two transfers of megabytes by polling, and a kernel that unpacks itself, all translated.
-const BOOT_LIMIT: Duration = Duration::from_secs(240);
+const BOOT_LIMIT: Duration = Duration::from_secs(480);
+/// A transfer by U-Boot, which waits for every block's way there and back.
+const LOAD_LIMIT: Duration = Duration::from_secs(120);
+/// For UEFI, and for U-Boot, which keeps two files beside the kernel that it starts.
+const MEMORY_MIB: u32 = 512;
+/// What U-Boot ends its answers with; a sum of its begins with `==> `.
+const PROMPT: &str = "\n=> ";
+/// What a script asks for that is to show that it runs.
+const MARK: &str = "mark";
+/// What DHCP names to all but iPXE, to be had by TFTP: iPXE as a program of UEFI.
+const PROGRAM: &str = "ipxe.efi";
+
+/// By what the firmware drives an adapter.
+#[derive(Clone, Debug)]
+enum Rom {
+    /// The firmware has a driver of its own.
+    No,
+    /// An option ROM of `ipxe-qemu` that the daemon shows the guest.
+    Daemon(String),
+    /// QEMU's own for the device of a vhost-user port. It must be QEMU's choice: only then QEMU writes the device's number into it.
+    Qemu,
+}
+
+/// What brings iPXE to a BIOS.
+fn bios(about: &About) -> Option<Rom> {
+    about.boot.rom.map(|name| if is_qemus(about) { Rom::Qemu } else { Rom::Daemon(format!("pxe-{name}.rom")) })
+}
+
+/// What brings UEFI its driver: of virtio-net it has one.
+fn uefi(about: &About) -> Option<Rom> {
+    about.boot.rom.map(|name| if is_qemus(about) { Rom::No } else { Rom::Daemon(format!("efi-{name}.rom")) })
+}
+
+/// Whether the guest sees QEMU's function and not the daemon's.
+fn is_qemus(about: &About) -> bool {
+    !about.transports.contains(&"vfio-user")
+}
 
 #[test]
-fn a_guest_boots_by_ipxe_from_the_e1000s_rom_with_dhcp_and_http_through_the_switch() {
-    let root = well(nicety_lab::real::Root::lay(&mut |line| eprintln!("{line}")));
-    let rom = root.option_rom("pxe-e1000.rom");
-    let with_rom = Port { more: format!("rom = \"{}\"\n", rom.display()), ..port("e1000", 1) };
-    let mut stage = Stage::with(vec![with_rom]);
-    let mut config = GuestConfig { start: Start::Network, boot_limit: BOOT_LIMIT, ..stage.config(Kernel::V6_12, 1) };
-    let place = config.devices.iter_mut().find(|word| word.contains("vfio-user-pci"));
-    let place = place.unwrap_or_else(|| panic!("the port is a vfio-user function"));
-    *place = place.replacen('{', "{\"bootindex\":1,", 1);
+fn every_adapter_boots_a_guest_by_ipxe_in_its_bios_option_rom_with_dhcp_and_http_through_the_switch() {
+    every(bios, |adapter, rom| Boot::new(adapter, rom).starts(|config, _| config));
+}
 
-    let folder = well(Folder::new());
-    serve_files(&folder, &Image::of(&root, Kernel::V6_12).unwrap_or_else(|error| panic!("{error}")), &config);
-    serve(&mut stage, &folder);
-    let mut guest = well(Guest::start(&root, config));
-    if let Err(error) = guest.wait_ready() {
-        panic!("{error}\nthe daemon said\n{}\nDHCP said\n{}", stage.served.log(), read(&folder, "dhcp.log"));
+#[test]
+fn every_adapter_boots_a_guest_by_uefi_with_pxe_and_http_through_the_switch() {
+    let start = |adapter, rom| {
+        let boot = Boot::new(adapter, rom);
+        boot.starts(|config, boot| well(boot.firmware.uefi(config, boot.folder.path())));
+        let said = boot.said();
+        assert!(said.contains(&format!("/{PROGRAM} to {}", address(1))), "sent by TFTP: {said}");
+    };
+    every(uefi, start);
+}
+
+#[test]
+fn u_boot_takes_a_lease_and_a_file_by_tftp_through_the_switch() {
+    let load = |adapter, device| {
+        let boot = Boot::new(adapter, Rom::No);
+        let (_guest, mut prompt) = boot.u_boot(device);
+        boot.load(&mut prompt, "0x1000000", PROGRAM);
+        let said = boot.command(&mut prompt, "crc32 0x1000000 ${filesize}");
+        let sum = crc32(&well(fs::read(boot.offered(PROGRAM))));
+        assert!(said.contains(&format!("==> {sum:08x}")), "{sum:08x} is the file's: {said}");
+    };
+    every(|about| about.boot.u_boot, load);
+}
+
+/// Tries an adapter of each family that has this, or, of everything, each that has, one after another.
+fn every<T>(has: impl Fn(&About) -> Option<T>, test: impl Fn(&'static str, T)) {
+    for entry in entries() {
+        match has(entry.about) {
+            Some(with) => test(entry.about.name, with),
+            None => println!("{}: no firmware boots by it so", entry.about.name),
+        }
     }
-    println!("the kernel's init answered after {:.1} s", guest.boot_time().as_secs_f64());
-    let line = well(guest.succeed("cat /proc/cmdline", Duration::from_secs(30)));
-    assert!(line.contains("nicety.booted=network"), "{line}");
-    let dhcp = read(&folder, "dhcp.log");
-    assert!(dhcp.contains(&format!("sending ACK to {}", address(1))), "{dhcp}");
-    ping(&mut guest, "", HOST);
 }
 
-fn read(folder: &Folder, name: &str) -> String {
-    fs::read_to_string(folder.path().join(name)).unwrap_or_default()
+/// A stage with one port, and what the host offers to whoever boots there.
+struct Boot {
+    firmware: Firmware,
+    stage: Stage,
+    folder: Folder,
+    adapter: &'static str,
+    config: GuestConfig,
 }
 
-/// What HTTP offers: a script, a kernel, an initramfs.
-fn serve_files(folder: &Folder, image: &Image, config: &GuestConfig) {
-    let www = folder.path().join("www");
-    well(fs::create_dir(&www));
-    let script = format!(
-        "#!ipxe\nkernel http://{HOST}/vmlinuz initrd=initrd {} nicety.booted=network\ninitrd --name initrd http://{HOST}/initrd\nboot\n",
-        config.command_line()
-    );
-    well(fs::write(www.join("boot.ipxe"), script));
-    well(fs::copy(image.compressed(), www.join("vmlinuz")));
-    well(fs::copy(image.initramfs(), www.join("initrd")));
+impl Boot {
+    fn new(adapter: &'static str, rom: Rom) -> Boot {
+        let firmware = well(Firmware::lay(&mut |line| eprintln!("{line}")));
+        let root = well(Root::lay(&mut |line| eprintln!("{line}")));
+        let more = match &rom {
+            Rom::Daemon(rom) => format!("rom = \"{}\"\n", root.option_rom(rom).display()),
+            Rom::Qemu | Rom::No => String::new(),
+        };
+        let stage = Stage::with(vec![Port { more, ..port(adapter, 1) }]);
+        let config = stage.config(Kernel::V6_12, 1);
+        let mut config =
+            GuestConfig { start: Start::Network, boot_limit: BOOT_LIMIT, memory_mib: MEMORY_MIB, ..config };
+        for device in &mut config.devices {
+            if device.contains("vfio-user-pci") {
+                *device = device.replacen('{', "{\"bootindex\":1,", 1);
+            } else if device.contains("virtio-net-pci") {
+                let own = if matches!(rom, Rom::Qemu) { "" } else { "romfile=," };
+                *device = device.replace("romfile=,", own) + ",bootindex=1";
+            }
+        }
+        let folder = well(Folder::new());
+        let mut boot = Boot { firmware, stage, folder, adapter, config };
+        boot.offer();
+        boot.serve();
+        boot
+    }
+
+    /// Where a file lies that the host offers.
+    fn offered(&self, name: &str) -> PathBuf {
+        self.folder.path().join("www").join(name)
+    }
+
+    /// What TFTP and HTTP offer: a kernel, an initramfs, and iPXE's script.
+    fn offer(&self) {
+        well(fs::create_dir(self.offered("")));
+        let script = if self.carries_a_kernel() {
+            format!(
+                "#!ipxe\nkernel http://{HOST}/vmlinuz initrd=initrd {}\ninitrd --name initrd http://{HOST}/initrd\nboot\n",
+                self.words()
+            )
+        } else {
+            format!("#!ipxe\nimgfetch tftp://{HOST}/{MARK}\n")
+        };
+        well(fs::write(self.offered(MARK), "here"));
+        well(fs::write(self.offered("boot.ipxe"), script));
+        let image = Image::of(&self.stage.root, Kernel::V6_12).unwrap_or_else(|error| panic!("{error}"));
+        well(fs::copy(image.compressed(), self.offered("vmlinuz")));
+        well(fs::copy(image.initramfs(), self.offered("initrd")));
+        well(fs::copy(self.firmware.ipxe_for_uefi(), self.offered(PROGRAM)));
+    }
+
+    /// DHCP, TFTP and HTTP on the host's side of the tap.
+    fn serve(&mut self) {
+        let mut dhcp = self.firmware.dnsmasq();
+        dhcp.args([format!("--interface={TAP}"), "--bind-interfaces".into(), "--dhcp-authoritative".into()]);
+        dhcp.arg(format!("--dhcp-range={},static", address(0)));
+        dhcp.arg(format!("--dhcp-host={},{}", port(self.adapter, 1).mac, address(1)));
+        dhcp.args(["--dhcp-userclass=set:ipxe,iPXE".into(), format!("--dhcp-boot=tag:ipxe,http://{HOST}/boot.ipxe")]);
+        dhcp.arg(format!("--dhcp-boot=tag:!ipxe,{PROGRAM}"));
+        dhcp.args(["--enable-tftp".into(), format!("--tftp-root={}", self.offered("").display())]);
+        well(self.stage.namespace.start(&dhcp, &self.folder.path().join("dhcp.log")));
+        let mut http = Command::new(self.stage.root.busybox());
+        http.args(["httpd", "-f", "-p", &format!("{HOST}:80"), "-h"]).arg(self.offered(""));
+        well(self.stage.namespace.start(&http, &self.folder.path().join("http.log")));
+    }
+
+    /// What DHCP and TFTP have logged.
+    fn said(&self) -> String {
+        fs::read_to_string(self.folder.path().join("dhcp.log")).unwrap_or_default()
+    }
+
+    /// Without DMA, firmware moves two bytes an access, and in QEMU each is a message: a kernel takes an hour. The script that it
+    /// takes by HTTP asks for a mark instead.
+    fn carries_a_kernel(&self) -> bool {
+        nicety_adapters::find(self.adapter).is_some_and(|entry| entry.about.dma)
+    }
+
+    /// Starts the machine, which is made of this, and waits until the kernel that it brought answers, or its script has asked for the
+    /// mark.
+    fn starts(&self, machine: impl FnOnce(GuestConfig, &Boot) -> GuestConfig) {
+        let begun = Instant::now();
+        let mut guest = well(Guest::start(&self.stage.root, machine(self.config.clone(), self)));
+        if self.carries_a_kernel() {
+            return self.runs(&mut guest);
+        }
+        while !self.said().contains(&format!("/{MARK} to {}", address(1))) {
+            assert!(begun.elapsed() < BOOT_LIMIT, "{}: {}\n{}", self.adapter, self.said(), self.stage.served.log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        println!("{}: its script ran after {:.1} s", self.adapter, begun.elapsed().as_secs_f64());
+    }
+
+    /// U-Boot at its prompt, with a lease by the device of this name.
+    fn u_boot(&self, device: &str) -> (Guest, Terminal) {
+        let socket = self.folder.path().join("serial.sock");
+        let config = GuestConfig { terminal: Some(socket.clone()), ..self.firmware.u_boot(self.config.clone()) };
+        let guest = well(Guest::start(&self.stage.root, config));
+        let mut prompt = well(Terminal::open(&socket, SOON));
+        well(prompt.wait("autoboot", SOON));
+        self.command(&mut prompt, "");
+        self.command(&mut prompt, "virtio scan");
+        self.command(&mut prompt, &format!("setenv autoload no; setenv ethact {device}"));
+        let said = self.command(&mut prompt, "dhcp");
+        assert!(said.contains(&format!("DHCP client bound to address {}", address(1))), "{device}: {said}");
+        (guest, prompt)
+    }
+
+    /// U-Boot's answer to a command.
+    fn command(&self, prompt: &mut Terminal, line: &str) -> String {
+        match prompt.command(line, PROMPT, LOAD_LIMIT) {
+            Ok(said) => said,
+            Err(error) => panic!("{error}\nthe daemon said\n{}\nDHCP said\n{}", self.stage.served.log(), self.said()),
+        }
+    }
+
+    /// U-Boot loads a file.
+    fn load(&self, prompt: &mut Terminal, at: &str, name: &str) {
+        let said = self.command(prompt, &format!("tftpboot {at} {HOST}:{name}"));
+        let bytes = well(fs::metadata(self.offered(name))).len();
+        assert!(said.contains(&format!("Bytes transferred = {bytes} ")), "{said}");
+    }
+
+    /// The kernel's command line, which says that it did not come from QEMU.
+    fn words(&self) -> String {
+        format!("{} nicety.booted=network", self.config.command_line())
+    }
+
+    /// The kernel came over the network, and carries over the same adapter.
+    fn runs(&self, guest: &mut Guest) {
+        if let Err(error) = guest.wait_ready() {
+            panic!(
+                "{}: {error}\nthe daemon said\n{}\nDHCP said\n{}",
+                self.adapter,
+                self.stage.served.log(),
+                self.said()
+            );
+        }
+        println!("{}: the kernel's init answered after {:.1} s", self.adapter, guest.boot_time().as_secs_f64());
+        let line = well(guest.succeed("cat /proc/cmdline", SOON));
+        assert!(line.contains("nicety.booted=network"), "{line}");
+        let said = self.said();
+        assert!(said.contains(&format!("DHCPACK({TAP}) {}", address(1))), "{said}");
+        ping(guest, "", HOST);
+    }
 }
 
-/// DHCP and HTTP on the host's side of the tap, by busybox.
-fn serve(stage: &mut Stage, folder: &Folder) {
-    let path = |name: &str| folder.path().join(name);
-    let lease = address(1);
-    let settings = format!(
-        "start {lease}\nend {lease}\ninterface {TAP}\nlease_file {}\npidfile {}\nboot_file http://{HOST}/boot.ipxe\n\
-         siaddr {HOST}\nopt subnet 255.255.255.0\nopt router {HOST}\n",
-        path("leases").display(),
-        path("pid").display()
-    );
-    well(fs::write(path("udhcpd.conf"), settings));
-    well(fs::write(path("leases"), ""));
-    let busybox = stage.root.busybox();
-    let mut dhcp = Command::new(&busybox);
-    dhcp.args(["udhcpd", "-f"]).arg(path("udhcpd.conf"));
-    well(stage.namespace.start(&dhcp, &path("dhcp.log")));
-    let mut http = Command::new(&busybox);
-    http.args(["httpd", "-f", "-p", &format!("{HOST}:80"), "-h"]).arg(path("www"));
-    well(stage.namespace.start(&http, &path("http.log")));
+/// The sum of gzip and Ethernet (IEEE 802.3, 3.2.9).
+fn crc32(bytes: &[u8]) -> u32 {
+    let shift = |sum: u32| sum >> 1 ^ if sum & 1 == 1 { 0xedb8_8320 } else { 0 };
+    !bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), |sum, _| shift(sum)))
 }

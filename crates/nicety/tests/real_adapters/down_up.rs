@@ -1,9 +1,10 @@
 //! An interface of a guest with two processors that goes down and up again and again.
 
-use nicety_lab::real::{
+use nicety_guests::{
     Guest,
     uml::{UmlConfig, UmlKernel},
 };
+use nicety_trials::extent::entries;
 
 use crate::stage::{HOST, Stage, ping, quiet, sh, well};
 
@@ -11,14 +12,16 @@ const ROUNDS: u32 = 20;
 /// Pings after each. One by one, for of several `ping` waits for the last no longer than twice the longest way so far.
 const PINGS: usize = 5;
 /// Until there is carrier the kernel itself may drop what is sent: with the addresses of neighbours (`neigh_carrier_down`) goes what
-/// waits for them, up to a second after the interface went down; and `operstate` still says `up` meanwhile.
+/// waits for them, up to a second after the interface went down; and `operstate` still says `up` meanwhile. A driver that always tells of
+/// carrier (pcnet32, of a 79C970A) has none that is known.
 const AGAIN: &str = "cd /sys/class/net/eth0; ip link set eth0 down; ip link set eth0 up; \
-                     until [ $(cat carrier) = 1 ] && [ $(cat operstate) = up ]; do usleep 10000; done";
+                     until [ $(cat carrier) = 1 ] && [ $(cat operstate) != down ]; do usleep 10000; done";
 
 #[test]
 fn an_interface_of_a_guest_with_two_processors_goes_down_and_up_again_and_again_and_loses_no_ping() {
     let kernel = well(UmlKernel::lay_smp(&mut |line| eprintln!("{line}")));
-    for adapter in ["e1000", "vmxnet3"] {
+    let functions = entries().into_iter().filter(|entry| entry.about.transports.contains(&"vfio-user"));
+    for adapter in functions.map(|entry| entry.about.name) {
         println!("{adapter}");
         let stage = Stage::new(&[adapter]);
         let machine = UmlConfig { cpus: 2, ..UmlConfig::new(&kernel) };

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nicety_lab::real::{
+use nicety_guests::{
     Guest,
     uml::{UmlConfig, UmlKernel},
 };
@@ -88,6 +88,40 @@ fn a_user_mode_guest_posts_to_a_device_of_which_nothing_can_be_mapped() {
     println!("{ECHOES} echoes, {now:?}");
     assert!(now.writes >= ECHOES, "{now:?}");
     assert!(now.waits <= now.reads + 20, "{now:?}");
+}
+
+#[test]
+fn a_user_mode_guest_moves_a_frame_through_an_ne2000s_port_in_one_message_and_waits_for_what_it_reads() {
+    let (stage, mut guest) = one("ne2k_pci", "", &[]);
+    let before = Counts::of(&stage, &mut guest);
+    // A frame of 1514 bytes each way: 379 accesses to the data port out, and as many in.
+    let text = sh(&mut guest, &format!("/usr/bin/ping -n -q -c {ECHOES} -i 0.002 -s 1472 {HOST}"));
+    assert!(text.contains(&format!("{ECHOES} received")), "{text}");
+    let now = Counts::of(&stage, &mut guest).since(&before);
+    let per_echo = |count: u64| count as f64 / ECHOES as f64;
+    println!("{:.1} messages an echo, {:.1} waited for; {now:?}", per_echo(now.messages), per_echo(now.waits));
+    assert!(per_echo(now.messages) < 80.0 && per_echo(now.waits) < 30.0, "{now:?}");
+    quiet(&mut guest);
+}
+
+#[test]
+fn a_user_mode_guest_waits_for_what_it_reads_of_a_pcnet_and_for_what_stops_it() {
+    let (stage, mut guest) = one("pcnet", "", &[]);
+    let before = Counts::of(&stage, &mut guest);
+    echoes(&mut guest);
+    let now = Counts::of(&stage, &mut guest).since(&before);
+    let per_echo = |count: u64| count as f64 / ECHOES as f64;
+    println!("{:.1} messages an echo, {:.1} waited for; {now:?}", per_echo(now.messages), per_echo(now.waits));
+    assert!(now.writes >= 2 * ECHOES, "RAP and CSR0 for each frame: {now:?}");
+    assert!(now.waits <= now.reads + 20, "{now:?}");
+
+    // Its driver stops the chip to set a filter, which must be over before it goes on.
+    let before = Counts::of(&stage, &mut guest);
+    sh(&mut guest, "for n in $(seq 5); do ip link set eth0 promisc on; ip link set eth0 promisc off; done");
+    let now = Counts::of(&stage, &mut guest).since(&before);
+    println!("10 changes of the filter, {now:?}");
+    assert!(now.waits >= now.reads + 10, "{now:?}");
+    quiet(&mut guest);
 }
 
 /// `read` calls of the guest's kernel so far.

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use nicety_adapters::REGISTRY;
-use nicety_lab::real::{Guest, processes_of_group};
+use nicety_guests::{Guest, processes_of_group};
+use nicety_trials::extent::entries;
 
 use crate::{
     stage::{HOST, LATER, SOON, Stage, address, ping, quiet, sh, side_by_side, well},
@@ -77,7 +77,7 @@ fn attach_again(guest: &mut Guest) {
 
 #[test]
 fn a_user_mode_guest_whose_daemon_is_killed_says_so_in_one_sentence_goes_on_and_powers_off() {
-    side_by_side(REGISTRY, |entry| {
+    side_by_side(&entries(), |entry| {
         let (mut stage, mut guest) = one(entry.about.name, &[LOUD]);
         flood(&mut guest);
         well(stage.served.kill(&mut stage.namespace));
@@ -94,7 +94,7 @@ fn a_user_mode_guest_whose_daemon_is_killed_says_so_in_one_sentence_goes_on_and_
 
 #[test]
 fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
-    for entry in REGISTRY {
+    for entry in entries() {
         let (mut stage, mut guest) = one(entry.about.name, &[LOUD]);
         if entry.about.transports.contains(&"vfio-user") {
             let busy = well(guest.run(ATTACH, SOON));
@@ -113,7 +113,7 @@ fn a_user_mode_guest_attaches_its_device_again_after_the_daemons_restart() {
 /// A register read waits for an answer; a virtio device has none, and is waited for when it is taken away.
 #[test]
 fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says() {
-    side_by_side(REGISTRY, |entry| {
+    side_by_side(&entries(), |entry| {
         let (mut stage, mut guest) = one(entry.about.name, &[LOUD, "vfio_user.timeout_ms=1000"]);
         flood(&mut guest);
         well(stage.served.stand_still(&mut stage.namespace));
@@ -122,7 +122,7 @@ fn a_user_mode_guest_waits_for_a_daemon_that_stands_still_no_longer_than_it_says
             let ones = sh(&mut guest, "od -An -tx4 -N4 /sys/class/net/eth0/device/config");
             assert_eq!(ones.trim(), "ffffffff");
             let lines = said(&mut guest, 1);
-            sh(&mut guest, "killall ping nc || true; ip link set eth0 down; ethtool -S eth0 >/dev/null");
+            sh(&mut guest, "killall ping nc || true; ip link set eth0 down; ethtool -S eth0 >/dev/null 2>&1 || true");
             powers_off(guest) + &lines.concat()
         } else {
             // Linux's driver polls its control queue, with the lock of all interfaces: nothing else stands still, nor the power-off.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nicety_lab::real::{Accel, Guest, GuestConfig, Kernel, Machine, Namespace, Port, Root, Served};
+use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Machine, Namespace, Port, Root, Served};
 
 /// A command that takes no time of its own, in a translated guest on a busy host.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -174,6 +174,12 @@ pub fn ping(guest: &mut Guest, options: &str, to: &str) {
 /// What sends a file at a TCP connection: a million bytes in small pieces, the rest in large ones. busybox's nc alone would make
 /// three system calls for each kilobyte, which are most of what a send takes.
 const SENDER: &str = "sh -c 'exec </tmp/sent 2>/dev/null; dd bs=1000 count=1000; dd bs=64k'";
+
+/// So many megabytes, or as many as an adapter carries in a gigabit's time: a slow chip is slow for its driver too.
+pub fn amount(adapter: &str, megabytes: u32) -> u32 {
+    let entry = nicety_adapters::find(adapter).unwrap_or_else(|| panic!("{adapter} is registered"));
+    (megabytes * entry.about.link_mbps.min(1000) / 1000).max(1)
+}
 
 /// Sends random bytes over TCP and compares what has come, which the receiver sums, with what was sent.
 #[track_caller]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use nicety_lab::real::{Guest, GuestConfig, Kernel, Memory};
+use nicety_guests::{Guest, GuestConfig, Kernel, Memory};
 
 use crate::stage::{FLOOD, HOST, LATER, SOON, Stage, address, ping, sh, well};
 

@@ -1,7 +1,7 @@
 //! Registers under a kernel's accesses of every width, and under its block copies, as a driver makes them
-//! (`guests/uml/virt-pci-selftest.c`).
+//! (`crates/guests/uml/virt-pci-selftest.c`).
 
-use nicety_lab::real::Guest;
+use nicety_guests::Guest;
 
 use crate::{
     stage::{HOST, Stage, ping, quiet, sh},

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nicety_adapters::REGISTRY;
-use nicety_lab::real::uml::UmlKernel;
-use nicety_lab::real::{Root, processes_of_group};
+use nicety_guests::uml::UmlKernel;
+use nicety_guests::{Root, processes_of_group};
+use nicety_trials::extent::entries;
 use rustix::process::{Pid, Signal, kill_process};
 
 mod terminal;
@@ -116,7 +116,7 @@ fn a_program_of_the_host_that_is_missing_is_named_with_its_package() {
 #[test]
 fn every_adapter_is_eth0_of_a_small_linux_that_reaches_its_peer() {
     let scratch = Scratch::new();
-    for entry in REGISTRY {
+    for entry in entries() {
         let name = entry.about.name;
         let begin = Instant::now();
         // What is bound is what the registry says that Linux binds.
@@ -218,7 +218,11 @@ fn a_signal_ends_all_of_it_with_130_and_nothing_is_left() {
         assert!(folders >= 3, "switch, guest and peer have folders, or nothing is shown by their absence: {folders}");
         kill_process(Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(130), "stopped\n"), "{signal:?}");
+        assert_eq!(
+            (output.status.code(), text(&output.stderr).as_str()),
+            (Some(130), "nicety: stopped\n"),
+            "{signal:?}"
+        );
         scratch.empty();
         gone(&kernels);
     }
@@ -226,7 +230,7 @@ fn a_signal_ends_all_of_it_with_130_and_nothing_is_left() {
 
 #[test]
 fn no_process_outlives_one_that_is_killed() {
-    // Programs start all the time. One whose kernel is killed before it has asked to die with it must see that (guests/uml/apply):
+    // Programs start all the time. One whose kernel is killed before it has asked to die with it must see that (crates/guests/uml/apply):
     // as long as it did not, one kill in five left one.
     for round in 0..12 {
         let scratch = Scratch::new();
@@ -278,7 +282,10 @@ fn a_runtime_folder_that_a_kernel_cannot_be_told_of_is_named_before_anything_sta
     let output = scratch.command(&["e1000", "--", "true"]).env("XDG_RUNTIME_DIR", &runtime).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.starts_with(&runtime.display().to_string()) && said.contains("set XDG_RUNTIME_DIR"), "{said}");
+    assert!(
+        said.starts_with(&format!("nicety: {}", runtime.display())) && said.contains("set XDG_RUNTIME_DIR"),
+        "{said}"
+    );
     assert_eq!(fs::read_dir(&runtime).unwrap().count(), 0);
 }
 

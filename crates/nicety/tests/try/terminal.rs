@@ -152,7 +152,7 @@ fn a_guest_that_powers_itself_off_is_one_sentence() {
     {
         // Nobody knows whether the command has done well.
         let output = scratch.run(&["e1000", "--peer", "none", "--", "sh", "-c", &format!("{command} -f 2>/dev/null")]);
-        let said = format!("{sentence}; what ran in it has no exit code\n");
+        let said = format!("nicety: {sentence}; what ran in it has no exit code\n");
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), said), "{command}");
     }
     // It is a way to leave a shell.

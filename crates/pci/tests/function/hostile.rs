@@ -56,20 +56,16 @@ fn fixed(function: &Function) -> Vec<usize> {
 
 fn act(function: &mut Function, random: &mut Random) {
     let (offset, data) = (random.offset(), random.data());
-    match random.below(12) {
+    match random.below(8) {
         0 => function.device_write(offset as usize, &data),
         1 => drop(function.set_intx(random.below(2) == 0)),
-        2 => drop(function.raise(random.below(20) as u16)),
-        3 => drop(function.msi_raise(random.next() as u16)),
-        4 => drop(function.msix_raise(random.next() as u16)),
-        5 => drop(function.next_due()),
-        6 => drop(function.bar_of(nicety_pci::Space::Memory, offset)),
-        7 => {
+        2 => drop(function.bar_of(nicety_pci::Space::Memory, offset)),
+        3 => {
             if let Some(msix) = function.msix_mut() {
-                let _ = msix.write_table(offset, &data);
+                msix.write_table(offset, &data);
             }
         }
-        8 => {
+        4 => {
             let mut data = data;
             function.config_read(offset, &mut data);
         }
@@ -131,7 +127,7 @@ fn saved_state_taken_anywhere_is_taken_back_and_damaged_state_never_panics() {
             let saved = function.save();
             let mut other = pristine.clone();
             other.restore(&saved).unwrap_or_else(|error| panic!("{name}, round {round}: {error}"));
-            assert_eq!((other.save(), other.has_due()), (saved.clone(), function.has_due()), "{name}");
+            assert_eq!(other.save(), saved, "{name}");
             let mut bytes = saved.to_bytes();
             assert_eq!(nicety_pci::Saved::from_bytes(&bytes).as_ref(), Ok(&saved));
             let at = random.below(bytes.len() as u64) as usize;

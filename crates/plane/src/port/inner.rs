@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Budget, Context, Counters, Delivery, Event, Frames, Outbox, PortId, Progress, Reason, Set, Time,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Frames, Outbox, Packet, Pick, PortId, Progress, Reason, Set,
+    Shape, Shaper, Time, Uplink,
 };
 use nicety_memory::{Map, Rights, Window};
 
+use super::fault::caught;
 use super::{End, Shell};
-use crate::backlog::Backlog;
+use crate::backlog::{Backlog, Drained};
 use crate::pace::Pace;
 use crate::poll::Habit;
 
@@ -22,17 +24,40 @@ pub(super) struct Inner {
     pub pending: Set,
     /// The queue whose turn is next, of those with work.
     pub next_queue: u16,
-    /// Queues whose doorbell makes no sound, and when to look at them next.
+    /// Queues with mapped doorbells, and when to poll them next.
     pub polled: Set,
     pub poll_at: Option<Time>,
     pub habit: Habit,
     /// When frames last went through, either way.
     pub active: Time,
-    pub room: bool,
+    /// Receive queues with room for what waits; of an uplink any number.
+    pub room: Set,
+    /// Uplinks that hold this port: it fetches nothing while there are any. A release may arrive before its hold.
+    pub holds: i32,
+    /// When to see whether an uplink that holds others takes anything, and since when it has not.
+    pub watch_at: Option<Time>,
+    pub stuck_since: Time,
+    /// The uplink is stuck: it holds nobody until it takes frames again.
+    pub stuck: bool,
     /// What its adapter did beside its frames, in bytes: the next turn is charged with it.
     pub owed: u64,
     pub wake: Option<Time>,
+    /// How far the adapter's clock is from the port's, in nanoseconds: it goes on from the time at which its state was saved.
+    pub shift_ns: i64,
     pub backlog: Backlog,
+    /// What its guest sends, and what it gets, may be held to a shape; uplinks are not.
+    pub transmit: Option<Shaper>,
+    pub receive: Option<Shaper>,
+    /// When there will be tokens for what waits. Nothing is asked for while nothing waits.
+    pub shaped_at: Option<Time>,
+    /// What waits is in the order in which it came, whatever queues it is for: room in any of them is room for it.
+    pub pooled: bool,
+    /// Refusals are told, and not before this time.
+    pub logs: Option<Time>,
+    /// The one that takes its place when nothing waits in it.
+    pub next_backlog: Option<Box<Backlog>>,
+    /// One whose place was taken in a turn: no worker unmaps memory.
+    pub spent_backlog: Option<Box<Backlog>>,
     pub attached: bool,
     /// Packets that were sent before whoever is attached came.
     pub sent_before: u64,
@@ -42,18 +67,29 @@ pub(super) struct Inner {
     pub waiting: u32,
     /// How many frames go in one hold.
     pub pace: Pace,
-    /// How often somebody's memory had gone away when it was last asked.
-    pub damages: usize,
+    /// That its memory has gone away was told.
+    pub damaged: bool,
+    /// That its end has failed was told.
+    pub is_failure_told: bool,
 }
 
-/// What a descriptor that was read beyond the usual costs, in bytes: some nanoseconds, as copying so much takes.
+/// The charge, in bytes, for a descriptor read beyond the usual: it takes as long as copying so many.
 const DESCRIPTOR_COST: u64 = 32;
-/// What a port owes at most for what it made others do while it had no turn.
+/// The most that a port owes for work that it caused between its turns.
 const OWED_MOST: u64 = 128 << 10;
+
+/// Watchdog: an uplink that holds senders and has taken nothing for so long releases them until it takes frames again. Its peer has
+/// stopped reading, and VMs must still reach each other. (Switches have such watchdogs against pause storms.)
+const STUCK_NS: u64 = 1_000_000_000;
 
 /// The cost of so many descriptors.
 fn bytes_of(descriptors: u32) -> u64 {
     u64::from(descriptors) * DESCRIPTOR_COST
+}
+
+/// A time on a clock that is so far ahead, or behind.
+fn shifted(time: Time, ns: i64) -> Time {
+    Time(time.0.saturating_add_signed(ns))
 }
 
 /// The mapped page of doorbells, to look into.
@@ -64,65 +100,277 @@ fn window(page: &Option<Arc<Map>>) -> Option<Window<'_>> {
 
 impl Inner {
     pub fn call<R>(&mut self, now: Time, act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> R) -> Option<R> {
-        let Self { end, memory, page, out, counters, .. } = self;
+        let Self { end, memory, page, out, counters, shift_ns, .. } = self;
         let End::Adapter(adapter) = end else { return None };
         let window = window(page);
+        let now = shifted(now, *shift_ns);
         let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
-        Some(act(adapter.as_mut(), &mut cx))
+        match caught(|| act(adapter.as_mut(), &mut cx)) {
+            Ok(result) => Some(result),
+            Err(cause) => {
+                self.fail(cause);
+                None
+            }
+        }
     }
 
-    /// Looks at the queues that do not ring, at this time.
+    /// The same of an uplink.
+    fn call_uplink<R: Default>(&mut self, act: impl FnOnce(&mut dyn Uplink, &mut Counters) -> R) -> R {
+        let Self { end: End::Uplink(uplink), counters, .. } = self else { return R::default() };
+        caught(|| act(uplink.as_mut(), counters)).unwrap_or_else(|cause| {
+            self.fail(cause);
+            R::default()
+        })
+    }
+
+    /// Whether frames of its guest may be fetched now.
+    pub fn may_fetch(&self) -> bool {
+        self.attached && self.waiting == 0 && self.holds <= 0 && !self.has_failed()
+    }
+
+    /// Whether there are tokens for what its guest sends.
+    pub fn may_send(&self, now: Time) -> bool {
+        self.transmit.as_ref().is_none_or(|shaper| shaper.ready(now))
+    }
+
+    /// Whether there are tokens for what waits for its guest.
+    pub fn may_receive(&self, now: Time) -> bool {
+        self.receive.as_ref().is_none_or(|shaper| shaper.ready(now))
+    }
+
+    /// Asks for a turn when there will be tokens, if anything waits for them.
+    pub fn wait_for_tokens(&mut self, now: Time, shell: &dyn Shell) {
+        let unready = |shaper: &Option<Shaper>| shaper.as_ref().filter(|s| !s.ready(now)).map(|s| s.ready_at(now));
+        let sends = if !self.pending.is_empty() && self.may_fetch() { unready(&self.transmit) } else { None };
+        let receives = if self.may_drain() { unready(&self.receive) } else { None };
+        if let Some(at) = sends.into_iter().chain(receives).min()
+            && self.shaped_at.is_none_or(|asked| at < asked || asked <= now)
+        {
+            self.shaped_at = Some(at);
+            shell.wake_at(at);
+        }
+    }
+
+    /// Holds it to these shapes. A bucket that stays as it is keeps its tokens; a new one is full.
+    pub fn set_shapes(&mut self, transmit: Option<Shape>, receive: Option<Shape>) {
+        if matches!(self.end, End::Uplink(_)) {
+            return;
+        }
+        for (shaper, shape) in [(&mut self.transmit, transmit), (&mut self.receive, receive)] {
+            if shaper.as_ref().map(Shaper::shape) != shape {
+                *shaper = shape.map(Shaper::new);
+            }
+        }
+        if self.receive.is_some() || !self.backlog.is_empty() {
+            // What waits is offered once more, and refused if there is no room.
+            self.pooled = true;
+            self.room.insert(0);
+        }
+    }
+
+    /// As many frames as there are tokens for, if none waits already; the others wait. Returns how many were taken.
+    pub fn deliver_shaped(&mut self, batch: &Batch, picks: &[Pick], now: Time) -> usize {
+        self.pooled = self.receive.is_some() || !self.backlog.is_empty();
+        let bytes = |pick: &Pick| batch.packet(pick.packet).map_or(0, Packet::wire_bytes);
+        let mut goes = 0;
+        if self.backlog.is_empty() && self.may_receive(now) {
+            let mut left = self.receive.as_ref().map_or(u64::MAX, |shaper| shaper.bytes(now).max(1));
+            for pick in picks {
+                if left == 0 {
+                    break;
+                }
+                left = left.saturating_sub(bytes(pick));
+                goes += 1;
+            }
+        }
+        let (go, wait) = picks.split_at(goes);
+        let mut refused = 0;
+        if !go.is_empty() {
+            let delivery = self.deliver(&Frames::new(batch, go), now);
+            let taken = go.iter().enumerate().filter(|(index, _)| !delivery.is_refused(*index));
+            let sum = taken.map(|(_, pick)| bytes(pick)).sum();
+            if let Some(shaper) = &mut self.receive {
+                shaper.charge(sum, now);
+            }
+            refused = delivery.refused().count_ones() as usize;
+            delivery.again(go).for_each(|pick| self.keep_in_order(batch, pick));
+        }
+        if !wait.is_empty() && !self.has_failed() {
+            self.room.insert(0);
+        }
+        wait.iter().for_each(|pick| self.keep_in_order(batch, *pick));
+        goes.saturating_sub(refused)
+    }
+
+    /// One frame waits behind all others.
+    fn keep_in_order(&mut self, batch: &Batch, pick: Pick) {
+        let Some(packet) = batch.packet(pick.packet) else { return };
+        if self.has_failed() {
+            self.counters.receive_drop(Reason::Failed);
+        } else if !self.backlog.push(0, batch, packet, pick) {
+            let alone = packet.len() > self.backlog.size();
+            self.counters.receive_drop(if alone { Reason::NoBuffer } else { Reason::BufferFull });
+        }
+    }
+
+    /// Polls queues with mapped doorbells at this time.
     pub fn poll_by(&mut self, at: Time, shell: &dyn Shell) {
         self.poll_at = Some(at);
         shell.wake_at(at);
     }
 
     pub fn deliver(&mut self, frames: &Frames<'_>, now: Time) -> Delivery {
-        if let End::Uplink(uplink) = &mut self.end {
-            return uplink.deliver(frames, &mut self.counters, now);
+        let settled = self.settled_frames();
+        let delivery = if let End::Uplink(_) = &self.end {
+            self.call_uplink(|uplink, counters| uplink.deliver(frames, counters, now))
+        } else {
+            self.call(now, |adapter, cx| adapter.deliver(frames, cx)).unwrap_or_default()
+        };
+        if self.has_failed() {
+            self.drop_unsettled(frames.picks.len(), settled);
         }
-        self.call(now, |adapter, cx| adapter.deliver(frames, cx)).unwrap_or_default()
+        delivery
     }
 
-    pub fn fetch(
-        &mut self,
-        id: PortId,
-        queue: u16,
-        budget: Budget,
-        batch: &mut nicety_adapter::Batch,
-        now: Time,
-    ) -> Progress {
-        if let End::Uplink(uplink) = &mut self.end {
-            return uplink.fetch(id, budget, batch, &mut self.counters, now);
-        }
+    pub fn fetch(&mut self, id: PortId, queue: u16, budget: Budget, batch: &mut Batch, now: Time) -> Progress {
         batch.start(&self.memory, id, queue);
-        self.call(now, |adapter, cx| adapter.fetch(queue, budget, batch, cx)).unwrap_or_default()
+        let tokens = self.transmit.as_ref().map_or(u64::MAX, |shaper| shaper.bytes(now).max(1));
+        let budget = Budget { bytes: budget.bytes.min(tokens), ..budget };
+        let progress = if let End::Uplink(_) = &self.end {
+            self.call_uplink(|uplink, counters| uplink.fetch(id, budget, batch, counters, now))
+        } else {
+            self.call(now, |adapter, cx| adapter.fetch(queue, budget, batch, cx)).unwrap_or_default()
+        };
+        if self.has_failed() {
+            self.drop_fetched(batch);
+            // There is nothing to look at again.
+            return Progress { more: false, armed: true };
+        }
+        if let Some(shaper) = &mut self.transmit {
+            shaper.charge(batch.packets().iter().map(Packet::wire_bytes).sum(), now);
+        }
+        progress
     }
 
-    /// Offers what waits, as many frames as go in one hold and the budget allows. Returns how many were taken, and their
-    /// bytes.
-    pub fn drain(&mut self, budget: Budget, now: Time) -> (usize, u64) {
-        self.room = false;
-        if self.backlog.is_empty() {
-            return (0, 0);
+    /// Its end failed in the fetch: nobody can take back what is in the batch.
+    #[cold]
+    fn drop_fetched(&mut self, batch: &mut Batch) {
+        for _ in batch.packets() {
+            self.counters.transmit_drop(Reason::Failed);
         }
-        let Self { end, memory, page, out, counters, backlog, pace, .. } = self;
+        batch.release();
+    }
+
+    /// The packets of a batch have been dealt with.
+    pub fn complete(&mut self, batch: &Batch, now: Time) {
+        if let End::Uplink(_) = &self.end {
+            self.call_uplink(|uplink, _| uplink.complete(batch));
+        } else {
+            self.call(now, |adapter, cx| adapter.complete(batch, cx));
+        }
+    }
+
+    /// What was refused waits in the backlog, or is dropped with a reason.
+    pub fn keep(&mut self, batch: &Batch, picks: &[Pick], delivery: &Delivery) {
+        let is_uplink = matches!(self.end, End::Uplink(_));
+        for refusal in delivery.refusals() {
+            let Some(pick) = picks.get(usize::from(refusal.pick)) else { continue };
+            let Some(packet) = batch.packet(pick.packet) else { continue };
+            let lane = if is_uplink { batch.origin.0 } else { refusal.queue.into() };
+            if !self.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }) {
+                let alone = packet.len() > self.backlog.size();
+                self.counters.receive_drop(if alone { Reason::NoBuffer } else { Reason::BufferFull });
+            }
+        }
+    }
+
+    /// Whether something waits for which there is room.
+    pub fn may_drain(&self) -> bool {
+        match self.end {
+            End::Uplink(_) => !self.room.is_empty() && !self.backlog.is_empty(),
+            End::Adapter(_) if self.pooled => !self.room.is_empty() && !self.backlog.is_empty(),
+            End::Adapter(_) => self.room.overlaps(self.backlog.queues()),
+            End::Failed(_) => false,
+        }
+    }
+
+    /// Offers what waits in one lane, as many frames as go in one hold and the budget allows.
+    pub fn drain(&mut self, budget: Budget, now: Time) -> Drained {
+        let tokens = self.receive.as_ref().map_or(u64::MAX, |shaper| shaper.bytes(now).max(1));
+        let few = Budget { packets: budget.packets.min(self.pace.frames()), bytes: budget.bytes.min(tokens) };
+        // Room in any queue opens any lane.
+        let any_room = matches!(self.end, End::Uplink(_)) || self.pooled;
+        let settled = self.settled_frames();
+        let Self { end, memory, page, out, counters, backlog, room, shift_ns, .. } = self;
         let window = window(page);
-        let mut deliver = |frames: &Frames<'_>| match end {
+        let deliver = |frames: &Frames<'_>| match end {
             End::Uplink(uplink) => uplink.deliver(frames, counters, now),
             End::Adapter(adapter) => {
+                let now = shifted(now, *shift_ns);
                 let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
                 adapter.deliver(frames, &mut cx)
             }
+            End::Failed(_) => Delivery::default(),
         };
-        let few = Budget { packets: budget.packets.min(pace.frames()), ..budget };
-        let mut gone = backlog.drain(few, &mut deliver);
-        if gone.0 == 0 && few.packets < budget.packets {
-            // They may all be for a queue that is full, and others behind them for one that is not.
-            gone = backlog.drain(budget, &mut deliver);
+        let open = |lane| any_room || room.contains(lane);
+        let drained = match caught(|| backlog.drain(open, few, deliver)) {
+            Ok(drained) => drained.unwrap_or_default(),
+            Err(cause) => return self.fail_drained(cause, settled),
+        };
+        if let Some(shaper) = &mut self.receive {
+            shaper.charge(drained.wire_bytes, now);
         }
-        self.room = gone.0 > 0 && !self.backlog.is_empty();
-        gone
+        let room = &mut self.room;
+        if any_room && (drained.refused || drained.packets == 0) {
+            *room = Set::default();
+        } else if drained.refused || drained.packets == 0 {
+            // Its adapter says when there is room again, or has just said so.
+            room.remove(drained.lane);
+        }
+        self.swap_backlog();
+        if drained.packets > 0 {
+            (self.stuck, self.stuck_since) = (false, now);
+        }
+        drained
+    }
+
+    /// Its end failed when it was given what waited: none of that has left the backlog, which counts all of it as dropped.
+    #[cold]
+    fn fail_drained(&mut self, cause: String, settled_before: u64) -> Drained {
+        let taken = self.settled_frames().saturating_sub(settled_before);
+        self.fail(cause);
+        let drops = &mut self.counters.receive_drops[Reason::Failed as usize];
+        *drops = drops.saturating_sub(taken);
+        Drained::default()
+    }
+
+    /// Holds a sender, unless this uplink is stuck. True if it was not held yet.
+    pub fn hold(&mut self, sender: PortId, now: Time, shell: &dyn Shell) -> bool {
+        let holds = !self.stuck && !self.has_failed() && self.backlog.hold(sender.0);
+        if holds && self.watch_at.is_none() {
+            self.stuck_since = now;
+            self.watch_by(now.after_ns(STUCK_NS), shell);
+        }
+        holds
+    }
+
+    fn watch_by(&mut self, at: Time, shell: &dyn Shell) {
+        self.watch_at = Some(at);
+        shell.wake_at(at);
+    }
+
+    /// Releases the senders of an uplink that has taken nothing for long, and returns them.
+    pub fn watch(&mut self, now: Time, shell: &dyn Shell) -> Vec<PortId> {
+        if self.watch_at.take_if(|at| *at <= now).is_none() || !self.backlog.holds() {
+            return Vec::new();
+        }
+        let end = self.stuck_since.after_ns(STUCK_NS);
+        if now < end {
+            self.watch_by(end, shell);
+            return Vec::new();
+        }
+        self.stuck = true;
+        self.backlog.let_all_go()
     }
 
     /// What the calls since the last [`settle`](Inner::settle) cost beside their frames.
@@ -135,24 +383,42 @@ impl Inner {
         self.counters.transmit_drops.iter().sum()
     }
 
-    pub fn drop_backlog(&mut self) {
-        let waiting = self.backlog.clear();
-        for _ in 0..waiting {
-            self.counters.receive_drop(Reason::Removed);
-        }
-        self.room = false;
-        if waiting > 0 {
-            self.call(Time::ZERO, |adapter, cx| adapter.notice(Event::BacklogDropped, cx));
+    /// Another buffer for what waits, from now on or from when nothing waits in this one. Returns those that are no longer needed.
+    pub fn change_backlog(&mut self, new: Backlog) -> [Option<Box<Backlog>>; 3] {
+        let waiting = self.next_backlog.replace(Box::new(new));
+        let spent = self.spent_backlog.take();
+        self.swap_backlog();
+        [waiting, spent, self.spent_backlog.take()]
+    }
+
+    /// The new buffer takes its place, if there is one and nothing waits in the old one.
+    fn swap_backlog(&mut self) {
+        if self.backlog.is_empty()
+            && let Some(mut new) = self.next_backlog.take()
+        {
+            std::mem::swap(&mut *new, &mut self.backlog);
+            self.spent_backlog = Some(new);
         }
     }
 
+    pub fn drop_backlog(&mut self, reason: Reason) {
+        let waiting = self.backlog.clear();
+        for _ in 0..waiting {
+            self.counters.receive_drop(reason);
+        }
+        self.room = Set::default();
+        self.swap_backlog();
+    }
+
     #[cold]
-    fn tell_stalls(&self, mut stalled: Set, shell: &dyn Shell) {
-        let End::Adapter(adapter) = &self.end else { return };
+    fn tell_stalls(&mut self, mut stalled: Set, shell: &dyn Shell) {
         while let Some(number) = stalled.pop() {
-            // One that has been started again meanwhile has nothing to say.
-            if let Some(stall) = adapter.stall(number) {
-                shell.stalled(number, stall);
+            let End::Adapter(adapter) = &self.end else { return };
+            match caught(|| adapter.stall(number)) {
+                Ok(Some(stall)) => shell.stalled(number, stall),
+                // One that has been started again meanwhile has nothing to say.
+                Ok(None) => {}
+                Err(cause) => self.fail(cause),
             }
         }
     }
@@ -160,9 +426,12 @@ impl Inner {
     /// Acts on what the adapter wants: once, however often it was asked for.
     pub fn settle(&mut self, shell: &dyn Shell) {
         let mut out = std::mem::take(&mut self.out);
-        if let End::Uplink(uplink) = &mut self.end {
-            out.wake = uplink.wake();
-            if let Some(news) = uplink.news() {
+        out.wake = out.wake.map(|at| shifted(at, self.shift_ns.saturating_neg()));
+        if let End::Uplink(_) = &self.end {
+            let (wake, news) = self.call_uplink(|uplink, _| (uplink.wake(), uplink.news()));
+            // One that has left is given no turns.
+            out.wake = wake.filter(|_| self.attached);
+            if let Some(news) = news {
                 shell.news(news);
             }
         }
@@ -175,7 +444,11 @@ impl Inner {
         if !out.stalled.is_empty() {
             self.tell_stalls(out.stalled, shell);
         }
-        // Whoever was told of an earlier time comes then, and hears of this one if it is still wanted.
+        if self.has_failed() {
+            self.tell_failure(shell);
+            return;
+        }
+        // A wake-up for an earlier time is under way already; that turn asks again if this time is still wanted.
         if let Some(at) = out.wake
             && self.wake.is_none_or(|earlier| at < earlier)
         {
@@ -184,11 +457,11 @@ impl Inner {
         }
         self.owed = (self.owed + bytes_of(out.excess)).min(OWED_MOST);
         self.pending.extend(out.work);
-        self.room |= !out.room.is_empty();
-        let damages = std::mem::replace(&mut self.damages, nicety_memory::damages());
-        // If memory that went away is this port's, its owner finds out with its next turn.
-        let damaged = self.damages != damages;
-        if damaged || !out.work.is_empty() || (!out.room.is_empty() && !self.backlog.is_empty()) {
+        self.room.extend(out.room);
+        // Its owner finds out with its next turn.
+        let damaged = !self.damaged && self.memory.damaged();
+        self.damaged |= damaged;
+        if damaged || !out.work.is_empty() || (!out.room.is_empty() && self.may_drain()) {
             shell.schedule();
         }
     }

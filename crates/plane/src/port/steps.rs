@@ -1,8 +1,12 @@
 //! What a turn does with a port, step by step (`crate::turn`): each takes the port's lock, and lets it go.
 
-use nicety_adapter::{Batch, Budget, Delivery, Event, Frames, Pick, Progress, Reason, Time};
+use arrayvec::ArrayVec;
+use nicety_adapter::{Batch, Budget, Delivery, Frames, PACKETS, Pick, PortId, Progress, Reason, Time};
 
+use super::fault::caught;
+use super::inner::Inner;
 use super::{End, Port};
+use crate::backlog::Drained;
 use crate::poll;
 
 /// What the first steps of a turn did.
@@ -17,63 +21,80 @@ pub(crate) struct Gathered {
     pub dropped: u64,
     /// What the adapter did beside its frames, in bytes.
     pub owed: u64,
+    /// Senders that need not be held any longer: of lanes that were drained, and of an uplink that takes nothing.
+    pub released: ArrayVec<PortId, PACKETS>,
+    pub let_go: Vec<PortId>,
 }
+
+/// Between two refusals that are told.
+const LOG_NS: u64 = 1_000_000_000;
 
 impl Port {
     /// Frames from the switch. Whatever is refused waits in the backlog, or is dropped with a reason. The lock is let go
-    /// after as many frames as the port's [`Pace`] says.
-    pub(crate) fn offer(&self, frames: &Frames<'_>, now: Time) {
-        let mut rest = frames.picks;
+    /// after as many frames as the port's [`Pace`] says. True if the sender is to be [held](Port::hold).
+    pub(crate) fn offer(&self, batch: &Batch, picks: &[Pick], now: Time) -> bool {
+        let (mut rest, mut holds) = (picks, false);
         while !rest.is_empty() {
-            rest = self.offer_some(frames.batch, rest, now);
+            rest = self.offer_some(batch, rest, &mut holds, now);
         }
+        holds
     }
 
     /// As [`Port::offer`], in one hold; returns what is left. What the adapter wants is done after the last.
-    fn offer_some<'a>(&self, batch: &Batch, picks: &'a [Pick], now: Time) -> &'a [Pick] {
+    fn offer_some<'a>(&self, batch: &Batch, picks: &'a [Pick], holds: &mut bool, now: Time) -> &'a [Pick] {
         let mut inner = self.lock();
-        if !inner.attached {
+        if !inner.attached || inner.has_failed() {
+            let reason = if inner.has_failed() { Reason::Failed } else { Reason::NoVm };
             for _ in picks {
-                inner.counters.receive_drop(Reason::NoVm);
+                inner.counters.receive_drop(reason);
             }
             return &[];
         }
         let begin = self.shell.now(now);
         let (picks, rest) = picks.split_at(picks.len().min(inner.pace.frames()));
-        let frames = Frames { batch, picks };
-        let behind = !inner.backlog.is_empty();
-        let delivery = if behind { Delivery::all_refused() } else { inner.deliver(&frames, now) };
-        if delivery.refused != 0 {
-            for (i, pick, packet) in frames.iter().filter(|(i, ..)| delivery.is_refused(*i)) {
-                if inner.backlog.push(batch, packet, pick.edit) {
-                    continue;
-                }
-                let alone = packet.len() > inner.backlog.size();
-                inner.counters.receive_drop(if alone { Reason::NoBuffer } else { Reason::BufferFull });
-                if let Some(queue) = delivery.begun(i) {
-                    inner.call(now, |adapter, cx| adapter.notice(Event::RestDropped(queue), cx));
-                }
+        if inner.receive.is_some() || inner.pooled {
+            let taken = inner.deliver_shaped(batch, picks, now);
+            self.offered(&mut inner, rest, now);
+            inner.wait_for_tokens(now, self.shell.as_ref());
+            inner.pace.took(taken, begin, self.shell.now(now));
+            return rest;
+        }
+        let frames = Frames { batch, picks, held: inner.backlog.queues() };
+        let is_uplink = matches!(inner.end, End::Uplink(_));
+        let behind = is_uplink && !inner.backlog.is_empty();
+        let delivery = if behind { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
+        if delivery.refused() != 0 {
+            if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery)) {
+                inner.fail(cause);
+            }
+            if is_uplink {
+                *holds |= inner.hold(batch.origin, now, self.shell.as_ref());
             }
         }
+        self.offered(&mut inner, rest, now);
+        // Refused frames touched none of the receiver's memory: they prove nothing about its speed.
+        let taken = picks.len().saturating_sub(delivery.refused().count_ones() as usize);
+        inner.pace.took(taken, begin, self.shell.now(now));
+        rest
+    }
+
+    /// After the last frames of an offer: what the adapter wants is done.
+    fn offered(&self, inner: &mut Inner, rest: &[Pick], now: Time) {
         if rest.is_empty() {
             inner.active = now;
             inner.habit.heard();
-            // Who receives may answer, and does not ring.
+            // The guest may answer, and a mapped doorbell notifies nobody.
             if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
                 inner.poll_by(now.after_ns(poll::LEAST_NS), self.shell.as_ref());
             }
             inner.settle(self.shell.as_ref());
         }
-        // What waits counts as refused, and has proved nothing of the receiver's memory.
-        let taken = picks.len().saturating_sub(delivery.refused.count_ones() as usize);
-        inner.pace.took(taken, begin, self.shell.now(now));
-        rest
     }
 
     /// The uplink's descriptor is ready: frames have come, or may go again. The caller, its owner, gives it a turn.
     pub fn ready(&self) {
         let mut inner = self.lock();
-        inner.room = true;
+        inner.room.insert(0);
         inner.pending.insert(0);
     }
 
@@ -82,39 +103,47 @@ impl Port {
     pub(crate) fn gather(&self, batch: &mut Batch, budget: Budget, now: Time) -> Gathered {
         let mut gathered = Gathered::default();
         let mut inner = self.lock();
+        if inner.has_failed() {
+            gathered.let_go = inner.backlog.let_all_go();
+            return gathered;
+        }
         if inner.wake.is_some_and(|at| at <= now) {
             inner.wake = None;
             if matches!(inner.end, End::Uplink(_)) {
                 // What it wants next it says after the fetch.
-                inner.room = true;
+                inner.room.insert(0);
                 inner.pending.insert(0);
             } else {
                 inner.call(now, |adapter, cx| adapter.tick(cx));
                 inner.settle(self.shell.as_ref());
             }
         }
+        let _it_has_come = inner.shaped_at.take_if(|at| *at <= now);
+        gathered.let_go = inner.watch(now, self.shell.as_ref());
         let mut left = budget;
-        while inner.room && left.packets > 0 && left.bytes > 0 {
+        while inner.may_drain() && inner.may_receive(now) && left.packets > 0 && left.bytes > 0 {
             if gathered.drained > 0 {
                 inner.settle(self.shell.as_ref());
                 drop(inner);
                 inner = self.lock();
             }
             let begin = self.shell.now(now);
-            let (frames, bytes) = inner.drain(left, now);
-            inner.pace.took(frames, begin, self.shell.now(now));
-            gathered.drained += frames;
+            let Drained { lane, packets, bytes, released, .. } = inner.drain(left, now);
+            inner.pace.took(packets, begin, self.shell.now(now));
+            gathered.drained += packets;
             gathered.drained_bytes += bytes;
-            left = Budget { packets: left.packets - frames, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
+            if released {
+                let _at_most_one_a_packet = gathered.released.try_push(PortId(lane));
+            }
+            left = Budget { packets: left.packets - packets, bytes: left.bytes.saturating_sub(bytes + inner.excess()) };
         }
         if inner.poll_at.is_some_and(|at| at <= now) {
             inner.poll_at = None;
             let polled = std::mem::take(&mut inner.polled);
             inner.pending.extend(polled);
         }
-        let may = inner.attached && inner.waiting == 0;
         let from = inner.next_queue;
-        let queue = if may { inner.pending.pop_from(from) } else { None };
+        let queue = if inner.may_fetch() && inner.may_send(now) { inner.pending.pop_from(from) } else { None };
         let dropped = inner.transmit_drops();
         gathered.progress = queue.map(|queue| {
             let progress = inner.fetch(self.id, queue, budget, batch, now);
@@ -137,6 +166,7 @@ impl Port {
             inner.poll_by(at, self.shell.as_ref());
         }
         inner.settle(self.shell.as_ref());
+        inner.wait_for_tokens(now, self.shell.as_ref());
         gathered.owed = std::mem::take(&mut inner.owed);
         gathered
     }
@@ -147,12 +177,13 @@ impl Port {
         for (_, reason) in drops {
             inner.counters.transmit_drop(*reason);
         }
-        match &mut inner.end {
-            End::Adapter(_) => {
-                inner.call(now, |adapter, cx| adapter.complete(batch, cx));
-            }
-            End::Uplink(uplink) => uplink.complete(batch),
+        if inner.logs.is_some_and(|from| from <= now)
+            && let Some((_, reason)) = drops.iter().find(|(_, reason)| reason.is_refusal())
+        {
+            inner.logs = Some(now.after_ns(LOG_NS));
+            self.shell.refused(*reason);
         }
+        inner.complete(batch, now);
         inner.in_flight = false;
         if inner.waiting > 0 {
             self.inner.landed();

@@ -204,7 +204,9 @@ impl Guest {
                     rings.stop(ring, cx);
                 }
                 4 => rings.enable(ring, !random.one_in(4), cx),
-                5 => rings.config(random.nasty(64) as u32, &mut [0; 16]),
+                5 => {
+                    rings.config(random.nasty(64) as u32, &mut [0; 16]);
+                }
                 _ => rings.kick(ring, cx),
             }
         });
@@ -316,8 +318,8 @@ impl Guest {
             }
             4 => port.set_link(self.random.one_in(2), now),
             5 => {
-                let saved = port.with(now, |adapter, _| adapter.save()).unwrap_or_default();
-                let mut damaged = saved.clone();
+                let Some(saved) = port.save(now) else { return };
+                let mut damaged = saved.state.clone();
                 if !damaged.is_empty() {
                     let at = self.random.below(damaged.len() as u64) as usize;
                     damaged[at] ^= 1 << self.random.below(8);

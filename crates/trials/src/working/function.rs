@@ -1,13 +1,19 @@
-//! Adapters for which there is a whole driver: the driver, on a [`Bus`] that is the rig.
+//! The catalogue's driver of a PCI function, on a [`Bus`] that is the rig.
 
 use std::sync::Arc;
 
 use nicety_adapter::{Bus, BusError, InterruptKind, Offload};
-use nicety_drivers::{Arena, BUDGET, Driver, E1000};
+use nicety_drivers::catalog::Entry;
+use nicety_drivers::{Arena, BUDGET, Driver, Made};
 use nicety_memory::Map;
 
 use super::{MEMORY, Working};
 use crate::rig::Rig;
+
+/// Where the driver's memory begins.
+const BASE: u64 = 0x1000;
+/// Pieces of the driver's memory that are longer hold buffers.
+const RING_MOST: u64 = 128 << 10;
 
 /// A rig's function, seen by its driver.
 struct Wires<'a>(&'a mut Rig);
@@ -47,12 +53,12 @@ impl Bus for Wires<'_> {
     }
 }
 
-struct Driven<D> {
-    driver: D,
+struct Driven {
+    driver: Box<dyn Driver>,
     shared: Vec<(u64, u64)>,
 }
 
-impl<D: Driver> Working for Driven<D> {
+impl Working for Driven {
     fn send(&mut self, rig: &mut Rig, packet: &[u8], offload: &Offload) -> bool {
         let mut bus = Wires(rig);
         // A packet that the driver finds impossible is not sent.
@@ -73,15 +79,14 @@ impl<D: Driver> Working for Driven<D> {
     }
 }
 
-/// The 82540EM. Its rings are where its registers say: RDBAL, RDLEN, TDBAL, TDLEN (8254x manual, sections 13.4.25, 27,
-/// 38 and 40).
-pub fn e1000(rig: &mut Rig) -> Option<Box<dyn Working>> {
-    let mut driver = E1000::new(Arena::new(0x1000, MEMORY as u64 - 0x1000));
-    let mut bus = Wires(rig);
-    driver.open(&mut bus).ok()?;
-    let mut shared = Vec::new();
-    for (base, length) in [(0x2800, 0x2808), (0x3800, 0x3808)] {
-        shared.push((u64::from(bus.read32(0, base).ok()?), u64::from(bus.read32(0, length).ok()?)));
+/// Opens the driver. It shares what it takes of its memory for rings, or, if it needs none, where its memory begins.
+pub fn begin(driver: &Entry, rig: &mut Rig) -> Option<Box<dyn Working>> {
+    let Made::Pci(mut driver) = (driver.make)(Arena::new(BASE, MEMORY as u64 - BASE)) else { return None };
+    let (opened, mut shared) = Arena::noting(|| driver.open(&mut Wires(rig)));
+    opened.ok()?;
+    shared.retain(|(_, bytes)| *bytes <= RING_MOST);
+    if shared.is_empty() {
+        shared.push((BASE, RING_MOST));
     }
     Some(Box::new(Driven { driver, shared }))
 }

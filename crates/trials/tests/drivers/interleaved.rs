@@ -10,7 +10,7 @@ use nicety_trials::guest::{Guest, MEMORY, Net};
 use nicety_trials::rig::{MAC, Rig};
 
 use crate::packets::whole;
-use crate::{ALL, PEER};
+use crate::{PEER, all};
 
 const A_WHILE_NS: u64 = 2_000_000;
 
@@ -71,7 +71,7 @@ impl World {
 #[test]
 fn frames_that_arrive_between_any_two_steps_of_a_driver_are_received() {
     const STEPS: usize = 7;
-    for name in ALL {
+    for name in all() {
         let mut world = World::new(name);
         // Three arrivals, each before one of these steps (two rounds of interrupt, poll, rest), or after all.
         for choice in 0..STEPS.pow(3) {
@@ -94,7 +94,7 @@ fn frames_that_arrive_between_any_two_steps_of_a_driver_are_received() {
 
 #[test]
 fn frames_that_arrive_just_before_or_after_any_access_to_the_device_are_received() {
-    for name in ALL {
+    for name in all() {
         let mut world = World::new(name);
         for place in 0..40u64 {
             world.received = 0;

@@ -4,7 +4,7 @@
 use nicety_adapter::{Offload, Reason};
 use nicety_trials::rig::MAC;
 
-use crate::{ALL, PEER, World};
+use crate::{PEER, World, all};
 
 /// Nothing, half a header, a header, around Ethernet's least and most with and without a tag, jumbo, 16 KB, and the most
 /// that the length field of IP can say, and one more.
@@ -65,7 +65,7 @@ fn judge(what: &str, len: usize, packet: &[u8], came: &[Vec<u8>], drops: u64) {
 
 #[test]
 fn a_frame_of_any_length_arrives_whole_or_is_counted_and_the_next_one_passes() {
-    for name in ALL {
+    for name in all() {
         for whole in [false, true] {
             let mut world = World::new(name, whole);
             world.rude = true;

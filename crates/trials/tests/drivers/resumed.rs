@@ -6,33 +6,33 @@ use nicety_trials::guest::{MEMORY, Net};
 use nicety_trials::rig::{MAC, Rig};
 
 use crate::packets::{HEADERS, cut, is_right, partial};
-use crate::{ALL, PEER, World};
+use crate::{PEER, World, all};
 
 /// So many frames that some rings are full of them more than once.
 const FRAMES: usize = 400;
 /// Of each; longer than what a data ring takes.
 const MSS: usize = 100;
-/// Frames of the packet for which there is room at first.
-const ROOM: usize = 5;
+
+/// Frames of the packet for which there is room at first, or some fewer: more than a driver keeps back before it gives buffers to the
+/// device, and fewer than a short ring has.
+pub(crate) fn room(ring: usize) -> usize {
+    (ring / 2).min(24)
+}
 
 /// Drivers that take such a packet cut: those that cannot join, and one whose buffers are too few for what it could take
 /// uncut, which the adapter finds out with each packet anew.
-fn nets() -> Vec<(&'static str, &'static str, Net)> {
+pub(crate) fn nets() -> Vec<(&'static str, &'static str, Net)> {
     let linux = vmxnet3::Settings::default();
-    vec![
-        ("e1000", "", Net::named("e1000")),
-        ("vmxnet3", "without LRO", Net::vmxnet3(vmxnet3::Settings { lro: false, ..linux })),
-        ("vmxnet3", "with LRO in four buffers", Net::vmxnet3(vmxnet3::Settings { receive_pieces: 4, ..linux })),
+    let nets = |name| match name {
+        "vmxnet3" => vec![
+            (name, "without LRO", Net::vmxnet3(vmxnet3::Settings { lro: false, ..linux })),
+            (name, "with LRO in four buffers", Net::vmxnet3(vmxnet3::Settings { receive_pieces: 4, ..linux })),
+        ],
         // VIRTIO_NET_F_GUEST_CSUM, GUEST_TSO4 and GUEST_TSO6.
-        ("virtio-net", "without TSO", Net::virtio(256, !(1 << 1 | 1 << 7 | 1 << 8))),
-    ]
-}
-
-#[test]
-fn every_adapter_is_tried() {
-    let mut tried: Vec<&str> = nets().iter().map(|(name, ..)| *name).collect();
-    tried.dedup();
-    assert_eq!(tried, ALL);
+        "virtio-net" => vec![(name, "without TSO", Net::virtio(256, !(1 << 1 | 1 << 7 | 1 << 8)))],
+        _ => vec![(name, "", Net::named(name))],
+    };
+    all().flat_map(nets).collect()
 }
 
 #[test]
@@ -40,9 +40,10 @@ fn a_packet_that_was_refused_halfway_arrives_with_all_its_frames_in_order() {
     for (name, how, net) in nets() {
         let mut world = World::on(Rig::new(find(name).unwrap(), MEMORY, true), net);
         let ring = world.measure_ring(MSS);
+        let first = ring - room(ring);
         for seed in 0..5 {
             let before = world.rig.port.state().counters.taken();
-            world.arrive_whole(ring - ROOM, MSS);
+            world.arrive_whole(first, MSS);
             let packet = partial(MAC.0, PEER, FRAMES * MSS, seed);
             world.arrive(packet.clone(), cut(MSS as u16));
             world.arrive_whole(3, MSS);
@@ -50,14 +51,14 @@ fn a_packet_that_was_refused_halfway_arrives_with_all_its_frames_in_order() {
             world.run();
             let took = world.took();
             let came: Vec<&[u8]> = took.iter().map(|(frame, _)| frame.as_slice()).collect();
-            assert_eq!(came.len(), ring - ROOM + FRAMES + 3, "{name} {how}: frames");
+            assert_eq!(came.len(), first + FRAMES + 3, "{name} {how}: frames");
             assert!(came.iter().all(|frame| is_right(frame)), "{name} {how}");
-            let of_it = &came[ring - ROOM..][..FRAMES];
+            let of_it = &came[first..][..FRAMES];
             let payload: Vec<u8> = of_it.iter().flat_map(|frame| &frame[HEADERS..]).copied().collect();
             assert!(payload == packet[HEADERS..], "{name} {how}: its payload");
             let after = world.rig.port.state().counters.taken();
             assert_eq!(after.frames - before.frames, came.len() as u64, "{name} {how}: what is counted is there");
-            assert_eq!(after.packets - before.packets, (ring - ROOM + 1 + 3) as u64, "{name} {how}");
+            assert_eq!(after.packets - before.packets, (first + 1 + 3) as u64, "{name} {how}");
         }
     }
 }

@@ -48,7 +48,7 @@ impl Leaving<'_> {
         let mut scratch = Scratch::new();
         for (index, pick, packet) in frames.iter() {
             if self.full {
-                delivery.refuse(index);
+                delivery.refuse(index, 0, pick.from.into());
                 continue;
             }
             let unfolded = match Unfolded::new(frames, pick, self.pair.wants(packet)) {
@@ -65,7 +65,7 @@ impl Leaving<'_> {
                 self.flush(delivery);
             }
             if self.full {
-                delivery.refuse(index);
+                delivery.refuse(index, 0, pick.from.into());
             } else if len > PACKET_BYTES {
                 self.counters.receive_drop(Reason::TooLong);
             } else if cut {
@@ -99,8 +99,9 @@ impl Leaving<'_> {
                 }
                 Put::Full => {
                     self.full = true;
-                    delivery.refuse(first.pick);
-                    rest.iter().for_each(|written| delivery.refuse(written.pick));
+                    // What is written is whole: a packet that is cut goes by itself.
+                    delivery.refuse(first.pick, 0, 0);
+                    rest.iter().for_each(|written| delivery.refuse(written.pick, 0, 0));
                     &[]
                 }
             };
@@ -147,15 +148,7 @@ impl Pair {
 impl Sink for Pair {
     fn wants(&self, packet: &Packet) -> Wants {
         let uncut = passes_uncut(packet);
-        Wants {
-            frame_max: PACKET_BYTES,
-            tcp4: uncut,
-            tcp6: uncut,
-            udp: uncut,
-            partial: true,
-            untag: false,
-            verify: false,
-        }
+        Wants { frame_max: PACKET_BYTES, tcp4: uncut, tcp6: uncut, udp: uncut, partial: true, strip: 0, verify: false }
     }
 
     fn put(&mut self, piece: &mut Piece<'_>) -> Put {

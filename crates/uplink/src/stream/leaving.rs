@@ -75,7 +75,7 @@ pub(super) fn deliver(stream: &mut Stream, frames: &Frames<'_>, counters: &mut C
     let mut scratch = Scratch::new();
     for (index, pick, packet) in frames.iter() {
         if stream.full {
-            delivery.refuse(index);
+            delivery.refuse(index, 0, pick.from.into());
             continue;
         }
         if stream.peer.is_none() {
@@ -92,7 +92,7 @@ pub(super) fn deliver(stream: &mut Stream, frames: &Frames<'_>, counters: &mut C
         // The first piece is the longest.
         let most = taken_by(unfolded.len(0)).saturating_mul(unfolded.count());
         if most > LEAVING_BYTES {
-            // Cut so small that it goes piece by piece, and is dropped where the socket is full.
+            // Cut so small that it goes piece by piece.
             let _the_stream_knows = egress::offer(index, &unfolded, &mut scratch, counters, stream, &mut delivery);
             continue;
         }
@@ -100,13 +100,13 @@ pub(super) fn deliver(stream: &mut Stream, frames: &Frames<'_>, counters: &mut C
             stream.flush();
         }
         if stream.full {
-            delivery.refuse(index);
+            delivery.refuse(index, 0, pick.from.into());
         } else if stream.peer.is_none() {
             counters.receive_drop(Reason::LinkDown);
         } else if unfolded.len(0) > PACKET_BYTES {
             counters.receive_drop(Reason::TooLong);
         } else {
-            for piece in 0..unfolded.count() {
+            for piece in unfolded.wanted() {
                 if let Some(mut piece) = unfolded.piece(piece, &mut scratch) {
                     stream.leaving.write(&mut piece);
                 }

@@ -6,8 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Gid, getegid, geteuid, getgroups};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use super::TapError;
+use super::link::{self, Link, TapLink};
 use crate::system;
 use crate::virtio_header::HEADER_BYTES;
 
@@ -28,14 +31,50 @@ pub(super) struct Attached {
     pub(super) offloads: u32,
 }
 
+/// Finds out whether a tap of this name can be attached, or made, as far as that can be known without doing so. Whether another process
+/// has it cannot.
+pub(super) fn check(name: &str) -> Result<(), TapError> {
+    driver()?;
+    attachable(name)
+}
+
+/// The driver, through which every tap is reached.
+fn driver() -> Result<OwnedFd, TapError> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(TapError::opening)
+}
+
+/// Whether the interface of this name is a tap for us, or one that we may make (`tun_not_capable` and `tun_set_iff` in
+/// `drivers/net/tun.c`).
+fn attachable(name: &str) -> Result<(), TapError> {
+    // What the kernel does not tell, it says when the tap is attached.
+    let Ok(link) = link::of(name) else { return Ok(()) };
+    let administers = || capabilities(None).is_ok_and(|ours| ours.effective.contains(CapabilitySet::NET_ADMIN));
+    let name_owned = || name.to_owned();
+    match link {
+        Some(Link::Other(kind)) => Err(TapError::NotTap { name: name_owned(), kind }),
+        Some(Link::Tap(TapLink { several: true, .. })) => Err(TapError::Several { name: name_owned() }),
+        Some(Link::Tap(TapLink { owner, group, several: false })) => {
+            let user = geteuid().as_raw();
+            let in_group = |group| {
+                getegid().as_raw() == group || getgroups().is_ok_and(|ours| ours.contains(&Gid::from_raw(group)))
+            };
+            let ours = owner.is_none_or(|owner| owner == user) && group.is_none_or(in_group);
+            if ours || administers() { Ok(()) } else { Err(TapError::foreign(name, owner, group, user)) }
+        }
+        // `tap%d`: the kernel chooses a number.
+        None if administers() => Ok(()),
+        None => Err(TapError::Permission { name: name_owned() }),
+    }
+}
+
 impl Attached {
     /// Attaches to the tap of this name, or makes it.
     pub(super) fn new(name: &str) -> Result<Self, TapError> {
         let os = |doing| move |source: io::Error| TapError::Os { doing, source };
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(TapError::opening)?;
-        let actual = system::set_interface(fd.as_fd(), name)
-            .map_err(|error| TapError::attaching(name, is_there(name), error))?;
+        let fd = driver()?;
+        attachable(name)?;
+        let actual = system::set_interface(fd.as_fd(), name).map_err(|error| TapError::attaching(name, error))?;
         system::set_header(fd.as_fd(), HEADER_BYTES).map_err(os("setting a tap's header (TUNSETVNETHDRSZ)"))?;
         let offloads = OFFLOADS.into_iter().find(|&flags| system::set_offload(fd.as_fd(), flags).is_ok()).unwrap_or(0);
         Ok(Self { name: actual, fd, offloads })

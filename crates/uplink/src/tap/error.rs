@@ -1,10 +1,11 @@
 //! Why a tap could not be attached, and what to do about it.
 
 use std::io;
-use std::path::Path;
 
 use nicety_memory::MapError;
 use rustix::io::Errno;
+
+use super::link::Kind;
 
 /// Why a tap could not be opened, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +31,7 @@ pub enum TapError {
     },
     /// It is there, for somebody else.
     #[error(
-        "tap {name} is {whose}, not for user {user}: ip tuntap del dev {name} mode tap, then ip tuntap add dev {name} mode tap user $USER"
+        "tap {name} is {whose}, not for user {user}: make one that is, under another name (ip tuntap add dev NAME mode tap user $USER)"
     )]
     Foreign {
         /// The interface.
@@ -48,9 +49,21 @@ pub enum TapError {
     },
     /// Something else has that name.
     #[error(
-        "{name} exists, but is no single-queue tap: choose another name; if it is a tap with several queues and of no use, ip link delete {name}"
+        "{name} is {kind}, not a tap: make a tap under another name (ip tuntap add dev NAME mode tap user $USER) and name that; a bridge \
+         joins it to others (docs/uplinks.md)"
     )]
     NotTap {
+        /// The interface.
+        name: String,
+        /// What it is.
+        kind: Kind,
+    },
+    /// A tap with `multi_queue`.
+    #[error(
+        "tap {name} has several queues, and this uses taps with one: make one without multi_queue, under another name (ip tuntap add dev \
+         NAME mode tap user $USER)"
+    )]
+    Several {
         /// The interface.
         name: String,
     },
@@ -77,30 +90,24 @@ impl TapError {
         }
     }
 
-    /// TUNSETIFF failed, for an interface that is `there` or not.
-    pub(super) fn attaching(name: &str, there: bool, error: io::Error) -> Self {
+    /// TUNSETIFF failed, for an interface about which nothing was known to say why.
+    pub(super) fn attaching(name: &str, error: io::Error) -> Self {
         let name = name.to_owned();
         match Errno::from_io_error(&error) {
-            Some(Errno::PERM | Errno::ACCESS) if there => {
-                let user = rustix::process::geteuid().as_raw();
-                let whose = whose(Path::new("/sys/class/net"), &name, user);
-                Self::Foreign { name, whose, user }
-            }
             Some(Errno::PERM | Errno::ACCESS) => Self::Permission { name },
             Some(Errno::BUSY) => Self::Busy { name },
-            Some(Errno::INVAL | Errno::EXIST) => Self::NotTap { name },
             _ => Self::Os { doing: "attaching to a tap (TUNSETIFF)", source: error },
         }
     }
-}
 
-/// For whom a tap is that is not for `user`: its owner's, a group's, or both's. The kernel writes -1 for anybody.
-fn whose(interfaces: &Path, name: &str, user: u32) -> String {
-    let read = |what| std::fs::read_to_string(interfaces.join(name).join(what)).ok()?.trim().parse::<u32>().ok();
-    match (read("owner"), read("group")) {
-        (Some(owner), _) if owner != user => format!("user {owner}'s"),
-        (_, Some(group)) => format!("for group {group} alone"),
-        _ => "somebody else's".to_owned(),
+    /// A tap that is not for `user`.
+    pub(super) fn foreign(name: &str, owner: Option<u32>, group: Option<u32>, user: u32) -> Self {
+        let whose = match (owner, group) {
+            (Some(owner), _) if owner != user => format!("user {owner}'s"),
+            (_, Some(group)) => format!("for group {group} alone"),
+            _ => "somebody else's".to_owned(),
+        };
+        Self::Foreign { name: name.to_owned(), whose, user }
     }
 }
 
@@ -116,28 +123,22 @@ mod tests {
             assert!(said.starts_with("/dev/net/tun, ") && said.contains("chmod 0666 /dev/net/tun"), "{said}");
             assert!(!said.contains("ip tuntap"), "{said}");
         }
-        let said = TapError::attaching("tap0", false, Errno::PERM.into()).to_string();
+        let said = TapError::attaching("tap0", Errno::PERM.into()).to_string();
         assert!(said.ends_with("make the tap first: ip tuntap add dev tap0 mode tap user $USER"), "{said}");
     }
 
     #[test]
-    fn a_tap_of_somebody_else_is_told_with_whose_it_is_and_how_to_change_that() {
-        let said = TapError::attaching("no such tap", true, Errno::PERM.into()).to_string();
-        assert!(said.contains("is somebody else's, not for user "), "what cannot be read is not guessed: {said}");
-        let again = ": ip tuntap del dev no such tap mode tap, then ip tuntap add dev no such tap mode tap user $USER";
-        assert!(said.ends_with(again), "{said}");
-        let place = tempfile::tempdir().unwrap();
-        let tap = place.path().join("tap0");
-        std::fs::create_dir(&tap).unwrap();
-        let of = |owner, group| {
-            std::fs::write(tap.join("owner"), owner).unwrap();
-            std::fs::write(tap.join("group"), group).unwrap();
-            whose(place.path(), "tap0", 1000)
+    fn a_tap_of_somebody_else_is_told_with_whose_it_is_and_is_left_to_him() {
+        let whose = |owner, group| match TapError::foreign("tap0", owner, group, 1000) {
+            TapError::Foreign { whose, .. } => whose,
+            other => panic!("{other}"),
         };
-        assert_eq!(of("1001\n", "-1\n"), "user 1001's");
-        assert_eq!(of("1001\n", "5\n"), "user 1001's");
-        assert_eq!(of("1000\n", "5\n"), "for group 5 alone");
-        assert_eq!(of("-1\n", "5\n"), "for group 5 alone");
-        assert_eq!(of("-1\n", "-1\n"), "somebody else's");
+        assert_eq!(whose(Some(1001), None), "user 1001's");
+        assert_eq!(whose(Some(1001), Some(5)), "user 1001's");
+        assert_eq!(whose(Some(1000), Some(5)), "for group 5 alone");
+        assert_eq!(whose(None, Some(5)), "for group 5 alone");
+        assert_eq!(whose(None, None), "somebody else's");
+        let said = TapError::foreign("tap0", Some(1001), None, 1000).to_string();
+        assert!(said.contains(" is user 1001's, not for user 1000: make one ") && !said.contains(" del "), "{said}");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Batch, Checksum, Counters, Delivery, Edit, Frames, Offload, Pick, PortId, Segment, SegmentKind, Time, Uplink,
+    Batch, Checksum, Counters, Delivery, Frames, Offload, Pick, PortId, Segment, SegmentKind, Time, Uplink,
 };
 use nicety_memory::Map;
 use smoltcp::phy::ChecksumCapabilities;
@@ -98,11 +98,11 @@ impl Sender {
             draft.finish(*offload, 0);
             at += frame.len() as u64;
         }
-        let picks = (0..packets.len() as u16).map(|packet| Pick { packet, edit: Edit::Keep }).collect();
+        let picks = (0..packets.len() as u16).map(Pick::whole).collect();
         Self { batch, picks }
     }
 
     pub fn deliver(&self, uplink: &mut impl Uplink, counters: &mut Counters, now: Time) -> Delivery {
-        uplink.deliver(&Frames { batch: &self.batch, picks: &self.picks }, counters, now)
+        uplink.deliver(&Frames::new(&self.batch, &self.picks), counters, now)
     }
 }

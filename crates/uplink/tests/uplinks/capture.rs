@@ -19,7 +19,7 @@ fn a_large_packet_is_captured_as_the_frames_of_the_wire() {
     let mut counters = Counters::default();
     let data = payload(60_000);
     let sender = Sender::new(&[(tcp(b"first"), Offload::default()), (partial(&data), tso())]);
-    assert_eq!(sender.deliver(&mut capture, &mut counters, Time(1_000_000_123)).refused, 0);
+    assert_eq!(sender.deliver(&mut capture, &mut counters, Time(1_000_000_123)).refused(), 0);
     assert_eq!((counters.taken().packets, counters.taken().frames), (2, 43));
     capture.record(&tcp(b"dropped"), Direction::Inbound, Some("no-buffer"), Time(2_000_000_000));
     let seen = read(&path);

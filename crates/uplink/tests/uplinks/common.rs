@@ -1,7 +1,7 @@
 //! Ways to fill an uplink and to take frames out of it again, and smoltcp's judgement of them.
 
 use nicety_adapter::{
-    Batch, Budget, Counters, Edit, Frames, Offload, Pick, PortId, Progress, Scratch, Time, Unfolded, Uplink, Wants,
+    Batch, Budget, Counters, Frames, Offload, Pick, PortId, Progress, Scratch, Time, Unfolded, Uplink, Wants,
 };
 use nicety_memory::{Map, Rights, Span};
 use smoltcp::phy::ChecksumCapabilities;
@@ -13,7 +13,7 @@ pub use crate::packets::*;
 
 /// A receiver that can nothing: everything is cut, made and verified.
 pub const PLAIN: Wants =
-    Wants { frame_max: 1514, tcp4: false, tcp6: false, udp: false, partial: false, untag: false, verify: true };
+    Wants { frame_max: 1514, tcp4: false, tcp6: false, udp: false, partial: false, strip: 0, verify: true };
 
 /// A UDP packet to an address, its checksums whole.
 pub fn udp(payload: &[u8], hardware: [u8; 6], target: Ipv4Address, port: u16) -> Vec<u8> {
@@ -51,8 +51,8 @@ pub fn filled(uplink: &mut impl Uplink, counters: &mut Counters, most: u64) -> S
     let refused = loop {
         offered += 64;
         let delivery = sender.deliver(uplink, counters, Time::ZERO);
-        if delivery.refused != 0 {
-            break delivery.refused.count_ones();
+        if delivery.refused() != 0 {
+            break delivery.refused().count_ones();
         }
         assert!(offered < most);
     };
@@ -63,7 +63,7 @@ pub fn filled(uplink: &mut impl Uplink, counters: &mut Counters, most: u64) -> S
 /// The uplink wants what it has refused, and takes it.
 pub fn has_room(uplink: &mut impl Uplink, sender: &Sender, counters: &mut Counters) {
     assert_eq!(uplink.wake(), Some(Time::ZERO), "the refused ones are wanted");
-    assert_eq!(sender.deliver(uplink, counters, Time::ZERO).refused, 0);
+    assert_eq!(sender.deliver(uplink, counters, Time::ZERO).refused(), 0);
     assert_eq!(uplink.wake(), None);
 }
 
@@ -85,8 +85,9 @@ pub fn frames(batch: &Batch, wants: Wants) -> Vec<Vec<u8>> {
     target.translate(0, 128 << 10, Rights::WRITE, take).unwrap();
     let mut out = Vec::new();
     for packet in 0..batch.len() as u16 {
-        let pick = Pick { packet, edit: Edit::Keep };
-        let frames = Frames { batch, picks: &[pick] };
+        let pick = Pick::whole(packet);
+        let picks = [pick];
+        let frames = Frames::new(batch, &picks);
         let unfolded = Unfolded::new(&frames, pick, wants).expect("a packet that can be taken");
         let mut scratch = Scratch::new();
         for index in 0..unfolded.count() {

@@ -13,7 +13,7 @@ fn line(faults: Faults, seed: u64) -> (Vec<Vec<u8>>, Counters) {
     for turn in 0..100u32 {
         let packet = |i: u32| (tcp(&[&(turn * 64 + i).to_be_bytes()[..], &[7; 200]].concat()), Offload::default());
         let sender = Sender::new(&(0..64).map(packet).collect::<Vec<_>>());
-        assert_eq!(sender.deliver(&mut one, &mut counters, Time::ZERO).refused.count_ones() % 64, 0);
+        assert_eq!(sender.deliver(&mut one, &mut counters, Time::ZERO).refused().count_ones() % 64, 0);
         loop {
             let (batch, progress) = fetch(&mut other, &mut Counters::default(), Time::ZERO);
             arrived.extend(frames(&batch, PLAIN));

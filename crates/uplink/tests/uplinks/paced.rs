@@ -16,11 +16,11 @@ fn offer(uplink: &mut impl Uplink, sender: &Sender, counters: &mut Counters, mil
         let delivery = sender.deliver(uplink, counters, now);
         match uplink.wake() {
             Some(at) => {
-                assert!(delivery.refused != 0);
+                assert!(delivery.refused() != 0);
                 assert!(at > now, "a wake-up that has passed already would keep a worker busy");
                 now = at;
             }
-            None => assert_eq!(delivery.refused, 0),
+            None => assert_eq!(delivery.refused(), 0),
         }
     }
     counters.taken().bytes
@@ -88,7 +88,7 @@ fn what_comes_in_waits_where_it_is_and_the_descriptor_is_silent_meanwhile() {
     let mut uplink = Paced::with_burst(inside, rate("8Mbit/s"), 1500).unwrap();
     let mut counters = Counters::default();
     let sender = Sender::new(&vec![(tcp(&payload(946)), Offload::default()); 64]);
-    assert_eq!(sender.deliver(&mut outside, &mut Counters::default(), Time::ZERO).refused, 0);
+    assert_eq!(sender.deliver(&mut outside, &mut Counters::default(), Time::ZERO).refused(), 0);
     assert!(readable(&uplink));
     let mut now = Time::ZERO;
     loop {

@@ -13,7 +13,7 @@ fn a_packet_of_64_kb_crosses_whole_both_ways_and_its_cuts_hold() {
     for _ in 0..2 {
         let mut counters = Counters::default();
         let sender = Sender::new(&[(partial(&data), tso())]);
-        assert_eq!(sender.deliver(&mut one, &mut counters, Time::ZERO).refused, 0);
+        assert_eq!(sender.deliver(&mut one, &mut counters, Time::ZERO).refused(), 0);
         assert_eq!(counters.taken().packets, 1);
         assert_eq!(counters.taken().frames, 42);
         assert!(readable(&other));
@@ -97,7 +97,7 @@ fn an_end_that_listens_takes_one_peer_after_the_other() {
     // Asking whether somebody listens made a connection that has gone again: a peer like any other.
     fetch(&mut server, &mut counters, Time::ZERO);
     let sender = Sender::new(&[(tcp(b"hello"), Offload::default())]);
-    assert_eq!(sender.deliver(&mut server, &mut counters, Time::ZERO).refused, 0);
+    assert_eq!(sender.deliver(&mut server, &mut counters, Time::ZERO).refused(), 0);
     assert_eq!(counters.receive_drops[Reason::LinkDown as usize], 1);
     for _ in 0..3 {
         let mut client = Pair::connect(&path).unwrap();
@@ -126,7 +126,7 @@ fn an_end_that_connects_waits_for_a_peer_and_finds_it_again() {
     let mut client = Pair::connect(&path).unwrap();
     let mut counters = Counters::default();
     let sender = Sender::new(&[(tcp(b"hello"), Offload::default())]);
-    assert_eq!(sender.deliver(&mut client, &mut counters, Time::ZERO).refused, 0);
+    assert_eq!(sender.deliver(&mut client, &mut counters, Time::ZERO).refused(), 0);
     assert_eq!(counters.receive_drops[Reason::LinkDown as usize], 1);
     let why = format!("cannot join {}, and tries again every second: nobody listens there", path.display());
     assert_eq!(client.vacant(), Some(why));

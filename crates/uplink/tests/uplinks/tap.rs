@@ -10,9 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use nicety_adapter::{
-    Batch, Budget, Checksum, Counters, Edit, Frames, News, Offload, Pick, PortId, Reason, Time, Uplink,
-};
+use nicety_adapter::{Batch, Budget, Checksum, Counters, Frames, News, Offload, Pick, PortId, Reason, Time, Uplink};
 use nicety_uplink::{Paced, Tap, TapError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, set_capabilities};
@@ -112,7 +110,7 @@ fn a_datagram_reaches_the_hosts_stack_and_one_comes_back() {
     unfinished[40..42].copy_from_slice(&(sum as u16).to_be_bytes());
     let partial = Offload { checksum: Checksum::Partial { start: 34, field: 40 }, segment: None };
     for packet in [(frame, Offload::default()), (unfinished, partial)] {
-        assert_eq!(Sender::new(&[packet]).deliver(&mut tap, &mut counters, Time::ZERO).refused, 0);
+        assert_eq!(Sender::new(&[packet]).deliver(&mut tap, &mut counters, Time::ZERO).refused(), 0);
         let mut data = [0; 100];
         let (len, from) = socket.recv_from(&mut data).unwrap();
         assert_eq!((&data[..len], from.to_string().as_str()), (&b"into the host"[..], "10.9.8.2:1000"));
@@ -230,7 +228,7 @@ fn a_deleted_tap_is_attached_again_when_it_is_there_again_and_not_made() {
     ip("tuntap add dev world0 mode tun");
     assert_eq!(look(&mut tap, &mut counters, 1000), (true, deleted.to_owned()), "it was not time to look");
     let (gone, why) = look(&mut tap, &mut counters, 1010);
-    let barred = "world0 was deleted, and the next one cannot be attached: world0 exists, but is no single-queue tap";
+    let barred = "world0 was deleted, and the next one cannot be attached: world0 is a tun device, of IP packets";
     assert!(gone && why.starts_with(barred), "{why}");
     ip("link delete world0");
     assert_eq!(look(&mut tap, &mut counters, 3000), (true, deleted.to_owned()));
@@ -284,13 +282,18 @@ fn why_the_next_tap_cannot_be_attached_is_news_once_for_each_cause_and_so_is_ano
     let barred = "world0 was deleted, and the next one cannot be attached: ";
     ip("tuntap add dev world0 mode tap multi_queue");
     let said = look(&mut tap);
-    assert!(said.starts_with(&format!("{barred}world0 exists, but is no single-queue tap")), "{said}");
+    assert!(said.starts_with(&format!("{barred}tap world0 has several queues")), "{said}");
     assert_eq!([look(&mut tap), look(&mut tap)], ["", ""]);
     ip("link delete world0");
     assert_eq!(look(&mut tap), "");
-    // Another one of the same cause, then another cause: somebody has it.
-    ip("tuntap add dev world0 mode tun");
+    // Another one of the same cause, then other causes: what it is, and that somebody has it.
+    ip("tuntap add dev world0 mode tap multi_queue");
     assert_eq!(look(&mut tap), "");
+    ip("link delete world0");
+    ip("tuntap add dev world0 mode tun");
+    let said = look(&mut tap);
+    assert!(said.starts_with(&format!("{barred}world0 is a tun device, of IP packets, not a tap: ")), "{said}");
+    assert_eq!([look(&mut tap), look(&mut tap)], ["", ""]);
     ip("link delete world0");
     let other = Tap::open("world0").unwrap();
     let said = look(&mut tap);
@@ -346,8 +349,8 @@ impl Drop for Elsewhere {
 fn carry(from: &mut Tap, to: &mut Tap, counters: &mut Counters) -> u32 {
     let mut batch = Batch::new();
     from.fetch(PortId(0), Budget::TURN, &mut batch, counters, Time::ZERO);
-    let picks: Vec<Pick> = (0..batch.len() as u16).map(|packet| Pick { packet, edit: Edit::Keep }).collect();
-    assert_eq!(to.deliver(&Frames { batch: &batch, picks: &picks }, counters, Time::ZERO).refused, 0);
+    let picks: Vec<Pick> = (0..batch.len() as u16).map(Pick::whole).collect();
+    assert_eq!(to.deliver(&Frames::new(&batch, &picks), counters, Time::ZERO).refused(), 0);
     from.complete(&batch);
     batch.packets().iter().map(|packet| packet.len()).max().unwrap_or(0)
 }
@@ -422,6 +425,41 @@ fn who_may_not_make_a_tap_may_attach_to_one_that_is_there() {
     assert!(matches!(&missing, TapError::Permission { name } if name == "world1"), "{missing}");
     // One that is nobody's is anybody's.
     refused("world0").unwrap();
+}
+
+#[test]
+fn what_is_no_tap_is_named_by_its_kind_and_nothing_that_destroys_it_is_advised() {
+    if !inside("what_is_no_tap_is_named_by_its_kind_and_nothing_that_destroys_it_is_advised") {
+        return;
+    }
+    ip("link add br0 type bridge");
+    ip("link add veth0 type veth peer name veth1");
+    ip("tuntap add dev tun0 mode tun");
+    ip("tuntap add dev many0 mode tap multi_queue");
+    for (name, says) in [
+        ("br0", "br0 is a bridge, not a tap: make a tap "),
+        ("veth0", "veth0 is a veth, not a tap: make a tap "),
+        ("lo", "lo is the loopback device, not a tap: "),
+        ("tun0", "tun0 is a tun device, of IP packets, not a tap: "),
+        ("many0", "tap many0 has several queues, and "),
+    ] {
+        let said = Tap::check(name).unwrap_err().to_string();
+        assert!(said.starts_with(says) && !said.contains(" del"), "{said}");
+        assert_eq!(Tap::open(name).unwrap_err().to_string(), said);
+    }
+    // Here is one user only, who is root: less so on a thread that gives his rights up.
+    let refused = std::thread::spawn(|| {
+        let mut ours = capabilities(None).unwrap();
+        ours.effective -= CapabilitySet::NET_ADMIN;
+        set_capabilities(None, ours).unwrap();
+        let said = Tap::check("world1").unwrap_err().to_string();
+        assert_eq!(Tap::open("world1").unwrap_err().to_string(), said);
+        said
+    });
+    let absent = refused.join().unwrap();
+    assert!(absent.starts_with("attaching to tap world1 needs CAP_NET_ADMIN"), "{absent}");
+    Tap::check("world1").unwrap();
+    assert!(!Command::new("ip").args(["link", "show", "world1"]).output().unwrap().status.success(), "it is not made");
 }
 
 #[test]

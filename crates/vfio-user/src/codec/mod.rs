@@ -20,8 +20,13 @@ pub const MAX_DATA_TRANSFER: usize = 1024 * 1024;
 pub const MAX_MESSAGE_SIZE: usize = MAX_DATA_TRANSFER + 4096;
 /// Most file descriptors that a message may carry. QEMU refuses a server that offers more than 16.
 pub const MAX_MESSAGE_FDS: usize = 16;
+/// Most file descriptors that a peer may say it receives in a message: libvfio-user's limit (lib/tran.h); the kernel passes 253.
+pub const MAX_PEER_FDS: u64 = 1024;
 /// Most DMA windows of one client at a time: the specification's default, and the most that QEMU accepts.
 pub const MAX_DMA_MAPS: usize = 65535;
+/// Most bytes of one DMA window, with or without a file: 4 PiB, as many as an x86-64 processor has physical addresses for (52 bits;
+/// Intel SDM volume 3, 4.1.4). libvfio-user takes 8 TiB.
+pub const MAX_WINDOW: u64 = 1 << 52;
 /// Page sizes for DMA maps, or'ed together: 4 KiB.
 pub const PAGE_SIZES: u64 = 4096;
 /// Most bytes of JSON that a VERSION message may carry.

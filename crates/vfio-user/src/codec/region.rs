@@ -63,26 +63,29 @@ impl RegionInfo {
     }
 
     /// Appends the reply's payload for region `index` to `out`. If the whole does not fit into `argsz`, only the fixed
-    /// part is sent, which tells how much is needed. Returns the descriptor that goes with a whole reply.
+    /// part is sent, which tells how much is needed, and names no capability: none follows (libvfio-user sends the same;
+    /// QEMU asks again). Returns the descriptor that goes with a whole reply.
     pub fn encode(&self, index: u32, argsz: u32, out: &mut Vec<u8>) -> Option<Arc<OwnedFd>> {
         let areas = self.mapping.as_ref().map_or(&[][..], |m| m.areas.get(..MAX_AREAS).unwrap_or(&m.areas));
         let capabilities = if areas.is_empty() { 0 } else { SPARSE_HEADER + AREA_SIZE * areas.len() };
         let whole = INFO_SIZE + capabilities;
+        let is_whole = argsz as usize >= whole;
+        let follows = is_whole && capabilities > 0;
         let bit = |on: bool, flag: u32| if on { flag } else { 0 };
         let flags = bit(self.readable, FLAG_READ)
             | bit(self.writable, FLAG_WRITE)
             | bit(self.mapping.is_some(), FLAG_MMAP)
-            | bit(capabilities > 0, FLAG_CAPS);
+            | bit(follows, FLAG_CAPS);
         put_u32(out, whole as u32);
         put_u32(out, flags);
         put_u32(out, index);
-        put_u32(out, if capabilities > 0 { INFO_SIZE as u32 } else { 0 });
+        put_u32(out, if follows { INFO_SIZE as u32 } else { 0 });
         put_u64(out, self.size);
         put_u64(out, self.mapping.as_ref().map_or(0, |m| m.offset));
-        if (argsz as usize) < whole {
+        if !is_whole {
             return None;
         }
-        if capabilities > 0 {
+        if follows {
             put_u16(out, CAP_SPARSE_MMAP);
             put_u16(out, 1);
             put_u32(out, 0);

@@ -3,7 +3,7 @@
 use super::irqs::RawIrqSet;
 use super::region::INFO_SIZE as REGION_INFO_SIZE;
 use super::version::Version;
-use super::{Command, Fields, MAX_DATA_TRANSFER, MULTI_WRITE_SIZE, Malformed};
+use super::{Command, Fields, MAX_DATA_TRANSFER, MAX_WINDOW, MULTI_WRITE_SIZE, Malformed};
 
 /// DMA_UNMAP: take back everything (`VFIO_DMA_UNMAP_FLAG_ALL`).
 pub const UNMAP_ALL: u32 = 2;
@@ -35,7 +35,22 @@ pub struct Access {
     pub count: u32,
 }
 
+/// Where the width of a string of accesses lies in the number of the region.
+const STRING_SHIFT: u32 = 24;
+
 impl Access {
+    /// As it is carried out: the access without its width, and the bytes of each of the accesses that it stands for. One that is a
+    /// string (`rep ins`, `rep outs`) has the width of one access in the highest byte of its region's number, and moves as many as
+    /// there are in its count, one after another to the same offset. Only between sides that agreed on `port_strings`.
+    pub fn string(self) -> Result<(Access, u32), Malformed> {
+        let (region, width) = (self.region & ((1 << STRING_SHIFT) - 1), self.region >> STRING_SHIFT);
+        match width {
+            0 => Ok((self, self.count)),
+            1 | 2 | 4 if self.count.is_multiple_of(width) => Ok((Access { region, ..self }, width)),
+            _ => Err(Malformed("a string of accesses of a width that no port has, or of a part of one")),
+        }
+    }
+
     fn decode(fields: &mut Fields<'_>) -> Result<Access, Malformed> {
         let access = Access { offset: fields.u64()?, region: fields.u32()?, count: fields.u32()? };
         if access.count as usize > MAX_DATA_TRANSFER {
@@ -57,7 +72,7 @@ pub struct MapRequest {
     pub offset: u64,
     /// First DMA address.
     pub address: u64,
-    /// Bytes; not 0, and `address + size - 1` and `offset + size` do not overflow.
+    /// Bytes; not 0, at most [`MAX_WINDOW`], and `address + size - 1` and `offset + size` do not overflow.
     pub size: u64,
 }
 
@@ -230,6 +245,9 @@ fn decode_map(mut fields: Fields<'_>) -> Result<MapRequest, Malformed> {
     let map = MapRequest { flags: fields.u32()?, offset: fields.u64()?, address: fields.u64()?, size: fields.u64()? };
     if map.size == 0 {
         return Err(Malformed("DMA_MAP: a window of no size"));
+    }
+    if map.size > MAX_WINDOW {
+        return Err(Malformed("DMA_MAP: a window larger than any machine's memory"));
     }
     if map.address.checked_add(map.size - 1).is_none() || map.offset.checked_add(map.size).is_none() {
         return Err(Malformed("DMA_MAP: the window ends after the last address"));

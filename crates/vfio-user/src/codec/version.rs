@@ -3,7 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Fields, MAX_DATA_TRANSFER, MAX_DMA_MAPS, MAX_MESSAGE_FDS, MAX_VERSION_DATA, Malformed, PAGE_SIZES, put_u16,
+    Fields, MAX_DATA_TRANSFER, MAX_DMA_MAPS, MAX_MESSAGE_FDS, MAX_PEER_FDS, MAX_VERSION_DATA, Malformed, PAGE_SIZES,
+    put_u16,
 };
 
 /// What one side of a session can do. `None` is a key that the peer did not name.
@@ -19,6 +20,9 @@ pub struct Capabilities {
     pub pgsizes: Option<u64>,
     /// Whether REGION_WRITE_MULTI is understood.
     pub write_multiple: Option<bool>,
+    /// Whether an access may be a [string](super::request::Access::string) of them to one port: this crate's own, not the
+    /// specification's.
+    pub port_strings: Option<bool>,
 }
 
 impl Capabilities {
@@ -30,6 +34,7 @@ impl Capabilities {
             max_dma_maps: Some(MAX_DMA_MAPS as u64),
             pgsizes: Some(PAGE_SIZES),
             write_multiple: Some(true),
+            port_strings: Some(true),
         }
     }
 
@@ -43,6 +48,7 @@ impl Capabilities {
             max_dma_maps: proposed.max_dma_maps.map(|_| max_dma_maps as u64),
             pgsizes: proposed.pgsizes.and(ours.pgsizes),
             write_multiple: proposed.write_multiple.and_then(|theirs| theirs.then_some(true)),
+            port_strings: proposed.port_strings.and_then(|theirs| theirs.then_some(true)),
         }
     }
 
@@ -70,15 +76,19 @@ impl Capabilities {
                 map.insert(name.to_owned(), Value::from(value));
             }
         }
-        if let Some(value) = self.write_multiple {
-            map.insert("write_multiple".to_owned(), Value::from(value));
+        for (name, value) in [("write_multiple", self.write_multiple), ("port_strings", self.port_strings)] {
+            if let Some(value) = value {
+                map.insert(name.to_owned(), Value::from(value));
+            }
         }
         let mut top = Map::new();
         top.insert("capabilities".to_owned(), Value::Object(map));
         Value::Object(top).to_string()
     }
 
-    /// Reads the JSON of a VERSION message, without its terminating NUL. Keys that nobody knows are passed over.
+    /// Reads the JSON of a VERSION message, without its terminating NUL. Keys that nobody knows are passed over. Those that the
+    /// specification has are checked also where they are of no use here: what makes no sense is told to the peer now rather than
+    /// found later.
     pub fn from_json(json: &[u8]) -> Result<Capabilities, Malformed> {
         let top: Value =
             serde_json::from_slice(json).map_err(|_| Malformed("the version's capabilities are not valid JSON"))?;
@@ -91,18 +101,45 @@ impl Capabilities {
             None => Ok(None),
             Some(value) => value.as_u64().map(Some).ok_or(Malformed("a capability is not a whole number")),
         };
-        let write_multiple = match map.get("write_multiple") {
-            None => None,
-            Some(value) => Some(value.as_bool().ok_or(Malformed("\"write_multiple\" is not true or false"))?),
+        let flag = |name: &str, why| match map.get(name) {
+            None => Ok(None),
+            Some(value) => value.as_bool().map(Some).ok_or(Malformed(why)),
         };
-        Ok(Capabilities {
+        check_objects(map)?;
+        let capabilities = Capabilities {
             max_msg_fds: number("max_msg_fds")?,
             max_data_xfer_size: number("max_data_xfer_size")?,
             max_dma_maps: number("max_dma_maps")?,
             pgsizes: number("pgsizes")?,
-            write_multiple,
-        })
+            write_multiple: flag("write_multiple", "\"write_multiple\" is not true or false")?,
+            port_strings: flag("port_strings", "\"port_strings\" is not true or false")?,
+        };
+        if capabilities.max_msg_fds.is_some_and(|most| most > MAX_PEER_FDS) {
+            return Err(Malformed("\"max_msg_fds\" is more than any message can carry"));
+        }
+        if capabilities.pgsizes == Some(0) {
+            return Err(Malformed("\"pgsizes\" names no page size"));
+        }
+        Ok(capabilities)
     }
+}
+
+/// The capabilities that are objects: `migration` (of which QEMU and libvfio-user name the page size of their bitmaps) and
+/// `twin_socket`. Neither is served.
+fn check_objects(map: &Map<String, Value>) -> Result<(), Malformed> {
+    let member = |object: &str, name: &str, why| match map.get(object) {
+        None => Ok(None),
+        Some(value) => value.as_object().map(|object| object.get(name).cloned()).ok_or(Malformed(why)),
+    };
+    let page = member("migration", "pgsize", "\"migration\" is not an object")?;
+    if page.is_some_and(|size| !size.as_u64().is_some_and(u64::is_power_of_two)) {
+        return Err(Malformed("\"pgsize\" of \"migration\" is not the size of a page"));
+    }
+    let twin = member("twin_socket", "supported", "\"twin_socket\" is not an object")?;
+    if twin.is_some_and(|supported| !supported.is_boolean()) {
+        return Err(Malformed("\"supported\" of \"twin_socket\" is not true or false"));
+    }
+    Ok(())
 }
 
 /// The payload of VERSION, the same in both directions.

@@ -6,17 +6,17 @@ use rustix::io::Errno;
 use super::Core;
 use super::requests::Kind;
 use super::work::Writing;
-use crate::codec::request::{
-    Access, DEVICE_INFO_SIZE, DEVICE_PCI, DEVICE_RESET, MAP_READ, MAP_WRITE, MapRequest, Request, UNMAP_ALL,
-    UNMAP_SIZE, Writes,
-};
+use crate::codec::request::{Access, DEVICE_INFO_SIZE, DEVICE_PCI, DEVICE_RESET, Request, Writes};
 use crate::codec::version::{Capabilities, Version};
 use crate::codec::{Command, FLAG_ERROR, Header, Malformed, VERSION_MAJOR, VERSION_MINOR, irqs, put_u32, put_u64};
 use crate::wire::{Message, reply_header};
-use crate::{Device, DmaMap, DmaProtection, DmaRange, SessionError};
+use crate::{Device, SessionError};
+
+/// Accesses of a string that take as long as a message.
+const PORTS_PER_MESSAGE: u32 = 8;
 
 /// What a command is answered with, if not by an error.
-type Answer = Result<(), Errno>;
+pub(super) type Answer = Result<(), Errno>;
 
 impl Core {
     /// Handles one message. An error ends the session.
@@ -102,20 +102,30 @@ impl Core {
         if access.count as usize <= most && lies_within { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    fn read(&mut self, header: &Header, access: Access, device: &mut dyn Device) -> Answer {
-        self.check(access, device)?;
+    /// Where an access goes, and the bytes of each of the accesses that it stands for: checked, and charged.
+    fn admit(&mut self, asked: Access, device: &dyn Device) -> Result<(Access, usize), Errno> {
+        let strings = self.peer.is_some_and(|peer| peer.port_strings == Some(true));
+        let (access, width) = if strings { asked.string().map_err(|_| Errno::INVAL)? } else { (asked, asked.count) };
+        if access.count as usize > self.peer.map_or(0, |peer| peer.transfer_limit()) {
+            return Err(Errno::INVAL);
+        }
+        self.check(Access { count: width, ..access }, device)?;
         self.work.bytes(access.count);
+        let width = width.max(1);
+        self.work.excess((access.count / width).saturating_sub(1) / PORTS_PER_MESSAGE);
+        Ok((access, width as usize))
+    }
+
+    fn read(&mut self, header: &Header, asked: Access, device: &mut dyn Device) -> Answer {
+        let (access, width) = self.admit(asked, device)?;
         self.counters.reads += 1;
         let count = access.count as usize;
         let answer = self.outbound.push(reply_header(header), |out| {
-            put_access(out, access);
+            put_access(out, asked);
             let at = out.len();
             out.resize(at + count, 0);
-            match out.get_mut(at..) {
-                Some(data) if !data.is_empty() => {
-                    device.region_read(access.region, access.offset, data)?;
-                }
-                _ => {}
+            for data in out.get_mut(at..).unwrap_or_default().chunks_mut(width) {
+                device.region_read(access.region, access.offset, data)?;
             }
             // A read without reply has its side effects and no answer.
             if header.no_reply() { Err(None) } else { Ok(()) }
@@ -130,17 +140,16 @@ impl Core {
         }
     }
 
-    fn write(&mut self, header: &Header, access: Access, data: &[u8], device: &mut dyn Device) -> Answer {
-        self.check(access, device)?;
-        self.work.bytes(access.count);
+    fn write(&mut self, header: &Header, asked: Access, data: &[u8], device: &mut dyn Device) -> Answer {
+        let (access, width) = self.admit(asked, device)?;
         self.counters.writes += 1;
         self.counters.posted_writes += u64::from(header.no_reply());
-        if !data.is_empty() {
+        for data in data.chunks(width) {
             let written = device.region_write(access.region, access.offset, data);
             self.work.excess(device.excess());
             written?;
         }
-        self.answer(header, |out| put_access(out, access));
+        self.answer(header, |out| put_access(out, asked));
         Ok(())
     }
 
@@ -196,58 +205,6 @@ impl Core {
             self.work.excess(device.excess());
         }
         (done, outcome)
-    }
-
-    // Memory.
-
-    fn map(&mut self, header: &Header, map: MapRequest, mut fds: Vec<Lent>, device: &mut dyn Device) -> Answer {
-        if fds.len() > 1 {
-            self.refuse(&fds);
-            return Err(Errno::INVAL);
-        }
-        if self.maps.len() >= self.map_limit {
-            self.refuse(&fds);
-            return Err(Errno::NOSPC);
-        }
-        let last = map.address.wrapping_add(map.size - 1);
-        let below = self.maps.range(..=last).next_back();
-        if below.is_some_and(|(address, size)| address.wrapping_add(size - 1) >= map.address) {
-            self.refuse(&fds);
-            return Err(Errno::EXIST);
-        }
-        self.work.change();
-        device.dma_map(DmaMap {
-            range: DmaRange { address: map.address, size: map.size },
-            protection: DmaProtection { read: map.flags & MAP_READ != 0, write: map.flags & MAP_WRITE != 0 },
-            offset: map.offset,
-            fd: fds.pop(),
-        })?;
-        self.maps.insert(map.address, map.size);
-        self.acknowledge(header);
-        Ok(())
-    }
-
-    fn unmap(&mut self, header: &Header, flags: u32, address: u64, size: u64, device: &mut dyn Device) -> Answer {
-        self.work.change();
-        if flags == UNMAP_ALL {
-            self.maps.clear();
-            device.dma_unmap(None);
-        } else {
-            match self.maps.get(&address) {
-                Some(known) if *known == size => {}
-                Some(_) => return Err(Errno::INVAL),
-                None => return Err(Errno::NOENT),
-            }
-            self.maps.remove(&address);
-            device.dma_unmap(Some(DmaRange { address, size }));
-        }
-        self.answer(header, |out| {
-            put_u32(out, UNMAP_SIZE as u32);
-            put_u32(out, flags);
-            put_u64(out, address);
-            put_u64(out, size);
-        });
-        Ok(())
     }
 
     // What the device is.
@@ -348,11 +305,11 @@ impl Core {
 
     // Answers.
 
-    fn acknowledge(&mut self, header: &Header) {
+    pub(super) fn acknowledge(&mut self, header: &Header) {
         self.answer(header, |_| {});
     }
 
-    fn answer(&mut self, header: &Header, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn answer(&mut self, header: &Header, write: impl FnOnce(&mut Vec<u8>)) {
         if header.no_reply() {
             return;
         }
@@ -360,7 +317,7 @@ impl Core {
         self.outbound.put(reply_header(header), write);
     }
 
-    fn error(&mut self, header: &Header, errno: Errno) {
+    pub(super) fn error(&mut self, header: &Header, errno: Errno) {
         if header.no_reply() {
             return;
         }
@@ -373,7 +330,7 @@ impl Core {
     }
 
     /// Counts descriptors that nothing takes; the caller drops them, which closes them without waiting.
-    fn refuse(&mut self, fds: &[Lent]) {
+    pub(super) fn refuse(&mut self, fds: &[Lent]) {
         self.counters.fds_refused += fds.len() as u64;
     }
 }

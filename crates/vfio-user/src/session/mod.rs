@@ -7,6 +7,7 @@
 
 mod decline;
 mod handle;
+mod memory;
 mod requests;
 mod work;
 
@@ -23,6 +24,7 @@ use requests::{Kind, Requests};
 
 pub use decline::decline;
 pub(crate) use handle::errno_of;
+use memory::Changing;
 pub use requests::{DmaId, DmaRequestError};
 use work::{Work, Writing};
 
@@ -64,6 +66,8 @@ struct Core {
     work: Work,
     /// The message that is not done with.
     writing: Option<Writing>,
+    /// The change of memory that is under way.
+    changing: Option<Changing>,
 }
 
 impl AsFd for Session {
@@ -87,6 +91,7 @@ impl Session {
                 requests: Requests::default(),
                 work: Work::default(),
                 writing: None,
+                changing: None,
             },
         }
     }
@@ -104,7 +109,7 @@ impl Session {
         self.flush()?;
         self.core.work = Work::default();
         let mut handled = self.handle_waiting(device)?;
-        if !self.core.outbound.is_full() && !self.core.work.is_enough() {
+        if self.wants_read() && !self.core.work.is_enough() {
             match self.inbound.fill(&self.socket, &mut self.core.counters)? {
                 Fill::Bytes => handled += self.handle_waiting(device)?,
                 Fill::Empty => {}
@@ -116,7 +121,7 @@ impl Session {
         Ok(Progress {
             handled,
             work: self.core.work.done(),
-            more: self.core.writing.is_some() || self.inbound.has_whole(),
+            more: !self.is_changing() && (self.core.writing.is_some() || self.inbound.has_whole()),
         })
     }
 
@@ -130,15 +135,22 @@ impl Session {
         self.core.outbound.is_pending()
     }
 
-    /// Whether to wait until the socket can be read (`EPOLLIN`): not while the peer leaves its replies unread.
+    /// Whether to wait until the socket can be read (`EPOLLIN`): not while the peer leaves its replies unread, nor while a change of
+    /// its memory is under way.
     pub fn wants_read(&self) -> bool {
-        !self.core.outbound.is_full()
+        !self.core.outbound.is_full() && !self.is_changing()
+    }
+
+    /// Whether a change of the client's memory is under way. Nothing more of the client is handled, its leaving is not noticed, and it
+    /// owes nothing: call [`Session::receive`] when [`Device::dma_changed`] has an answer.
+    pub fn is_changing(&self) -> bool {
+        self.core.changing.is_some()
     }
 
     /// Whether a message has begun to arrive and is not whole. The session waits for its rest as long as it is left alone: how
     /// long that is, is for whoever drives it to say, who has a clock.
     pub fn is_within_message(&self) -> bool {
-        self.inbound.has_partial() && !self.inbound.has_whole()
+        self.inbound.has_partial() && !self.inbound.has_whole() && !self.is_changing()
     }
 
     /// Whether versions have been exchanged.
@@ -177,7 +189,9 @@ impl Session {
     /// keeps its state otherwise ("Client Disconnection").
     pub fn disconnect(&mut self, device: &mut dyn Device) {
         self.core.maps.clear();
-        device.dma_unmap(None);
+        self.core.changing = None;
+        // Nobody is there to be told when that is done.
+        let _done_or_under_way = device.dma_unmap(None);
         for index in 0..device.info().irqs {
             if device.irq_info(index).is_some_and(|info| info.count > 0) {
                 // The client is gone: there is nobody to tell of an error.
@@ -216,7 +230,7 @@ impl Session {
             return Err(SessionError::VhostUser);
         }
         let mut handled = 0;
-        while !self.core.outbound.is_full() && !self.core.work.is_enough() {
+        while self.core.settle_change(device) && !self.core.outbound.is_full() && !self.core.work.is_enough() {
             if self.core.writing.is_some() {
                 self.core.go_on(device);
                 continue;

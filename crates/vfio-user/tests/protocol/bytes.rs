@@ -53,7 +53,7 @@ fn a_version_without_capabilities_gets_the_lower_minor_and_the_two_limits() {
 fn capabilities_that_are_not_what_they_should_be_are_malformed() {
     let good = Version::decode(&[&[0, 0, 1, 0], &b"{\"capabilities\":{\"max_msg_fds\":2,\"new\":[1]}}\0"[..]].concat());
     assert_eq!(good.unwrap().capabilities, Capabilities { max_msg_fds: Some(2), ..Capabilities::default() });
-    let bad: [&[u8]; 9] = [
+    let bad: [&[u8]; 18] = [
         b"{\0",
         b"[]\0",
         b"{}",
@@ -61,6 +61,15 @@ fn capabilities_that_are_not_what_they_should_be_are_malformed() {
         b"{\"capabilities\":{\"max_msg_fds\":-1}}\0",
         b"{\"capabilities\":{\"max_msg_fds\":\"1\"}}\0",
         b"{\"capabilities\":{\"write_multiple\":1}}\0",
+        b"{\"capabilities\":{\"max_msg_fds\":1025}}\0",
+        b"{\"capabilities\":{\"max_msg_fds\":1e3}}\0",
+        b"{\"capabilities\":{\"pgsizes\":0}}\0",
+        b"{\"capabilities\":{\"migration\":7}}\0",
+        b"{\"capabilities\":{\"migration\":{\"pgsize\":\"4096\"}}}\0",
+        b"{\"capabilities\":{\"migration\":{\"pgsize\":0}}}\0",
+        b"{\"capabilities\":{\"migration\":{\"pgsize\":4095}}}\0",
+        b"{\"capabilities\":{\"twin_socket\":true}}\0",
+        b"{\"capabilities\":{\"twin_socket\":{\"supported\":1}}}\0",
         b"\xff\0",
         &[b'['; 3000],
     ];
@@ -68,6 +77,8 @@ fn capabilities_that_are_not_what_they_should_be_are_malformed() {
         assert!(Version::decode(&[&[0, 0, 1, 0], json].concat()).is_err(), "{json:?}");
     }
     assert!(Version::decode(&[0, 0, 1]).is_err());
+    let twin = b"{\"capabilities\":{\"twin_socket\":{\"supported\":true},\"migration\":{},\"max_msg_fds\":1024}}\0";
+    assert!(Version::decode(&[&[0, 0, 1, 0], &twin[..]].concat()).is_ok());
 }
 
 #[test]
@@ -175,7 +186,38 @@ fn several_writes_in_one_message_are_done_in_order_and_counted_in_the_answer() {
 }
 
 #[test]
-fn region_info_cut_by_argsz_still_says_where_capabilities_begin_and_how_much_is_needed() {
+fn a_string_of_accesses_to_one_port_is_one_message_between_sides_that_agreed_on_it() {
+    let mut raw = Raw::fresh();
+    let json = b"{\"capabilities\":{\"port_strings\":true}}\0";
+    raw.send(&message(1, 1, 0, &[&[0, 0, 1, 0], &json[..]].concat()), &[]);
+    raw.turn().unwrap();
+    let answer = String::from_utf8(raw.replies()[0].payload[4..].to_vec()).unwrap();
+    assert!(answer.contains("\"port_strings\":true"), "{answer}");
+    // Offset 254 of region 0, which has 256 bytes: six bytes, two at a time.
+    let place = [254, 0, 2 << 24, 6];
+    raw.send(&message(2, 10, 0, &[&words(&place)[..], &[1, 2, 3, 4, 5, 6]].concat()), &[]);
+    raw.send(&message(3, 9, 0, &words(&place)), &[]);
+    raw.settle().unwrap();
+    let payload = [&words(&place)[..], &[5, 6, 5, 6, 5, 6]].concat();
+    let replies = raw.replies();
+    assert_eq!((replies[0].payload.as_slice(), replies[1].payload.as_slice()), (&words(&place)[..], &payload[..]));
+    let writes = [[1, 2], [3, 4], [5, 6]].map(|bytes| Told::Write(0, 254, bytes.to_vec()));
+    let told = raw.model.told();
+    assert_eq!((&told[..3], &told[3..]), (&writes[..], &[(); 3].map(|()| Told::Read(0, 254, 2))[..]));
+    // A width that no port has, a part of an access, one that leaves the region, more than was agreed on, no region.
+    for place in
+        [[0, 0, 3 << 24, 6], [0, 0, 8 << 24, 8], [0, 0, 2 << 24, 5], [254, 0, 4 << 24, 8], [0, 0, 1 << 24 | 9, 4]]
+    {
+        assert_eq!(raw.errno(9, &words(&place), &[]), EINVAL, "{place:x?}");
+    }
+    assert_eq!(raw.errno(9, &words(&[0, 0, 4 << 24, 0]), &[]), 0, "a string of none");
+    assert_eq!(raw.errno(9, &words(&[0, 0, 4 << 24, (1 << 20) + 4]), &[]), EINVAL);
+    assert_eq!(raw.model.told().len(), 6);
+    assert_eq!(Raw::ready().errno(9, &words(&[0, 0, 4 << 24, 8]), &[]), EINVAL, "nobody spoke of strings");
+}
+
+#[test]
+fn region_info_cut_by_argsz_says_how_much_is_needed_and_names_no_capability_as_none_follows() {
     let mut raw = Raw::ready();
     let areas = vec![Area { offset: 0x1000, size: 0x2000 }];
     let mapping = Mapping { fd: Arc::new(memfd(b"x")), offset: 0x3000, areas };
@@ -186,8 +228,9 @@ fn region_info_cut_by_argsz_still_says_where_capabilities_begin_and_how_much_is_
     raw.settle().unwrap();
     let replies = raw.replies();
     let (short, whole) = (&replies[0].payload, &replies[1].payload);
+    // libvfio-user, test/py/test_device_get_region_info.py, test_device_get_region_info_small_argsz_caps.
+    assert_eq!(short, &words(&[64, 7, 1, 0, 0x4000, 0, 0x3000, 0]));
     let fixed = words(&[64, 0xf, 1, 32, 0x4000, 0, 0x3000, 0]);
-    assert_eq!(short, &fixed);
     let capability = [&[1, 0, 1, 0][..], &words(&[0, 1, 0, 0x1000, 0, 0x2000, 0])].concat();
     assert_eq!(whole, &[fixed, capability].concat());
     assert_eq!(raw.session.counters().fds_sent, 1, "only with the whole");
@@ -202,9 +245,11 @@ fn device_and_interrupt_info_are_these_bytes() {
     raw.send(&message(3, 7, 0, &words(&[16, 0, 2, 0])), &[]);
     raw.settle().unwrap();
     let payloads: Vec<_> = raw.replies().into_iter().map(|r| r.payload).collect();
-    assert_eq!(payloads, [words(&[16, 3, 9, 5]), words(&[16, 7, 0, 1]), words(&[16, 3, 2, 40])]);
-    assert_eq!(raw.errno(7, &words(&[16, 0, 3, 0]), &[]), EINVAL, "ERR");
-    assert_eq!(raw.errno(7, &words(&[16, 0, 4, 0]), &[]), EINVAL, "REQ");
+    assert_eq!(payloads, [words(&[16, 3, 9, 3]), words(&[16, 7, 0, 1]), words(&[16, 3, 2, 40])]);
+    for index in 0..8 {
+        let told = raw.errno(7, &words(&[16, 0, index, 0]), &[]);
+        assert_eq!(told, if index < 3 { 0 } else { EINVAL }, "{index}: as many are there as were said to be");
+    }
     assert_eq!(raw.errno(7, &words(&[15, 0, 0, 0]), &[]), EINVAL);
 }
 
@@ -223,6 +268,10 @@ fn unmapping_answers_with_the_window_that_is_gone() {
     assert_eq!(raw.errno(2, &words(&[31, 3, 0, 0, 0x1000, 0, 0x1000, 0]), &[]), EINVAL, "argsz");
     assert_eq!(raw.errno(2, &words(&[32, 3, 0, 0, 0x1000, 0, 0, 0]), &[]), EINVAL, "no size");
     assert_eq!(raw.errno(2, &words(&[32, 4, 0, 0, 0x1000, 0, 0x1000, 0]), &[]), EINVAL, "flags");
+    // 2^52 bytes, one more, and all but a page of what 64 bits can name.
+    for (size, errno) in [([0, 1 << 20], 0), ([1, 1 << 20], EINVAL), ([0xffff_f000, u32::MAX], EINVAL)] {
+        assert_eq!(raw.errno(2, &words(&[32, 3, 0, 0, 0x1000, 0, size[0], size[1]]), &[]), errno, "{size:x?}");
+    }
 }
 
 /// The cases of libvfio-user's test/py/test_device_set_irqs.py, with MSI-X of 40 vectors instead of 2048.

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nicety_vfio_user::{
-    Client, Device, DmaId, DmaMap, DmaRange, Errno, Interrupts, IrqInfo, IrqLayout, IrqSet, MemoryTable, RegionInfo,
-    Session, SessionError,
+    Change, Client, Device, DmaId, DmaMap, DmaRange, Errno, Interrupts, IrqInfo, IrqLayout, IrqSet, MemoryTable,
+    RegionInfo, Session, SessionError,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -41,6 +41,10 @@ pub struct Model {
     pub shared: Option<RegionInfo>,
     pub interrupts: Arc<Interrupts>,
     pub told: Arc<Mutex<Vec<Told>>>,
+    /// Whether changes of memory are made elsewhere, whether one is being made, and how it goes.
+    pub slow: bool,
+    pub under_way: bool,
+    pub outcome: Result<(), Errno>,
 }
 
 impl Model {
@@ -52,7 +56,14 @@ impl Model {
             shared: None,
             interrupts: Arc::new(Interrupts::new(layout)),
             told: Arc::new(Mutex::new(Vec::new())),
+            slow: false,
+            under_way: false,
+            outcome: Ok(()),
         }
+    }
+
+    fn change(&self) -> Change {
+        if self.slow { Change::UnderWay } else { Change::Done }
     }
 
     pub fn tell(&self, what: Told) {
@@ -108,7 +119,7 @@ impl Device for Model {
         Ok(())
     }
 
-    fn dma_map(&mut self, map: DmaMap) -> Result<(), Errno> {
+    fn dma_map(&mut self, map: DmaMap) -> Result<Change, Errno> {
         self.tell(Told::Map {
             address: map.range.address,
             size: map.range.size,
@@ -117,11 +128,18 @@ impl Device for Model {
             write: map.protection.write,
             file: map.fd.is_some(),
         });
-        Ok(())
+        self.under_way = self.slow;
+        Ok(self.change())
     }
 
-    fn dma_unmap(&mut self, range: Option<DmaRange>) {
+    fn dma_unmap(&mut self, range: Option<DmaRange>) -> Change {
         self.tell(Told::Unmap(range.map(|r| (r.address, r.size))));
+        self.under_way = self.slow;
+        self.change()
+    }
+
+    fn dma_changed(&mut self) -> Option<Result<(), Errno>> {
+        (!self.under_way).then_some(self.outcome)
     }
 
     fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno> {

@@ -2,6 +2,7 @@
 //! (vfio-user.rst).
 
 mod bytes;
+mod changes;
 mod client_and_server;
 mod descriptors;
 mod dma_messages;

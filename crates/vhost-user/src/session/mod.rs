@@ -4,7 +4,6 @@
 //! know, so the connection ends, and the reason is the session's result.
 
 mod door;
-mod ending;
 mod rings;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,21 +18,17 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
+use crate::ending::{Ended, Refusal};
 use crate::memory::Region;
 use crate::port::{Kick, Port};
-use crate::protocol::{F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY, Request};
+use crate::protocol::{F_PROTOCOL_FEATURES, Fields, PATIENCE, ProtocolFeatures, REGIONS_MOST, REPLY, Request};
 use crate::wire::{self, Message};
 use door::Door;
-pub use ending::{Ended, Refusal};
 use rings::Rings;
 
 /// Where the MTU stands in configuration space (virtio 1.2, 5.1.4), and its feature bit.
 const CONFIG_MTU_AT: u32 = 10;
 const FEATURE_MTU: u128 = 1 << 3;
-
-/// How long a front end may take to send its first message, to go on with one that it has begun, and to take an answer.
-/// Between messages it may be silent for as long as it likes.
-pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends a session from another thread.
 #[derive(Debug)]
@@ -265,15 +260,15 @@ impl Session {
         let mut own = u16::MAX;
         self.port.with(&mut |face, _| {
             let mut bytes = [0; 2];
-            face.config(CONFIG_MTU_AT, &mut bytes);
-            if face.features() & FEATURE_MTU != 0 {
+            if face.config(CONFIG_MTU_AT, &mut bytes) && face.features() & FEATURE_MTU != 0 {
                 own = u16::from_le_bytes(bytes);
             }
         });
         if asked <= u64::from(own) { Ok(()) } else { Err(Refusal::Mtu { asked, own }) }
     }
 
-    /// Configuration space: the reply has the size asked for, whatever the device has of it.
+    /// Configuration space: the reply has the size asked for, or is empty if the device has not that much ("VHOST_USER_GET_CONFIG";
+    /// QEMU's own back ends do the same: libvhost-user, vu_get_config). It wants an answer in any case, and the session goes on.
     fn get_config(&self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
         let refused = Refusal::Body(Request::GetConfig);
         let mut fields = Fields(body);
@@ -284,7 +279,12 @@ impl Session {
         }
         let mut reply = body.to_vec();
         let (_, data) = reply.split_at_mut(12);
-        self.port.with(&mut |face, _| face.config(offset, data));
+        let mut within = false;
+        self.port.with(&mut |face, _| within = face.config(offset, data));
+        if !within {
+            self.port.refused(&Refusal::Config { offset, size });
+            reply.clear();
+        }
         Ok(reply)
     }
 

@@ -143,7 +143,10 @@ impl Session {
             Request::SetVringCall => self.port.set_call(ring, bell),
             Request::SetVringErr => self.port.set_err(ring, bell),
             _ => {
-                self.port.set_kick(ring, bell.map_or(Kick::Polled, Kick::Bell));
+                // To poll it is what the specification has. No front end is known that asks for it, and a ring that is looked at
+                // only now and then is worse than none.
+                let bell = bell.ok_or(Refusal::Unheard { ring })?;
+                self.port.set_kick(ring, Kick::Bell(bell));
                 self.told(ring).kicked = true;
                 return self.start(ring);
             }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use nicety_memory::shared_file;
-use nicety_vhost_user::{Ended, PATIENCE, Refusal, Session};
+use nicety_vhost_user::{Ended, Kick, PATIENCE, Refusal, Session};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
@@ -320,6 +320,53 @@ fn a_refusal_that_nobody_asks_about_ends_the_session() {
     let (served, mut raw) = connected();
     raw.send(2, 1, &u64::MAX.to_ne_bytes(), &[]);
     assert!(matches!(served.ended(), Ended::Refused(Refusal::Features(u64::MAX))));
+}
+
+/// "uses zero length of payload to indicate an error" (VHOST_USER_GET_CONFIG).
+#[test]
+fn configuration_space_beyond_its_end_is_answered_by_no_payload_and_the_session_goes_on() {
+    let (served, mut raw) = connected();
+    let ask = |offset: u32, size: u32| [&pair(offset, size)[..], &[0; 4], &vec![7; size as usize]].concat();
+    // struct virtio_net_config has 24 bytes without what tunnels add (virtio 1.2, 5.1.4).
+    for (offset, size) in [(0, 24), (23, 1), (24, 0), (6, 2)] {
+        let reply = raw.asked(24, &ask(offset, size));
+        assert_eq!(reply.len(), 12 + size as usize, "{size} from {offset}");
+        assert_eq!(reply[..8], pair(offset, size));
+    }
+    for (offset, size) in [(0, 25), (24, 1), (25, 0), (8, 4096), (u32::MAX, 1)] {
+        assert_eq!(raw.asked(24, &ask(offset, size)), [], "{size} from {offset}");
+    }
+    let refused = served.port.look(|inside| inside.refused.clone());
+    assert_eq!(refused.len(), 5);
+    assert_eq!(refused[0], "GetConfig: 25 bytes from 0 on do not lie within configuration space");
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
+
+/// Bit 8 of a kick asks for its ring to be polled, which nobody does here.
+#[test]
+fn a_ring_that_is_to_be_polled_is_refused_in_words_and_may_be_told_again_with_a_kick() {
+    let (served, mut raw) = connected();
+    raw.share();
+    assert_eq!(raw.told(8, &pair(1, 64), &[]), 0);
+    assert_eq!(raw.told(9, &addresses(1, USER), &[]), 0);
+    assert_eq!(raw.told(12, &(1u64 | 1 << 8).to_ne_bytes(), &[]), 1);
+    served.port.look(|inside| {
+        assert!(
+            inside.refused[0].starts_with("SetVringKick: ring 1 comes without a descriptor"),
+            "{:?}",
+            inside.refused
+        );
+        assert_eq!(inside.adapter.transmit_queues(), 0, "nobody would serve it");
+    });
+    raw.ring(1, 0);
+    served.port.look(|inside| assert!(matches!(inside.kicks.get(&1), Some(Kick::Bell(_)))));
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+    // Whoever does not ask how it went hears of it by the end.
+    let (served, mut raw) = connected();
+    raw.send(12, 1, &(1u64 | 1 << 8).to_ne_bytes(), &[]);
+    assert!(matches!(served.ended(), Ended::Refused(Refusal::Unheard { ring: 1 })));
 }
 
 #[test]

@@ -6,9 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Edit, Face, Frames, Outbox, Pick, PortId, RingFace, Time,
-};
+use nicety_adapter::{Adapter, Batch, Budget, Context, Counters, Face, Frames, Outbox, Pick, PortId, RingFace, Time};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
 use nicety_memory::Map;
@@ -89,10 +87,10 @@ impl TestPort {
             adapter.fetch(0, Budget::TURN, &mut batch, &mut cx);
             batch
         });
-        let picks: Vec<Pick> = (0..sent.len() as u16).map(|packet| Pick { packet, edit: Edit::Keep }).collect();
+        let picks: Vec<Pick> = (0..sent.len() as u16).map(Pick::whole).collect();
         other.look(|inside| {
             let (adapter, mut cx) = inside.split();
-            adapter.deliver(&Frames { batch: &sent, picks: &picks }, &mut cx);
+            adapter.deliver(&Frames::new(&sent, &picks), &mut cx);
         });
         let count = sent.len();
         self.look(|inside| {

@@ -10,19 +10,9 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use super::{
-    super::{
-        accel::Accel,
-        error::Error,
-        image::Image,
-        kernel::Kernel,
-        pair,
-        qemu::GuestConfig,
-        root::Root,
-        served::{Port, Served},
-    },
-    Ground, Kind, LEFT_MAC, RIGHT_MAC, UPLINK, Up, address, addressed, entry, version,
-};
+use nicety_guests::{Accel, Error, GuestConfig, Image, Kernel, Port, Root, Served};
+
+use super::{super::pair, Ground, Kind, LEFT_MAC, RIGHT_MAC, UPLINK, Up, address, addressed, entry, version};
 use crate::method::{Contestant, Guests, Server};
 
 const BRIDGE: &str = "b0";
@@ -30,15 +20,7 @@ const BRIDGED: [&str; 2] = ["q1", "q2"];
 
 /// QEMU's own model of an adapter, if it has one.
 fn model(adapter: &str) -> Option<&'static str> {
-    let models = [
-        ("e1000", "e1000"),
-        ("vmxnet3", "vmxnet3"),
-        ("virtio-net", "virtio-net-pci"),
-        ("lance", "pcnet"),
-        ("ne2000", "ne2k_pci"),
-        ("rtl8139", "rtl8139"),
-    ];
-    models.iter().find(|(ours, _)| *ours == adapter).map(|(_, model)| *model)
+    nicety_adapters::find(adapter)?.about.qemu
 }
 
 /// See the module's page.

@@ -14,27 +14,22 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
+use nicety_guests::{
+    Error, Folder, Link, Port, Root, Served, Setup,
+    uml::{Model, UmlConfig, UmlKernel},
+};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::{
-    super::{
-        error::Error,
-        pair,
-        root::Root,
-        served::{Link, Port, Served, Setup},
-        uml::{Model, UmlConfig, UmlKernel},
-    },
-    Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, addressed, entry, version,
-};
-use crate::folder::Folder;
+use super::{super::pair, Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, addressed, entry, version};
 use crate::method::{Contestant, Guests, Load, Server};
 
 /// What holds a guest's driver to INTx, as QEMU's machine `x-remote` does.
 const INTX: &str = "pci=nomsi";
 
-/// QEMU's own model of an adapter, if it has been tried under x-remote.
+/// QEMU's own model of an adapter, if x-remote can serve it: a PCI function.
 fn model(adapter: &str) -> Option<&'static str> {
-    ["e1000", "vmxnet3"].into_iter().find(|model| *model == adapter)
+    let about = nicety_adapters::find(adapter)?.about;
+    about.qemu.filter(|_| about.transports.contains(&"vfio-user"))
 }
 
 /// A port for a guest with one processor.

@@ -1,0 +1,126 @@
+//! A device's registers: what they are like is data ([`Table`], one for each model), what they hold is a [`Bank`], and what
+//! reading or writing one does besides is a readable `match` in the adapter.
+//!
+//! ```text
+//!  access: region, offset, width                Table (static, per model)
+//!        │                                      ├ regions: BARs, widths, what a hole reads as
+//!        ▼                                      ├ blocks:  base, stride, count ── rows: name, offset,
+//!  Table::parts ──► Part { place, bytes } ◄─────┤                                 width, reset, masks
+//!        │                                      └ aliases
+//!        ▼
+//!  match place.name { .. } ──► Bank::read, Bank::write ──► slots ◄── bank[Reg::TDT], bank.of(Reg::MTA)
+//! ```
+//! Names are a family's: the same name has the same slot in each of its models, so that the data path reads a register
+//! by a constant. A register that a model lacks holds zero for ever.
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::ops::{Index, IndexMut};
+
+use crate::snapshot::RestoreError;
+
+pub use table::{Alias, Block, Names, Part, Place, Region, Row, Table, Way, Widths, changed, without};
+
+/// The values of a device's registers.
+#[derive(Clone, Debug)]
+pub struct Bank<N: 'static> {
+    table: &'static Table<N>,
+    slots: Box<[u32]>,
+}
+
+impl<N: Names> Bank<N> {
+    /// As after a reset.
+    pub fn new(table: &'static Table<N>) -> Self {
+        let mut this = Self { table, slots: vec![0; N::SLOTS].into_boxed_slice() };
+        this.reset(|_| true);
+        this
+    }
+
+    /// What the registers are like.
+    pub fn table(&self) -> &'static Table<N> {
+        self.table
+    }
+
+    /// Gives the registers of these regions their reset values.
+    pub fn reset(&mut self, which: impl Fn(u8) -> bool) {
+        for (_, _, place) in self.table.places().filter(|(region, _, place)| which(*region) && !place.row.port) {
+            self.slots[place.slot] = place.row.reset;
+        }
+    }
+
+    /// All registers of a name.
+    pub fn of(&self, name: N) -> &[u32] {
+        &self.slots[name.slots()]
+    }
+
+    /// All registers of a name, to be set.
+    pub fn of_mut(&mut self, name: N) -> &mut [u32] {
+        &mut self.slots[name.slots()]
+    }
+
+    /// What the guest reads: the readable bits, of which some are cleared by it.
+    pub fn read(&mut self, place: &Place<N>) -> u32 {
+        let stored = self.slots[place.slot];
+        self.slots[place.slot] = stored & !place.row.read_clears;
+        stored & place.row.read
+    }
+
+    /// The same, and nothing is cleared.
+    pub fn peek(&self, place: &Place<N>) -> u32 {
+        self.slots[place.slot] & place.row.read
+    }
+
+    /// What the guest writes: the writable bits are stored, ones clear those that they clear. Returns the value before.
+    pub fn write(&mut self, place: &Place<N>, value: u32) -> u32 {
+        let (row, old) = (place.row, self.slots[place.slot]);
+        if !row.port {
+            self.slots[place.slot] = (old & !row.write | value & row.write) & !(value & row.write_clears);
+        }
+        old
+    }
+
+    /// The value that a part of a write has for its register: bytes that are left out keep theirs, and clear nothing.
+    pub fn merge(&self, part: &Part<N>, data: &[u8]) -> u32 {
+        let keep = part.place.as_ref().map_or(0, |place| self.slots[place.slot] & !place.row.write_clears);
+        part.take(data, keep)
+    }
+
+    /// All values, in the order of the table.
+    pub fn save(&self) -> Vec<u32> {
+        let stored = self.table.places().filter(|(_, _, place)| !place.row.port);
+        stored.map(|(_, _, place)| self.slots[place.slot]).collect()
+    }
+
+    /// Takes values that [`save`](Self::save) gave, or refuses what these registers cannot hold and changes nothing.
+    pub fn restore(&mut self, saved: &[u32]) -> Result<(), RestoreError> {
+        let stored = || self.table.places().filter(|(_, _, place)| !place.row.port);
+        let legal = |((_, _, place), value): ((u8, u32, Place<N>), &u32)| {
+            let row = place.row;
+            (value ^ row.reset) & !(row.write | row.device) == 0 && (row.width == 4 || value >> (8 * row.width) == 0)
+        };
+        if stored().count() != saved.len() || !stored().zip(saved).all(legal) {
+            return Err(RestoreError::Impossible("registers"));
+        }
+        for ((_, _, place), value) in stored().zip(saved) {
+            self.slots[place.slot] = *value;
+        }
+        Ok(())
+    }
+}
+
+impl<N: Names> Index<N> for Bank<N> {
+    type Output = u32;
+
+    /// The first, or only, register of a name.
+    fn index(&self, name: N) -> &u32 {
+        &self.slots[name.slots().start]
+    }
+}
+
+impl<N: Names> IndexMut<N> for Bank<N> {
+    fn index_mut(&mut self, name: N) -> &mut u32 {
+        &mut self.slots[name.slots().start]
+    }
+}

@@ -1,0 +1,314 @@
+//! Interrupts as a value: what has happened, what may interrupt, by which vector, how often.
+//!
+//! ```text
+//!            enabled       router             throttle
+//! pending ──► & ─────────► cause → vector ──► not before ──► message (MSI, MSI-X)
+//!  (ICR)     (IMS)         (IVAR)             (EITR)
+//!                      └── all together ─────► not before ──► line (INTx)
+//! ```
+//! A cause is a bit. It is told once: it holds the line until it is taken, cleared or disabled, or its message goes out and it must
+//! end before there is another one. What happens while its cause is disabled, its vector pauses, or messages may not go (no bus
+//! master, D3hot) stays pending, and is told when it may be.
+//!
+//! The adapter keeps the registers: it maps reads and writes to [`take`](Interrupts::take), [`clear`](Interrupts::clear),
+//! [`enable`](Interrupts::enable) and so on, and then calls [`update`](Interrupts::update), which alone has effects. Masks of MSI-X's
+//! own table are the transport's.
+//!
+//! Timers that stand before a cause are values of their own: [`Delay`] (a fixed time), [`CompletionDelay`] and [`ReceiveModeration`]
+//! (adaptive, where the device may choose).
+
+mod completions;
+mod moderation;
+mod router;
+mod throttle;
+
+use arrayvec::ArrayVec;
+use nicety_pci::{Function, Mode};
+use serde::{Deserialize, Serialize};
+
+pub use completions::{COMPLETION_DELAY_MOST_NS, CompletionDelay};
+pub use moderation::{MODERATION_BYTES, MODERATION_NS, ReceiveModeration};
+pub use router::{InterruptRouter, ROUTES};
+pub use throttle::{Delay, Throttle};
+
+use crate::context::Context;
+use crate::outbox::Set;
+use crate::time::Time;
+
+/// Vectors that can be throttled.
+pub const THROTTLES: usize = 25;
+
+/// How causes hold the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Line {
+    /// It is up while any cause is pending and enabled: Intel's, pcnet, NE2000, RTL8139.
+    Level,
+    /// A cause that interrupts is no longer pending: it holds the line until it is [taken](Interrupts::take) or disabled, and is
+    /// done with once its message is out. vmxnet3's ICR, virtio's ISR.
+    Latched,
+}
+
+/// See the module's page. Causes are bits, 128 at most.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interrupts {
+    /// The causes that the device has.
+    causes: u128,
+    line: Line,
+    pending: u128,
+    enabled: u128,
+    /// They hold the line, or their message went out; of those pending and enabled (a latched line's: of any).
+    told: u128,
+    auto_mask: u128,
+    auto_clear: u128,
+    router: InterruptRouter,
+    throttles: ArrayVec<Throttle, THROTTLES>,
+}
+
+impl Interrupts {
+    /// A device's with so many causes (128 at most), all disabled.
+    pub fn new(causes: u16, line: Line, router: InterruptRouter) -> Self {
+        let causes = u128::MAX.checked_shr(128_u32.saturating_sub(u32::from(causes))).unwrap_or(0);
+        let throttles = ArrayVec::new();
+        Self { causes, line, pending: 0, enabled: 0, told: 0, auto_mask: 0, auto_clear: 0, router, throttles }
+    }
+
+    /// The same with a throttle for each of the first so many vectors ([`THROTTLES`] at most). The line and MSI have that of vector 0.
+    #[must_use]
+    pub fn throttled(mut self, vectors: usize) -> Self {
+        self.throttles = std::iter::repeat_n(Throttle::default(), vectors.min(THROTTLES)).collect();
+        self
+    }
+
+    /// Causes that happened and were neither taken, nor cleared, nor told and done with.
+    pub fn pending(&self) -> u128 {
+        self.pending
+    }
+
+    /// Causes that may interrupt.
+    pub fn enabled(&self) -> u128 {
+        self.enabled
+    }
+
+    /// Causes that hold the line, or whose message went out and which have not ended since.
+    pub fn told(&self) -> u128 {
+        self.told
+    }
+
+    /// Where causes interrupt, to change it.
+    pub fn router(&mut self) -> &mut InterruptRouter {
+        &mut self.router
+    }
+
+    /// The throttle of a vector, if it has one.
+    pub fn throttle(&mut self, vector: u16) -> Option<&mut Throttle> {
+        self.throttles.get_mut(usize::from(vector))
+    }
+
+    /// Causes that are disabled by their own message (or when they hold a [latched](Line::Latched) line).
+    pub fn set_auto_mask(&mut self, causes: u128) {
+        self.auto_mask = causes & self.causes;
+    }
+
+    /// Causes that are no longer pending once their message is out.
+    pub fn set_auto_clear(&mut self, causes: u128) {
+        self.auto_clear = causes & self.causes;
+    }
+
+    /// They happened.
+    pub fn raise(&mut self, causes: u128) {
+        self.pending |= causes & self.causes;
+    }
+
+    /// They are seen to.
+    pub fn clear(&mut self, causes: u128) {
+        self.pending &= !causes;
+    }
+
+    /// They may interrupt from now on.
+    pub fn enable(&mut self, causes: u128) {
+        self.enabled |= causes & self.causes;
+    }
+
+    /// They may not. Those that hold a latched line let it go, and are not pending any more.
+    pub fn disable(&mut self, causes: u128) {
+        self.enabled &= !causes;
+        self.told &= !causes;
+    }
+
+    /// As [`Interrupts::disable`], but what holds a latched line goes on holding it.
+    pub fn mask(&mut self, causes: u128) {
+        self.enabled &= !causes;
+    }
+
+    /// The causes for the driver, which ends them: those pending; of a latched line, those that hold it.
+    pub fn take(&mut self) -> u128 {
+        match self.line {
+            Line::Level => std::mem::take(&mut self.pending),
+            Line::Latched => std::mem::take(&mut self.told),
+        }
+    }
+
+    /// Of a saved state that did not say what had been told: everything that is pending and enabled.
+    pub fn note_told(&mut self) {
+        self.told = self.pending & self.enabled;
+    }
+
+    /// Of a saved state: these hold a latched line.
+    pub fn latch(&mut self, causes: u128) {
+        self.told = causes;
+    }
+
+    /// As new. The line stands where it stood until an [update](Interrupts::update) takes it down.
+    pub fn reset(&mut self) {
+        let Self { causes: _, line: _, pending, enabled, told, auto_mask, auto_clear, router, throttles } = self;
+        (*pending, *enabled, *told, *auto_mask, *auto_clear) = (0, 0, 0, 0, 0);
+        throttles.iter_mut().for_each(|throttle| *throttle = Throttle::default());
+        if let InterruptRouter::Table(table) = router {
+            *router = InterruptRouter::table(table.len());
+        }
+    }
+
+    /// Whether this, which was saved, can be the state of the device that `other` is of.
+    pub fn fits(&self, other: &Self) -> bool {
+        let known = self.pending | self.enabled | self.told | self.auto_mask | self.auto_clear;
+        let told = match self.line {
+            Line::Level => self.told & !(self.pending & self.enabled) == 0,
+            Line::Latched => true,
+        };
+        (self.causes, self.line, self.throttles.len()) == (other.causes, other.line, other.throttles.len())
+            && known & !self.causes == 0
+            && told
+            && self.router.fits(&other.router)
+    }
+
+    /// Whether [`update`](Interrupts::update) would interrupt now: what else is worth telling can be raised with it.
+    pub fn is_due(&self, function: &Function, now: Time) -> bool {
+        let new = self.untold(function.mode());
+        new != 0 && self.ready(new, function, now).1 != 0
+    }
+
+    /// When a cause that waits for its throttle may interrupt; `None` if none does.
+    pub fn due(&self, function: &Function, now: Time) -> Option<Time> {
+        let mode = function.mode();
+        let mut waiting = self.untold(mode);
+        let mut due = None;
+        while waiting != 0 {
+            let cause = waiting.trailing_zeros() as u16;
+            waiting &= waiting - 1;
+            if let Some(until) = self.vector(cause, mode, function).and_then(|vector| self.pause(vector, now))
+                && (is_message(mode) || self.told == 0)
+            {
+                due = Some(due.map_or(until, |earlier: Time| earlier.min(until)));
+            }
+        }
+        due
+    }
+
+    /// Interrupts for what may be told now, and takes the line down when nothing holds it. Returns the causes that interrupt.
+    pub fn update(&mut self, function: &mut Function, cx: &mut Context<'_>) -> u128 {
+        let mode = function.mode();
+        let messages = is_message(mode);
+        if messages || self.line == Line::Level {
+            self.told &= self.pending & self.enabled;
+        }
+        let new = self.untold(mode);
+        let (vectors, fired) = if new == 0 { Default::default() } else { self.ready(new, function, cx.now) };
+        if fired != 0 {
+            let was_up = self.told != 0;
+            self.told |= fired;
+            let mut left = vectors;
+            while let Some(vector) = left.pop() {
+                if messages || !was_up {
+                    cx.counters.interrupts += 1;
+                    self.throttles.get_mut(usize::from(vector)).into_iter().for_each(|throttle| throttle.begin(cx.now));
+                }
+            }
+            let latched = self.line == Line::Latched;
+            if messages || latched {
+                self.pending &= !(fired & if latched { u128::MAX } else { self.auto_clear });
+                self.enabled &= !(fired & self.auto_mask);
+            }
+            if messages {
+                cx.out.messages.extend(vectors);
+                self.told &= self.pending & self.enabled;
+            }
+        }
+        let level = !messages && self.told != 0;
+        if level != function.intx_level() {
+            cx.out.line = Some(function.set_intx(level));
+        }
+        fired
+    }
+
+    /// The way of interrupting may have changed (Command, MSI, MSI-X, power state): what waited, and what held the line, goes the new
+    /// way. INTx that is only disabled keeps its causes (PCI 3.0, 6.2.3): vfio-pci disables it from each interrupt until the driver
+    /// above has taken them. An [update](Interrupts::update) tells what may be told now.
+    pub fn mode_changed(&mut self, function: &mut Function, cx: &mut Context<'_>) {
+        if is_message(function.mode()) {
+            if self.line == Line::Latched {
+                self.pending |= self.told;
+            }
+            self.told = 0;
+        }
+        self.show(function, cx);
+    }
+
+    /// Nobody outside knows where the line stands: says so.
+    pub fn show(&self, function: &mut Function, cx: &mut Context<'_>) {
+        cx.out.line = Some(function.set_intx(function.intx_level()));
+    }
+
+    /// What is to be told, and was not.
+    fn untold(&self, mode: Mode) -> u128 {
+        let ready = self.pending & self.enabled;
+        match (self.line, mode) {
+            (Line::Latched, Mode::None) => 0,
+            (Line::Latched, Mode::Intx) => ready,
+            _ => ready & !self.told,
+        }
+    }
+
+    /// Of causes that are to be told, those that may be now, and their vectors.
+    fn ready(&self, new: u128, function: &Function, now: Time) -> (Set, u128) {
+        let mode = function.mode();
+        let (mut vectors, mut fired) = (Set::default(), 0);
+        if is_message(mode) && !function.bus_master() {
+            return (vectors, fired);
+        }
+        let is_up = !is_message(mode) && self.told != 0;
+        let mut left = new;
+        while left != 0 {
+            let cause = left.trailing_zeros() as u16;
+            left &= left - 1;
+            let vector = self.vector(cause, mode, function);
+            if let Some(vector) = vector.filter(|vector| is_up || self.pause(*vector, now).is_none()) {
+                vectors.insert(vector);
+                fired |= 1 << cause;
+            }
+        }
+        (vectors, fired)
+    }
+
+    /// The vector by which a cause interrupts. Vectors of MSI beyond those that software enabled share with those (PCI 3.0, 6.8.1.3).
+    fn vector(&self, cause: u16, mode: Mode, function: &Function) -> Option<u16> {
+        match mode {
+            Mode::None | Mode::Intx => Some(0),
+            Mode::Msi => match function.msi().map_or(1, |msi| u16::from(msi.vectors.max(1))) {
+                1 => Some(0),
+                enabled => self.router.vector(cause).map(|vector| vector & (enabled - 1)),
+            },
+            Mode::Msix => self.router.vector(cause),
+        }
+    }
+
+    fn pause(&self, vector: u16, now: Time) -> Option<Time> {
+        self.throttles.get(usize::from(vector))?.until(now)
+    }
+}
+
+fn is_message(mode: Mode) -> bool {
+    matches!(mode, Mode::Msi | Mode::Msix)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! The receive ring: see [`Ring`].
+
+use nicety_adapter::{Context, Delivery, Frames, Reason, Scratch, Wants};
+use nicety_memory::Rights;
+
+use super::registers::{self as r, cause, ctrl, rctl, rxcsum};
+use super::{E1000, RECEIVE_RING};
+use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, Verdict, buffer_size};
+use crate::intel::{DESCRIPTOR, NOWHERE};
+
+impl E1000 {
+    fn wants(&self) -> Wants {
+        let long = self.registers[r::RCTL] & rctl::LPE != 0;
+        Wants {
+            // 16384 bytes with tag and check sequence, or the standard's.
+            frame_max: if long { 16_376 } else { 1514 },
+            strip: if self.registers[r::CTRL] & ctrl::VME != 0 { self.registers[r::VET] as u16 } else { 0 },
+            verify: self.registers[r::RXCSUM] & rxcsum::TUOFL != 0,
+            ..Wants::default()
+        }
+    }
+
+    /// The guest has posted buffers, or turned the receiver on.
+    pub(super) fn offer_room(&mut self, cx: &mut Context<'_>) {
+        if std::mem::take(&mut self.starved) {
+            cx.out.room.insert(0);
+        }
+    }
+
+    /// Frames from outside.
+    pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        if !self.link_up || self.loops() {
+            frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
+            return Delivery::default();
+        }
+        self.receive(frames, false, cx)
+    }
+
+    /// Frames of its own, in loopback. What finds no room is lost, as it is in the chip.
+    pub(super) fn receive_looped(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
+        self.receive(frames, true, cx);
+    }
+
+    fn receive(&mut self, frames: &Frames<'_>, looped: bool, cx: &mut Context<'_>) -> Delivery {
+        let mut delivery = Delivery::default();
+        let memory = std::sync::Arc::clone(cx.memory);
+        let base = u64::from(self.registers[r::RDBAH]) << 32 | u64::from(self.registers[r::RDBAL]);
+        let on = self.registers[r::RCTL] & rctl::EN != 0 && self.function.bus_master();
+        let window = memory.window(base, self.registers[r::RDLEN], Rights::BOTH).ok().filter(|_| on);
+        let Some(window) = window else {
+            cx.counters.guest_errors += u64::from(on);
+            self.saw_ring(RECEIVE_RING, on.then_some(NOWHERE), cx);
+            if !looped {
+                frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
+            }
+            return delivery;
+        };
+        self.saw_ring(RECEIVE_RING, None, cx);
+        let mut ring = Ring {
+            window,
+            memory: &memory,
+            size: self.registers[r::RDLEN] / DESCRIPTOR as u32,
+            head: self.registers[r::RDH],
+            tail: self.registers[r::RDT],
+            format: Format::Legacy,
+            buffers: [buffer_size(self.registers[r::RCTL]), 0, 0, 0],
+            check: if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { 4 },
+            small: false,
+        };
+        let wants = self.wants();
+        let mut scratch = Scratch::new();
+        let mut full = frames.held.contains(0);
+        for (i, pick, _) in frames.iter() {
+            let offer = Offer { frames, pick, verdict: Verdict::default() };
+            let mut receiver =
+                Receiver { registers: &mut self.registers, filter: &self.filter, wants, looped, tells_udp: false };
+            let placed = if full {
+                Err(Miss::NoRoom(pick.from.into()))
+            } else {
+                receiver.place(&mut ring, &offer, &mut scratch)
+            };
+            match placed {
+                _ if looped => {}
+                Ok((frames, bytes)) => cx.counters.received(0, frames, bytes),
+                Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
+                Err(Miss::NoRoom(from)) => {
+                    delivery.refuse(i, 0, from);
+                    full = true;
+                }
+            }
+        }
+        self.starved |= full;
+        self.conclude(&ring, cx);
+        delivery
+    }
+
+    /// Writes the head back and interrupts once.
+    fn conclude(&mut self, ring: &Ring<'_>, cx: &mut Context<'_>) {
+        let before = std::mem::replace(&mut self.registers[r::RDH], ring.head);
+        if before == ring.head {
+            return;
+        }
+        let few = if ring.crossed(before, self.registers[r::RCTL]) { cause::RXDMT0 } else { 0 };
+        self.received(ring.small, few, cx);
+    }
+}

@@ -1,0 +1,133 @@
+//! Saved state.
+
+mod v2;
+
+use nicety_adapter::Context;
+use nicety_adapter::interrupts::{CompletionDelay, Delay, Interrupts};
+use nicety_adapter::snapshot::{RestoreError, Snapshot, Version, decode, encode};
+use nicety_pci::Saved as SavedFunction;
+use serde::{Deserialize, Serialize};
+
+use super::E1000;
+use super::registers as r;
+use crate::intel::phy;
+use crate::intel::transmit::Transmit;
+use crate::microwire::Microwire;
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    registers: Vec<u32>,
+    buffer: Option<Vec<u32>>,
+    phy: phy::State,
+    eeprom: Microwire,
+    transmit: Transmit,
+    starved: bool,
+    link_up: bool,
+    interrupts: Interrupts,
+    receive_delay: Delay,
+    completions: CompletionDelay,
+    function: Vec<u8>,
+}
+
+impl Version for State {
+    const NUMBER: u16 = 3;
+    type Before = v2::State;
+
+    fn from_before(before: v2::State) -> Result<Self, RestoreError> {
+        before.into_next()
+    }
+}
+
+impl Snapshot for E1000 {
+    fn save(&self) -> Vec<u8> {
+        // What is left out is made anew: filter from registers, what is between batches, what is configured.
+        let Self {
+            model: _,
+            rom: _,
+            function,
+            registers,
+            buffer,
+            phy,
+            eeprom,
+            filter: _,
+            transmit,
+            looped: _,
+            starved,
+            link_up,
+            interrupts,
+            receive_delay,
+            completions,
+            stalls: _,
+            generation: _,
+        } = self;
+        let state = State {
+            registers: registers.save(),
+            buffer: buffer.clone(),
+            phy: phy.save(),
+            eeprom: eeprom.clone(),
+            transmit: *transmit,
+            starved: *starved,
+            link_up: *link_up,
+            interrupts: interrupts.clone(),
+            receive_delay: *receive_delay,
+            completions: *completions,
+            function: function.save().to_bytes(),
+        };
+        encode(self.model.about.name, State::NUMBER, &state)
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
+        let state: State = decode(self.model.about.name, saved)?;
+        let impossible = |what| Err(RestoreError::Impossible(what));
+        let mut registers = self.registers.clone();
+        registers.restore(&state.registers)?;
+        if state.buffer.as_ref().is_some_and(|buffer| buffer.len() != r::PACKET_BUFFER_DWORDS) {
+            return impossible("packet buffer");
+        }
+        let Some(phy) = self.phy.restored(&state.phy) else {
+            return impossible("PHY");
+        };
+        if !state.eeprom.fits(self.model.eeprom.size) {
+            return impossible("EEPROM");
+        }
+        if state.transmit.next > 0xffff {
+            return impossible("position in a ring");
+        }
+        if !state.interrupts.fits(&self.interrupts) || !state.completions.fits() {
+            return impossible("interrupts");
+        }
+        let function = SavedFunction::from_bytes(&state.function).map_err(|_| RestoreError::Damaged)?;
+        self.function.restore(&function).map_err(|_| RestoreError::Impossible("configuration space"))?;
+        let State {
+            registers: _,
+            buffer,
+            phy: _,
+            eeprom,
+            transmit,
+            starved,
+            link_up,
+            interrupts,
+            receive_delay,
+            completions,
+            function: _,
+        } = state;
+        (self.registers, self.buffer, self.phy, self.eeprom) = (registers, buffer, phy, eeprom);
+        (self.transmit, self.starved, self.link_up) = (transmit, starved, link_up);
+        self.filter.load(&self.registers);
+        (self.interrupts, self.receive_delay, self.completions) = (interrupts, receive_delay, completions);
+        self.stalls = [None; 2];
+        self.generation = self.generation.wrapping_add(1);
+        self.prepare_loopback();
+        Ok(())
+    }
+}
+
+impl E1000 {
+    /// Goes on from a restored state: shows the line, tells what waited, looks at the ring.
+    pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
+        self.starved = false;
+        cx.out.work.insert(0);
+        self.interrupts.show(&mut self.function, cx);
+        self.time_passed(cx);
+    }
+}

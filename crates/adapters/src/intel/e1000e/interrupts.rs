@@ -1,0 +1,277 @@
+//! ICR, ICS, IMS, IMC, IAM, EIAC, IVAR, ITR, EITR and the delay timers (datasheet, 7.4 and 10.2.4), on [`Interrupts`].
+//!
+//! ```text
+//! line, MSI   every cause ─► ITR ─► one interrupt; the driver reads ICR
+//! MSI-X       RXQ0, RXQ1, TXQ0, TXQ1, OTHER ─► IVAR ─► EITR of the vector ─► message; EIAC ends the cause, nothing is read
+//! ```
+//! A received frame is RXT0 and its queue's cause, a completion TXDW and its queue's; what has no queue is its own cause and OTHER. A driver
+//! enables those that it works with.
+//!
+//! ICR clears on reading if no cause is enabled, or if the chip interrupts (INT_ASSERTED): a driver that shares the line loses nothing.
+//!
+//! Throttle: as the e1000's, from an interrupt, and anew where a poll ends (IMS) that has probably taken what came meanwhile.
+//! RDTR and RADV wait only where no throttle does: Linux sets both, and what they save the throttle saves already.
+//! Completions that may wait (IDE) do so as the e1000's. With MSI-X they have a message of their own, and join nothing: their driver, which
+//! looks at them then alone, is told within 100 µs, or when a quarter of the ring is done with.
+
+use nicety_adapter::Context;
+use nicety_adapter::interrupts::{CompletionDelay, InterruptRouter, Interrupts, Line};
+use nicety_pci::Mode;
+
+use super::E1000e;
+use super::registers::{self as r, cause, ctrl_ext};
+use crate::intel::transmit;
+
+/// Unit of the throttles, in nanoseconds.
+const THROTTLE_NS: u64 = 256;
+/// Unit of the delay timers, in nanoseconds.
+const DELAY_NS: u64 = 1024;
+/// Causes that have vectors: IVAR has four bits for each, in this order.
+const ROUTED: [u16; 5] = [20, 21, 22, 23, 24];
+/// Causes of which OTHER tells: LSC, RXO, MDAC, SRPD, ACK, MNG.
+const OTHERS: u32 = cause::LSC | cause::RXO | cause::MDAC | cause::SRPD | 1 << 17 | 1 << 18;
+
+/// The chip's interrupts as new: 31 causes, the line, five vectors with a throttle each.
+pub(super) fn interrupts() -> Interrupts {
+    Interrupts::new(31, Line::Level, InterruptRouter::table(25)).throttled(usize::from(r::VECTORS))
+}
+
+impl E1000e {
+    /// Whether messages have vectors.
+    pub(super) fn has_vectors(&self) -> bool {
+        self.function.mode() == Mode::Msix
+    }
+
+    /// Something happened.
+    pub(super) fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
+        let other = if bits & OTHERS != 0 { cause::OTHER } else { 0 };
+        self.interrupts.raise((bits | other).into());
+        self.settle(cx);
+    }
+
+    /// Interrupts for what may be told.
+    pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
+        if !self.has_vectors() && self.interrupts.is_due(&self.function, cx.now) && self.interrupts.told() == 0 {
+            self.join_completions();
+        }
+        let told = self.interrupts.update(&mut self.function, cx);
+        if told != 0 {
+            self.count(r::IAC, 1);
+        }
+        if self.interrupts.due(&self.function, cx.now).is_some() {
+            self.rearm(cx);
+        }
+    }
+
+    /// Completions that wait are told with whatever is told now.
+    fn join_completions(&mut self) {
+        for (queue, completions) in self.completions.iter_mut().enumerate() {
+            if completions.join() {
+                self.interrupts.raise(completed(queue).into());
+            }
+        }
+    }
+
+    /// ICR as it reads.
+    fn causes(&self) -> u32 {
+        let pending = self.interrupts.pending();
+        let asserted = if pending & self.interrupts.enabled() != 0 { cause::ASSERTED } else { 0 };
+        pending as u32 | asserted
+    }
+
+    /// ICR is read.
+    pub(super) fn read_causes(&mut self, cx: &mut Context<'_>) -> u32 {
+        if !self.has_vectors() {
+            self.join_completions();
+        }
+        let causes = self.causes();
+        if causes & cause::ASSERTED != 0 || self.interrupts.enabled() == 0 {
+            if !self.has_vectors() && self.interrupts.told() != 0 {
+                self.pause(0, cx);
+            }
+            self.interrupts.take();
+            self.acknowledge(causes);
+        }
+        self.settle(cx);
+        causes
+    }
+
+    /// ICR is written: ones clear. OTHER takes with it what it tells of, which Windows' driver expects (QEMU's e1000e_core.c says so).
+    pub(super) fn write_causes(&mut self, value: u32, cx: &mut Context<'_>) {
+        let causes = self.causes();
+        let others = if value & cause::OTHER != 0 { OTHERS } else { 0 };
+        self.interrupts.clear((value | others).into());
+        self.acknowledge(causes);
+        self.settle(cx);
+    }
+
+    /// ICR was accessed: IAM masks (7.4.4).
+    fn acknowledge(&mut self, causes: u32) {
+        if causes & cause::ASSERTED != 0 && self.registers[r::CTRL_EXT] & ctrl_ext::IAME != 0 {
+            self.interrupts.disable(self.registers[r::IAM].into());
+        }
+    }
+
+    /// ICS reads as ICR, and clears nothing.
+    pub(super) fn peek_causes(&self) -> u32 {
+        self.causes()
+    }
+
+    /// IMS is written.
+    pub(super) fn enable_causes(&mut self, causes: u32, cx: &mut Context<'_>) {
+        if self.has_vectors() {
+            let polled = self.interrupts.pending() & !self.interrupts.enabled() & u128::from(causes);
+            for cause in ROUTED.into_iter().filter(|cause| polled >> cause & 1 != 0) {
+                if let Some(vector) = self.interrupts.router().vector(cause) {
+                    self.pause(vector, cx);
+                }
+            }
+        } else if self.interrupts.enabled() == 0 {
+            self.pause(0, cx);
+        }
+        self.interrupts.enable(causes.into());
+        self.settle(cx);
+    }
+
+    /// From now on the vector is silent for its interval.
+    fn pause(&mut self, vector: u16, cx: &mut Context<'_>) {
+        if let Some(throttle) = self.interrupts.throttle(vector) {
+            throttle.begin(cx.now);
+        }
+    }
+
+    /// EIAC, IAM, IVAR, CTRL_EXT, or the way of interrupting has changed: who goes where, and what its message ends.
+    pub(super) fn route(&mut self) {
+        let ivar = self.registers[r::IVAR];
+        for (n, cause) in (0..).zip(ROUTED) {
+            let entry = ivar >> (4 * n) & 0xf;
+            let vector = (entry & 8 != 0 && entry & 7 < r::VECTORS.into()).then_some((entry & 7) as u8);
+            self.interrupts.router().route(cause, vector);
+        }
+        let (mut clear, mut mask) = (0, 0);
+        if self.has_vectors() {
+            let control = self.registers[r::CTRL_EXT];
+            clear = self.registers[r::EIAC];
+            if control & ctrl_ext::EIAME != 0 {
+                mask |= self.registers[r::IAM];
+            }
+            if control & ctrl_ext::IAME == 0 {
+                mask |= clear;
+            }
+        }
+        self.interrupts.set_auto_clear(clear.into());
+        self.interrupts.set_auto_mask(mask.into());
+    }
+
+    /// ITR, EITR or the way of interrupting has changed: with the line or MSI, ITR is the throttle.
+    pub(super) fn set_throttles(&mut self, cx: &mut Context<'_>) {
+        let has_vectors = self.has_vectors();
+        for vector in 0..r::VECTORS {
+            let interval = match vector {
+                0 if !has_vectors => self.registers[r::ITR],
+                _ => self.registers.of(r::EITR).get(usize::from(vector)).copied().unwrap_or(0),
+            };
+            if let Some(throttle) = self.interrupts.throttle(vector) {
+                throttle.set_interval(u64::from(interval & 0xffff) * THROTTLE_NS);
+                if interval == 0 {
+                    throttle.stop();
+                }
+            }
+        }
+        self.settle(cx);
+    }
+
+    /// Command, MSI, MSI-X or the power state has changed.
+    pub(super) fn mode_changed(&mut self, cx: &mut Context<'_>) {
+        self.route();
+        self.interrupts.mode_changed(&mut self.function, cx);
+        self.set_throttles(cx);
+    }
+
+    /// Whether the throttle that a receive queue's interrupts have has an interval.
+    fn is_throttled(&mut self, queue: usize) -> bool {
+        if !self.has_vectors() {
+            return self.registers[r::ITR] != 0;
+        }
+        let number = (cause::RXQ0 << queue).trailing_zeros() as u16;
+        let vector = self.interrupts.router().vector(number);
+        vector.is_some_and(|vector| self.registers.of(r::EITR).get(usize::from(vector)) != Some(&0))
+    }
+
+    /// Frames have arrived in a queue: now, or when the delay is over.
+    pub(super) fn received(&mut self, queue: usize, small: bool, few: bool, cx: &mut Context<'_>) {
+        // With vectors, what tells of frames tells of no completion.
+        if !self.has_vectors() {
+            self.completions.iter_mut().for_each(|queue| queue.answered(cx.now));
+        }
+        let arrived = cause::RXT0 | cause::RXQ0 << queue;
+        let (packet, absolute) = (u64::from(self.registers[r::RDTR]), u64::from(self.registers[r::RADV]));
+        // A queue's cause is the threshold's too.
+        let few = if few { cause::RXDMT0 | cause::RXQ0 << queue } else { 0 };
+        let mut bits = few | if small { cause::SRPD } else { 0 };
+        if packet == 0 || self.is_throttled(queue) {
+            bits |= arrived;
+        } else {
+            self.delayed |= arrived;
+            self.receive_delay.extend(packet * DELAY_NS, absolute * DELAY_NS, cx.now);
+            self.rearm(cx);
+        }
+        self.cause(bits, cx);
+    }
+
+    /// Descriptors of a queue were completed. `delayed`: all of them may wait for company.
+    pub(super) fn transmitted(&mut self, queue: usize, given: transmit::Given, cx: &mut Context<'_>) {
+        if given.empty {
+            self.interrupts.raise(cause::TXQE.into());
+        }
+        if given.reported > 0 {
+            let least_ns = u64::from(self.registers[r::TADV]) * DELAY_NS;
+            let enough = transmit::ring(&self.registers, queue).0 / 4;
+            if let Some(completions) = self.completions.get_mut(queue) {
+                completions.wait(given.descriptors, enough, least_ns, cx.now);
+                if !given.delayed {
+                    completions.hurry(cx.now);
+                }
+            }
+        }
+        self.time_passed(cx);
+    }
+
+    /// Ends the receive delay at once (RDTR.FPD).
+    pub(super) fn flush_delay(&mut self, cx: &mut Context<'_>) {
+        if self.receive_delay.end() {
+            let delayed = std::mem::take(&mut self.delayed);
+            self.cause(delayed, cx);
+        }
+    }
+
+    /// Asks for the earliest tick that is needed.
+    fn rearm(&self, cx: &mut Context<'_>) {
+        let throttle = self.interrupts.due(&self.function, cx.now);
+        let completions = self.completions.iter().filter_map(CompletionDelay::due);
+        let next = completions.chain(throttle).chain(self.receive_delay.due()).min();
+        if next.is_some() {
+            cx.out.wake = next;
+        }
+    }
+
+    /// A deadline has come, or none: both are fine.
+    pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
+        if self.receive_delay.over(cx.now) {
+            let delayed = std::mem::take(&mut self.delayed);
+            self.cause(delayed, cx);
+        }
+        for queue in 0..r::QUEUES {
+            if self.completions.get_mut(queue).is_some_and(|completions| completions.over(cx.now)) {
+                self.interrupts.raise(completed(queue).into());
+            }
+        }
+        self.settle(cx);
+        self.rearm(cx);
+    }
+}
+
+/// What completions in a queue raise.
+fn completed(queue: usize) -> u32 {
+    cause::TXDW | cause::TXQ0 << queue
+}

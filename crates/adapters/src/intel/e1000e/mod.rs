@@ -1,0 +1,302 @@
+//! Intel 82574L, the "e1000e": a gigabit Ethernet controller of 2008 on PCI Express, whose driver has MSI-X, two queues and receive-side
+//! scaling. It has the rings of the e1000 (`intel/transmit.rs`, `intel/receive.rs`), and more about them.
+//!
+//! ```text
+//! BAR 0  registers, 128 KiB    BAR 1  flash, empty    BAR 2  the registers through IOADDR, IODATA    BAR 3  MSI-X table
+//!
+//!   transmit rings 0, 1 (TDBAL…)                 receive rings 0, 1 (RDBAL…)
+//!   TDH ►┌────────────────────┐                  RDH ►┌────────────────────┐
+//!        │ context: offsets   │                       │ buffer             │◄─ frame, hash, DD
+//!        │ data: buffer, EOP  │─► frame, DD           │ buffer             │◄─ its rest, DD, EOP
+//!   TDT ►├────────────────────┤                  RDT ►├────────────────────┤
+//!        │ the driver's       │                       │ the driver's       │
+//!        └────────────────────┘                       └────────────────────┘
+//!
+//!   RXQ0 RXQ1 TXQ0 TXQ1 OTHER ─► IVAR ─► EITR ─► vectors 0 to 4          (INTx, MSI: every cause ─► ITR)
+//! ```
+//! The model follows Intel's *82574 GbE Controller Family Datasheet* (317694); numbers in brackets are its sections.
+//!
+//! **Features**: checksums and segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and filtered, frames
+//! of up to 16 KiB, legacy and extended receive descriptors, headers split from their payload, two queues each way with the Toeplitz hash,
+//! INTx, MSI and MSI-X with auto-clear and auto-mask, sixteen exact addresses and the multicast hash, loopback in MAC and PHY, the chip's
+//! statistics, flash with its shadow RAM, PHY, the clock and its stamps of frames.
+//!
+//! **Few messages**: with MSI-X and EIAC an interrupt reads no register; a poll writes IMS once, and tails once a burst.
+//!
+//! # Not implemented
+//! - Wake-up, manageability, the flash's own interface: their registers hold what is written. BAR 1 is an empty flash.
+//! - The packet checksum and the IP identification of a receive descriptor are 0 (RXCSUM.PCSD clear); the four bytes of check sequence that
+//!   RCTL.SECRC leaves in place are counted in the length but not written. IPv6 extension headers are hashed as if they were not there.
+//! - Pages of the PHY but the first read as zeros. Pause frames, collisions, half duplex.
+//! - TARC's shares between the transmit queues: they are served in turns. Thresholds of RXDCTL and TXDCTL: descriptors are written back at once.
+//! - TIDV is not obeyed and TADV is a lower bound: see `interrupts.rs`. RDTR and RADV wait only where no throttle is set.
+//! - Packet buffer memory (PBM) reads as zeros.
+//!
+//! # Quirks
+//! - TXCW, which a copper chip has no use for, holds what is written: e1000_reg_test in Linux's e1000e/ethtool.c.
+//! - All bits of ICR can be set through ICS: e1000_intr_test there.
+//! - RDH and TDH hold any sixteen bits: e1000_reg_test. A ring whose head or tail lies outside does nothing.
+//! - EXTCNF_CTRL.MDIO_SW_OWNERSHIP reads as it is written: there is no firmware that could own the PHY
+//!   (e1000_get_hw_semaphore_82574 in Linux's e1000e/82571.c).
+//! - Clearing ICR.OTHER clears what it tells of: Windows' driver, as QEMU's e1000e_core.c says.
+//! - Negotiation ends at once, with LSC. A frame without IFCS is sent with a good check sequence all the same.
+//! - RDH and RDT count units of 16 bytes also where descriptors have 32: Linux's e1000e/netdev.c, e1000_alloc_rx_buffers_ps.
+
+mod about;
+mod access;
+mod interrupts;
+mod receive;
+pub mod registers;
+mod saved;
+mod stamps;
+mod transmit;
+
+use nicety_adapter::interrupts::{CompletionDelay, Delay, Interrupts};
+use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Queue, Reset, Stall};
+use nicety_pci::{Bar, Capability, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom};
+
+pub use self::about::ABOUT;
+use self::registers::{self as r, ctrl, rxcsum};
+use super::clock::Clock;
+use super::filter::Filter;
+use super::nvm::Nvm;
+use super::phy::{Phy, Rule, bm};
+use super::rss::Rss;
+use super::transmit::Transmit;
+use crate::{CreateError, Settings};
+
+/// What makes a driver reset the chip and set its rings up anew: Linux's e1000e/netdev.c, e1000e_close and e1000e_open.
+const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
+
+/// The PHY: BME1000_E_PHY_ID_R2 in Linux's e1000e/defines.h.
+static PHY: [Rule; 22] = bm(0x0cb1);
+
+/// Words of the NVM that are not all ones (datasheet, chapter 6).
+const WORDS: [(usize, u16); 14] = [
+    (0x03, 0),
+    (0x05, 0x1070),
+    (0x08, 0),
+    (0x09, 0),
+    // Signature 01 in bits 15:14, and that identifiers are loaded from here.
+    (0x0a, 0x6403),
+    (0x0b, SUBSYSTEM),
+    (0x0c, 0x8086),
+    (0x0d, 0x10d3),
+    (0x0e, 0x8086),
+    // No management: bits 14:13 clear.
+    (0x0f, 0x0000),
+    // The firmware has finished with these words: bit 4 (e1000_fix_nvm_checksum_82571 in Linux's e1000e/82571.c).
+    (0x10, 0x0010),
+    (0x1a, 0x0000),
+    // The checksum needs no mending: bit 15, there.
+    (0x23, 0x8000),
+    // No wake-up: bit 10 clear.
+    (0x24, 0x0000),
+];
+
+/// PCI subsystem of Intel's Gigabit CT Desktop Adapter.
+const SUBSYSTEM: u16 = 0xa01f;
+
+/// Makes one.
+pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    Ok(Box::new(E1000e::new(settings)?))
+}
+
+/// The adapter.
+#[derive(Debug)]
+pub struct E1000e {
+    rom: Option<Rom>,
+    function: Function,
+    registers: r::Bank,
+    phy: Phy,
+    nvm: Nvm,
+    filter: Filter,
+    rss: Rss,
+    transmit: [Transmit; r::QUEUES],
+    /// Frames of a loopback, between their fetch and their delivery.
+    looped: Option<Box<Batch>>,
+    /// Receive queues that refused frames.
+    starved: [bool; r::QUEUES],
+    link_up: bool,
+    /// ICR, IMS, IVAR, EITR and the line.
+    interrupts: Interrupts,
+    /// RDTR and RADV, and the causes that wait for them.
+    receive_delay: Delay,
+    delayed: u32,
+    /// Completions that wait for an interrupt.
+    completions: [CompletionDelay; r::QUEUES],
+    clock: Clock<40>,
+    /// Why rings could not be walked when they last were to be: receive queue n is number 2n, transmit queue n is 2n + 1. The chip has no
+    /// such state.
+    stalls: [Option<&'static str>; 2 * r::QUEUES],
+    generation: u32,
+}
+
+impl E1000e {
+    fn new(settings: &Settings) -> Result<Self, CreateError> {
+        let adapter = ABOUT.name;
+        let address = settings.mac.0;
+        if address[0] & 1 != 0 || address == [0; 6] {
+            return Err(CreateError::Address(settings.mac));
+        }
+        if let Some(asked) = settings.queues.filter(|queues| !(1..=ABOUT.queues).contains(queues)) {
+            return Err(CreateError::Queues { adapter, asked, most: ABOUT.queues });
+        }
+        let (vendor, device) = ABOUT.pci;
+        if let Some(rom) = &settings.rom {
+            rom.expect(vendor, device).map_err(|error| CreateError::Rom(error.to_string()))?;
+        }
+        let mut this = Self {
+            rom: settings.rom.clone(),
+            function: function(settings.rom.as_ref())?,
+            registers: r::Bank::new(&r::M82574),
+            phy: Phy::new(&PHY),
+            nvm: Nvm::new(settings.mac, &WORDS),
+            filter: Filter::default(),
+            rss: Rss::default(),
+            transmit: Default::default(),
+            looped: None,
+            starved: Default::default(),
+            link_up: false,
+            interrupts: interrupts::interrupts(),
+            receive_delay: Delay::default(),
+            delayed: 0,
+            completions: Default::default(),
+            clock: Clock::default(),
+            stalls: Default::default(),
+            generation: 0,
+        };
+        this.clear_chip();
+        Ok(this)
+    }
+
+    /// Everything as after power-on, but the cable and the flash.
+    fn power_on(&mut self, cx: &mut Context<'_>) {
+        self.phy.reset();
+        self.registers.reset(|region| region == r::IO);
+        self.function.reset();
+        self.reset_chip(cx);
+    }
+
+    /// Whether the chip may reach memory.
+    fn masters(&self) -> bool {
+        self.function.bus_master() && self.registers[r::CTRL] & ctrl::MASTER_DISABLE == 0
+    }
+
+    /// A ring could not be walked, or now it can.
+    fn saw_ring(&mut self, number: usize, why: Option<&'static str>, cx: &mut Context<'_>) {
+        if let Some(stall) = self.stalls.get_mut(number)
+            && std::mem::replace(stall, why).is_none()
+            && why.is_some()
+        {
+            cx.out.stalled.insert(number as u16);
+        }
+    }
+
+    /// Counts one of the chip's own counters.
+    fn count(&mut self, counter: r::Reg, n: u32) {
+        self.registers[counter] = self.registers[counter].saturating_add(n);
+    }
+}
+
+fn function(rom: Option<&Rom>) -> Result<Function, CreateError> {
+    let (vendor, device) = ABOUT.pci;
+    let identity =
+        Identity { vendor, device, revision: 0, class: 0x02_0000, subsystem_vendor: vendor, subsystem: SUBSYSTEM };
+    let msix = MsixCapability {
+        vectors: r::VECTORS,
+        table_bar: access::MSIX_BAR,
+        table_offset: 0,
+        pba_bar: access::MSIX_BAR,
+        pba_offset: r::PBA_OFFSET,
+    };
+    // PCI PM 1.1 with D0 and D3hot, device-specific initialization; D3hot forgets everything.
+    let power = Power { capabilities: 0x0022, control: 0, data: 0 };
+    let mut builder = Function::builder(identity)
+        .interrupt_pin(Pin::A)
+        .bar(0, Bar::memory(r::WINDOW_BYTES.into()))
+        .bar(1, Bar::memory(r::WINDOW_BYTES.into()))
+        .bar(2, Bar::io(r::IO_BYTES.into()))
+        .bar(3, Bar::memory(r::MSIX_BYTES))
+        .capability_at(0xc8, Capability::Power(power))
+        .capability_at(0xd0, Capability::Msi(Msi { vectors: 1, maskable: false }))
+        .capability_at(0xe0, Capability::Express(Express { version: 1, ..Express::default() }))
+        .capability_at(0xa0, Capability::Msix(msix));
+    if let Some(rom) = rom {
+        builder = builder.rom(rom.size());
+    }
+    builder.build().map_err(|error| CreateError::Description { adapter: ABOUT.name, why: error.to_string() })
+}
+
+impl Adapter for E1000e {
+    fn face(&mut self) -> Face<'_> {
+        Face::Pci(self)
+    }
+
+    fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        self.fetch_ring(queue.into(), budget, batch, cx)
+    }
+
+    fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
+        if batch.generation == self.generation {
+            self.give_back(batch.queue.into(), cx);
+        }
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        self.deliver_frames(frames, cx)
+    }
+
+    fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
+        match event {
+            Event::Link(up) => {
+                self.phy.plug(up);
+                self.settle_link(cx);
+            }
+            Event::Restored => self.resume_restored(cx),
+            // Addresses are translated in every call; no page of doorbells is mapped.
+            Event::Memory | Event::Page => {}
+        }
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) {
+        self.time_passed(cx);
+    }
+
+    fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
+        match kind {
+            Reset::Bus | Reset::Function => self.power_on(cx),
+        }
+    }
+
+    fn transmit_queues(&self) -> u16 {
+        r::QUEUES as u16
+    }
+
+    fn is_driven(&self) -> bool {
+        self.registers[r::RCTL] & r::rctl::EN != 0 || self.registers[r::TCTL] & r::tctl::EN != 0
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        let on = [
+            (self.registers[r::RXCSUM] & rxcsum::TUOFL != 0, "rx-checksum"),
+            (self.registers[r::CTRL] & ctrl::VME != 0, "vlan-strip"),
+            (self.registers[r::RCTL] & r::rctl::VFE != 0, "vlan-filter"),
+            (self.registers[r::RCTL] & r::rctl::LPE != 0, "jumbo"),
+            (self.registers[r::RCTL] & r::rctl::UPE != 0, "promiscuous"),
+            (self.registers[r::MRQC] & 3 == 1, "rss"),
+            (self.has_vectors(), "msi-x"),
+            (self.loops(), "loopback"),
+        ];
+        on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn stall(&self, number: u16) -> Option<Stall> {
+        let (on, queue) = match number % 2 {
+            0 => (self.registers[r::RCTL] & r::rctl::EN != 0, Queue::Receive(number / 2)),
+            _ => (self.registers[r::TCTL] & r::tctl::EN != 0, Queue::Transmit(number / 2)),
+        };
+        let why = self.stalls.get(usize::from(number)).copied().flatten().filter(|_| on && self.masters())?;
+        Some(Stall { queue, why, cure: CURE })
+    }
+}

@@ -1,0 +1,135 @@
+//! Saved state.
+
+use nicety_adapter::Context;
+use nicety_adapter::interrupts::{CompletionDelay, Delay, Interrupts};
+use nicety_adapter::snapshot::{Nothing, RestoreError, Snapshot, Version, decode, encode};
+use nicety_pci::Saved as SavedFunction;
+use serde::{Deserialize, Serialize};
+
+use super::registers as r;
+use super::{ABOUT, E1000e};
+use crate::intel::clock::Clock;
+use crate::intel::nvm::Nvm;
+use crate::intel::phy;
+use crate::intel::transmit::Transmit;
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    registers: Vec<u32>,
+    phy: phy::State,
+    nvm: Nvm,
+    transmit: [Transmit; r::QUEUES],
+    starved: [bool; r::QUEUES],
+    link_up: bool,
+    interrupts: Interrupts,
+    receive_delay: Delay,
+    delayed: u32,
+    completions: [CompletionDelay; r::QUEUES],
+    clock: Clock<40>,
+    function: Vec<u8>,
+}
+
+impl Version for State {
+    const NUMBER: u16 = 1;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+impl Snapshot for E1000e {
+    fn save(&self) -> Vec<u8> {
+        // What is left out is made anew: filter and hash from registers, what is between batches, what is configured.
+        let Self {
+            rom: _,
+            function,
+            registers,
+            phy,
+            nvm,
+            filter: _,
+            rss: _,
+            transmit,
+            looped: _,
+            starved,
+            link_up,
+            interrupts,
+            receive_delay,
+            delayed,
+            completions,
+            clock,
+            stalls: _,
+            generation: _,
+        } = self;
+        let state = State {
+            registers: registers.save(),
+            phy: phy.save(),
+            nvm: nvm.clone(),
+            transmit: *transmit,
+            starved: *starved,
+            link_up: *link_up,
+            interrupts: interrupts.clone(),
+            receive_delay: *receive_delay,
+            delayed: *delayed,
+            completions: *completions,
+            clock: *clock,
+            function: function.save().to_bytes(),
+        };
+        encode(ABOUT.name, State::NUMBER, &state)
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
+        let state: State = decode(ABOUT.name, saved)?;
+        let impossible = |what| Err(RestoreError::Impossible(what));
+        let mut registers = self.registers.clone();
+        registers.restore(&state.registers)?;
+        let Some(phy) = self.phy.restored(&state.phy) else {
+            return impossible("PHY");
+        };
+        if !state.nvm.fits() {
+            return impossible("NVM");
+        }
+        if state.transmit.iter().any(|transmit| transmit.next > 0xffff) {
+            return impossible("position in a ring");
+        }
+        if !state.interrupts.fits(&self.interrupts) || !state.completions.iter().all(CompletionDelay::fits) {
+            return impossible("interrupts");
+        }
+        let function = SavedFunction::from_bytes(&state.function).map_err(|_| RestoreError::Damaged)?;
+        self.function.restore(&function).map_err(|_| RestoreError::Impossible("configuration space"))?;
+        let State {
+            registers: _,
+            phy: _,
+            nvm,
+            transmit,
+            starved,
+            link_up,
+            interrupts,
+            receive_delay,
+            delayed,
+            completions,
+            clock,
+            function: _,
+        } = state;
+        (self.registers, self.phy, self.nvm) = (registers, phy, nvm);
+        (self.transmit, self.starved, self.link_up) = (transmit, starved, link_up);
+        self.filter.load(&self.registers);
+        self.rss.forget();
+        (self.interrupts, self.receive_delay, self.delayed) = (interrupts, receive_delay, delayed);
+        (self.completions, self.clock) = (completions, clock);
+        self.stalls = [None; 2 * r::QUEUES];
+        self.generation = self.generation.wrapping_add(1);
+        self.prepare_loopback();
+        Ok(())
+    }
+}
+
+impl E1000e {
+    /// Goes on from a restored state: shows the line, tells what waited, looks at the rings.
+    pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
+        self.starved = [false; r::QUEUES];
+        (0..r::QUEUES as u16).for_each(|queue| cx.out.work.insert(queue));
+        self.interrupts.show(&mut self.function, cx);
+        self.time_passed(cx);
+    }
+}

@@ -1,0 +1,296 @@
+//! ICR with its masks, EICR with its own, IVAR and EITR (82576 datasheet, 7.3 and 8.8), on two [`Interrupts`].
+//!
+//! ```text
+//! GPIE.Multiple_MSIX = 1 (MSI-X)                            0 (INTx, MSI, one vector of MSI-X)
+//! queue ── IVAR ──► EICR & EIMS ── EITR ──► vector          queue ──► ICR.RXDW, TXDW ┐
+//! ICR & IMS ── IVAR_MISC ─►┘                                other ──► ICR ───────────┴─ & IMS ── EITR 0 ──► line, message
+//! ```
+//! A bit of EICR is a vector. EIAC clears it when its message goes out, and EIAM with GPIE.EIAME masks it: an interrupt costs
+//! Linux no register read, and one write when its poll is over. ICR interrupts as "other" once for each new cause.
+//!
+//! Linux asks for the completion of every packet. Completions wait for an interrupt that their vector has anyway, a quarter of the
+//! ring at most: [`CompletionDelay`].
+
+use nicety_adapter::Context;
+use nicety_adapter::interrupts::{CompletionDelay, InterruptRouter, Interrupts, Line};
+
+use super::Igb;
+use super::registers::{self as r, cause, gpie};
+
+/// Unit of bits 14:2 of EITR, in nanoseconds.
+const THROTTLE_NS: u64 = 1000;
+/// ICR: an interrupt is asserted.
+const ASSERTED: u32 = 1 << 31;
+/// Causes of ICR.
+const CAUSES: u16 = 31;
+/// IVAR: the entry holds.
+const VALID: u32 = 1 << 7;
+/// EITR: the pause that runs is left alone by a write (CNT_IGNR).
+const KEEP: u32 = 1 << 31;
+
+/// A queue's direction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Receive,
+    Transmit,
+}
+
+/// ICR as new: all causes in vector 0, which EITR 0 throttles.
+pub(super) fn causes() -> Interrupts {
+    let mut router = InterruptRouter::table(CAUSES.into());
+    (0..CAUSES).for_each(|cause| router.route(cause, Some(0)));
+    Interrupts::new(CAUSES, Line::Level, router).throttled(1)
+}
+
+/// EICR as new: each bit a vector.
+pub(super) fn extended() -> Interrupts {
+    Interrupts::new(r::VECTORS, Line::Level, InterruptRouter::Direct).throttled(r::VECTORS.into())
+}
+
+impl Igb {
+    /// Whether each bit of EICR has a vector.
+    fn multiple(&self) -> bool {
+        self.registers[r::GPIE] & gpie::MULTIPLE_MSIX != 0
+    }
+
+    /// The vector in an IVAR entry, as a bit of EICR; 0 if it has none.
+    fn entry(&self, register: u32, byte: usize) -> u32 {
+        let entry = register >> (8 * (byte & 3));
+        if entry & VALID == 0 { 0 } else { (1_u32 << (entry & 0x1f)) & ((1 << self.vectors) - 1) }
+    }
+
+    /// The bit of EICR of a queue (8.8.14): rows of two columns, receive and transmit in each.
+    pub(super) fn bit(&self, way: Way, queue: usize) -> u32 {
+        let row = self.registers.of(r::IVAR).get(queue & 7).copied().unwrap_or(0);
+        self.entry(row, (queue >> 3 & 1) * 2 + usize::from(way == Way::Transmit))
+    }
+
+    /// Everything as after a reset. EITR is kept by CTRL.RST in the chip; drivers set it anew.
+    pub(super) fn clear_interrupts(&mut self) {
+        (self.causes, self.extended) = (causes(), extended());
+        self.other = 0;
+        self.completions = Default::default();
+    }
+
+    /// GPIE, EIAC or EIAM were written.
+    pub(super) fn mode_written(&mut self, cx: &mut Context<'_>) {
+        let on = |mask: u32, condition: bool| u128::from(if condition { mask } else { 0 });
+        let control = self.registers[r::GPIE];
+        let multiple = self.multiple();
+        self.extended.set_auto_clear(on(self.registers[r::EIAC], multiple));
+        self.extended.set_auto_mask(on(self.registers[r::EIAM], multiple && control & gpie::EIAME != 0));
+        self.settle(cx);
+    }
+
+    /// A row of IVAR is written. What happened in a queue while it had no vector is told now: Linux's igb_open turns rings on before it
+    /// routes them. A real link takes seconds to come up, and brings nothing before; this one is up at once.
+    pub(super) fn route(&mut self, row: usize, before: u32, cx: &mut Context<'_>) {
+        let now = self.registers.of(r::IVAR).get(row).copied().unwrap_or(0);
+        let entries = [(row, r::RDH), (row, r::TDH), (row + 8, r::RDH), (row + 8, r::TDH)];
+        for (byte, (queue, head)) in entries.into_iter().enumerate() {
+            let used = self.registers.of(head).get(queue).is_some_and(|head| *head != 0);
+            if used && self.entry(before, byte) == 0 {
+                let bit = self.entry(now, byte);
+                self.extended.raise(bit.into());
+            }
+        }
+        self.settle(cx);
+    }
+
+    /// Something happened, not in a queue.
+    pub(super) fn cause(&mut self, bits: u32, cx: &mut Context<'_>) {
+        self.causes.raise(bits.into());
+        self.settle(cx);
+    }
+
+    /// Brings what is told in step with causes, masks and throttles.
+    pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
+        let before = cx.counters.interrupts;
+        if self.multiple() {
+            let active = (self.causes.pending() & self.causes.enabled()) as u32;
+            if active & !self.other != 0 {
+                let other = self.entry(self.registers[r::IVAR_MISC], 1);
+                self.extended.raise(other.into());
+            }
+            self.other = active;
+            self.extended.update(&mut self.function, cx);
+        } else {
+            self.other = 0;
+            self.causes.update(&mut self.function, cx);
+        }
+        let told = cx.counters.interrupts.wrapping_sub(before) as u32;
+        self.registers[r::IAC] = self.registers[r::IAC].saturating_add(told);
+        self.rearm(cx);
+    }
+
+    fn active(&self) -> &Interrupts {
+        if self.multiple() { &self.extended } else { &self.causes }
+    }
+
+    /// Command, MSI, MSI-X or the power state changed.
+    pub(super) fn way_changed(&mut self, cx: &mut Context<'_>) {
+        if self.multiple() {
+            self.extended.mode_changed(&mut self.function, cx);
+        } else {
+            self.causes.mode_changed(&mut self.function, cx);
+        }
+        self.settle(cx);
+    }
+
+    /// ICR as it reads.
+    pub(super) fn shown_causes(&self) -> u32 {
+        let pending = self.causes.pending() as u32;
+        let asserted = pending & self.causes.enabled() as u32 != 0;
+        pending | if asserted { ASSERTED } else { 0 }
+    }
+
+    /// ICR is read (8.8.7): that ends its causes if GPIE.NSICR is set, if an interrupt is asserted, or if none may be.
+    pub(super) fn read_causes(&mut self, cx: &mut Context<'_>) -> u32 {
+        if !self.multiple() {
+            self.join_completions(!0);
+        }
+        let shown = self.shown_causes();
+        let always = self.registers[r::GPIE] & gpie::NSICR != 0;
+        let masks = always || shown & ASSERTED != 0;
+        if masks || self.causes.enabled() == 0 {
+            self.causes.take();
+        }
+        self.acknowledge(masks, cx);
+        shown
+    }
+
+    /// ICR is written: ones end causes.
+    pub(super) fn clear_causes(&mut self, value: u32, cx: &mut Context<'_>) {
+        let always = self.registers[r::GPIE] & gpie::NSICR != 0;
+        let masks = always || self.shown_causes() & ASSERTED != 0;
+        self.causes.clear(value.into());
+        self.acknowledge(masks, cx);
+    }
+
+    /// IAM (8.8.11) masks what was acknowledged.
+    fn acknowledge(&mut self, masks: bool, cx: &mut Context<'_>) {
+        if masks {
+            self.causes.disable(self.registers[r::IAM].into());
+        }
+        self.settle(cx);
+    }
+
+    /// IMS is written.
+    pub(super) fn enable_causes(&mut self, value: u32, cx: &mut Context<'_>) {
+        self.causes.enable(value.into());
+        self.settle(cx);
+    }
+
+    /// EICR is read: that ends its causes, and masks those of EIAM unless their messages do.
+    pub(super) fn read_extended(&mut self, cx: &mut Context<'_>) -> u32 {
+        let shown = self.extended.take() as u32;
+        self.mask_extended();
+        self.settle(cx);
+        shown
+    }
+
+    /// EICR is written: ones end causes.
+    pub(super) fn clear_extended(&mut self, value: u32, cx: &mut Context<'_>) {
+        self.extended.clear(value.into());
+        self.mask_extended();
+        self.settle(cx);
+    }
+
+    fn mask_extended(&mut self) {
+        if self.registers[r::GPIE] & gpie::EIAME == 0 {
+            self.extended.disable(self.registers[r::EIAM].into());
+        }
+    }
+
+    /// EICS is written.
+    pub(super) fn raise_extended(&mut self, value: u32, cx: &mut Context<'_>) {
+        self.extended.raise(value.into());
+        self.settle(cx);
+    }
+
+    /// EIMS is written.
+    pub(super) fn enable_extended(&mut self, value: u32, cx: &mut Context<'_>) {
+        self.extended.enable(value.into());
+        self.settle(cx);
+    }
+
+    /// EITR is written (8.8.12): bits 14:2 are the least microseconds between two messages of a vector.
+    pub(super) fn set_throttle(&mut self, vector: usize, value: u32, cx: &mut Context<'_>) {
+        let interval_ns = u64::from(value >> 2 & 0x1fff) * THROTTLE_NS;
+        let single = (vector == 0).then(|| self.causes.throttle(0)).flatten();
+        for throttle in single.into_iter().chain(self.extended.throttle(vector as u16)) {
+            throttle.set_interval(interval_ns);
+            if interval_ns == 0 && value & KEEP == 0 {
+                throttle.stop();
+            }
+        }
+        self.settle(cx);
+    }
+
+    /// Frames have arrived in these queues, a bit each, and `other` happened.
+    pub(super) fn received(&mut self, queues: u32, other: u32, cx: &mut Context<'_>) {
+        let mut bits = 0;
+        for queue in (0..r::QUEUES).filter(|queue| queues >> queue & 1 != 0) {
+            bits |= self.bit(Way::Receive, queue);
+        }
+        for queue in 0..r::QUEUES {
+            let joined = if self.multiple() { self.bit(Way::Transmit, queue) & bits } else { u32::MAX };
+            if joined != 0
+                && let Some(completions) = self.completions.get_mut(queue)
+            {
+                completions.answered(cx.now);
+            }
+        }
+        self.join_completions(bits);
+        self.extended.raise(bits.into());
+        let arrived = if queues != 0 { cause::RXT0 } else { 0 };
+        self.cause(arrived | other, cx);
+    }
+
+    /// So many descriptors of a queue were completed.
+    pub(super) fn transmitted(&mut self, queue: usize, descriptors: u32, cx: &mut Context<'_>) {
+        let enough = self.transmit_ring(queue).0 / 4;
+        if let Some(completions) = self.completions.get_mut(queue) {
+            completions.wait(descriptors, enough, 0, cx.now);
+        }
+        self.time_passed(cx);
+    }
+
+    /// Completions whose vector is one of `bits` are told with it; without vectors all are.
+    fn join_completions(&mut self, bits: u32) {
+        let multiple = self.multiple();
+        for queue in 0..r::QUEUES {
+            if multiple && self.bit(Way::Transmit, queue) & bits == 0 {
+                continue;
+            }
+            if self.completions.get_mut(queue).is_some_and(CompletionDelay::join) {
+                self.tell_completions(queue);
+            }
+        }
+    }
+
+    fn tell_completions(&mut self, queue: usize) {
+        let bit = self.bit(Way::Transmit, queue);
+        self.extended.raise(bit.into());
+        self.causes.raise(cause::TXDW.into());
+    }
+
+    /// Asks for the earliest tick that is needed.
+    fn rearm(&self, cx: &mut Context<'_>) {
+        let throttle = self.active().due(&self.function, cx.now);
+        let completions = self.completions.iter().filter_map(CompletionDelay::due);
+        if let Some(next) = throttle.into_iter().chain(completions).min() {
+            cx.out.wake = Some(next);
+        }
+    }
+
+    /// A deadline has come, or none: both are fine.
+    pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
+        for queue in 0..r::QUEUES {
+            if self.completions.get_mut(queue).is_some_and(|completions| completions.over(cx.now)) {
+                self.tell_completions(queue);
+            }
+        }
+        self.settle(cx);
+    }
+}

@@ -1,0 +1,411 @@
+//! Intel 82576, the "igb": a gigabit Ethernet controller of 2008 with sixteen queues each way and MSI-X, whose driver Linux, Windows,
+//! FreeBSD and DPDK have. One port of it, as a plain PCI function.
+//!
+//! ```text
+//!              BAR 0: registers, 128 KiB    BAR 2: the same through IOADDR, IODATA    BAR 3: MSI-X, 25 vectors
+//!
+//!   transmit queue n (0xe000 + 0x40 n)           receive queue n (0xc000 + 0x40 n)
+//!   TDH ►┌─────────────────────────┐             RDH ►┌─────────────────────────┐
+//!        │ context: lengths, MSS   │                  │ buffer (and headers')   │◄─ hash, type, status, length, tag
+//!        │ data: buffer, EOP, RS   │─► frame, DD      │ buffer                  │◄─ its rest, EOP
+//!   TDT ►├─────────────────────────┤             RDT ►├─────────────────────────┤
+//!        │ the driver's            │                  │ the driver's            │
+//!        └─────────────────────────┘                  └─────────────────────────┘
+//! ```
+//! A write to TDT rings for work, a write to RDT posts buffers. A queue interrupts by the vector that IVAR gives it; EIAC clears its bit
+//! of EICR and EIAM masks it when the message goes out, so that no register is read. The model follows Intel's *82576EB Gigabit Ethernet Controller
+//! Datasheet*; numbers in brackets are its sections. What drivers need of it: Linux's drivers/net/ethernet/intel/igb.
+//!
+//! Features: sixteen queues each way (Linux uses up to eight), RSS with key and table, filters by EtherType and by flow; checksums and
+//! segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and filtered, frames of up to 9.5 KiB,
+//! headers split off, 24 exact addresses and the multicast hash; MSI-X, MSI and INTx, a throttle for each vector; loopback in MAC and
+//! PHY, the chip's statistics, the clock of IEEE 1588 and times of departure and arrival, head write-back, NVM and PHY.
+//!
+//! # Messages
+//! A burst of frames that are sent: one write (TDT). One interrupt with MSI-X: one write (EIMS), and one (RDT) for each 16 buffers that
+//! Linux posts anew; no read.
+//!
+//! # Not implemented
+//! - Virtual functions: the SR-IOV capability (0x160) can be read and written as the chip's, and makes none, for a socket serves one
+//!   function. QEMU hides it from its guest. The registers of pools, mailboxes and virtual functions hold what is written.
+//! - VMDq: MRQC's modes other than RSS send everything to their default queue.
+//! - SCTP's checksum out: a packet that asks for it is dropped as `bad-offload` (`ethtool -K eth0 tx-checksum-sctp off`); and segmentation
+//!   of what lies in a tunnel (`ethtool -K eth0 tx-gso-partial off`).
+//! - Writing the NVM: it takes no command over EECD's wires, and says that it is busy.
+//! - IPsec, MACsec, wake-up, manageability, flash, DCA, SerDes, low-latency interrupts (IMIR's), the TCP timer: their registers hold what
+//!   is written.
+//! - EICR without GPIE.Multiple_MSIX: it shows causes and does not interrupt; ICR does.
+//! - The packet checksum of a receive descriptor (RXCSUM.PCSD clear) is 0, and the four bytes of check sequence that RCTL.SECRC leaves
+//!   in place are counted in the length but not written.
+//! - Pause frames, collisions, half duplex. SRRCTL.Drop_En: what finds no buffer waits in the port, and is dropped there if need be.
+//!
+//! # Quirks
+//! - All bits of ICR but the highest can be set through ICS, reserved ones too: igb_intr_test in Linux's igb_ethtool.c. It also
+//!   leaves GPIE as the reset did, and expects MSI-X's vector 0.
+//! - RDT, TDT, RDH and TDH hold any sixteen bits, also beyond the ring: igb_reg_test. A ring whose head or tail lies outside does nothing.
+//! - Negotiation ends at once, with LSC. So frames may come before a driver has routed its queues (igb_open): a queue that was used
+//!   interrupts when it gets its vector.
+//! - Frames are dropped from 12 bytes below RLPML on if they have no tag: what RLPML counts includes two tags and the check sequence, and
+//!   Linux's buffers have no room for more (igb_set_rx_mode).
+//! - The device serial number lies where the chip has error reporting (0x100), which is not there.
+//! - Reserved registers read as 0, as in the chip; beyond the window as ones.
+
+mod access;
+mod interrupts;
+mod queues;
+mod receive;
+pub mod registers;
+mod saved;
+mod stamps;
+mod transmit;
+mod virtual_functions;
+
+use nicety_adapter::interrupts::{CompletionDelay, Interrupts};
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
+};
+use nicety_pci::{
+    Bar, BuildError, Capability, Changes, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom,
+};
+
+use self::registers::{self as r, QUEUES, ctrl, dctl, rctl, rxcsum};
+use self::transmit::TransmitQueue;
+use super::clock::Clock;
+use super::eeprom::Image;
+use super::filter::Filter;
+use super::phy::{IGP03E1000, Phy};
+use super::rss::Rss;
+use crate::about::{About, Boot, Kind, Since, Sources};
+use crate::microwire::Microwire;
+use crate::msix;
+use crate::{CreateError, Settings};
+
+/// The BAR of MSI-X.
+const MSIX_BAR: u8 = 3;
+/// PCI's numbers of the vendor and of the card: Gigabit ET Dual Port Server Adapter (pci.ids).
+const INTEL: u16 = 0x8086;
+const CARD: u16 = 0xa03c;
+
+/// Changes after which what waits may interrupt, or goes another way.
+const INTERRUPTS: Changes =
+    Changes::INTX.union(Changes::MSI).union(Changes::MSIX).union(Changes::POWER).union(Changes::BUS_MASTER);
+
+/// What makes a driver reset the chip and set its rings up anew: Linux igb_main.c, igb_close and igb_open.
+const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
+
+/// What it is.
+pub const ABOUT: About = About {
+    name: "igb",
+    chip: "Intel 82576",
+    kind: Kind::Emulated,
+    pci: (INTEL, 0x10c9),
+    link_mbps: 1000,
+    link_unless: None,
+    offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "vlan-insert", "vlan-strip", "vlan-filter", "rss"],
+    queues: 16,
+    mtu_max: 9216,
+    announces_mtu: false,
+    dma: true,
+    boot: Boot { rom: None, u_boot: None },
+    linux: Since {
+        driver: "igb",
+        version: "2.6.28",
+        source: "Linux, igb: add 82576 MAC support (2008), in 2.6.28's drivers/net/igb/e1000_82575.c",
+    },
+    windows: Since {
+        driver: "Intel Gigabit ET",
+        version: "Server 2008 R2",
+        source: "Intel, Gigabit ET Dual Port Server Adapter, product brief: operating systems",
+    },
+    sources: Sources {
+        chip: "Intel, 82576EB Gigabit Ethernet Controller Datasheet",
+        pci: "Linux drivers/net/ethernet/intel/igb/e1000_hw.h, E1000_DEV_ID_82576",
+        link: "82576EB datasheet, 8.2.2: the highest speed that STATUS can show",
+        offloads: "82576EB datasheet, 7.2.4 and 7.1.10, and RXCSUM in 8.10.10",
+        queues: "82576EB datasheet, features: 16 queues each way; Linux igb.h, IGB_MAX_RX_QUEUES: 8 of them",
+        mtu: "Linux igb.h, MAX_STD_JUMBO_FRAME_SIZE: what its driver takes",
+    },
+    qemu: Some("igb"),
+    transports: &["vfio-user"],
+};
+
+/// What the factory writes into the NVM of a copper adapter (chapter 6).
+const NVM: Image = Image {
+    size: 256,
+    words: &[
+        (0x03, 0x0034),
+        (0x05, 0x1020),
+        // Signature 01 in bits 15:14, and that identifiers are loaded from here.
+        (0x0a, 0x640b),
+        (0x0b, CARD),
+        (0x0c, INTEL),
+        (0x0d, 0x10c9),
+        (0x0e, INTEL),
+        // Pause both ways is advertised; full duplex.
+        (0x0f, 0x70c3),
+        (0x10, 0x0004),
+        (0x11, 0x10c9),
+        (0x12, 0x5c00),
+        (0x13, 0x0000),
+        // No wake-up, no management.
+        (0x14, 0x2080),
+        (0x16, 0x4a40),
+        (0x1e, 0x0001),
+        (0x1f, 0x0602),
+        (0x20, 0x0004),
+        (0x24, 0x2080),
+        (0x25, 0x0000),
+        (0x26, 0x10ca),
+        // No second address.
+        (0x37, 0xffff),
+        // Version: 1.02, image 0.
+        (0x42, 0x0000),
+        (0x43, 0x0000),
+    ],
+};
+
+/// Makes one.
+pub fn create(settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    Ok(Box::new(Igb::new(settings)?))
+}
+
+/// Number of a ring in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
+fn stall_of(queue: usize, transmit: bool) -> u16 {
+    2 * queue as u16 + u16::from(transmit)
+}
+
+/// The adapter.
+#[derive(Debug)]
+pub struct Igb {
+    rom: Option<Rom>,
+    /// MSI-X vectors on offer.
+    vectors: u16,
+    function: Function,
+    registers: r::Bank,
+    phy: Phy,
+    eeprom: Microwire,
+    filter: Filter,
+    rss: Rss,
+    transmit: [TransmitQueue; QUEUES],
+    /// Frames of a loopback, between their fetch and their delivery.
+    looped: Option<Box<Batch>>,
+    /// Receive queues that refused frames, a bit each.
+    starved: u32,
+    link_up: bool,
+    /// ICR and IMS.
+    causes: Interrupts,
+    /// EICR, EIMS, EITR.
+    extended: Interrupts,
+    /// Causes of ICR that EICR has been told of.
+    other: u32,
+    /// Completions that wait for an interrupt, by transmit queue.
+    completions: [CompletionDelay; QUEUES],
+    clock: Clock<16>,
+    /// Why each ring could not be walked when it last was to be. The chip has no such state.
+    stalls: [Option<&'static str>; 2 * QUEUES],
+}
+
+impl Igb {
+    fn new(settings: &Settings) -> Result<Self, CreateError> {
+        let address = settings.mac.0;
+        if address[0] & 1 != 0 || address == [0; 6] {
+            return Err(CreateError::Address(settings.mac));
+        }
+        if let Some(asked) = settings.queues.filter(|queues| !(1..=ABOUT.queues).contains(queues)) {
+            return Err(CreateError::Queues { adapter: ABOUT.name, asked, most: ABOUT.queues });
+        }
+        if let Some(rom) = &settings.rom {
+            rom.expect(INTEL, ABOUT.pci.1).map_err(|error| CreateError::Rom(error.to_string()))?;
+        }
+        // A driver takes as many queues as it gets vectors for, besides the one for all else.
+        let vectors = settings.queues.filter(|queues| *queues < ABOUT.queues).map_or(r::VECTORS, |queues| queues + 1);
+        let function = describe(settings, vectors)
+            .map_err(|error| CreateError::Description { adapter: ABOUT.name, why: error.to_string() })?;
+        let mut this = Self {
+            rom: settings.rom.clone(),
+            vectors,
+            function,
+            registers: r::Bank::new(&r::M82576),
+            phy: Phy::new(&IGP03E1000),
+            eeprom: NVM.chip(settings.mac),
+            filter: Filter::default(),
+            rss: Rss::default(),
+            transmit: Default::default(),
+            looped: None,
+            starved: 0,
+            link_up: false,
+            causes: interrupts::causes(),
+            extended: interrupts::extended(),
+            other: 0,
+            completions: Default::default(),
+            clock: Clock::default(),
+            stalls: Default::default(),
+        };
+        this.clear_chip();
+        Ok(this)
+    }
+
+    /// Everything as after power-on, but the cable and the NVM.
+    fn power_on(&mut self, cx: &mut Context<'_>) {
+        self.phy.reset();
+        self.registers.reset(|region| region == r::IO);
+        self.reset_chip(cx);
+        self.function.reset();
+    }
+
+    /// A ring could not be walked, or now it can.
+    fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
+        let Some(stall) = self.stalls.get_mut(usize::from(number)) else { return };
+        let before = std::mem::replace(stall, why);
+        if why.is_some() && before.is_none() {
+            cx.out.stalled.insert(number);
+        }
+    }
+}
+
+fn describe(settings: &Settings, vectors: u16) -> Result<Function, BuildError> {
+    let identity = Identity {
+        vendor: INTEL,
+        device: ABOUT.pci.1,
+        revision: 1,
+        class: 0x02_0000,
+        subsystem_vendor: INTEL,
+        subsystem: CARD,
+    };
+    // PCI PM 1.2 with D0 and D3hot, device-specific initialization; D3hot forgets everything (9.4.1).
+    let power = Power { capabilities: 0x0023, control: 0, data: 0 };
+    let msix =
+        MsixCapability { vectors, table_bar: MSIX_BAR, table_offset: 0, pba_bar: MSIX_BAR, pba_offset: r::PENDING };
+    let [a, b, c, d, e, f] = settings.mac.0;
+    let mut builder = Function::builder(identity)
+        .interrupt_pin(Pin::A)
+        .bar(0, Bar::memory(r::WINDOW_BYTES.into()))
+        .bar(2, Bar::io(r::IO_BYTES.into()))
+        .bar(3, Bar::memory(r::MSIX_BYTES.into()))
+        // Where the chip has them (9.5).
+        .capability_at(0x40, Capability::Power(power))
+        .capability_at(0x50, Capability::Msi(Msi { vectors: 1, maskable: true }))
+        .capability_at(0x70, Capability::Msix(msix))
+        .capability_at(0xa0, Capability::Express(Express::default()))
+        // Device serial number: the address, with ff:ff in its middle (9.6.2).
+        .extended(3, 1, vec![f, e, d, 0xff, 0xff, c, b, a]);
+    builder = virtual_functions::describe(builder);
+    if let Some(rom) = &settings.rom {
+        builder = builder.rom(rom.size());
+    }
+    builder.build()
+}
+
+impl PciFace for Igb {
+    fn function(&self) -> &Function {
+        &self.function
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8], cx: &mut Context<'_>) {
+        let changes = self.function.config_write(u64::from(offset), data);
+        virtual_functions::bound(&mut self.function);
+        if changes.intersects(Changes::SOFT_RESET | Changes::FUNCTION_RESET) {
+            self.power_on(cx);
+        }
+        if changes.intersects(INTERRUPTS) {
+            self.way_changed(cx);
+        }
+        if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
+            self.look_at_all_queues(cx);
+            self.offer_room(!0, cx);
+        }
+    }
+
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
+        if bar == MSIX_BAR {
+            return msix::read(&self.function, bar, offset, data);
+        }
+        self.read_region(self.region(bar), offset, data, cx);
+    }
+
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
+        if bar == MSIX_BAR {
+            return msix::write(&mut self.function, bar, offset, data);
+        }
+        self.write_region(self.region(bar), offset, data, cx);
+    }
+
+    fn rom(&self) -> Option<&Rom> {
+        self.rom.as_ref()
+    }
+}
+
+impl Adapter for Igb {
+    fn face(&mut self) -> Face<'_> {
+        Face::Pci(self)
+    }
+
+    fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        self.fetch_ring(queue.into(), budget, batch, cx)
+    }
+
+    fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
+        let queue = usize::from(batch.queue);
+        if self.transmit.get(queue).is_some_and(|own| own.generation == batch.generation) {
+            self.give_back(queue, cx);
+        }
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        self.deliver_frames(frames, cx)
+    }
+
+    fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
+        match event {
+            Event::Link(up) => {
+                self.phy.plug(up);
+                self.settle_link(cx);
+            }
+            Event::Restored => self.resume_restored(cx),
+            // Addresses are translated in every call; no page of doorbells is mapped.
+            Event::Memory | Event::Page => {}
+        }
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) {
+        self.time_passed(cx);
+    }
+
+    fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
+        match kind {
+            Reset::Bus | Reset::Function => self.power_on(cx),
+        }
+    }
+
+    fn transmit_queues(&self) -> u16 {
+        QUEUES as u16
+    }
+
+    fn is_driven(&self) -> bool {
+        self.registers[r::RCTL] & rctl::EN != 0 || self.registers[r::TCTL] & r::tctl::EN != 0
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        let queues = self.registers.of(r::RXDCTL).iter().filter(|control| *control & dctl::ENABLE != 0).count();
+        let on = [
+            (self.registers[r::RXCSUM] & rxcsum::TUOFL != 0, "rx-checksum"),
+            (self.registers[r::CTRL] & ctrl::VME != 0, "vlan-strip"),
+            (self.registers[r::RCTL] & rctl::VFE != 0, "vlan-filter"),
+            (self.registers[r::RCTL] & rctl::LPE != 0 && self.registers[r::RLPML] > 1600, "jumbo"),
+            (self.registers[r::RCTL] & rctl::UPE != 0, "promiscuous"),
+            (self.registers[r::MRQC] & 7 == 2, "rss"),
+            (queues > 1, "mq"),
+            (self.loops(), "loopback"),
+        ];
+        on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn stall(&self, number: u16) -> Option<Stall> {
+        let queue = usize::from(number / 2);
+        let transmit = !number.is_multiple_of(2);
+        let on = if transmit { self.transmits(queue) } else { self.receives(queue) };
+        let why = self.stalls.get(usize::from(number)).copied().flatten().filter(|_| on && self.may_dma())?;
+        let queue = if transmit { Queue::Transmit(number / 2) } else { Queue::Receive(number / 2) };
+        Some(Stall { queue, why, cure: CURE })
+    }
+}

@@ -1,0 +1,137 @@
+//! Which receive queue a frame goes to, and what its descriptor tells of that (82576 datasheet, 7.1.1): filters of EtherTypes and of
+//! flows first, then the hash (RSS), then MRQC's default.
+
+use nicety_adapter::{Batch, Packet};
+use nicety_frame::{L3Kind, L4Kind, Layout, ethernet::ethertype, ipv4, ipv6};
+
+use super::Igb;
+use super::registers::{self as r, rxcsum};
+use crate::intel::receive::Verdict;
+use crate::intel::rss::Rss;
+
+/// MRQC 2:0: the hash says which queue.
+const RSS: u32 = 2;
+/// Packet types in a descriptor (7.1.5.2).
+mod kind {
+    pub const IPV4: u32 = 1 << 4;
+    pub const IPV4_OPTIONS: u32 = 1 << 5;
+    pub const IPV6: u32 = 1 << 6;
+    pub const IPV6_EXTENSIONS: u32 = 1 << 7;
+    pub const TCP: u32 = 1 << 8;
+    pub const UDP: u32 = 1 << 9;
+    pub const SCTP: u32 = 1 << 10;
+    /// The type is a filter's number.
+    pub const ETHERTYPE: u32 = 1 << 15;
+}
+
+/// SCTP's number in an IP header.
+const SCTP: u8 = 132;
+
+/// Where a frame goes, and what is told of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Way {
+    /// The queue.
+    pub queue: usize,
+    /// Information and hash for its descriptor.
+    pub verdict: Verdict,
+    /// A filter says that it is IEEE 1588's.
+    pub timed: bool,
+}
+
+/// Bits 11:4 of a descriptor's information.
+fn packet_type(layout: &Layout) -> u32 {
+    let Some(l3) = layout.l3 else { return 0 };
+    let (plain, more, fixed) = match l3.kind {
+        L3Kind::V4 => (kind::IPV4, kind::IPV4_OPTIONS, ipv4::HEADER_LEN),
+        L3Kind::V6 => (kind::IPV6, kind::IPV6_EXTENSIONS, ipv6::HEADER_LEN),
+    };
+    let transport = match layout.l4.map(|l4| l4.kind) {
+        Some(L4Kind::Tcp) => kind::TCP,
+        Some(L4Kind::Udp) => kind::UDP,
+        None if l3.protocol == SCTP => kind::SCTP,
+        None => 0,
+    };
+    transport | plain | if usize::from(l3.len) > fixed { more } else { 0 }
+}
+
+impl Igb {
+    /// Where a packet goes.
+    pub(super) fn way(&mut self, batch: &Batch, packet: &Packet) -> Way {
+        let (head, layout) = (batch.head(packet), batch.layout(packet));
+        let control = self.registers[r::MRQC];
+        let mut way = Way::default();
+        way.verdict.information = packet_type(layout);
+        // What has no hash goes to the first queue (7.1.1.7).
+        way.queue = if control & 7 == RSS { 0 } else { (control >> 3 & 7) as usize };
+        if control & 7 == RSS && self.registers[r::RXCSUM] & rxcsum::PCSD != 0 {
+            let hash = self.rss.hash(&self.registers, head, layout);
+            if hash.kind != 0 {
+                way.verdict.hash = hash.value;
+                way.verdict.information |= hash.kind;
+                way.queue = usize::from(Rss::entry(&self.registers, hash.value) & 0xf);
+            }
+        }
+        self.flow_filter(&mut way, head, layout);
+        self.type_filter(&mut way, layout);
+        way
+    }
+
+    /// ETQF (8.11.15): by EtherType, for what is no IP.
+    fn type_filter(&self, way: &mut Way, layout: &Layout) {
+        const ENABLED: u32 = 1 << 26;
+        const QUEUE: u32 = 1 << 31;
+        const TIMED: u32 = 1 << 30;
+        let kind = u32::from(layout.ethertype);
+        if layout.ethertype == ethertype::IPV4 || layout.ethertype == ethertype::IPV6 {
+            return;
+        }
+        let filters = self.registers.of(r::ETQF).iter().enumerate();
+        let Some((number, filter)) = { filters }.find(|(_, filter)| *filter & ENABLED != 0 && *filter & 0xffff == kind)
+        else {
+            return;
+        };
+        way.timed |= filter & TIMED != 0;
+        way.verdict.information = way.verdict.information & 0xf | kind::ETHERTYPE | (number as u32) << 4;
+        if filter & QUEUE != 0 {
+            way.queue = (filter >> 16 & 7) as usize;
+        }
+    }
+
+    /// FTQF, SAQF, DAQF, SPQF and IMIR (8.11.6 to 8.11.12): by addresses, ports and protocol of IPv4.
+    fn flow_filter(&self, way: &mut Way, head: &[u8], layout: &Layout) {
+        const QUEUE: u32 = 1 << 8;
+        const TIMED: u32 = 1 << 27;
+        const ANY_PORT: u32 = 1 << 17;
+        // Bits 31:28: what is not compared.
+        const ANY: [u32; 4] = [1 << 28, 1 << 29, 1 << 30, 1 << 31];
+        let Some(l3) = layout.l3.filter(|l3| l3.kind == L3Kind::V4) else { return };
+        let at = usize::from(l3.offset);
+        let address = |from: usize| {
+            let bytes = head.get(at + from..at + from + 4).and_then(|bytes| bytes.try_into().ok());
+            // As they lie in memory: Linux and DPDK write them in network order.
+            u32::from_le_bytes(bytes.unwrap_or_default())
+        };
+        let (source, destination) = (address(12), address(16));
+        let (from, to) = layout.ports(head).unwrap_or_default();
+        let of = |name, n: usize| self.registers.of(name).get(n).copied().unwrap_or(0);
+        for (n, &filter) in self.registers.of(r::FTQF).iter().enumerate() {
+            let acts = filter & (QUEUE | TIMED) != 0;
+            let any = |which: usize| filter & ANY[which] != 0;
+            let port = of(r::IMIR, n);
+            let matches = acts
+                && (any(0) || filter & 0xff == u32::from(l3.protocol))
+                && (any(1) || of(r::SAQF, n) == source)
+                && (any(2) || of(r::DAQF, n) == destination)
+                && (any(3) || of(r::SPQF, n) & 0xffff == u32::from(from.swap_bytes()))
+                && (port & ANY_PORT != 0 || port & 0xffff == u32::from(to.swap_bytes()));
+            if !matches {
+                continue;
+            }
+            way.timed |= filter & TIMED != 0;
+            if filter & QUEUE != 0 {
+                way.queue = (filter >> 16 & 0xf) as usize;
+            }
+            return;
+        }
+    }
+}

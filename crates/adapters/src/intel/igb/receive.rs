@@ -1,0 +1,187 @@
+//! The receive queues: legacy and advanced descriptors (82576 datasheet, 7.1.4 and 7.1.5), see [`Ring`].
+
+use arrayvec::ArrayVec;
+use nicety_adapter::{Context, Delivery, Frames, Reason, Scratch, Wants};
+use nicety_memory::{Map, Rights};
+
+use super::queues::Way;
+use super::registers::{self as r, cause, ctrl, dctl, rctl, rxcsum};
+use super::{Igb, stall_of};
+use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, buffer_size};
+use crate::intel::{DESCRIPTOR, NOWHERE};
+
+/// Bytes of a frame check sequence.
+const CHECK: u32 = 4;
+/// Bytes of two tags.
+const TAGS: u32 = 8;
+/// Status: this packet's time of arrival was noted.
+const STAMPED: u32 = 1 << 16;
+
+/// The rings of a delivery, opened as they are needed.
+struct Rings<'m> {
+    memory: &'m Map,
+    open: [Option<Ring<'m>>; r::QUEUES],
+    /// Where they stood, by queue.
+    before: [u32; r::QUEUES],
+}
+
+impl Igb {
+    fn wants(&self) -> Wants {
+        let long = self.registers[r::RCTL] & rctl::LPE != 0;
+        // RLPML counts everything (8.10.11), and what a driver's buffers cannot hold must not come: Linux's igb_set_rx_mode.
+        let most = self.registers[r::RLPML].saturating_sub(CHECK + TAGS);
+        Wants {
+            frame_max: if long { most } else { 1514 },
+            strip: if self.registers[r::CTRL] & ctrl::VME != 0 { self.registers[r::VET] as u16 } else { 0 },
+            verify: self.registers[r::RXCSUM] & rxcsum::TUOFL != 0,
+            ..Wants::default()
+        }
+    }
+
+    /// Whether a queue may receive.
+    pub(super) fn receives(&self, queue: usize) -> bool {
+        let on = self.registers.of(r::RXDCTL).get(queue).is_some_and(|control| control & dctl::ENABLE != 0);
+        on && self.registers[r::RCTL] & rctl::EN != 0
+    }
+
+    /// The guest has posted buffers, or turned receivers on.
+    pub(super) fn offer_room(&mut self, queues: u32, cx: &mut Context<'_>) {
+        let some = self.starved & queues;
+        self.starved &= !queues;
+        (0..r::QUEUES as u16).filter(|queue| some >> queue & 1 != 0).for_each(|queue| cx.out.room.insert(queue));
+    }
+
+    /// What SRRCTL says (8.10.2): the kind of descriptor, and its buffers.
+    fn shape(&self, control: u32) -> (Format, [u32; 4]) {
+        let packet = match control & 0x7f {
+            0 => buffer_size(self.registers[r::RCTL] & !rctl::BSEX),
+            kilobytes => kilobytes << 10,
+        };
+        let headers = (control >> 8 & 0xf) * 64;
+        let format = match control >> 25 & 7 {
+            0 => Format::Legacy,
+            2 if headers > 0 => Format::Apart { always: false },
+            5 if headers > 0 => Format::Apart { always: true },
+            _ => Format::Extended,
+        };
+        let apart = matches!(format, Format::Apart { .. });
+        (format, [packet, if apart { headers } else { 0 }, 0, 0])
+    }
+
+    /// A queue's ring. `None` if it is off, or lies nowhere.
+    fn ring<'m>(&mut self, queue: usize, memory: &'m Map, cx: &mut Context<'_>) -> Option<Ring<'m>> {
+        if !self.receives(queue) || !self.may_dma() {
+            self.saw_ring(stall_of(queue, false), None, cx);
+            return None;
+        }
+        let of = |name| self.registers.of(name).get(queue).copied().unwrap_or(0);
+        let (base, bytes) = (u64::from(of(r::RDBAH)) << 32 | u64::from(of(r::RDBAL)), of(r::RDLEN));
+        let (format, buffers) = self.shape(of(r::SRRCTL));
+        let (head, tail) = (of(r::RDH), of(r::RDT));
+        let check = if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { CHECK };
+        let window = memory.window(base, bytes, Rights::BOTH).ok();
+        if window.is_none() {
+            cx.counters.guest_errors += 1;
+        }
+        self.saw_ring(stall_of(queue, false), window.is_none().then_some(NOWHERE), cx);
+        let size = bytes / DESCRIPTOR as u32;
+        Some(Ring { window: window?, memory, size, head, tail, format, buffers, check, small: false })
+    }
+
+    /// Frames from outside.
+    pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        if !self.link_up || self.loops() {
+            frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
+            return Delivery::default();
+        }
+        self.receive(frames, false, cx)
+    }
+
+    /// Frames of its own, in loopback. What finds no room is lost, as it is in the chip.
+    pub(super) fn receive_looped(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
+        self.receive(frames, true, cx);
+    }
+
+    fn receive(&mut self, frames: &Frames<'_>, looped: bool, cx: &mut Context<'_>) -> Delivery {
+        let mut delivery = Delivery::default();
+        let memory = std::sync::Arc::clone(cx.memory);
+        let mut rings = Rings { memory: &memory, open: Default::default(), before: [0; r::QUEUES] };
+        let (mut refused, mut scratch) = (frames.held, Scratch::new());
+        for (i, pick, packet) in frames.iter() {
+            let way = self.way(frames.batch, packet);
+            let queue = way.queue;
+            if refused.contains(queue as u16) {
+                delivery.refuse(i, queue as u16, pick.from.into());
+                self.starved |= 1 << queue;
+                continue;
+            }
+            match self.place(&mut rings, way, Offer { frames, pick, verdict: way.verdict }, looped, &mut scratch, cx) {
+                _ if looped => {}
+                Ok((frames, bytes)) => cx.counters.received(queue as u16, frames, bytes),
+                Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
+                Err(Miss::NoRoom(from)) => {
+                    delivery.refuse(i, queue as u16, from);
+                    refused.insert(queue as u16);
+                    self.starved |= 1 << queue;
+                }
+            }
+        }
+        self.conclude(&rings, cx);
+        delivery
+    }
+
+    fn place(
+        &mut self,
+        rings: &mut Rings<'_>,
+        way: Way,
+        mut offer: Offer<'_, '_>,
+        looped: bool,
+        scratch: &mut Scratch,
+        cx: &mut Context<'_>,
+    ) -> Result<(u64, u64), Miss> {
+        let off = Miss::Never(Reason::ReceiverOff);
+        let queue = way.queue;
+        if rings.open.get(queue).is_some_and(Option::is_none)
+            && let Some(ring) = self.ring(queue, rings.memory, cx)
+        {
+            rings.before[queue] = ring.head;
+            rings.open[queue] = Some(ring);
+        }
+        let ring = rings.open.get_mut(queue).and_then(Option::as_mut).ok_or(off)?;
+        let stamp = self.is_timed(&offer, way.timed);
+        if stamp {
+            offer.verdict.status |= STAMPED;
+        }
+        let wants = self.wants();
+        let (registers, filter) = (&mut self.registers, &self.filter);
+        let placed = Receiver { registers, filter, wants, looped, tells_udp: true }.place(ring, &offer, scratch)?;
+        if stamp {
+            self.note_arrival(&offer, cx);
+        }
+        Ok(placed)
+    }
+
+    /// Writes the heads back and interrupts once.
+    fn conclude(&mut self, rings: &Rings<'_>, cx: &mut Context<'_>) {
+        let (mut arrived, mut few) = (0, 0);
+        let open: ArrayVec<_, { r::QUEUES }> =
+            rings.open.iter().enumerate().filter_map(|(queue, ring)| Some((queue, ring.as_ref()?))).collect();
+        for (queue, ring) in open {
+            let before = rings.before[queue];
+            if before == ring.head {
+                continue;
+            }
+            self.registers.of_mut(r::RDH)[queue] = ring.head;
+            arrived |= 1 << queue;
+            // RDMTS, in units of 16 descriptors.
+            let threshold = (self.registers.of(r::SRRCTL)[queue] >> 20 & 0x1f) * 16;
+            let had = (ring.tail + ring.size - before) % ring.size.max(1);
+            if had > threshold && ring.free() <= threshold {
+                few = cause::RXDMT0;
+            }
+        }
+        if arrived != 0 {
+            self.received(arrived, few, cx);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Saved state.
+
+use nicety_adapter::Context;
+use nicety_adapter::interrupts::{CompletionDelay, Interrupts};
+use nicety_adapter::snapshot::{Nothing, RestoreError, Snapshot, Version, decode, encode};
+use nicety_pci::Saved as SavedFunction;
+use serde::{Deserialize, Serialize};
+
+use super::registers::QUEUES;
+use super::transmit::Advanced;
+use super::{ABOUT, Igb, NVM, virtual_functions};
+use crate::intel::clock::Clock;
+use crate::intel::phy;
+use crate::intel::transmit::Transmit;
+use crate::microwire::Microwire;
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    registers: Vec<u32>,
+    phy: phy::State,
+    nvm: Microwire,
+    transmit: [Transmit<Advanced>; QUEUES],
+    starved: u32,
+    link_up: bool,
+    causes: Interrupts,
+    extended: Interrupts,
+    other: u32,
+    completions: [CompletionDelay; QUEUES],
+    clock: Clock<16>,
+    function: Vec<u8>,
+}
+
+/// Version 1, of a chip without the SR-IOV capability: the same fields.
+#[derive(Serialize, Deserialize)]
+struct State1(State);
+
+impl Version for State1 {
+    const NUMBER: u16 = 1;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+impl Version for State {
+    const NUMBER: u16 = 2;
+    type Before = State1;
+
+    fn from_before(State1(before): State1) -> Result<Self, RestoreError> {
+        let mut function = SavedFunction::from_bytes(&before.function).map_err(|_| RestoreError::Damaged)?;
+        if !virtual_functions::add(&mut function.bytes) {
+            return Err(RestoreError::Impossible("configuration space"));
+        }
+        Ok(Self { function: function.to_bytes(), ..before })
+    }
+}
+
+impl Snapshot for Igb {
+    fn save(&self) -> Vec<u8> {
+        // What is left out is made anew: filter and hash from registers, what is between batches, what is configured.
+        let Self {
+            rom: _,
+            vectors: _,
+            function,
+            registers,
+            phy,
+            eeprom,
+            filter: _,
+            rss: _,
+            transmit,
+            looped: _,
+            starved,
+            link_up,
+            causes,
+            extended,
+            other,
+            completions,
+            clock,
+            stalls: _,
+        } = self;
+        let state = State {
+            registers: registers.save(),
+            phy: phy.save(),
+            nvm: eeprom.clone(),
+            transmit: transmit.map(|queue| queue.state),
+            starved: *starved,
+            link_up: *link_up,
+            causes: causes.clone(),
+            extended: extended.clone(),
+            other: *other,
+            completions: *completions,
+            clock: *clock,
+            function: function.save().to_bytes(),
+        };
+        encode(ABOUT.name, State::NUMBER, &state)
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
+        let state: State = decode(ABOUT.name, saved)?;
+        let impossible = |what| Err(RestoreError::Impossible(what));
+        let mut registers = self.registers.clone();
+        registers.restore(&state.registers)?;
+        let Some(phy) = self.phy.restored(&state.phy) else {
+            return impossible("PHY");
+        };
+        if !state.nvm.fits(NVM.size) {
+            return impossible("NVM");
+        }
+        if state.transmit.iter().any(|queue| queue.next > 0xffff) {
+            return impossible("position in a ring");
+        }
+        let interrupts = state.causes.fits(&self.causes) && state.extended.fits(&self.extended);
+        if !interrupts || !state.completions.iter().all(CompletionDelay::fits) {
+            return impossible("interrupts");
+        }
+        let function = SavedFunction::from_bytes(&state.function).map_err(|_| RestoreError::Damaged)?;
+        self.function.restore(&function).map_err(|_| RestoreError::Impossible("configuration space"))?;
+        virtual_functions::bound(&mut self.function);
+        let State {
+            registers: _,
+            phy: _,
+            nvm,
+            transmit,
+            starved,
+            link_up,
+            causes,
+            extended,
+            other,
+            completions,
+            clock,
+            function: _,
+        } = state;
+        (self.registers, self.phy, self.eeprom) = (registers, phy, nvm);
+        for (queue, state) in self.transmit.iter_mut().zip(transmit) {
+            queue.reset();
+            queue.state = state;
+        }
+        (self.starved, self.link_up, self.clock) = (starved, link_up, clock);
+        self.filter.load(&self.registers);
+        self.rss.forget();
+        (self.causes, self.extended, self.other, self.completions) = (causes, extended, other, completions);
+        self.stalls = Default::default();
+        self.prepare_loopback();
+        Ok(())
+    }
+}
+
+impl Igb {
+    /// Goes on from a restored state: shows the line, tells what waited, looks at the rings.
+    pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
+        self.starved = 0;
+        self.look_at_all_queues(cx);
+        self.causes.show(&mut self.function, cx);
+        self.time_passed(cx);
+    }
+}

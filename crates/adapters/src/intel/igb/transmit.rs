@@ -1,0 +1,246 @@
+//! The transmit queues: legacy and advanced descriptors (82576 datasheet, 7.2.2), see [`Sender`]; and loopback.
+//!
+//! ```text
+//!  63                                   32 31          24 23  20 19            0
+//! | buffer address                                                              |  advanced data
+//! | PAYLEN | POPTS | CC | IDX | status    | command      | type 3 | MAC | length |
+//! | sequence number seed                  | VLAN   | MACLEN | IPLEN             |  context
+//! | MSS | L4LEN | IDX                     | DEXT         | type 2 | TUCMD        |
+//! ```
+//! A queue keeps two contexts; a packet's first data descriptor says by IDX which one it means.
+
+use nicety_adapter::{Batch, Budget, Context, Frames, PACKETS, Pick, PortId, Progress};
+use serde::{Deserialize, Serialize};
+
+use super::registers::{self as r, dctl, rctl, tctl};
+use super::{Igb, stall_of};
+use crate::intel::transmit::{self, Contexts, Descriptor, Request, Sender, Task, Transmit};
+
+/// Bits 23:20: an advanced context.
+const CONTEXT: u32 = 2;
+/// Command: put the context's tag in.
+const VLE: u32 = 1 << 30;
+/// Command: segment.
+const TSE: u32 = 1 << 31;
+/// MAC: note when it leaves.
+const STAMP: u32 = 1 << 19;
+/// TDWBAL: write the head to memory.
+const HEAD_WRITE_BACK: u32 = 1;
+
+/// A context, as its descriptor has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Given {
+    lengths: u32,
+    command: u32,
+    segments: u32,
+}
+
+/// The two contexts of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advanced([Given; 2]);
+
+impl Given {
+    /// Where things lie: behind MACLEN bytes an IP header of IPLEN bytes, then TCP, UDP or SCTP.
+    fn task(self) -> Task {
+        let mac = (self.lengths >> 9 & 0x7f) as u16;
+        let ip = (self.lengths & 0x1ff) as u16;
+        let (start, tcp) = (mac + ip, self.command >> 11 & 3 == 1);
+        Task {
+            ip_start: mac,
+            ip_field: mac + 10,
+            ip_end: start.saturating_sub(1),
+            start,
+            field: start + if tcp { 16 } else { 6 },
+            end: 0,
+            tcp,
+            headers: start + (self.segments >> 8 & 0xff) as u16,
+            mss: (self.segments >> 16) as u16,
+        }
+    }
+
+    /// The checksum of SCTP is another one (RFC 9260, appendix A).
+    fn is_sctp(self) -> bool {
+        self.command >> 11 & 3 == 2
+    }
+}
+
+impl Contexts for Advanced {
+    fn is_context(descriptor: Descriptor) -> bool {
+        descriptor.lower >> 20 & 0xf == CONTEXT
+    }
+
+    fn data_len(descriptor: Descriptor) -> u32 {
+        descriptor.lower & 0xffff
+    }
+
+    fn keep(&mut self, descriptor: Descriptor) {
+        let given = Given { lengths: descriptor.address as u32, command: descriptor.lower, segments: descriptor.upper };
+        self.0[(descriptor.upper >> 4 & 1) as usize] = given;
+    }
+
+    fn request(&self, first: Descriptor) -> Request {
+        let given = self.0[(first.upper >> 4 & 1) as usize];
+        let options = first.upper >> 8;
+        let checksum = options & 2 != 0;
+        let mut task = given.task();
+        if checksum && given.is_sctp() {
+            // Not to be had: no packet has its checksum there.
+            task.field = 0;
+        }
+        Request {
+            segment: first.lower & TSE != 0,
+            ip_checksum: options & 1 != 0,
+            checksum,
+            task,
+            tag: (first.lower & VLE != 0).then_some((given.lengths >> 16) as u16),
+            stamp: first.lower & STAMP != 0,
+        }
+    }
+}
+
+/// A transmit queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TransmitQueue {
+    /// Where it stands.
+    pub state: Transmit<Advanced>,
+    /// What was fetched earlier is nobody's any more if this has changed.
+    pub generation: u32,
+}
+
+impl TransmitQueue {
+    /// As new.
+    pub fn reset(&mut self) {
+        *self = Self { state: Transmit::default(), generation: self.generation.wrapping_add(1) };
+    }
+}
+
+impl Igb {
+    /// Size in descriptors and first address of a queue's ring.
+    pub(super) fn transmit_ring(&self, queue: usize) -> (u32, u64) {
+        transmit::ring(&self.registers, queue)
+    }
+
+    fn sender(&mut self, queue: usize, looped: bool) -> Option<Sender<'_, Advanced>> {
+        let state = &mut self.transmit.get_mut(queue)?.state;
+        let (registers, link_up) = (&mut self.registers, self.link_up);
+        Some(Sender { queue, state, registers, link_up, looped, tags_by_mode: false, stamped: false })
+    }
+
+    /// Whether transmitted frames come back to this adapter and go nowhere else.
+    pub(super) fn loops(&self) -> bool {
+        self.phy.loops() || self.registers[r::RCTL] & rctl::LBM != 0
+    }
+
+    /// Has a private batch ready before the first frame of a loopback.
+    pub(super) fn prepare_loopback(&mut self) {
+        if self.loops() && self.looped.is_none() {
+            self.looped = Some(Box::default());
+        }
+    }
+
+    /// Whether a queue may send.
+    pub(super) fn transmits(&self, queue: usize) -> bool {
+        let on = self.registers.of(r::TXDCTL).get(queue).is_some_and(|control| control & dctl::ENABLE != 0);
+        on && self.registers[r::TCTL] & tctl::EN != 0
+    }
+
+    /// What was fetched and not completed is nobody's any more: the ring begins at TDH again.
+    pub(super) fn forget_fetched(&mut self, number: usize) {
+        let head = self.registers.of(r::TDH).get(number).copied().unwrap_or(0);
+        if let Some(queue) = self.transmit.get_mut(number) {
+            queue.generation = queue.generation.wrapping_add(1);
+            (queue.state.next, queue.state.skipping) = (head, false);
+        }
+    }
+
+    /// Walks a ring into a batch; in loopback into a private one, which is received at once.
+    pub(super) fn fetch_ring(
+        &mut self,
+        queue: usize,
+        budget: Budget,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> Progress {
+        batch.generation = self.transmit.get(queue).map_or(0, |queue| queue.generation);
+        if !self.transmits(queue) || !self.may_dma() {
+            return Progress { more: false, armed: true };
+        }
+        let own = if self.loops() { self.looped.take() } else { None };
+        let Some(mut own) = own else {
+            let progress = self.walk_ring(queue, budget, batch, false, cx);
+            if batch.is_empty() {
+                self.give_back(queue, cx);
+            }
+            return progress;
+        };
+        own.start(cx.memory, PortId::default(), 0);
+        let progress = self.walk_ring(queue, budget, &mut own, true, cx);
+        let mut picks = [Pick::whole(0); PACKETS];
+        for (pick, packet) in picks.iter_mut().zip(0..) {
+            pick.packet = packet;
+        }
+        let frames = Frames::new(&own, picks.get(..own.len()).unwrap_or_default());
+        self.receive_looped(&frames, cx);
+        own.release();
+        self.looped = Some(own);
+        self.give_back(queue, cx);
+        progress
+    }
+
+    fn walk_ring(
+        &mut self,
+        queue: usize,
+        budget: Budget,
+        batch: &mut Batch,
+        looped: bool,
+        cx: &mut Context<'_>,
+    ) -> Progress {
+        let Some(mut sender) = self.sender(queue, looped) else { return Progress { more: false, armed: true } };
+        let (progress, why) = sender.walk(budget, batch, cx);
+        let stamped = sender.stamped;
+        self.saw_ring(stall_of(queue, true), why, cx);
+        if stamped {
+            self.note_departure(cx);
+        }
+        progress
+    }
+
+    /// Gives fetched descriptors back, and interrupts if any asked for it.
+    pub(super) fn give_back(&mut self, queue: usize, cx: &mut Context<'_>) {
+        if !self.may_dma() {
+            return;
+        }
+        let Some(given) = self.sender(queue, false).map(|mut sender| sender.give_back(cx)) else { return };
+        if given.any {
+            self.write_head_back(queue, cx);
+        }
+        if given.reported > 0 {
+            self.transmitted(queue, given.reported, cx);
+        }
+    }
+
+    /// TDWBAL and TDWBAH (8.12.16): the driver reads the head in its own memory.
+    fn write_head_back(&self, queue: usize, cx: &mut Context<'_>) {
+        let of = |name| self.registers.of(name).get(queue).copied().unwrap_or(0);
+        let low = of(r::TDWBAL);
+        if low & HEAD_WRITE_BACK == 0 {
+            return;
+        }
+        let address = u64::from(of(r::TDWBAH)) << 32 | u64::from(low & !3);
+        if cx.memory.write(address, &of(r::TDH).to_le_bytes()).is_err() {
+            cx.counters.guest_errors += 1;
+        }
+    }
+
+    /// TXSTMP (7.9.3.2): when a packet left, unless the driver has not taken the one before.
+    fn note_departure(&mut self, cx: &mut Context<'_>) {
+        const ENABLED: u32 = 1 << 4;
+        const VALID: u32 = 1;
+        if self.registers[r::TSYNCTXCTL] & (ENABLED | VALID) != ENABLED {
+            return;
+        }
+        let now = self.clock.value(cx.now);
+        (self.registers[r::TXSTMPL], self.registers[r::TXSTMPH]) = (now as u32, (now >> 32) as u32);
+        self.registers[r::TSYNCTXCTL] |= VALID;
+    }
+}

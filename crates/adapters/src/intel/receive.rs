@@ -1,0 +1,437 @@
+//! A receive ring of Intel's controllers (Intel 317453, 3.2; 82574 datasheet, 7.1): frames into as many buffers as they need, with what was
+//! found out about them.
+//!
+//! ```text
+//!  63            48 47    40 39    32 31           16 15             0
+//! | buffer address                                                    |  legacy
+//! | special (VLAN) | errors | status | packet checksum | length       |
+//!
+//! | buffer address, then: hash               | information            |  extended, 82574 (82576: advanced)
+//! | VLAN           | length | errors, status                          |
+//!
+//! | address of the headers' buffer, then as extended                  |  split: 32 bytes
+//! | address of the first buffer, then as extended                     |
+//! | address of the second, then: lengths 3, 2, 1 | headers            |
+//! | address of the third                                              |
+//!
+//! | address of the packet's buffer, then as extended                  |  apart, 82576
+//! | address of the headers' buffer, then as extended                  |
+//! ```
+
+use arrayvec::ArrayVec;
+use nicety_adapter::{Batch, Checked, Frames, Packet, Pick, Reason, Scratch, Unfolded, Wants};
+use nicety_frame::{Fragment, L3Kind, L4Kind, Layout, Tci, checksum};
+use nicety_memory::{Map, Rights, Span, Window};
+
+use super::DESCRIPTOR;
+use super::filter::{Filter, Match};
+use super::registers::*;
+use super::statistics::Statistics;
+
+/// Pieces of guest memory for one frame at most: 16 KiB in buffers of 256 bytes, and a few region borders.
+const PIECES: usize = 80;
+/// Shortest frame without its check sequence: what is shorter arrives padded.
+const SHORTEST: u32 = 60;
+
+/// Bits of a descriptor's status.
+mod status {
+    pub const DD: u32 = 1;
+    pub const EOP: u32 = 1 << 1;
+    pub const IXSM: u32 = 1 << 2;
+    pub const VP: u32 = 1 << 3;
+    pub const UDPCS: u32 = 1 << 4;
+    pub const TCPCS: u32 = 1 << 5;
+    pub const IPCS: u32 = 1 << 6;
+    pub const PIF: u32 = 1 << 7;
+    pub const TCPE: u32 = 1 << 29;
+    pub const IPE: u32 = 1 << 30;
+    pub const RXE: u32 = 1 << 31;
+}
+
+/// How a ring's descriptors look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// One buffer, whose address stays.
+    #[default]
+    Legacy,
+    /// One buffer, and more is told.
+    Extended,
+    /// A buffer for headers and three others.
+    Split,
+    /// A buffer, and one for headers.
+    Apart {
+        /// That one is filled first in any case.
+        always: bool,
+    },
+}
+
+/// What is told of a frame in its last descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Status and errors as extended descriptors have them; legacy ones have the same in two bytes.
+    pub status: u32,
+    /// The tag that was taken out.
+    pub tag: u16,
+    /// The kind of hash, and what else the chip tells there. Not in legacy descriptors.
+    pub information: u32,
+    /// The hash. Not in legacy descriptors.
+    pub hash: u32,
+}
+
+/// The ring during one delivery. Head, tail and size count in units of 16 bytes, as registers do.
+#[derive(Debug)]
+pub struct Ring<'m> {
+    /// Its memory.
+    pub window: Window<'m>,
+    /// All memory, for buffers.
+    pub memory: &'m Map,
+    /// Its size.
+    pub size: u32,
+    /// The next descriptor to use.
+    pub head: u32,
+    /// The first that is the driver's.
+    pub tail: u32,
+    /// What descriptors look like.
+    pub format: Format,
+    /// Bytes of each buffer of a descriptor: one, or four; apart: the packet's, the headers'.
+    pub buffers: [u32; 4],
+    /// Bytes of check sequence that the guest is told of.
+    pub check: u32,
+    /// A small frame came (RSRPD).
+    pub small: bool,
+}
+
+/// A packet on offer.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer<'f, 'b> {
+    /// Where it is.
+    pub frames: &'f Frames<'b>,
+    /// Which.
+    pub pick: Pick,
+    /// What of it is known before it is looked at: information and hash.
+    pub verdict: Verdict,
+}
+
+/// Why a frame was not put into the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// For this frame of the packet, yet.
+    NoRoom(u32),
+    /// It never will.
+    Never(Reason),
+}
+
+/// How a frame lies in the buffers of one descriptor after the other.
+#[derive(Clone, Copy)]
+struct Shares {
+    left: u32,
+    /// Bytes of headers that are kept apart; 0 if none are.
+    headers: u32,
+    first: bool,
+}
+
+impl Shares {
+    /// Bytes in each buffer of the next descriptor.
+    fn next(&mut self, buffers: &[u32; 4], format: Format) -> [u32; 4] {
+        let mut share = [0; 4];
+        if let Format::Apart { .. } = format {
+            if std::mem::take(&mut self.first) {
+                share[1] = self.headers.min(self.left);
+            }
+            share[0] = buffers[0].min(self.left - share[1]);
+            self.left -= share[0] + share[1];
+            return share;
+        }
+        for (n, (bytes, size)) in share.iter_mut().zip(buffers).enumerate() {
+            *bytes = match (n, self.headers) {
+                (0, 1..) if self.first => self.headers,
+                (0, 1..) => 0,
+                _ => *size,
+            }
+            .min(self.left);
+            self.left -= *bytes;
+        }
+        self.first = false;
+        share
+    }
+}
+
+impl Ring<'_> {
+    /// Units of a descriptor.
+    fn step(&self) -> u32 {
+        if self.format == Format::Split { 2 } else { 1 }
+    }
+
+    /// Descriptors that the driver has posted.
+    pub fn free(&self) -> u32 {
+        if self.head < self.size && self.tail < self.size {
+            (self.tail + self.size - self.head) % self.size / self.step()
+        } else {
+            0
+        }
+    }
+
+    fn after(&self, at: u32) -> u32 {
+        let next = at + self.step();
+        if next >= self.size { 0 } else { next }
+    }
+
+    fn shares(&self, len: u32, headers: u32) -> Shares {
+        Shares { left: len.max(SHORTEST) + self.check, headers, first: true }
+    }
+
+    /// Bytes of the only buffer that a frame lies in, if it is alone in one: the way of most frames.
+    #[inline]
+    fn sole(&self, shares: &Shares) -> Option<u32> {
+        (self.format != Format::Split && shares.headers == 0 && shares.left <= self.buffers[0]).then_some(shares.left)
+    }
+
+    /// Descriptors that a frame needs. `None` if its buffers are empty.
+    fn count(&self, mut shares: Shares) -> Option<u32> {
+        if self.format != Format::Split {
+            let left = shares.left.saturating_sub(shares.headers);
+            return (self.buffers[0] > 0).then(|| left.div_ceil(self.buffers[0]).max(1));
+        }
+        let mut count = 0;
+        while shares.left > 0 {
+            let before = shares.left;
+            shares.next(&self.buffers, self.format);
+            count += 1;
+            if shares.left == before {
+                return None;
+            }
+        }
+        Some(count)
+    }
+
+    /// Finds buffers for frame `index` of a packet, of `len` bytes: their pieces and how many descriptors.
+    fn room(&self, index: u32, len: u32, headers: u32, spans: &mut ArrayVec<Span, PIECES>) -> Result<u32, Miss> {
+        let mut shares = self.shares(len, headers);
+        let sole = self.sole(&shares);
+        let count = if sole.is_some() { Some(1) } else { self.count(shares) };
+        let count = count.ok_or(Miss::Never(Reason::BadDescriptor))?;
+        if count.saturating_mul(self.step()) >= self.size.max(1) {
+            return Err(Miss::Never(Reason::TooLong));
+        }
+        if count > self.free() {
+            return Err(Miss::NoRoom(index));
+        }
+        let mut at = self.head;
+        if let Some(bytes) = sole {
+            let address = u64::from_le_bytes(self.window.read(at as usize * DESCRIPTOR));
+            let push = |span| spans.try_push(span).is_ok();
+            let found = self.memory.translate(address, bytes, Rights::WRITE, push);
+            return found.map(|()| 1).map_err(|_| Miss::Never(Reason::BadAddress));
+        }
+        for _ in 0..count {
+            let share = shares.next(&self.buffers, self.format);
+            // Headers come first.
+            let order = if let Format::Apart { .. } = self.format { [1, 0, 2, 3] } else { [0, 1, 2, 3] };
+            for (n, bytes) in order.into_iter().map(|n| (n, share[n])).filter(|(_, bytes)| *bytes > 0) {
+                let address = u64::from_le_bytes(self.window.read(at as usize * DESCRIPTOR + 8 * n));
+                let push = |span| spans.try_push(span).is_ok();
+                if self.memory.translate(address, bytes, Rights::WRITE, push).is_err() {
+                    return Err(Miss::Never(Reason::BadAddress));
+                }
+            }
+            at = self.after(at);
+        }
+        Ok(count)
+    }
+
+    /// Gives one descriptor to the guest: its status last.
+    fn give(&mut self, share: [u32; 4], headers: u32, told: Verdict) {
+        let place = self.head as usize * DESCRIPTOR;
+        let Verdict { status, tag, information, hash } = told;
+        let tag = u32::from(tag) << 16;
+        if self.format == Format::Legacy {
+            self.window.store_u32(place + 8, share[0]);
+            self.window.store_u32(place + 12, status & 0xff | status >> 16 & 0xff00 | tag);
+        } else {
+            let apart = if let Format::Apart { .. } = self.format { share[1] << 21 } else { 0 };
+            self.window.store_u32(place, information | apart | if headers > 0 { apart.min(1) << 31 } else { 0 });
+            self.window.store_u32(place + 4, hash);
+            if self.format == Format::Split {
+                const SPLIT: u32 = 1 << 15;
+                let headers = if headers > 0 { headers | SPLIT } else { 0 };
+                self.window.store_u32(place + 16, headers | share[1] << 16);
+                self.window.store_u32(place + 20, share[2] | share[3] << 16);
+            }
+            self.window.store_u32(place + 12, share[0] | tag);
+            self.window.store_u32(place + 8, status);
+        }
+        self.head = self.after(self.head);
+    }
+
+    /// Gives the descriptors of a frame.
+    fn give_frame(&mut self, count: u32, len: u32, headers: u32, told: Verdict) {
+        let mut shares = self.shares(len, headers);
+        if let Some(bytes) = self.sole(&shares) {
+            return self.give([bytes, 0, 0, 0], headers, told);
+        }
+        for _ in 1..count {
+            let share = shares.next(&self.buffers, self.format);
+            self.give(share, headers, Verdict { status: status::DD, ..Verdict::default() });
+        }
+        let share = shares.next(&self.buffers, self.format);
+        self.give(share, headers, told);
+    }
+
+    /// Whether the driver has few descriptors left, as soon as that is so (317453, 13.4.22: RDMTS).
+    pub fn crossed(&self, before: u32, control: u32) -> bool {
+        let size = self.size / self.step();
+        let threshold = size >> ((control >> 8 & 3) + 1).min(3);
+        let had = (self.tail + self.size - before) % self.size.max(1) / self.step();
+        had > threshold && self.free() <= threshold
+    }
+}
+
+/// The receiver, during one delivery.
+#[derive(Debug)]
+pub struct Receiver<'a> {
+    /// The chip's registers.
+    pub registers: &'a mut Bank,
+    /// Which frames it wants.
+    pub filter: &'a Filter,
+    /// What it can take.
+    pub wants: Wants,
+    /// Frames are the adapter's own, come back.
+    pub looped: bool,
+    /// UDP checksums have a bit of their own (82574 and later).
+    pub tells_udp: bool,
+}
+
+impl Receiver<'_> {
+    /// All frames of a packet: how many, and its bytes.
+    pub fn place(
+        &mut self,
+        ring: &mut Ring<'_>,
+        offer: &Offer<'_, '_>,
+        scratch: &mut Scratch,
+    ) -> Result<(u64, u64), Miss> {
+        let Offer { frames, pick, verdict } = *offer;
+        let unfolded = Unfolded::new(frames, pick, self.wants).map_err(|reason| {
+            self.registers.count(ROC, u32::from(reason == Reason::TooLong));
+            Miss::Never(reason)
+        })?;
+        let packet = unfolded.packet();
+        let head = frames.batch.head(packet);
+        let tag = frames.outer_tag(pick).filter(|tag| tag.tpid == self.registers[VET] as u16).map(|tag| tag.tci);
+        let how = self.filter.wants(self.registers, head, tag).ok_or(Miss::Never(Reason::Filtered))?;
+        for index in unfolded.wanted() {
+            let mut spans = ArrayVec::new();
+            let len = unfolded.len(index);
+            let headers = match ring.format {
+                Format::Split => {
+                    unfolded.piece(index, scratch).map_or(0, |piece| headers(piece.head(), ring.buffers[0]))
+                }
+                Format::Apart { always } => {
+                    unfolded.piece(index, scratch).map_or(0, |piece| match headers(piece.head(), ring.buffers[1]) {
+                        0 if always => ring.buffers[1].min(len),
+                        headers => headers,
+                    })
+                }
+                Format::Legacy | Format::Extended => 0,
+            };
+            let room = ring.room(index, len, headers, &mut spans);
+            let descriptors = room.inspect_err(|miss| self.count_miss(ring, *miss))?;
+            let mut piece = unfolded.piece(index, scratch).ok_or(Miss::Never(Reason::BadOffload))?;
+            let checked = piece.write(ring.memory, &spans);
+            pad(ring.memory, &spans, len);
+            let told = self.verdict(verdict, frames.batch, packet, piece.tag, checked, how);
+            ring.give_frame(descriptors, len, headers, told);
+            ring.small |= len + 4 <= self.registers[RSRPD];
+            self.registers.count_received(head, len.max(SHORTEST));
+        }
+        Ok((u64::from(unfolded.count()), u64::from(packet.len())))
+    }
+
+    fn count_miss(&mut self, ring: &mut Ring<'_>, miss: Miss) {
+        match miss {
+            Miss::NoRoom(_) => {
+                self.registers.count(RNBC, 1);
+                self.registers.count(MPC, u32::from(self.looped));
+            }
+            Miss::Never(Reason::BadAddress) => {
+                self.registers.count(RXERRC, 1);
+                let status = status::DD | status::EOP | status::IXSM | status::RXE;
+                ring.give([0; 4], 0, Verdict { status, ..Verdict::default() });
+            }
+            Miss::Never(_) => {}
+        }
+    }
+
+    /// What is told of a frame (317453, 3.2.3; 82574, 7.1.5).
+    fn verdict(
+        &self,
+        mut told: Verdict,
+        batch: &Batch,
+        packet: &Packet,
+        tag: Option<Tci>,
+        checked: Checked,
+        how: Match,
+    ) -> Verdict {
+        let (offloads, layout) = (self.registers[RXCSUM], batch.layout(packet));
+        told.status |= status::DD | status::EOP;
+        if how == Match::Inexact {
+            told.status |= status::PIF;
+        }
+        if let Some(control) = tag {
+            told.status |= status::VP;
+            told.tag = control.0;
+        }
+        let mut found = 0;
+        if offloads & rxcsum::IPOFL != 0
+            && let Some(l3) = layout.l3.filter(|l3| l3.kind == L3Kind::V4)
+        {
+            let start = usize::from(l3.offset);
+            let header = batch.head(packet).get(start..start + usize::from(l3.len)).unwrap_or_default();
+            // Where a packet was cut, the header is new and right.
+            let good = packet.offload.segment.is_some() || checksum::sum(header).fold() == 0xffff;
+            found |= if good { status::IPCS } else { status::IPCS | status::IPE };
+        }
+        if offloads & rxcsum::TUOFL != 0
+            && let Some(l4) = layout.l4
+        {
+            let udp = if self.tells_udp && l4.kind == L4Kind::Udp { status::UDPCS } else { 0 };
+            found |= match checked {
+                Checked::Good => status::TCPCS | udp,
+                Checked::Bad => status::TCPCS | status::TCPE | udp,
+                Checked::Unknown => 0,
+            };
+        }
+        told.status |= if found == 0 { status::IXSM } else { found };
+        told
+    }
+}
+
+/// Bytes of headers that are kept apart from what they head: to the end of TCP or UDP, or of IP; 0 if they do not fit (82574, 7.1.10).
+fn headers(head: &[u8], most: u32) -> u32 {
+    let layout = Layout::parse(head);
+    let Some(l3) = layout.l3 else { return 0 };
+    let len = match layout.l4.filter(|_| l3.fragment == Fragment::Whole) {
+        Some(_) => u32::from(layout.headers_len),
+        None => u32::from(l3.offset) + u32::from(l3.len),
+    };
+    if len <= most { len } else { 0 }
+}
+
+/// Zeros behind a frame that is shorter than the shortest on a wire.
+fn pad(memory: &Map, spans: &[Span], len: u32) {
+    let (mut skip, mut left) = (len, SHORTEST.saturating_sub(len));
+    for span in spans {
+        if left == 0 {
+            return;
+        }
+        let place = span.piece(skip, left);
+        skip = skip.saturating_sub(span.len());
+        memory.write_span(place, &[0; SHORTEST as usize][..place.len() as usize]);
+        left -= place.len();
+    }
+}
+
+/// Buffer size of legacy and extended descriptors (317453, 13.4.22: BSIZE, BSEX).
+pub fn buffer_size(control: u32) -> u32 {
+    let code = control >> 16 & 3;
+    if control & rctl::BSEX != 0 && code != 0 { 32768 >> code } else { 2048 >> code }
+}

@@ -1,0 +1,546 @@
+//! A transmit ring of Intel's controllers: legacy, data and context descriptors (Intel 317453, 3.3 and 3.4; 82574 datasheet, 7.2), into
+//! packets of a batch. Chips from the 82575 on have other data and context descriptors (`igb/transmit.rs`).
+//!
+//! ```text
+//!  63                                   32 31       24 23  20 19                 0
+//! | buffer address                                                                |  legacy, data
+//! | special (VLAN) | CSS/POPTS | status | command | CSO/type | length             |
+//! | TUCSE          | TUCSO     | TUCSS  | IPCSE              | IPCSO  | IPCSS      |  context
+//! | MSS            | HDRLEN    | status | command | type 0  | PAYLEN               |
+//! ```
+
+use nicety_adapter::{
+    Batch, Budget, Checksum, Context, Draft, DraftError, Offload, Progress, Reason, Segment, SegmentKind,
+};
+use nicety_frame::{L3Kind, L4Kind, Layout, Tag, Tci, checksum};
+use nicety_memory::{Rights, Window};
+use serde::{Deserialize, Serialize};
+
+use super::registers::*;
+use super::statistics::Statistics;
+use super::{DESCRIPTOR, NOWHERE};
+
+/// Descriptors that one call walks at most, whatever the ring says.
+const WALK: usize = 2048;
+
+const EOP: u32 = 1 << 24;
+/// Legacy: insert a checksum. Data and context: segment.
+const IC_TSE: u32 = 1 << 26;
+const TCP: u32 = 1 << 24;
+const RS: u32 = 1 << 27;
+const RPS: u32 = 1 << 28;
+const IDE: u32 = 1 << 31;
+const DEXT: u32 = 1 << 29;
+const VLE: u32 = 1 << 30;
+/// Bits 23:20 of an extended descriptor.
+const TYPE: u32 = 0xf << 20;
+/// Data, fourth word: note when it leaves (82574).
+const TS: u32 = 1 << 4;
+/// Status: done.
+const DD: u8 = 1;
+
+/// A context: what the next packets' offloads mean (manual, 3.3.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offloads {
+    ip_start: u8,
+    ip_field: u8,
+    ip_end: u16,
+    start: u8,
+    field: u8,
+    end: u16,
+    tcp: bool,
+    headers: u8,
+    mss: u16,
+}
+
+/// The contexts of the 8254x and the 82574.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Classic {
+    /// Context for packets that are not segmented.
+    plain: Offloads,
+    /// Context for segmentation: the chip keeps both.
+    segmented: Offloads,
+}
+
+/// Where a transmitter stands. What a driver's descriptors mean depends on the contexts that it has given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transmit<C = Classic> {
+    /// The next descriptor to fetch; TDH follows when the batch is complete.
+    pub next: u32,
+    /// A packet was given up: descriptors up to its end go unused.
+    pub skipping: bool,
+    /// The contexts.
+    pub contexts: C,
+}
+
+/// A chip's data and context descriptors.
+pub trait Contexts {
+    /// Whether it is a context.
+    fn is_context(descriptor: Descriptor) -> bool;
+
+    /// Bytes of a data descriptor's buffer.
+    fn data_len(descriptor: Descriptor) -> u32;
+
+    /// Keeps a context.
+    fn keep(&mut self, descriptor: Descriptor);
+
+    /// What a packet's first data descriptor asks for.
+    fn request(&self, first: Descriptor) -> Request;
+}
+
+/// A descriptor, in the fields that all kinds share.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor {
+    /// Its buffer; of a context its first eight bytes.
+    pub address: u64,
+    /// Length, kind, command.
+    pub lower: u32,
+    /// Status, options.
+    pub upper: u32,
+}
+
+impl Descriptor {
+    fn read(ring: &Window<'_>, index: u32) -> Self {
+        let bytes: [u8; 16] = ring.read(index as usize * DESCRIPTOR);
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        Self { address: u64::from(word(4)) << 32 | u64::from(word(0)), lower: word(8), upper: word(12) }
+    }
+
+    fn extended(self) -> bool {
+        self.lower & DEXT != 0
+    }
+
+    fn is_context<C: Contexts>(self) -> bool {
+        self.extended() && C::is_context(self)
+    }
+
+    /// Bytes of its buffer: 16 bits in a legacy one.
+    fn len<C: Contexts>(self) -> u32 {
+        if self.extended() { C::data_len(self) } else { self.lower & 0xffff }
+    }
+
+    fn context(self) -> Offloads {
+        let a = self.address.to_le_bytes();
+        let s = self.upper.to_le_bytes();
+        Offloads {
+            ip_start: a[0],
+            ip_field: a[1],
+            ip_end: u16::from_le_bytes([a[2], a[3]]),
+            start: a[4],
+            field: a[5],
+            end: u16::from_le_bytes([a[6], a[7]]),
+            tcp: self.lower & TCP != 0,
+            headers: s[1],
+            mss: u16::from_le_bytes([s[2], s[3]]),
+        }
+    }
+}
+
+impl From<Offloads> for Task {
+    fn from(offloads: Offloads) -> Self {
+        let Offloads { ip_start, ip_field, ip_end, start, field, end, tcp, headers, mss } = offloads;
+        Self {
+            ip_start: ip_start.into(),
+            ip_field: ip_field.into(),
+            ip_end,
+            start: start.into(),
+            field: field.into(),
+            end,
+            tcp,
+            headers: headers.into(),
+            mss,
+        }
+    }
+}
+
+impl Contexts for Classic {
+    fn is_context(descriptor: Descriptor) -> bool {
+        descriptor.lower & TYPE == 0
+    }
+
+    fn data_len(descriptor: Descriptor) -> u32 {
+        descriptor.lower & 0xf_ffff
+    }
+
+    fn keep(&mut self, descriptor: Descriptor) {
+        *(if descriptor.lower & IC_TSE != 0 { &mut self.segmented } else { &mut self.plain }) = descriptor.context();
+    }
+
+    fn request(&self, first: Descriptor) -> Request {
+        let segment = first.lower & IC_TSE != 0;
+        let options = (first.upper >> 8) as u8;
+        Request {
+            segment,
+            ip_checksum: options & 1 != 0,
+            checksum: options & 2 != 0,
+            task: if segment { self.segmented } else { self.plain }.into(),
+            tag: (first.lower & VLE != 0).then_some((first.upper >> 16) as u16),
+            stamp: first.upper & TS != 0,
+        }
+    }
+}
+
+/// How a walk over one packet ended.
+enum Walk {
+    /// It is in the batch.
+    Taken(u32),
+    /// Its last descriptor is not there yet.
+    Partial,
+    /// The batch has no room for it now.
+    Full,
+    /// It goes nowhere.
+    Dropped(Reason),
+}
+
+/// Where a packet's checksums lie, and how it is segmented. Offsets from its first byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Task {
+    /// The IP header's first byte.
+    pub ip_start: u16,
+    /// Where its checksum goes.
+    pub ip_field: u16,
+    /// Its last byte; 0: the packet's.
+    pub ip_end: u16,
+    /// The first byte that the transport checksum covers.
+    pub start: u16,
+    /// Where it goes.
+    pub field: u16,
+    /// The last byte that it covers; 0: the packet's.
+    pub end: u16,
+    /// TCP, and not UDP, is segmented.
+    pub tcp: bool,
+    /// Bytes of all headers.
+    pub headers: u16,
+    /// Payload of a segment.
+    pub mss: u16,
+}
+
+/// What the first descriptor of a packet asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Cut it.
+    pub segment: bool,
+    /// Make the IPv4 header's checksum.
+    pub ip_checksum: bool,
+    /// Make the transport checksum.
+    pub checksum: bool,
+    /// Where.
+    pub task: Task,
+    /// The tag that is put in.
+    pub tag: Option<u16>,
+    /// Note when it leaves.
+    pub stamp: bool,
+}
+
+/// Size in descriptors and first address of a transmit ring.
+pub fn ring(registers: &Bank, queue: usize) -> (u32, u64) {
+    let of = |name| registers.of(name).get(queue).copied().unwrap_or(0);
+    (of(TDLEN) / DESCRIPTOR as u32, u64::from(of(TDBAH)) << 32 | u64::from(of(TDBAL)))
+}
+
+/// One transmit queue, during one call.
+#[derive(Debug)]
+pub struct Sender<'a, C> {
+    /// Which.
+    pub queue: usize,
+    /// Where it stands.
+    pub state: &'a mut Transmit<C>,
+    /// The chip's registers.
+    pub registers: &'a mut Bank,
+    /// Frames can leave.
+    pub link_up: bool,
+    /// Frames come back to this adapter, and go nowhere else.
+    pub looped: bool,
+    /// Tags are put in only while CTRL.VME is set.
+    pub tags_by_mode: bool,
+    /// A packet whose departure is to be noted is in the batch.
+    pub stamped: bool,
+}
+
+/// What was given back to the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Descriptors, at least one.
+    pub any: bool,
+    /// How many.
+    pub descriptors: u32,
+    /// Descriptors whose driver wants to know.
+    pub reported: u32,
+    /// All of these may wait for an interrupt.
+    pub delayed: bool,
+    /// The ring is empty now.
+    pub empty: bool,
+}
+
+impl<C: Contexts> Sender<'_, C> {
+    fn register(&self, name: Reg) -> u32 {
+        self.registers.of(name).get(self.queue).copied().unwrap_or(0)
+    }
+
+    /// Walks the ring into a batch. With the progress: why the ring cannot be walked.
+    pub fn walk(
+        &mut self,
+        budget: Budget,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> (Progress, Option<&'static str>) {
+        let idle = Progress { more: false, armed: true };
+        let (size, base) = ring(self.registers, self.queue);
+        let tail = self.register(TDT);
+        if self.state.next == tail {
+            return (idle, None);
+        }
+        let memory = std::sync::Arc::clone(cx.memory);
+        let ring = memory.window(base, size * DESCRIPTOR as u32, Rights::READ);
+        let placed = self.state.next < size && tail < size;
+        let (Ok(ring), true) = (&ring, placed) else {
+            cx.counters.guest_errors += 1;
+            let why = if ring.is_err() { NOWHERE } else { "its head or tail lies beyond its end" };
+            return (idle, Some(why));
+        };
+        (self.walk_ring(ring, size, budget, batch, cx), None)
+    }
+
+    fn walk_ring(
+        &mut self,
+        ring: &Window<'_>,
+        size: u32,
+        budget: Budget,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> Progress {
+        let idle = Progress { more: false, armed: true };
+        let tail = self.register(TDT);
+        let mut walked = 0;
+        while self.state.next != tail {
+            if walked >= WALK || !budget.allows(batch) {
+                return Progress { more: true, armed: false };
+            }
+            let next = self.state.next;
+            let first = Descriptor::read(ring, next);
+            let after = if next + 1 == size { 0 } else { next + 1 };
+            if self.state.skipping || first.is_context::<C>() {
+                walked += 1;
+                if first.is_context::<C>() {
+                    self.state.contexts.keep(first);
+                } else {
+                    self.state.skipping = first.lower & EOP == 0;
+                }
+                self.state.next = after;
+                continue;
+            }
+            match self.take_packet(ring, size, first, batch, cx) {
+                Walk::Taken(end) => {
+                    walked += ((end + size - next) % size) as usize;
+                    self.state.next = end;
+                }
+                Walk::Partial if (tail + size - next) % size < size - 1 => return idle,
+                Walk::Full => return Progress { more: true, armed: false },
+                // A ring that is full of one packet without an end would never move again.
+                Walk::Partial => self.drop_packet(Reason::BadDescriptor, cx),
+                Walk::Dropped(reason) => self.drop_packet(reason, cx),
+            }
+        }
+        idle
+    }
+
+    fn drop_packet(&mut self, reason: Reason, cx: &mut Context<'_>) {
+        cx.counters.transmit_drop(reason);
+        self.state.skipping = true;
+    }
+
+    fn request(&self, first: Descriptor) -> Request {
+        let mut request = if first.extended() {
+            self.state.contexts.request(first)
+        } else {
+            // Legacy: CSS lies where the options are, CSO where the type is.
+            let (start, field) = (u16::from((first.upper >> 8) as u8), u16::from((first.lower >> 16) as u8));
+            Request {
+                checksum: first.lower & IC_TSE != 0,
+                task: Task { start, field, ..Task::default() },
+                tag: (first.lower & VLE != 0).then_some((first.upper >> 16) as u16),
+                ..Request::default()
+            }
+        };
+        request.tag = request.tag.filter(|_| !self.tags_by_mode || self.registers[CTRL] & ctrl::VME != 0);
+        request
+    }
+
+    /// One packet, from its first descriptor to the one with EOP.
+    fn take_packet(
+        &mut self,
+        ring: &Window<'_>,
+        size: u32,
+        first: Descriptor,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> Walk {
+        let request = self.request(first);
+        let tail = self.register(TDT);
+        let was_empty = batch.is_empty();
+        let Task { headers, field, ip_field, .. } = request.task;
+        let head = usize::from(headers).max(usize::from(field) + 2).max(usize::from(ip_field) + 2);
+        let Some(mut draft) = batch.draft(head) else { return Walk::Full };
+        let (mut at, mut descriptor) = (self.state.next, first);
+        loop {
+            match draft.push(descriptor.address, if descriptor.is_context::<C>() { 0 } else { descriptor.len::<C>() }) {
+                Ok(()) => {}
+                Err(DraftError::BatchFull) if !was_empty => return Walk::Full,
+                Err(error) => return Walk::Dropped(error.into()),
+            }
+            at = if at + 1 == size { 0 } else { at + 1 };
+            if descriptor.lower & EOP != 0 && !descriptor.is_context::<C>() {
+                break;
+            }
+            if at == tail {
+                return Walk::Partial;
+            }
+            descriptor = Descriptor::read(ring, at);
+        }
+        if !self.looped && !self.link_up {
+            return Walk::Dropped(Reason::LinkDown);
+        }
+        if draft.len() < 14 {
+            return Walk::Dropped(Reason::TooShort);
+        }
+        if self.registers[TCTL] & tctl::PSP != 0 {
+            draft.pad_to(60);
+        }
+        let Some(offload) = offload(&mut draft, &request) else {
+            if request.segment {
+                self.registers.count(TSCTFC, 1);
+            }
+            return Walk::Dropped(Reason::BadOffload);
+        };
+        self.finish(draft, offload, request, cx);
+        Walk::Taken(at)
+    }
+
+    fn finish(&mut self, mut draft: Draft<'_>, mut offload: Offload, request: Request, cx: &mut Context<'_>) {
+        let mut destination = [0; 6];
+        destination.copy_from_slice(&draft.head_mut()[..6]);
+        if let Some(control) = request.tag
+            && draft.tag(Tag { tpid: self.registers[VET] as u16, tci: Tci(control) })
+        {
+            offload = offload.behind_tag();
+        }
+        let len = draft.len();
+        let (frames, full, last) = match offload.segment {
+            Some(segment) => {
+                let (frames, mss) = (segment.frames(len), u32::from(segment.mss));
+                (frames, u32::from(segment.headers) + mss, len - (frames - 1) * mss)
+            }
+            None => (1, len, len),
+        };
+        if offload.segment.is_some() {
+            self.registers.count(TSCTC, 1);
+        }
+        self.registers.count_sent(&destination, frames, full, last);
+        if !self.looped {
+            cx.counters.sent(self.queue as u16, u64::from(frames), u64::from(len));
+        }
+        self.stamped |= request.stamp;
+        draft.finish(offload, 0);
+    }
+
+    fn set_head(&mut self, head: u32) {
+        if let Some(register) = self.registers.of_mut(TDH).get_mut(self.queue) {
+            *register = head;
+        }
+    }
+
+    /// Gives fetched descriptors back.
+    pub fn give_back(&mut self, cx: &mut Context<'_>) -> Given {
+        let (size, base) = ring(self.registers, self.queue);
+        let (mut at, next) = (self.register(TDH), self.state.next);
+        if at == next {
+            return Given::default();
+        }
+        let memory = std::sync::Arc::clone(cx.memory);
+        let ring = memory.window(base, size * DESCRIPTOR as u32, Rights::BOTH);
+        let (Ok(ring), true) = (ring, at < size && next < size) else {
+            cx.counters.guest_errors += 1;
+            self.set_head(next);
+            return Given::default();
+        };
+        let (mut descriptors, mut reported, mut delayed) = (0, 0, true);
+        while at != next {
+            let place = at as usize * DESCRIPTOR;
+            let command = ring.load_u32(place + 8);
+            descriptors += 1;
+            if command & (RS | RPS) != 0 {
+                ring.store_u8(place + 12, DD);
+                reported += 1;
+                delayed &= command & IDE != 0;
+            }
+            at = if at + 1 == size { 0 } else { at + 1 };
+        }
+        self.set_head(next);
+        Given { any: true, descriptors, reported, delayed, empty: next == self.register(TDT) }
+    }
+}
+
+/// Carries out what is to be done in the head, and says the rest in neutral words. `None` if it makes no sense.
+fn offload(draft: &mut Draft<'_>, request: &Request) -> Option<Offload> {
+    let task = &request.task;
+    if request.segment {
+        return segment(draft, task);
+    }
+    let len = draft.len();
+    if request.ip_checksum {
+        let end = if task.ip_end == 0 { len as usize } else { usize::from(task.ip_end) + 1 };
+        let head = draft.head_mut();
+        let sum = checksum::sum(head.get(usize::from(task.ip_start)..end)?).checksum();
+        let at = usize::from(task.ip_field);
+        head.get_mut(at..at + 2)?.copy_from_slice(&sum.to_be_bytes());
+    }
+    if !request.checksum {
+        return Some(Offload::default());
+    }
+    let Task { start, field, end, .. } = *task;
+    // TUCSE of 0 means the packet's end; padding behind it sums to nothing.
+    let whole = end == 0 || u32::from(end) + 1 >= len;
+    if !whole || field < start || usize::from(field) + 2 > draft.head_mut().len() {
+        return None;
+    }
+    Some(Offload { checksum: Checksum::Partial { start, field }, segment: None })
+}
+
+/// A packet to be segmented. Drivers leave its length fields at 0 (e1000_tso in Linux's e1000_main.c) and its
+/// pseudo-header without a length: here they become the whole packet's, as everybody else on the switch has them.
+fn segment(draft: &mut Draft<'_>, task: &Task) -> Option<Offload> {
+    let len = draft.len();
+    let head = draft.head_mut();
+    let layout = Layout::parse(head);
+    let (l3, l4) = (layout.l3?, layout.l4?);
+    let kind = match (task.tcp, l4.kind) {
+        (true, L4Kind::Tcp) => SegmentKind::Tcp,
+        (false, L4Kind::Udp) => SegmentKind::Udp,
+        _ => return None,
+    };
+    let segment = Segment::of(kind, task.mss, layout.headers_len, len)?;
+    if task.headers != layout.headers_len || len < u32::from(layout.headers_len) {
+        return None;
+    }
+    let (ip, transport) = (usize::from(l3.offset), usize::from(l4.offset));
+    // What a 16-bit field cannot say is not looked at by whoever segments.
+    let below = |from: usize| u16::try_from(len as usize - from).unwrap_or(u16::MAX);
+    let (at, value) = match l3.kind {
+        L3Kind::V4 => (ip + 2, below(ip)),
+        L3Kind::V6 => (ip + 4, below(ip + 40)),
+    };
+    head.get_mut(at..at + 2)?.copy_from_slice(&value.to_be_bytes());
+    if l3.kind == L3Kind::V4 {
+        head.get_mut(ip + 10..ip + 12)?.fill(0);
+        let sum = checksum::sum(head.get(ip..ip + usize::from(l3.len))?).checksum();
+        head.get_mut(ip + 10..ip + 12)?.copy_from_slice(&sum.to_be_bytes());
+    }
+    if kind == SegmentKind::Udp {
+        head.get_mut(transport + 4..transport + 6)?.copy_from_slice(&below(transport).to_be_bytes());
+    }
+    let partial = checksum::pseudo(head, &layout, len - l4.offset as u32)?.fold();
+    let field = l4.checksum_at();
+    head.get_mut(field..field + 2)?.copy_from_slice(&partial.to_be_bytes());
+    let checksum = Checksum::Partial { start: l4.offset, field: field as u16 };
+    Some(Offload { checksum, segment: Some(segment) })
+}

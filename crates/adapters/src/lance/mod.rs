@@ -1,0 +1,307 @@
+//! AMD Am79C970A, the "PCnet-PCI II": a 10 Mbit/s Ethernet controller of 1995, the last of the LANCE's family without a PHY. VMware
+//! calls it vlance. Old systems of every kind have its driver.
+//!
+//! ```text
+//!  BAR 0 (I/O) and BAR 1 (memory), 32 bytes: address PROM, RDP, RAP, RESET, BDP
+//!       RAP = n ─► RDP is CSR n, BDP is BCR n
+//!
+//!  CSR1/2 ─► initialization block: mode, addresses, ring lengths and places
+//!
+//!   transmit ring (BADX, XMTRL)                  receive ring (BADR, RCVRL)
+//!        ┌────────────────────┐                       ┌────────────────────┐
+//!        │ the driver's       │                       │ the driver's       │
+//!  next ►│ OWN STP            │─► a frame       next ►│ OWN: a buffer      │◄─ frame, STP
+//!        │ OWN ENP            │   OWN cleared         │ OWN: a buffer      │◄─ its rest, ENP, length
+//!        │ the driver's       │                       │ OWN: a buffer      │
+//!        └────────────────────┘                       └────────────────────┘
+//! ```
+//! A descriptor is the chip's while OWN is set; nobody tells of buffers that were given back. CSR0 says why it interrupts, and its
+//! bits are cleared by writing ones. The model follows AMD's *Am79C970A PCnet-PCI II Single-Chip Full-Duplex Ethernet Controller for
+//! PCI Local Bus Product* (19436); comments name its registers.
+//!
+//! Features: ports as words and as double words, in I/O and in memory; structures of 16 and of 32 bits (SWSTYLE 0 to 3), chained
+//! buffers both ways, the initialization block, suspension, all masks and causes of CSR0, 3, 4 and 5, address filter with hash,
+//! loopback, automatic padding and stripping, the address PROM with its shadow, link in the LED registers.
+//!
+//! # Few messages
+//! A driver that accesses a CSR writes RAP first, so that each access is two. Linux makes two for a frame that it sends, and
+//! fourteen for an interrupt. So a bulk flow interrupts at three quarters of a ring, or after 500 µs (`ReceiveModeration`), and completions wait
+//! for company (`CompletionDelay`). When a driver lifts its masks, the rings are looked at: what its poll has taken meanwhile does
+//! not interrupt again. CSR0 always shows all of it. The transmit ring is looked at with TDMD, and with every write to CSR0.
+//!
+//! # Not implemented
+//! - Polling by time (CSR46, CSR47): a frame that no access to CSR0 follows is not sent. No driver is known that relies on it.
+//! - Look-ahead (LAPPEN), big-endian structures (BSWP), Magic Packet, sleep, the EEPROM behind BCR19, the timers and FIFO marks of
+//!   CSR80, 82 and 100: their registers hold what is written.
+//! - Collisions and their counts; jabber. A frame's own check sequence (DXMTFCS) is cut off unread, and the check sequence of a
+//!   received frame is four zeros.
+//! - CSR18 to CSR23, 40 to 45 and 62 to 67, the chip's working copies of descriptors, hold what is written.
+//!
+//! # Quirks
+//! - A frame without a buffer waits before the adapter, as everywhere in this house: MISS and CSR112 tell of frames in loopback.
+//! - The link is as fast as the host: the speed of 10 Mbit/s is what drivers show.
+//! - BABL is for frames of more than 1522 bytes with their check sequence and one tag, not for more than 1518: pcnet32_interrupt in
+//!   Linux's pcnet32.c counts each tagged frame as an error otherwise.
+//! - SWSTYLE 4, which is reserved, is 0: pcnet32_close writes it "to return to 16bit mode".
+
+mod access;
+mod control;
+mod filter;
+mod interrupts;
+pub mod models;
+mod receive;
+pub mod registers;
+mod ring;
+mod saved;
+mod transmit;
+
+use nicety_adapter::interrupts::Interrupts;
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
+};
+use nicety_frame::Mac;
+use nicety_pci::{Bar, Changes, Function, Identity, Pin, Rom};
+
+use self::interrupts::Tidings;
+use self::models::{AMD, Model};
+use self::receive::Receive;
+use self::registers::{self as r, bcr, csr0, mode};
+use self::transmit::Transmit;
+use crate::{CreateError, Settings};
+
+/// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
+const RECEIVE_RING: u16 = 0;
+const TRANSMIT_RING: u16 = 1;
+/// What makes a driver initialize the chip anew: Linux pcnet32.c, pcnet32_close and pcnet32_open.
+const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
+
+/// Makes one of a model.
+pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    Ok(Box::new(Lance::new(model, settings)?))
+}
+
+/// The adapter.
+#[derive(Debug)]
+pub struct Lance {
+    model: &'static Model,
+    rom: Option<Rom>,
+    mac: Mac,
+    function: Function,
+    registers: r::Bank,
+    /// The register that RDP and BDP are.
+    rap: u8,
+    /// What the address PROM shows.
+    prom: [u8; 16],
+    transmit: Transmit,
+    receive: Receive,
+    /// Frames of a loopback, between their fetch and their delivery.
+    looped: Option<Box<Batch>>,
+    link_up: bool,
+    interrupts: Interrupts,
+    tidings: Tidings,
+    /// Why a ring could not be walked when it last was to be. The chip has no such state.
+    stalls: [Option<&'static str>; 2],
+    generation: u32,
+}
+
+impl Lance {
+    fn new(model: &'static Model, settings: &Settings) -> Result<Self, CreateError> {
+        let address = settings.mac.0;
+        if address[0] & 1 != 0 || address == [0; 6] {
+            return Err(CreateError::Address(settings.mac));
+        }
+        if let Some(asked) = settings.queues.filter(|&queues| queues != 1) {
+            return Err(CreateError::Queues { adapter: model.about.name, asked, most: 1 });
+        }
+        if let Some(rom) = &settings.rom {
+            rom.expect(AMD, model.about.pci.1).map_err(|error| CreateError::Rom(error.to_string()))?;
+        }
+        let mut this = Self {
+            model,
+            rom: settings.rom.clone(),
+            mac: settings.mac,
+            function: function(model, settings.rom.as_ref())?,
+            registers: r::Bank::new(model.registers),
+            rap: 0,
+            prom: prom(settings.mac),
+            transmit: Transmit::default(),
+            receive: Receive::default(),
+            looped: None,
+            link_up: true,
+            interrupts: interrupts::interrupts(),
+            tidings: Tidings::default(),
+            stalls: [None; 2],
+            generation: 0,
+        };
+        this.clear_chip();
+        Ok(this)
+    }
+
+    /// H_RESET: everything as new, but the cable.
+    fn hard_reset(&mut self, cx: &mut Context<'_>) {
+        self.registers.reset(|_| true);
+        self.prom = prom(self.mac);
+        self.clear_chip();
+        self.settle(cx);
+        self.function.reset();
+    }
+
+    /// A ring could not be walked, or now it can.
+    fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
+        let before = std::mem::replace(&mut self.stalls[usize::from(number)], why);
+        cx.counters.guest_errors += u64::from(why.is_some());
+        if why.is_some() && before.is_none() {
+            cx.out.stalled.insert(number);
+        }
+    }
+
+    fn has(&self, name: r::Reg, bits: u32) -> bool {
+        self.registers[name] & bits != 0
+    }
+
+    /// Whether it is suspended (CSR5.SPND).
+    fn suspended(&self) -> bool {
+        self.has(r::CSR5, r::csr5::SPND)
+    }
+}
+
+/// The address PROM ("Address PROM Space"): the address, the hardware's identity 11h, the sum of all else, and "WW".
+fn prom(Mac(address): Mac) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&address);
+    bytes[9] = 0x11;
+    bytes[14..].fill(b'W');
+    let sum: u16 = bytes.iter().map(|byte| u16::from(*byte)).sum();
+    bytes[12..14].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn function(model: &Model, rom: Option<&Rom>) -> Result<Function, CreateError> {
+    let (subsystem_vendor, subsystem) = model.subsystem;
+    let identity = Identity {
+        vendor: AMD,
+        device: model.about.pci.1,
+        revision: model.revision,
+        class: 0x02_0000,
+        subsystem_vendor,
+        subsystem,
+    };
+    let mut builder = Function::builder(identity)
+        .interrupt_pin(Pin::A)
+        .bar(0, Bar::io(r::WINDOW_BYTES.into()))
+        .bar(1, Bar::memory(r::WINDOW_BYTES.into()))
+        // Fast back-to-back, medium DEVSEL; MIN_GNT and MAX_LAT as BCR22 has them.
+        .status(0x0280)
+        .timing(0x06, 0xff);
+    if let Some(rom) = rom {
+        builder = builder.rom(rom.size());
+    }
+    builder.build().map_err(|error| CreateError::Description { adapter: model.about.name, why: error.to_string() })
+}
+
+impl PciFace for Lance {
+    fn function(&self) -> &Function {
+        &self.function
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8], cx: &mut Context<'_>) {
+        let changes = self.function.config_write(u64::from(offset), data);
+        if changes.intersects(Changes::SOFT_RESET | Changes::FUNCTION_RESET) {
+            self.hard_reset(cx);
+        }
+        if changes.intersects(Changes::INTX | Changes::POWER) {
+            self.interrupts.mode_changed(&mut self.function, cx);
+            self.settle(cx);
+        }
+        if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
+            cx.out.work.insert(0);
+            self.offer_room(cx);
+        }
+    }
+
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
+        self.read_ports(bar, offset, data, cx);
+    }
+
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
+        self.write_ports(bar, offset, data, cx);
+    }
+
+    fn rom(&self) -> Option<&Rom> {
+        self.rom.as_ref()
+    }
+}
+
+impl Adapter for Lance {
+    fn face(&mut self) -> Face<'_> {
+        Face::Pci(self)
+    }
+
+    fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        if queue != 0 {
+            return Progress { more: false, armed: true };
+        }
+        self.fetch_ring(budget, batch, cx)
+    }
+
+    fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
+        if batch.generation == self.generation {
+            self.give_back(cx);
+        }
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        self.deliver_frames(frames, cx)
+    }
+
+    fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
+        match event {
+            // The chip does not interrupt for it: drivers read BCR4.
+            Event::Link(up) => self.link_up = up,
+            Event::Restored => self.resume_restored(cx),
+            // Addresses are translated in every call; no page of doorbells is mapped.
+            Event::Memory | Event::Page => {}
+        }
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) {
+        self.look_for_room(cx);
+        self.settle(cx);
+    }
+
+    fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
+        match kind {
+            Reset::Bus | Reset::Function => self.hard_reset(cx),
+        }
+    }
+
+    fn transmit_queues(&self) -> u16 {
+        1
+    }
+
+    fn is_driven(&self) -> bool {
+        self.has(r::CSR0, csr0::RXON | csr0::TXON)
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        let on = [
+            (self.has(r::SWSTYLE, bcr::SSIZE32), "32-bit"),
+            (self.has(r::BSBC, bcr::DWIO), "double-word-ports"),
+            (self.has(r::FDC, bcr::FDEN), "full-duplex"),
+            (self.has(r::MODE, mode::PROM), "promiscuous"),
+            (self.loops(), "loopback"),
+        ];
+        on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn stall(&self, number: u16) -> Option<Stall> {
+        let (on, queue) = match number {
+            RECEIVE_RING => (csr0::RXON, Queue::Receive(0)),
+            TRANSMIT_RING => (csr0::TXON, Queue::Transmit(0)),
+            _ => return None,
+        };
+        let on = self.has(r::CSR0, on) && self.function.bus_master();
+        let why = self.stalls[usize::from(number)].filter(|_| on)?;
+        Some(Stall { queue, why, cure: CURE })
+    }
+}

@@ -1,0 +1,107 @@
+//! Saved state.
+
+use nicety_adapter::Context;
+use nicety_adapter::interrupts::Interrupts;
+use nicety_adapter::snapshot::{Nothing, RestoreError, Snapshot, Version, decode, encode};
+use nicety_pci::Saved as SavedFunction;
+use serde::{Deserialize, Serialize};
+
+use super::Lance;
+use super::interrupts::Tidings;
+use super::receive::Receive;
+use super::registers as r;
+use super::transmit::Transmit;
+
+#[derive(Serialize, Deserialize)]
+struct State {
+    registers: Vec<u32>,
+    rap: u8,
+    prom: [u8; 16],
+    /// The first transmit descriptor that was not given back.
+    transmit: u32,
+    receive: Receive,
+    interrupts: Interrupts,
+    tidings: Tidings,
+    link_up: bool,
+    function: Vec<u8>,
+}
+
+impl Version for State {
+    const NUMBER: u16 = 1;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+impl Snapshot for Lance {
+    fn save(&self) -> Vec<u8> {
+        // What is left out is made anew, lies between batches, or is configured.
+        let Self {
+            model: _,
+            rom: _,
+            mac: _,
+            function,
+            registers,
+            rap,
+            prom,
+            transmit,
+            receive,
+            looped: _,
+            link_up,
+            interrupts,
+            tidings,
+            stalls: _,
+            generation: _,
+        } = self;
+        let state = State {
+            registers: registers.save(),
+            rap: *rap,
+            prom: *prom,
+            transmit: transmit.position(),
+            receive: *receive,
+            interrupts: interrupts.clone(),
+            tidings: *tidings,
+            link_up: *link_up,
+            function: function.save().to_bytes(),
+        };
+        encode(self.model.about.name, State::NUMBER, &state)
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
+        let state: State = decode(self.model.about.name, saved)?;
+        let impossible = |what| Err(RestoreError::Impossible(what));
+        let mut registers = self.registers.clone();
+        registers.restore(&state.registers)?;
+        if u32::from(state.rap) >= r::FILE {
+            return impossible("register address");
+        }
+        if state.transmit > u32::from(u16::MAX) || state.receive.next > u32::from(u16::MAX) {
+            return impossible("position in a ring");
+        }
+        if !state.receive.fits() || !state.interrupts.fits(&self.interrupts) || !state.tidings.fits() {
+            return impossible("interrupts");
+        }
+        let function = SavedFunction::from_bytes(&state.function).map_err(|_| RestoreError::Damaged)?;
+        self.function.restore(&function).map_err(|_| RestoreError::Impossible("configuration space"))?;
+        let State { registers: _, rap, prom, transmit, receive, interrupts, tidings, link_up, function: _ } = state;
+        (self.registers, self.rap, self.prom) = (registers, rap, prom);
+        (self.transmit, self.receive) = (Transmit::at(transmit), receive);
+        (self.interrupts, self.tidings, self.link_up) = (interrupts, tidings, link_up);
+        self.stalls = [None; 2];
+        self.generation = self.generation.wrapping_add(1);
+        self.prepare_loopback();
+        Ok(())
+    }
+}
+
+impl Lance {
+    /// Goes on from a restored state: shows the line, tells what waited, looks at the ring.
+    pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
+        cx.out.work.insert(0);
+        self.offer_room(cx);
+        self.interrupts.show(&mut self.function, cx);
+        self.settle(cx);
+    }
+}

@@ -1,0 +1,373 @@
+//! National Semiconductor's DP8390D, the controller in every NE2000: its command register, its pages, its interrupts, its remote DMA and its
+//! address filter. It knows no PCI and no switch. Numbers in brackets are sections of its datasheet.
+
+use nicety_adapter::Time;
+use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
+use nicety_frame::{Mac, crc};
+use nicety_memory::MapError;
+
+use super::buffer::{Buffer, PAGE, PAGES};
+use super::registers::{self as r, Bank, TABLE, cr, isr, rcr};
+
+/// What the world is to do after an access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// There is a frame to send.
+    pub transmit: bool,
+    /// There may be room for a frame, or none is wanted any more.
+    pub room: bool,
+}
+
+/// The receive ring, in pages. It makes sense: it lies in packet memory, and the current page in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    start: u32,
+    stop: u32,
+    /// Where the next frame goes.
+    pub current: u32,
+    boundary: u32,
+}
+
+impl Ring {
+    /// Its pages.
+    pub fn len(self) -> u32 {
+        self.stop - self.start
+    }
+
+    /// Pages for frames. The current page never becomes the boundary's: that would look as if all were free.
+    pub fn free(self) -> u32 {
+        let (len, current) = (self.len(), self.current - self.start);
+        // Linux's ei_receive (lib8390.c) puts the boundary a page before the ring's first when it means its last.
+        let boundary = (self.boundary + len * PAGE - self.start) % len;
+        if boundary == current { len - 1 } else { (boundary + len - current) % len - 1 }
+    }
+
+    /// The page so many pages further.
+    pub fn after(self, page: u32, pages: u32) -> u32 {
+        self.start + (page - self.start + pages) % self.len()
+    }
+
+    /// Pages from one to the ring's end.
+    pub fn to_end(self, page: u32) -> u32 {
+        self.stop - page
+    }
+}
+
+/// The controller, with the memory that its remote DMA reaches.
+#[derive(Debug)]
+pub struct Dp8390 {
+    /// Its registers.
+    pub registers: Bank,
+    /// ISR and IMR.
+    pub causes: Interrupts,
+    /// PROM and packet memory.
+    pub buffer: Buffer,
+    /// The driver has read CURR since ISR.PRX was set: it takes frames before it acknowledges them.
+    pub looked: bool,
+    /// Until then the driver is taken to be in its receive routine, unless it says otherwise: no frame comes meanwhile.
+    pub busy_until: Option<Time>,
+}
+
+/// A driver that has found frames is thought to take them for so long after it last looked for the next one.
+const TAKING_NS: u64 = 2_000_000;
+/// One that has found no more is thought to come to its end within this time.
+const ENDING_NS: u64 = 500_000;
+
+impl Dp8390 {
+    /// As after power-on.
+    pub fn new(mac: Mac) -> Result<Self, MapError> {
+        let causes = Interrupts::new(8, Line::Level, InterruptRouter::Direct);
+        let registers = Bank::new(&TABLE);
+        let mut this = Self { registers, causes, buffer: Buffer::new(mac)?, looked: false, busy_until: None };
+        this.reset();
+        Ok(this)
+    }
+
+    /// Everything as after power-on.
+    pub fn power_on(&mut self) {
+        self.registers.reset(|_| true);
+        self.buffer.clear();
+        self.reset();
+    }
+
+    /// The reset pin [11.1]: stopped, in loopback, nothing enabled. The rest keeps its values.
+    pub fn reset(&mut self) {
+        self.registers[r::CR] = cr::RESET;
+        self.registers[r::TCR] &= !r::TCR_LB;
+        self.registers[r::DCR] |= 1 << 2;
+        self.causes.reset();
+        self.causes.raise(isr::RST.into());
+        (self.looked, self.busy_until) = (false, None);
+    }
+
+    fn command_is(&self, bit: u32) -> bool {
+        self.registers[r::CR] & bit != 0
+    }
+
+    /// A frame waits to be sent.
+    pub fn is_sending(&self) -> bool {
+        self.command_is(cr::TXP)
+    }
+
+    /// It has been started.
+    pub fn runs(&self) -> bool {
+        self.command_is(cr::STA) && !self.command_is(cr::STP)
+    }
+
+    /// Frames are for itself alone.
+    pub fn loops(&self) -> bool {
+        self.registers[r::TCR] & r::TCR_LB != 0
+    }
+
+    /// Remote DMA's direction, while there is one: 1 reads, 2 writes.
+    fn remote(&self) -> u32 {
+        self.registers[r::CR] >> cr::RD_SHIFT & 7
+    }
+
+    /// Two registers of eight bits.
+    fn pair(&self, low: r::Reg, high: r::Reg) -> u32 {
+        self.registers[high] << 8 | self.registers[low]
+    }
+
+    fn set_pair(&mut self, low: r::Reg, high: r::Reg, value: u32) {
+        self.registers[low] = value & 0xff;
+        self.registers[high] = value >> 8 & 0xff;
+    }
+
+    /// First byte and length of the frame to send.
+    pub fn to_send(&self) -> (u32, u32) {
+        (self.registers[r::TPSR] * PAGE, self.pair(r::TBCR0, r::TBCR1))
+    }
+
+    /// The receive ring, if the driver has placed it where it can be.
+    pub fn ring(&self) -> Option<Ring> {
+        let [start, stop, current, boundary] = [r::PSTART, r::PSTOP, r::CURR, r::BNRY].map(|name| self.registers[name]);
+        let placed = PAGES.start <= start && start < stop && stop <= PAGES.end && (start..stop).contains(&current);
+        placed.then_some(Ring { start, stop, current, boundary })
+    }
+
+    /// Whether frames are in the ring, by either way in which drivers keep the boundary: at what they read next, or a page before.
+    fn has_unread(&self) -> bool {
+        self.ring().is_some_and(|ring| ring.free() < ring.len() - 2)
+    }
+
+    /// A frame is in the ring.
+    pub fn received(&mut self) {
+        self.looked &= self.causes.pending() & u128::from(isr::PRX) != 0;
+        self.causes.raise(isr::PRX.into());
+    }
+
+    /// Tells of frames again that a driver may not know of.
+    pub fn remind(&mut self) {
+        if self.runs() && self.has_unread() {
+            self.received();
+        }
+    }
+
+    /// The driver has looked for frames.
+    fn look(&mut self, now: Time) {
+        self.looked = true;
+        let told = self.causes.pending() & u128::from(isr::PRX) != 0;
+        if told && self.has_unread() {
+            self.busy_until = Some(now.after_ns(TAKING_NS));
+        } else if told && self.busy_until.is_some() {
+            self.busy_until = Some(now.after_ns(ENDING_NS));
+        }
+    }
+
+    /// Causes are acknowledged. Frames that came after the driver had looked, or that it left in the ring, are told of again: ei_receive
+    /// in Linux's lib8390.c takes nine at most and acknowledges then, which on a wire of 10 Mbit/s is nearly always right.
+    fn acknowledge(&mut self, causes: u32) {
+        let again = causes & isr::PRX != 0 && self.looked && self.has_unread();
+        self.causes.clear((causes & !isr::RST).into());
+        if again {
+            self.received();
+        }
+    }
+
+    /// A register of the page is read. `port` is 1 to 15.
+    pub fn read(&mut self, port: u32, now: Time) -> u32 {
+        let region = match self.registers[r::CR] >> cr::PAGE_SHIFT & 3 {
+            0 => r::READ0,
+            1 => r::PAGE1,
+            2 => r::READ2,
+            _ => r::PAGE3,
+        };
+        let Some(place) = TABLE.find(region, port.into()) else { return 0 };
+        match place.name {
+            r::ISR => {
+                let pending = self.causes.pending() as u32;
+                if pending & isr::PRX == 0 {
+                    self.busy_until = None;
+                }
+                pending
+            }
+            r::CURR => {
+                self.look(now);
+                self.registers[r::CURR]
+            }
+            r::IMR => self.causes.enabled() as u32,
+            r::CRDA0 => self.registers[r::RSAR0],
+            r::CRDA1 => self.registers[r::RSAR1],
+            // Bits that are always set (RTL8029AS).
+            r::RCR => self.registers[r::RCR] | 0xc0,
+            r::TCR => self.registers[r::TCR] | 0xe0,
+            r::DCR => self.registers[r::DCR] | 0x80,
+            _ => self.registers.read(&place),
+        }
+    }
+
+    /// A register of the page is written.
+    pub fn write(&mut self, port: u32, value: u32) -> Effect {
+        let mut effect = Effect::default();
+        let region = match self.registers[r::CR] >> cr::PAGE_SHIFT & 3 {
+            0 => r::WRITE0,
+            1 => r::PAGE1,
+            2 => return effect,
+            _ => r::PAGE3,
+        };
+        let Some(place) = TABLE.find(region, port.into()) else { return effect };
+        match place.name {
+            r::ISR => self.acknowledge(value),
+            r::IMR => {
+                let on = u128::from(value & !isr::RST);
+                self.causes.disable(!on);
+                self.causes.enable(on);
+            }
+            r::CONFIG2 | r::CONFIG3 if self.registers[r::CR9346] & r::CR9346_CONFIG != r::CR9346_CONFIG => {}
+            name => {
+                self.registers.write(&place, value);
+                effect.room = matches!(name, r::BNRY | r::PSTART | r::PSTOP | r::CURR | r::RCR | r::TCR);
+            }
+        }
+        effect
+    }
+
+    /// CR is written [10.3].
+    pub fn command(&mut self, value: u32) -> Effect {
+        let before = self.registers[r::CR];
+        let mut effect = Effect::default();
+        let mut state = before & (cr::STP | cr::STA);
+        if value & cr::STP != 0 {
+            state = cr::STP;
+            self.busy_until = None;
+            self.causes.raise(isr::RST.into());
+        } else if value & cr::STA != 0 {
+            state = cr::STA;
+            self.causes.clear(isr::RST.into());
+        }
+        effect.room = state != before & (cr::STP | cr::STA);
+        let sends = before & cr::TXP != 0;
+        effect.transmit = !sends && value & cr::TXP != 0 && state == cr::STA;
+        let transmit = if sends || effect.transmit { cr::TXP } else { 0 };
+        self.registers[r::CR] = value & 0xf8 | state | transmit;
+        // A transfer of nothing is complete at once: NetWare's driver waits for it (QEMU's ne2000.c says so).
+        if matches!(self.remote(), 1 | 2) && self.pair(r::RBCR0, r::RBCR1) == 0 {
+            self.causes.raise(isr::RDC.into());
+        }
+        effect
+    }
+
+    /// The frame has been sent, or not.
+    pub fn sent(&mut self, status: u32) {
+        self.registers[r::CR] &= !cr::TXP;
+        self.registers[r::TSR] = status;
+        self.causes.raise(if status & r::tsr::PTX != 0 { isr::PTX } else { isr::TXE }.into());
+    }
+
+    /// A frame was missed [10.3: CNTR2].
+    pub fn missed(&mut self) {
+        let [.., missed] = self.registers.of_mut(r::CNTR) else { return };
+        // Tallies end at 192.
+        *missed = (*missed + 1).min(192);
+        if *missed & 0x80 != 0 {
+            self.causes.raise(isr::CNT.into());
+        }
+    }
+
+    /// Whether the filter lets a destination through [10.3: RCR].
+    pub fn wants(&self, destination: [u8; 6]) -> bool {
+        let mode = self.registers[r::RCR];
+        if destination == [0xff; 6] {
+            return mode & rcr::AB != 0;
+        }
+        if destination[0] & 1 == 0 {
+            let own = self.registers.of(r::PAR).iter().zip(destination).all(|(own, byte)| *own == u32::from(byte));
+            return own || mode & rcr::PRO != 0;
+        }
+        let hash = crc::multicast_be(Mac(destination)) >> 26;
+        let bits = self.registers.of(r::MAR).get(hash as usize >> 3);
+        mode & rcr::AM != 0 && bits.is_some_and(|bits| bits >> (hash & 7) & 1 != 0)
+    }
+
+    /// The data port is read, `width` bytes at a time: as many times as there is data for. What is beyond the transfer reads as ones.
+    pub fn read_data(&mut self, data: &mut [u8], width: usize) {
+        if self.registers[r::DCR] & r::DCR_WTS != 0 && width == 1 {
+            // A byte of a word: the other one is gone.
+            for byte in data {
+                let mut word = [0xff; 2];
+                self.read_data(&mut word, 2);
+                *byte = word[0];
+            }
+            return;
+        }
+        data.fill(0xff);
+        self.transfer(1, data.len(), width, |buffer, at, piece| {
+            if let Some(piece) = data.get_mut(piece) {
+                buffer.read(at, piece);
+            }
+        });
+    }
+
+    /// The data port is written, likewise.
+    pub fn write_data(&mut self, data: &[u8], width: usize) {
+        if self.registers[r::DCR] & r::DCR_WTS != 0 && width == 1 {
+            data.iter().for_each(|byte| self.write_data(&[*byte, 0], 2));
+            return;
+        }
+        self.transfer(2, data.len(), width, |buffer, at, piece| {
+            if let Some(piece) = data.get(piece) {
+                buffer.write(at, piece);
+            }
+        });
+    }
+
+    /// Remote DMA [7.0]: pieces that lie together, with the wrap from PSTOP to PSTART between them. An access that is wider than what is
+    /// left ends the transfer all the same.
+    fn transfer(
+        &mut self,
+        way: u32,
+        len: usize,
+        width: usize,
+        mut copy: impl FnMut(&Buffer, u32, std::ops::Range<usize>),
+    ) {
+        let left = self.pair(r::RBCR0, r::RBCR1);
+        if self.remote() != way || left == 0 {
+            return;
+        }
+        let end = len.min((left as usize).next_multiple_of(width.max(1)));
+        let [start, stop] = [r::PSTART, r::PSTOP].map(|name| self.registers[name] * PAGE);
+        let mut at = self.pair(r::RSAR0, r::RSAR1);
+        if self.registers[r::DCR] & r::DCR_WTS != 0 {
+            at &= !1;
+        }
+        let mut done = 0;
+        while done < end {
+            let limit = if at < stop { stop } else { 0x1_0000 };
+            let piece = (end - done).min((limit - at) as usize);
+            copy(&self.buffer, at, done..done + piece);
+            done += piece;
+            at += piece as u32;
+            if at == stop {
+                at = start;
+            }
+            at &= 0xffff;
+        }
+        self.set_pair(r::RSAR0, r::RSAR1, at);
+        let left = left.saturating_sub(end as u32);
+        self.set_pair(r::RBCR0, r::RBCR1, left);
+        if left == 0 {
+            self.causes.raise(isr::RDC.into());
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Receive: frames into the ring of pages, each behind a header of four bytes (DP8390D, 5.0).
+//!
+//! ```text
+//!  byte 0   1             2, 3                  4 ...
+//! | status | next page   | length + 4          | frame          | next frame's header, on a page of its own
+//! ```
+//! The length counts the check sequence, whose four bytes have room and are not written.
+
+use arrayvec::ArrayVec;
+use nicety_adapter::{Context, Delivery, Frames, Pick, Reason, Scratch, Unfolded, Wants};
+use nicety_memory::Span;
+
+use super::buffer::PAGE;
+use super::dp8390::Ring;
+use super::registers::{self as r, rcr, rsr};
+use super::{Ne2000, RECEIVE_RING};
+
+/// Bytes of a frame's header in the ring.
+const HEADER: u32 = 4;
+/// Bytes of the check sequence.
+const CHECK: u32 = 4;
+/// Shortest frame without its check sequence: what is shorter arrives padded.
+const SHORTEST: u32 = 60;
+/// What this receiver can take: nothing but frames.
+const WANTS: Wants =
+    Wants { frame_max: 1514, tcp4: false, tcp6: false, udp: false, partial: false, strip: 0, verify: false };
+
+/// Why a frame was not put into the ring.
+enum Miss {
+    /// There is no room for this frame of the packet, yet.
+    NoRoom(u32),
+    /// There never will be.
+    Never(Reason),
+}
+
+impl Ne2000 {
+    pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        let mut delivery = Delivery::default();
+        let on = self.chip.runs() && !self.chip.loops();
+        let ring = self.chip.ring();
+        self.saw_ring(on && ring.is_none(), cx);
+        let (true, Some(mut ring)) = (on, ring) else {
+            cx.counters.guest_errors += u64::from(on);
+            frames.iter().for_each(|_| cx.counters.receive_drop(Reason::ReceiverOff));
+            return delivery;
+        };
+        let mut scratch = Scratch::new();
+        // ei_interrupt in lib8390.c gives up, and forgets what it was told, when it finds more frames a dozen times: no wire is so fast.
+        let busy = self.chip.busy_until.is_some_and(|until| cx.now < until);
+        let mut full = frames.held.contains(0) || busy;
+        for (i, pick, _) in frames.iter() {
+            let placed = if full {
+                Err(Miss::NoRoom(pick.from.into()))
+            } else {
+                self.place(&mut ring, frames, pick, &mut scratch)
+            };
+            match placed {
+                Ok((frames, bytes)) => cx.counters.received(0, frames, bytes),
+                Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
+                Err(Miss::NoRoom(from)) => {
+                    delivery.refuse(i, 0, from);
+                    full = true;
+                }
+            }
+        }
+        self.starved |= full;
+        self.waiting |= full && busy;
+        if let Some(until) = self.chip.busy_until.filter(|_| busy) {
+            cx.out.wake_by(until);
+        }
+        self.settle_line(cx);
+        delivery
+    }
+
+    /// All frames of a packet: how many, and its bytes.
+    fn place(
+        &mut self,
+        ring: &mut Ring,
+        frames: &Frames<'_>,
+        pick: Pick,
+        scratch: &mut Scratch,
+    ) -> Result<(u64, u64), Miss> {
+        let unfolded = Unfolded::new(frames, pick, WANTS).map_err(Miss::Never)?;
+        let head = frames.batch.head(unfolded.packet());
+        let destination = head.first_chunk::<6>().copied().unwrap_or_default();
+        if !self.chip.wants(destination) {
+            return Err(Miss::Never(Reason::Filtered));
+        }
+        if self.chip.registers[r::RCR] & rcr::MON != 0 {
+            self.chip.missed();
+            self.chip.registers[r::RSR] = rsr::DIS;
+            return Err(Miss::Never(Reason::ReceiverOff));
+        }
+        let status = if destination[0] & 1 == 0 { rsr::PRX } else { rsr::PRX | rsr::PHY };
+        for index in unfolded.wanted() {
+            let len = unfolded.len(index).max(SHORTEST);
+            let pages = (HEADER + len + CHECK).div_ceil(PAGE);
+            if pages >= ring.len() {
+                return Err(Miss::Never(Reason::TooLong));
+            }
+            if pages > ring.free() {
+                return Err(Miss::NoRoom(index));
+            }
+            let spans = self.spans(ring, len).ok_or(Miss::Never(Reason::BadAddress))?;
+            let mut piece = unfolded.piece(index, scratch).ok_or(Miss::Never(Reason::BadOffload))?;
+            let map = self.chip.buffer.map();
+            pad(map, &spans, piece.len());
+            piece.write(map, &spans);
+            let next = ring.after(ring.current, pages);
+            let [low, high, ..] = (len + CHECK).to_le_bytes();
+            self.chip.buffer.write(ring.current * PAGE, &[status as u8, next as u8, low, high]);
+            ring.current = next;
+            self.chip.registers[r::CURR] = next;
+            self.chip.registers[r::RSR] = status;
+            self.chip.received();
+        }
+        Ok((u64::from(unfolded.count()), u64::from(unfolded.packet().len())))
+    }
+
+    /// Where a frame goes: behind its header, and on from the ring's first page if it reaches its end.
+    fn spans(&self, ring: &Ring, len: u32) -> Option<ArrayVec<Span, 2>> {
+        let at = ring.current * PAGE + HEADER;
+        let here = (ring.to_end(ring.current) * PAGE - HEADER).min(len);
+        let mut spans = ArrayVec::new();
+        spans.push(self.chip.buffer.span(at, here)?);
+        if here < len {
+            spans.push(self.chip.buffer.span(ring.after(ring.current, ring.to_end(ring.current)) * PAGE, len - here)?);
+        }
+        Some(spans)
+    }
+
+    /// The ring lies where no memory is, or does not any more.
+    fn saw_ring(&mut self, broken: bool, cx: &mut Context<'_>) {
+        if broken && !std::mem::replace(&mut self.broken, broken) {
+            cx.out.stalled.insert(RECEIVE_RING);
+        }
+        self.broken = broken;
+    }
+}
+
+/// Zeros behind a frame that is shorter than the shortest on a wire: what the spans have beyond it.
+fn pad(map: &nicety_memory::Map, spans: &[Span], len: u32) {
+    let mut skip = len;
+    for span in spans {
+        let place = span.piece(skip, SHORTEST);
+        skip = skip.saturating_sub(span.len());
+        map.write_span(place, &[0; SHORTEST as usize][..place.len().min(SHORTEST) as usize]);
+    }
+}

@@ -1,0 +1,356 @@
+//! Realtek 8139C+, the "rtl8139", and the 8139C, "rtl8139-plain": fast Ethernet controllers of about 2000 that every
+//! operating system of those years has a driver for. They share registers, EEPROM, PHY and the plain mode; C+ mode is the
+//! first one's alone. Drivers tell them apart by PCI revision: Linux's 8139cp takes 0x20 and above, 8139too what is below.
+//!
+//! ```text
+//!                    BAR 0: registers, 256 bytes of I/O; BAR 1: the same in memory
+//!
+//!   C+ mode (CPCR)
+//!   transmit ring (TNPDS)                        receive ring (RDSAR)
+//!        ┌────────────────────┐                       ┌────────────────────┐
+//!        │ OWN: the chip's    │─► packet, OWN cleared │ OWN: buffer        │◄─ frame, FS LS, OWN cleared
+//!        │ OWN, EOR: the last │                       │ OWN, EOR           │
+//!        └────────────────────┘                       └────────────────────┘
+//!   plain mode
+//!   TSAD0-3 addresses, TSD0-3 lengths: four      RBSTART: a buffer of 8 to 64 KiB
+//!        slots; a write without OWN sends         CBR ►│ status, length, frame, check sequence │ next ... ◄ CAPR
+//! ```
+//! A write to TPPOLL rings for work in the ring; a receive ring has no doorbell: the chip looks at OWN. ISR says why it
+//! interrupts, and a one that is written there clears a cause. The model follows Realtek's *RTL8139C(L)* data sheet (1.4)
+//! and, for C+ mode, Linux's 8139cp.c and the *RTL8169* data sheet (1.21), whose descriptors are the same.
+//!
+//! Features: in C+ mode checksums out (IPv4, TCP, UDP) and in, TCP segmentation over IPv4, VLAN tags put in and taken out,
+//! frames of up to 4 KiB, in as many buffers as they need; the counter dump; in both modes the own address, broadcast, the
+//! multicast hash, loopback, EEPROM (writable) and PHY, timer, the lock on configuration.
+//!
+//! # Not implemented
+//! - Wake-up: its registers hold what is written. HLTCLK as well: the clock does not stop.
+//! - The high-priority transmit ring, early receive and transmit, pause frames, flash, collisions, half duplex.
+//! - The four bytes of check sequence behind a received frame are counted in its length but not written.
+//! - TDU, FOVW and RER: nothing of the kind happens. RDU (RXOVW) is told of frames that are lost in loopback only: others
+//!   wait for buffers.
+//!
+//! # Quirks
+//! - DTCCR and the plain mode's TSD0 and TSD1 lie at the same offset. They are DTCCR in a chip with C+ mode unless its
+//!   plain transmitter is on: `ethtool -S` of Linux's 8139cp.c asks for a dump while the interface is down, too.
+//! - Writing RCR does not move the receive buffer's positions unless it changes the buffer's length: rtl8139_set_rx_mode in
+//!   Linux's 8139too.c writes it while frames lie there. They begin anew when the receiver is turned on (rtl8139_rx_err).
+//! - CSCR shows with bit 11 that the link changed: rtl8139_interrupt in Linux's 8139too.c looks at the link only then.
+//! - Bits 25:16 of a transmit descriptor that is done are clear: cp_tx in Linux's 8139cp.c counts collisions there.
+//! - A plain ISR read shows at once what waits for company: polled drivers (iPXE's realtek.c, U-Boot's rtl8139.c) look there.
+//! - What a driver may not have seen when its write clears a cause is told again (`interrupts.rs`): such writes are posted.
+//! - A receive descriptor's PID is IP, not TCP or UDP, unless a checksum was verified: cp_rx_csum_ok in Linux's 8139cp.c
+//!   takes it for good without having asked for it.
+
+mod access;
+mod buffer;
+mod eeprom;
+mod interrupts;
+pub mod models;
+mod receive;
+pub mod registers;
+mod ring;
+mod saved;
+mod slots;
+mod tally;
+mod timer;
+mod transmit;
+
+use nicety_adapter::interrupts::{CompletionDelay, Interrupts, ReceiveModeration};
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall, Time,
+};
+use nicety_pci::{Bar, Capability, Changes, Function, Identity, Pin, Power, Rom};
+
+use self::models::{DEVICE, Model, REALTEK};
+use self::registers::{self as r, cause, cpcr, cr, rcr};
+use self::slots::Slots;
+use self::tally::Tally;
+use self::timer::Timer;
+use self::transmit::Transmit;
+use crate::microwire::Microwire;
+use crate::{CreateError, Settings};
+
+/// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
+const RECEIVE_RING: u16 = 0;
+const TRANSMIT_RING: u16 = 1;
+/// A ring that lies in no memory.
+const NOWHERE: &str = "the ring lies where no memory is";
+/// What makes a driver set its rings up anew: Linux 8139cp.c, cp_close and cp_open.
+const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
+
+/// Makes one of a model.
+pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    Ok(Box::new(Rtl8139::new(model, settings)?))
+}
+
+/// The adapter.
+#[derive(Debug)]
+pub struct Rtl8139 {
+    model: &'static Model,
+    rom: Option<Rom>,
+    function: Function,
+    registers: r::Bank,
+    eeprom: Microwire,
+    tally: Tally,
+    timer: Timer,
+    transmit: Transmit,
+    /// Descriptors of the transmit ring, as far as is known.
+    transmit_size: u32,
+    slots: Slots,
+    /// The next descriptor of the receive ring.
+    next: u32,
+    /// Descriptors of the receive ring, as far as is known.
+    size: u32,
+    /// Frames of a loopback, between their fetch and their delivery.
+    looped: Option<Box<Batch>>,
+    /// Frames were refused: when the receive ring is looked at next, and how long after that.
+    starved: Option<Time>,
+    patience_ns: u64,
+    /// The cable carries a link.
+    cable: bool,
+    /// The link was lost since BMSR was read last.
+    lost: bool,
+    interrupts: Interrupts,
+    /// Completions that wait for an interrupt.
+    completions: CompletionDelay,
+    /// Frames that do.
+    moderation: ReceiveModeration,
+    /// Bytes carried both ways.
+    carried: u64,
+    /// Completions since ISR was read last.
+    unread: u32,
+    /// Frames came since the driver was last known to have taken all, or was told of them again; and when that is to be.
+    owed: bool,
+    again: Option<Time>,
+    /// Why the receive ring, and the transmit ring, could not be walked when it last was to be.
+    stalls: [Option<&'static str>; 2],
+    generation: u32,
+}
+
+impl Rtl8139 {
+    fn new(model: &'static Model, settings: &Settings) -> Result<Self, CreateError> {
+        let address = settings.mac.0;
+        if address[0] & 1 != 0 || address == [0; 6] {
+            return Err(CreateError::Address(settings.mac));
+        }
+        if let Some(asked) = settings.queues.filter(|&queues| queues != 1) {
+            return Err(CreateError::Queues { adapter: model.about.name, asked, most: 1 });
+        }
+        if let Some(rom) = &settings.rom {
+            rom.expect(REALTEK, DEVICE).map_err(|error| CreateError::Rom(error.to_string()))?;
+        }
+        let mut this = Self {
+            model,
+            rom: settings.rom.clone(),
+            function: function(model, settings.rom.as_ref())?,
+            registers: r::Bank::new(model.registers),
+            eeprom: eeprom::chip(settings.mac),
+            tally: Tally::default(),
+            timer: Timer::default(),
+            transmit: Transmit::default(),
+            transmit_size: ring::MOST,
+            slots: Slots::default(),
+            next: 0,
+            size: ring::MOST,
+            looped: None,
+            starved: None,
+            patience_ns: receive::PATIENCE_LEAST_NS,
+            cable: true,
+            lost: false,
+            interrupts: interrupts::interrupts(),
+            completions: CompletionDelay::default(),
+            moderation: ReceiveModeration::default(),
+            carried: 0,
+            unread: 0,
+            owed: false,
+            again: None,
+            stalls: [None; 2],
+            generation: 0,
+        };
+        this.load_eeprom();
+        Ok(this)
+    }
+
+    /// Everything as after power-on, but the cable and the EEPROM.
+    fn power_on(&mut self, cx: &mut Context<'_>) {
+        self.registers.reset(|_| true);
+        self.load_eeprom();
+        self.eeprom.drive(0);
+        self.lost = false;
+        self.reset_chip(cx);
+        self.function.reset();
+    }
+
+    /// CR.RST: all but what is [kept](r::KEPT).
+    fn reset_chip(&mut self, cx: &mut Context<'_>) {
+        let before = self.registers.clone();
+        self.registers.reset(|_| true);
+        for &name in r::KEPT {
+            self.registers.of_mut(name).copy_from_slice(before.of(name));
+        }
+        (self.tally, self.timer) = (Tally::default(), Timer::default());
+        (self.transmit, self.slots) = (Transmit::default(), Slots::default());
+        (self.next, self.size, self.transmit_size) = (0, ring::MOST, ring::MOST);
+        (self.starved, self.patience_ns) = (None, receive::PATIENCE_LEAST_NS);
+        (self.completions, self.moderation, self.carried) = Default::default();
+        (self.unread, self.owed, self.again) = Default::default();
+        self.stalls = [None; 2];
+        self.generation = self.generation.wrapping_add(1);
+        self.interrupts.reset();
+        self.settle_line(cx);
+    }
+
+    /// The transmitter works on its ring, and the receiver on its own.
+    fn ring_mode(&self) -> (bool, bool) {
+        let mode = self.registers[r::CPCR];
+        (mode & cpcr::TX != 0, mode & cpcr::RX != 0)
+    }
+
+    fn receives(&self) -> bool {
+        self.registers[r::CR] & cr::RE != 0
+    }
+
+    fn transmits(&self) -> bool {
+        self.registers[r::CR] & cr::TE != 0
+    }
+
+    /// A ring could not be walked, or now it can. The chip has a cause for that: a system error.
+    fn saw_ring(&mut self, number: u16, why: Option<&'static str>, cx: &mut Context<'_>) {
+        let before = std::mem::replace(&mut self.stalls[usize::from(number)], why);
+        if why.is_some() && before.is_none() {
+            cx.out.stalled.insert(number);
+            self.cause(cause::SERR, cx);
+        }
+    }
+}
+
+fn function(model: &Model, rom: Option<&Rom>) -> Result<Function, CreateError> {
+    let identity = Identity {
+        vendor: REALTEK,
+        device: DEVICE,
+        revision: model.revision,
+        class: 0x02_0000,
+        subsystem_vendor: REALTEK,
+        subsystem: DEVICE,
+    };
+    // PCI PM 1.1 with D0 and D3hot; D3hot forgets everything.
+    let power = Power { capabilities: 0x0002, control: 0, data: 0 };
+    let mut builder = Function::builder(identity)
+        .interrupt_pin(Pin::A)
+        .bar(0, Bar::io(r::WINDOW_BYTES.into()))
+        .bar(1, Bar::memory(r::WINDOW_BYTES.into()))
+        .status(0x0280)
+        .timing(0x20, 0x40)
+        .capability_at(0x50, Capability::Power(power));
+    if let Some(rom) = rom {
+        builder = builder.rom(rom.size());
+    }
+    builder.build().map_err(|error| CreateError::Description { adapter: model.about.name, why: error.to_string() })
+}
+
+impl PciFace for Rtl8139 {
+    fn function(&self) -> &Function {
+        &self.function
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8], cx: &mut Context<'_>) {
+        let changes = self.function.config_write(u64::from(offset), data);
+        if changes.intersects(Changes::SOFT_RESET | Changes::FUNCTION_RESET) {
+            self.power_on(cx);
+        }
+        if changes.intersects(Changes::INTX | Changes::POWER) {
+            self.interrupts.mode_changed(&mut self.function, cx);
+            self.settle_line(cx);
+        }
+        if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
+            cx.out.work.insert(0);
+            self.look_for_room(cx);
+        }
+    }
+
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
+        self.read_window(bar, offset, data, cx);
+    }
+
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
+        self.write_window(bar, offset, data, cx);
+    }
+
+    fn rom(&self) -> Option<&Rom> {
+        self.rom.as_ref()
+    }
+}
+
+impl Adapter for Rtl8139 {
+    fn face(&mut self) -> Face<'_> {
+        Face::Pci(self)
+    }
+
+    fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        if queue != 0 {
+            return Progress { more: false, armed: true };
+        }
+        self.fetch_packets(budget, batch, cx)
+    }
+
+    fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
+        if batch.generation == self.generation {
+            self.give_back(cx);
+        }
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        self.deliver_frames(frames, cx)
+    }
+
+    fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
+        match event {
+            Event::Link(up) => self.plug(up, cx),
+            Event::Restored => self.resume_restored(cx),
+            // Addresses are translated in every call; no page of doorbells is mapped.
+            Event::Memory | Event::Page => {}
+        }
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) {
+        self.time_passed(cx);
+    }
+
+    fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
+        match kind {
+            Reset::Bus | Reset::Function => self.power_on(cx),
+        }
+    }
+
+    fn transmit_queues(&self) -> u16 {
+        1
+    }
+
+    fn is_driven(&self) -> bool {
+        self.receives() || self.transmits()
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        let (transmit, receive) = self.ring_mode();
+        let mode = self.registers[r::CPCR];
+        let on = [
+            (transmit || receive, "c+"),
+            (receive && mode & cpcr::CHECKSUM != 0, "rx-checksum"),
+            (receive && mode & cpcr::VLAN != 0, "vlan-strip"),
+            (self.registers[r::RCR] & rcr::AAP != 0, "promiscuous"),
+            (self.loops(), "loopback"),
+        ];
+        on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn stall(&self, number: u16) -> Option<Stall> {
+        let (on, queue) = match number {
+            RECEIVE_RING => (self.receives(), Queue::Receive(0)),
+            TRANSMIT_RING => (self.transmits(), Queue::Transmit(0)),
+            _ => return None,
+        };
+        let why = self.stalls[usize::from(number)].filter(|_| on && self.function.bus_master())?;
+        Some(Stall { queue, why, cure: CURE })
+    }
+}

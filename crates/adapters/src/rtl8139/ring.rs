@@ -1,0 +1,80 @@
+//! What the two descriptor rings of C+ mode share (RTL8169 1.21, descriptor formats).
+//!
+//! ```text
+//!  31  30  29 28 27    26           16 15                0
+//! | OWN|EOR|FS|LS|LGSEN| MSS          | length            |  transmit: IPCS 18, UDPCS 17, TCPCS 16 without LGSEN
+//! | OWN|EOR|FS|LS| MAR 26 PAM 25 BAR 24 ... PID 17:16, IPF 15, UDPF 14, TCPF 13 | length 12:0 |  receive
+//! | TAGC 17 (out), TAVA 16 (in)       | tag, bytes swapped |
+//! | buffer address, low; high                             |
+//! ```
+
+use nicety_memory::{Fault, Map, Rights, Window};
+
+/// Descriptors of a ring at most (8139cp.c has as many; the chip's limit).
+pub const MOST: u32 = 64;
+/// Bytes of one.
+pub const DESCRIPTOR: usize = 16;
+
+/// The chip's.
+pub const OWN: u32 = 1 << 31;
+/// The ring's last.
+pub const EOR: u32 = 1 << 30;
+/// A packet's first.
+pub const FS: u32 = 1 << 29;
+/// A packet's last.
+pub const LS: u32 = 1 << 28;
+
+/// A descriptor, read once.
+#[derive(Clone, Copy)]
+pub struct Descriptor {
+    pub first: u32,
+    pub second: u32,
+    pub address: u64,
+}
+
+impl Descriptor {
+    pub fn read(ring: &Window<'_>, index: u32) -> Self {
+        let bytes: [u8; DESCRIPTOR] = ring.read(index as usize * DESCRIPTOR);
+        let all = u128::from_le_bytes(bytes);
+        Self { first: all as u32, second: (all >> 32) as u32, address: (all >> 64) as u64 }
+    }
+
+    pub fn is_owned(self) -> bool {
+        self.first & OWN != 0
+    }
+
+    /// The descriptor behind the one at `index`, which this is.
+    pub fn after(self, index: u32) -> u32 {
+        after(index, self.first)
+    }
+}
+
+/// The descriptor behind the one at `index`, whose first word this is.
+pub fn after(index: u32, first: u32) -> u32 {
+    if first & EOR != 0 || index + 1 >= MOST { 0 } else { index + 1 }
+}
+
+/// Whether the chip owns the descriptor at `index`, if it lies in memory.
+pub fn is_owned(ring: &Window<'_>, index: u32) -> bool {
+    holds(ring, index) && ring.load_u32(index as usize * DESCRIPTOR) & OWN != 0
+}
+
+/// Whether a ring's memory reaches to the descriptor at `index`.
+pub fn holds(ring: &Window<'_>, index: u32) -> bool {
+    (index as usize + 1) * DESCRIPTOR <= ring.len()
+}
+
+/// The ring at an address: room for [`MOST`] descriptors, or for as many as memory is there. How many it has only its last one
+/// says. Addresses are multiples of 256.
+pub fn open(memory: &Map, address: u64, rights: Rights) -> Result<Window<'_>, Fault> {
+    let base = address & !0xff;
+    let window = |descriptors: u32| memory.window(base, descriptors * DESCRIPTOR as u32, rights);
+    window(MOST).or_else(|_| {
+        let (mut fits, mut not) = (1, MOST);
+        while not - fits > 1 {
+            let middle = (fits + not) / 2;
+            *(if window(middle).is_ok() { &mut fits } else { &mut not }) = middle;
+        }
+        window(fits)
+    })
+}

@@ -1,0 +1,327 @@
+//! Transmission: what both modes share, and the ring of C+ mode.
+
+use nicety_adapter::{
+    Batch, Budget, Checksum, Context, Draft, DraftError, Frames, Offload, Pick, PortId, Progress, Reason, Segment,
+    SegmentKind,
+};
+use nicety_frame::{L3Kind, L4Kind, Layout, Tag, Tci, checksum};
+use nicety_memory::{Rights, Window};
+
+use super::registers::{self as r, cause, tcr};
+use super::ring::{self, Descriptor, EOR, FS, LS, MOST};
+use super::{NOWHERE, Rtl8139, TRANSMIT_RING};
+
+const LGSEN: u32 = 1 << 27;
+const MSS: u32 = 0x7ff;
+const IPCS: u32 = 1 << 18;
+const UDPCS: u32 = 1 << 17;
+const TCPCS: u32 = 1 << 16;
+const TAGC: u32 = 1 << 17;
+/// The data did not come in time, and that there was an error: of what could not be read.
+const UNF_TES: u32 = 1 << 25 | 1 << 23;
+/// Bytes of the headers of TCP over IPv4 at most, with a tag.
+const HEADERS: usize = 18 + 60 + 60;
+/// What the chip takes for a tag.
+pub(super) const TAG_TYPE: u16 = 0x8100;
+
+/// Where the transmitter stands in its ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Transmit {
+    /// The next descriptor to fetch.
+    pub next: u32,
+    /// A packet was given up: descriptors up to its end go unused.
+    pub skipping: bool,
+    /// The oldest that was fetched and not given back, and how many there are from it on.
+    oldest: u32,
+    fetched: u32,
+    /// Those of them that could not be read, a bit each.
+    failed: u64,
+    /// The packet that was given up could not be read.
+    blamed: bool,
+}
+
+impl Transmit {
+    /// At a descriptor of a ring in which nothing is fetched.
+    pub fn at(next: u32, skipping: bool) -> Self {
+        Self { next, skipping, oldest: next, ..Self::default() }
+    }
+
+    fn advance(&mut self, descriptors: u32, next: u32) {
+        self.fetched += descriptors;
+        self.next = next;
+    }
+
+    /// Whether the walk has come round: what was fetched is not given back yet, and is the chip's still.
+    fn has_walked(&self, index: u32, descriptors: u32) -> bool {
+        descriptors > 0 && (index == self.oldest || descriptors >= MOST)
+    }
+}
+
+/// How a walk over one packet ended.
+enum Walk {
+    /// It is in the batch: so many descriptors, and the next one.
+    Taken(u32, u32),
+    /// Its last descriptor is not there yet.
+    Partial,
+    /// The batch has no room for it now.
+    Full,
+    /// It goes nowhere.
+    Dropped(Reason),
+}
+
+impl Rtl8139 {
+    fn transmit_address(&self) -> u64 {
+        let address = self.registers.of(r::TSAD);
+        u64::from(address[1]) << 32 | u64::from(address[0])
+    }
+
+    /// Whether transmitted frames come back to this adapter and go nowhere else.
+    pub(super) fn loops(&self) -> bool {
+        self.registers[r::TCR] & tcr::LOOPBACK == tcr::LOOPBACK
+    }
+
+    /// Has a private batch ready before the first frame of a loopback.
+    pub(super) fn prepare_loopback(&mut self) {
+        if self.loops() && self.looped.is_none() {
+            self.looped = Some(Box::default());
+        }
+    }
+
+    /// Walks ring or slots into a batch; in loopback into a private one, which is received at once.
+    pub(super) fn fetch_packets(&mut self, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        if !self.transmits() || !self.function.bus_master() {
+            return Progress { more: false, armed: true };
+        }
+        let own = if self.loops() { self.looped.take() } else { None };
+        let Some(mut own) = own else {
+            let progress = self.walk(budget, batch, false, cx);
+            batch.generation = self.generation;
+            if batch.is_empty() {
+                self.give_back(cx);
+            }
+            return progress;
+        };
+        own.start(cx.memory, PortId::default(), 0);
+        let progress = self.walk(budget, &mut own, true, cx);
+        let mut picks = [Pick::whole(0); nicety_adapter::PACKETS];
+        for (pick, packet) in picks.iter_mut().zip(0..) {
+            pick.packet = packet;
+        }
+        let frames = Frames::new(&own, picks.get(..own.len()).unwrap_or_default());
+        self.receive_looped(&frames, cx);
+        own.release();
+        self.looped = Some(own);
+        self.give_back(cx);
+        progress
+    }
+
+    fn walk(&mut self, budget: Budget, batch: &mut Batch, looped: bool, cx: &mut Context<'_>) -> Progress {
+        match self.ring_mode().0 {
+            true => self.walk_ring(budget, batch, looped, cx),
+            false => self.walk_slots(budget, batch, looped, cx),
+        }
+    }
+
+    fn walk_ring(&mut self, budget: Budget, batch: &mut Batch, looped: bool, cx: &mut Context<'_>) -> Progress {
+        let idle = Progress { more: false, armed: true };
+        let again = Progress { more: true, armed: false };
+        let memory = std::sync::Arc::clone(cx.memory);
+        let Ok(ring) = ring::open(&memory, self.transmit_address(), Rights::READ) else {
+            cx.counters.guest_errors += 1;
+            self.saw_ring(TRANSMIT_RING, Some(NOWHERE), cx);
+            return idle;
+        };
+        loop {
+            let next = self.transmit.next;
+            if self.transmit.fetched == 0 {
+                self.transmit.oldest = next;
+            }
+            if !ring::holds(&ring, next) {
+                cx.counters.guest_errors += 1;
+                self.saw_ring(TRANSMIT_RING, Some(NOWHERE), cx);
+                return idle;
+            }
+            let first = Descriptor::read(&ring, next);
+            self.saw_ring(TRANSMIT_RING, None, cx);
+            if !first.is_owned() {
+                return idle;
+            }
+            if !budget.allows(batch) || self.transmit.has_walked(next, self.transmit.fetched) {
+                return again;
+            }
+            if self.transmit.skipping {
+                self.skip(next, first);
+                continue;
+            }
+            match self.take_packet(&ring, first, looped, batch, cx) {
+                Walk::Taken(descriptors, next) => self.transmit.advance(descriptors, next),
+                Walk::Partial => return idle,
+                Walk::Full => return again,
+                Walk::Dropped(reason) => {
+                    cx.counters.transmit_drop(reason);
+                    self.tally.send_errors += 1;
+                    self.tally.aborted = self.tally.aborted.wrapping_add(1);
+                    self.transmit.skipping = true;
+                    self.transmit.blamed = is_error(reason);
+                    self.skip(next, first);
+                }
+            }
+        }
+    }
+
+    /// A descriptor of a packet that was given up.
+    fn skip(&mut self, index: u32, descriptor: Descriptor) {
+        self.transmit.failed |= u64::from(self.transmit.blamed) << (index % MOST);
+        self.transmit.skipping = descriptor.first & LS == 0;
+        self.transmit.advance(1, descriptor.after(index));
+    }
+
+    /// One packet, from its first descriptor to the one with LS.
+    fn take_packet(
+        &mut self,
+        ring: &Window<'_>,
+        first: Descriptor,
+        looped: bool,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> Walk {
+        let was_empty = batch.is_empty();
+        let head = if first.first & (LGSEN | IPCS | UDPCS | TCPCS) != 0 { HEADERS } else { 0 };
+        let Some(mut draft) = batch.draft(head) else { return Walk::Full };
+        let (mut at, mut descriptor, mut descriptors) = (self.transmit.next, first, 1);
+        loop {
+            match draft.push(descriptor.address, descriptor.first & 0xffff) {
+                Ok(()) => {}
+                Err(DraftError::BatchFull) if !was_empty => return Walk::Full,
+                Err(error) => return Walk::Dropped(error.into()),
+            }
+            at = descriptor.after(at);
+            if descriptor.first & LS != 0 {
+                break;
+            }
+            if self.transmit.has_walked(at, self.transmit.fetched + descriptors) {
+                // One packet without an end fills the ring: it would never move again.
+                return if self.transmit.fetched == 0 { Walk::Dropped(Reason::BadDescriptor) } else { Walk::Full };
+            }
+            if !ring::holds(ring, at) {
+                return Walk::Dropped(Reason::BadDescriptor);
+            }
+            descriptor = Descriptor::read(ring, at);
+            descriptors += 1;
+            if !descriptor.is_owned() {
+                return Walk::Partial;
+            }
+        }
+        // Offloads are the last one's: older versions of Linux's 8139cp.c leave LGSEN out of the first.
+        match self.finish(draft, descriptor.first, descriptor.second, looped, cx) {
+            Ok(()) => Walk::Taken(descriptors, at),
+            Err(reason) => Walk::Dropped(reason),
+        }
+    }
+
+    /// A packet is there whole, from the ring or from a slot: it joins the batch.
+    pub(super) fn finish(
+        &mut self,
+        mut draft: Draft<'_>,
+        commands: u32,
+        tag: u32,
+        looped: bool,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Reason> {
+        if !looped && !self.link() {
+            return Err(Reason::LinkDown);
+        }
+        if draft.len() < 14 {
+            return Err(Reason::TooShort);
+        }
+        draft.pad_to(60);
+        let mut offload = offload(&mut draft, commands).ok_or(Reason::BadOffload)?;
+        if tag & TAGC != 0 && draft.tag(Tag { tpid: TAG_TYPE, tci: Tci((tag as u16).swap_bytes()) }) {
+            offload = offload.behind_tag();
+        }
+        let len = draft.len();
+        self.tally.sent += 1;
+        self.carried += u64::from(len);
+        if !looped {
+            cx.counters.sent(0, offload.segment.map_or(1, |segment| segment.frames(len)).into(), len.into());
+        }
+        draft.finish(offload, 0);
+        Ok(())
+    }
+
+    /// Gives fetched descriptors and slots back, and interrupts.
+    pub(super) fn give_back(&mut self, cx: &mut Context<'_>) {
+        self.give_slots_back(cx);
+        let Transmit { oldest, fetched, failed, .. } = self.transmit;
+        if fetched == 0 || !self.function.bus_master() {
+            return;
+        }
+        (self.transmit.fetched, self.transmit.failed) = (0, 0);
+        let memory = std::sync::Arc::clone(cx.memory);
+        let Ok(ring) = ring::open(&memory, self.transmit_address(), Rights::BOTH) else {
+            cx.counters.guest_errors += 1;
+            return;
+        };
+        let mut at = oldest;
+        let mut size = 0;
+        for _ in 0..fetched {
+            if !ring::holds(&ring, at) {
+                break;
+            }
+            let place = at as usize * ring::DESCRIPTOR;
+            let first = ring.load_u32(place);
+            let errors = if failed >> (at % MOST) & 1 != 0 { UNF_TES } else { 0 };
+            ring.store_u32(place, first & (EOR | FS | LS | 0xffff) | errors);
+            size = if first & EOR != 0 { at + 1 } else { size };
+            at = ring::after(at, first);
+        }
+        if size != 0 {
+            self.transmit_size = size;
+        }
+        if failed != 0 {
+            self.cause(cause::TER, cx);
+        }
+        self.transmitted(fetched, self.transmit_size / 2, cx);
+    }
+}
+
+/// Whether the chip reports it: what could not be read. The wire takes no notice of the rest either.
+pub(super) fn is_error(reason: Reason) -> bool {
+    matches!(reason, Reason::BadAddress | Reason::NotShared | Reason::BadDescriptor)
+}
+
+/// Carries out what is to be done in the head, and says the rest in neutral words. `None` if it makes no sense. What is no
+/// IPv4, or another protocol than was said, stays as it is.
+fn offload(draft: &mut Draft<'_>, commands: u32) -> Option<Offload> {
+    if commands & (LGSEN | IPCS | UDPCS | TCPCS) == 0 {
+        return Some(Offload::default());
+    }
+    let len = draft.len();
+    let head = draft.head_mut();
+    let layout = Layout::parse(head);
+    let l3 = layout.l3.filter(|l3| l3.kind == L3Kind::V4);
+    if commands & LGSEN != 0 {
+        let (_, l4) = (l3?, layout.l4.filter(|l4| l4.kind == L4Kind::Tcp)?);
+        let mss = (commands >> 16 & MSS) as u16;
+        let segment = Segment::of(SegmentKind::Tcp, mss, layout.headers_len, len)?;
+        if len < u32::from(layout.headers_len) {
+            return None;
+        }
+        let field = checksum::prepare(head, &layout, len)?;
+        return Some(Offload { checksum: Checksum::Partial { start: l4.offset, field }, segment: Some(segment) });
+    }
+    let Some(l3) = l3 else { return Some(Offload::default()) };
+    if commands & IPCS != 0 {
+        let start = usize::from(l3.offset);
+        head.get_mut(start + 10..start + 12)?.fill(0);
+        let sum = checksum::sum(head.get(start..start + usize::from(l3.len))?).checksum();
+        head.get_mut(start + 10..start + 12)?.copy_from_slice(&sum.to_be_bytes());
+    }
+    let wanted = |kind| commands & if kind == L4Kind::Tcp { TCPCS } else { UDPCS } != 0;
+    let Some(l4) = layout.l4.filter(|l4| wanted(l4.kind)) else { return Some(Offload::default()) };
+    let Some(covered) = layout.l4_total_len(head) else { return Some(Offload::default()) };
+    let partial = checksum::pseudo(head, &layout, covered as u32)?.fold();
+    let field = l4.checksum_at();
+    head.get_mut(field..field + 2)?.copy_from_slice(&partial.to_be_bytes());
+    Some(Offload { checksum: Checksum::Partial { start: l4.offset, field: field as u16 }, segment: None })
+}

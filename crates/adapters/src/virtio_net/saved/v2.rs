@@ -1,0 +1,88 @@
+//! Version 2: what waited for a time was saved as if that had come.
+
+use arrayvec::ArrayVec;
+use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
+use nicety_adapter::snapshot::{Nothing, Version};
+use nicety_adapter::{RestoreError, Time};
+use serde::{Deserialize, Serialize};
+
+use crate::virtio_net::broken::Broken;
+use crate::virtio_net::control::Control;
+use crate::virtio_net::registers::Config;
+use crate::virtio_net::ring::Ring;
+use crate::virtio_net::{PAIRS_MOST, RINGS_MOST};
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct State {
+    offer: u128,
+    features: u128,
+    config: Config,
+    control: Control,
+    rings: ArrayVec<Queue, RINGS_MOST>,
+    resume: ArrayVec<u32, PAIRS_MOST>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Queue {
+    size: u16,
+    descriptors: u64,
+    driver: u64,
+    device: u64,
+    started: bool,
+    enabled: bool,
+    broken: Option<Broken>,
+    next: u16,
+    used: u16,
+    told: u16,
+    quiet: bool,
+    starved: bool,
+}
+
+impl Version for State {
+    const NUMBER: u16 = 2;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+impl Queue {
+    /// Ring `number` as version 3 has it.
+    fn into_next(self, number: usize) -> Ring {
+        let Self { size, descriptors, driver, device, started, enabled, broken, next, used, told, quiet, starved } =
+            self;
+        let (mut moderation, mut delay) = (ReceiveModeration::default(), CompletionDelay::default());
+        if used != told && number.is_multiple_of(2) {
+            moderation = ReceiveModeration::overdue();
+        } else if used != told {
+            delay.hurry(Time::default());
+        }
+        Ring {
+            size,
+            descriptors,
+            driver,
+            device,
+            started,
+            enabled,
+            broken,
+            next,
+            used,
+            told,
+            quiet,
+            starved,
+            moderation,
+            delay,
+            ..Ring::default()
+        }
+    }
+}
+
+impl State {
+    /// As version 3 has it. What waited has no time any more: it is told first thing.
+    pub(super) fn into_next(self) -> super::State {
+        let Self { offer, features, config, control, rings, resume: _ } = self;
+        let rings = rings.into_iter().enumerate().map(|(number, ring)| ring.into_next(number)).collect();
+        super::State { offer, features, config, control, rings }
+    }
+}

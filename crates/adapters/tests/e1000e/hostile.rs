@@ -1,0 +1,203 @@
+//! A guest that writes anything anywhere, and what has broken other models of this chip.
+
+use nicety_adapter::{Budget, Edit, Event, Offload, Reason, Reset, Set};
+
+use crate::bench::*;
+use crate::guest::*;
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.roll() % n
+    }
+}
+
+/// Registers that matter, more often than the others.
+const HOT: [u64; 34] = [
+    0x0, 0x10, 0x18, 0x20, 0xc0, 0xc4, 0xc8, 0xd0, 0xdc, 0xe0, 0xe4, 0xe8, 0x100, 0x400, 0x102c, 0x2170, 0x2800,
+    0x2804, 0x2808, 0x2810, 0x2818, 0x2820, 0x2908, 0x2918, 0x3800, 0x3808, 0x3810, 0x3818, 0x3918, 0x5000, 0x5008,
+    0x5818, 0x5c00, 0xb608,
+];
+
+fn storm(seed: u64) {
+    let mut dice = Dice(seed);
+    let mut b = extended();
+    let frame = ethernet(0x0800, &ipv4(6, &tcp(&payload(1400))));
+    let sender = Sender::new(&[(&frame, Offload::default()), (&frame[..200], Offload::default())]);
+    for step in 0..8_000 {
+        match dice.below(16) {
+            0..=6 => {
+                let hot = HOT[dice.below(HOT.len() as u64) as usize];
+                let offset = if dice.below(8) == 0 { dice.below(0x2_0100) } else { hot };
+                let value = match dice.below(4) {
+                    0 => dice.roll() as u32,
+                    1 => dice.below(300) as u32,
+                    2 => (dice.below(16) << 16) as u32,
+                    _ => 1 << dice.below(32),
+                };
+                b.w(offset, value);
+            }
+            7 | 8 => {
+                let bytes: Vec<u8> = (0..16).flat_map(|_| dice.roll().to_le_bytes()).collect();
+                let at = [TX_RING, RX_RING, 0, TX_DATA][dice.below(4) as usize] + dice.below(256) * 16;
+                b.put(at, &bytes);
+            }
+            9 => {
+                let (address, lower) = (TX_DATA + dice.below(4096), dice.roll() as u32);
+                let upper = dice.roll() as u32;
+                b.descriptor(dice.below(256), address, lower & 0xff0f_0fff, upper);
+            }
+            10 | 11 => {
+                let before = b.counters.transmitted().packets;
+                let progress = b.fetch();
+                assert!(b.batch.len() <= Budget::TURN.packets);
+                let sent = b.counters.transmitted().packets - before;
+                assert_eq!(sent, b.batch.len() as u64, "step {step} of seed {seed}");
+                assert!(!(progress.more && progress.armed));
+                if dice.below(4) != 0 {
+                    b.complete();
+                }
+            }
+            12 => drop(b.bring(&sender, Edit::Keep)),
+            13 => {
+                b.now = b.now.after_ns(dice.below(1 << 20));
+                b.tick();
+            }
+            14 => match dice.below(40) {
+                0 => b.call(|nic, cx| nic.reset(Reset::Bus, cx)),
+                1 => b.command(dice.roll() as u16),
+                2 => config(&mut b, 0xa2, &[4, dice.roll() as u8]),
+                3..=6 => b.link(dice.below(2) == 0),
+                7 => {
+                    b.command(7);
+                    b.w(0x0, 0x241);
+                    b.open_transmit(TX_RING, 256);
+                    b.open_receive(RX_RING, 256, RCTL_LINUX, 2048);
+                }
+                8 => b.call(|nic, cx| nic.notice(Event::Memory, cx)),
+                _ => b.command(7),
+            },
+            _ => {
+                let mut data = [0; 8];
+                let len = [1, 2, 4, 8][dice.below(4) as usize];
+                let offset = dice.below(0x2_0100);
+                b.access(dice.below(5) as u8, offset, &mut data[..len], false);
+            }
+        }
+        b.out.work = Set::default();
+    }
+    let saved = b.nic.save();
+    let mut other = Bench::of("e1000e");
+    other.nic.restore(&saved).unwrap();
+    assert_eq!(other.nic.save(), saved);
+}
+
+#[test]
+fn eight_thousand_random_steps_end_in_order_whatever_the_seed() {
+    for seed in 0..12 {
+        storm(seed);
+    }
+}
+
+/// QEMU's e1000e walked a ring of null descriptors for ever.
+#[test]
+fn cve_2020_28916_receive_descriptors_of_null_addresses_and_any_head_end() {
+    let mut b = extended();
+    b.map.write(RX_RING, &[0; 256 * 16]).unwrap();
+    let frame = ethernet(0x88b5, &payload(1000));
+    // Linux's kernel would lie there; here it is the guest's own memory.
+    for _ in 0..300 {
+        b.bring_one(&frame);
+    }
+    assert_eq!(b.r(RDH), 255, "one descriptor a frame, until they are used up");
+    for (head, tail, len) in [(300, 5, 4096), (5, 300, 4096), (0xffff, 0, 4096), (0, 1, 0), (7, 6, 128)] {
+        b.w(0x2808, len);
+        b.w(RDH, head);
+        b.w(RDT, tail);
+        b.bring_one(&frame);
+    }
+    // Buffers of no bytes never take a frame.
+    b.w(0x2808, 4096);
+    b.w(0x2170, 0);
+    b.w(RCTL, RCTL_LINUX | 0x420);
+    b.w(RDH, 0);
+    b.w(RDT, 254);
+    b.bring_one(&frame);
+    assert_eq!(b.r(RDH), 0);
+}
+
+/// QEMU's e1000e sent a packet whose completion it wrote into its own TDT, and sent again.
+#[test]
+fn cve_2020_15859_a_ring_at_the_device_s_own_registers_is_no_memory() {
+    let mut b = opened();
+    // BAR 0 at 0xfebc0000: not the guest's memory, so DMA does not reach it.
+    b.w(0x3800, 0xfebc_3800);
+    b.w(TDT, 8);
+    assert!(b.transmit().is_empty());
+    assert!(b.nic.stall(1).is_some());
+    // A receive buffer there.
+    b.put(RX_RING, &0xfebc_0000_u64.to_le_bytes());
+    b.bring_one(&ethernet(0x88b5, &payload(100)));
+    assert_eq!(b.counters.receive_drops[Reason::BadAddress as usize], 1);
+    assert_eq!(b.r(RDH), 1, "its descriptor is given back with an error");
+}
+
+/// QEMU's e1000e in loopback received in the middle of sending, and freed the packet twice.
+#[test]
+fn cve_2023_3019_a_loopback_that_rings_for_itself_is_not_re_entered() {
+    let mut b = opened();
+    b.w(RCTL, RCTL_LINUX | 0x40);
+    let frame = ethernet(0x88b5, &payload(1000));
+    b.put(TX_DATA, &frame);
+    for i in 0..256 {
+        b.descriptor(i, TX_DATA, CMD | frame.len() as u32, 0);
+    }
+    // Received frames land on the transmit ring.
+    for i in 0..256 {
+        b.put(RX_RING + i * 16, &(TX_RING + i * 16).to_le_bytes());
+    }
+    b.w(TDT, 200);
+    assert!(b.transmit().is_empty());
+    assert!(b.r(TDH) <= 200);
+    b.w(RCTL, RCTL_LINUX);
+    b.w(TCTL, 0);
+}
+
+/// QEMU's e1000e in loopback read beyond a frame that was shorter than its headers.
+#[test]
+fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
+    let mut b = extended();
+    b.w(TCTL, 2);
+    b.w(RCTL, RCTL_LINUX | 0x0400_0058);
+    b.put(TX_DATA, &[0xff; 64]);
+    for len in 0..64_u64 {
+        b.descriptor(len, TX_DATA, CMD | len as u32, 0);
+    }
+    b.w(TDT, 64);
+    assert!(b.transmit().is_empty());
+    assert_eq!(b.r(TDH), 64);
+    let took = b.r(RDH);
+    assert_eq!(took, 64 - 14, "what has no addresses and type is dropped");
+    for index in 0..u64::from(took) {
+        let (_, _, status, len, _) = written(&b, RX_RING, index);
+        assert_eq!((status & 3, len >= 60), (3, true));
+    }
+    // Split into headers that are not there.
+    b.w(0x2170, 0x0004_0402);
+    b.w(RCTL, RCTL_LINUX | 0x0400_0458);
+    b.w(TDT, 0);
+    for len in 64..256 {
+        b.descriptor(len, TX_DATA, CMD | (14 + len as u32 % 20), 0);
+    }
+    assert!(b.transmit().is_empty());
+}

@@ -1,0 +1,44 @@
+//! State that is saved, restored, refused.
+
+use crate::bench::*;
+use crate::guest::*;
+
+#[test]
+fn what_is_restored_saves_to_the_same_bytes_and_goes_on_with_its_vectors() {
+    let mut b = extended();
+    vectors(&mut b);
+    b.w(EITR, 1000);
+    b.w(0xb608, 0x01a0_0000);
+    let frame = ethernet(0x0800, &ipv4(6, &tcp(b"x")));
+    b.bring_one(&frame);
+    messages(&mut b);
+    b.w(IMS, RXQ0);
+    b.bring_one(&frame);
+    assert!(messages(&mut b).is_empty(), "it waits for its throttle");
+    let saved = b.nic.save();
+    let mut other = Bench::of("e1000e");
+    other.nic.restore(&saved).unwrap();
+    assert_eq!(other.nic.save(), saved);
+    other.map = std::sync::Arc::clone(&b.map);
+    other.now = b.now.after_ns(1000 * 256);
+    other.call(|nic, cx| nic.notice(nicety_adapter::Event::Restored, cx));
+    assert_eq!(messages(&mut other), [0], "and is told in its time");
+    other.w(IMS, RXQ0);
+    other.now = other.now.after_ns(1000 * 256);
+    other.bring_one(&frame);
+    assert_eq!(messages(&mut other), [0]);
+    assert_eq!(other.r(RDH), 3);
+}
+
+#[test]
+fn damaged_or_foreign_state_is_refused_and_changes_nothing() {
+    let saved = opened().nic.save();
+    let mut other = Bench::of("e1000e");
+    let before = other.nic.save();
+    for cut in 0..saved.len() {
+        assert!(other.nic.restore(&saved[..cut]).is_err());
+    }
+    let foreign = Bench::of("e1000").nic.save();
+    assert!(other.nic.restore(&foreign).is_err());
+    assert_eq!(other.nic.save(), before);
+}

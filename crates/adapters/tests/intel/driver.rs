@@ -1,0 +1,367 @@
+//! Linux's drivers as far as interrupts go: handlers, NAPI and what re-arms an interrupt, an access a step, so that anything can happen
+//! between two of them (e1000_main.c, e1000e/netdev.c, igb_main.c).
+
+use std::collections::BTreeSet;
+
+use nicety_adapter::{Adapter, Edit, Offload, Time};
+use nicety_adapters::Settings;
+use nicety_frame::Mac;
+
+use crate::bench::*;
+use crate::chip::*;
+
+const CTRL_EXT: u64 = 0x18;
+const EIAC_82574: u64 = 0xdc;
+const IAM: u64 = 0xe0;
+const IVAR_82574: u64 = 0xe4;
+const EITR_82574: u64 = 0xe8;
+const GPIE: u64 = 0x1514;
+const EIMS: u64 = 0x1524;
+const EIAC: u64 = 0x152c;
+const EIAM: u64 = 0x1530;
+const EITR: u64 = 0x1680;
+const IVAR: u64 = 0x1700;
+const IVAR_MISC: u64 = 0x1740;
+const RXQ0: u32 = 0x0010_0000;
+const TXQ0: u32 = 0x0040_0000;
+const OTHER: u32 = 0x0100_0000;
+const LSC: u32 = 4;
+const ASSERTED: u32 = 1 << 31;
+/// IMS_ENABLE_MASK: RXT0, TXDW, RXDMT0, RXSEQ, LSC.
+const MASK: u32 = 0x9d;
+/// IDE: a completion may wait.
+const DELAY: u32 = 1 << 31;
+/// EITR of the 82576: leave the pause that runs (CNT_IGNR).
+const KEEP: u32 = 1 << 31;
+/// What an access takes, at least.
+const STEP_NS: u64 = 1000;
+
+/// How a driver is interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Line,
+    Msi,
+    Msix,
+}
+
+/// A step of a driver.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Write(u64, u32),
+    /// Reads a register, and keeps what was read.
+    Read(u64),
+    /// The handler goes on only if one of these was read.
+    Need(u32),
+    /// What was read of these is raised again.
+    Again(u32),
+    /// napi_schedule.
+    Schedule,
+    /// Gives up what was sent.
+    CleanSent,
+    /// A round of the poll function.
+    Poll,
+    /// napi_complete_done: back to the poll if it was scheduled meanwhile.
+    Complete,
+}
+
+/// What happens to a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A frame arrives.
+    Frame,
+    /// A frame is sent, and its descriptor comes back.
+    Sent,
+    /// Another cause.
+    Link,
+    /// Time passes.
+    Wait,
+    /// The chip is saved, and another one goes on with its state; whoever was to wake the first wakes nobody.
+    Restored,
+}
+
+/// A driver at a chip.
+pub struct Driver {
+    chip: Chip,
+    way: Way,
+    handlers: [Vec<Op>; 3],
+    napi: Vec<Op>,
+    frame: Sender,
+    /// Of interrupts that the processor was told of and has not taken.
+    told: BTreeSet<u16>,
+    line: bool,
+    /// A handler that runs, with its next step.
+    handler: Option<(usize, usize)>,
+    /// The poll function that runs, with its next step.
+    poll: Option<usize>,
+    scheduled: bool,
+    missed: bool,
+    wake: Option<Time>,
+    read: u32,
+    /// Frames that came, and those that the driver has seen; and the same of what was sent.
+    came: u32,
+    seen: u32,
+    sent: u32,
+    cleaned: u32,
+}
+
+impl Driver {
+    /// Opened, with a throttle (in the chip's units) that the driver writes anew where it does.
+    pub fn new(name: &'static str, way: Way, throttle: u32) -> Self {
+        let mut chip = Chip::opened(name);
+        let none = Vec::new;
+        let (handlers, enable) = match (name, way) {
+            ("e1000", _) => {
+                let handler = vec![Op::Read(ICR), Op::Need(!0), Op::Write(IMC, !0), Op::Read(STATUS), Op::Schedule];
+                chip.w(ITR, throttle);
+                ([handler, none(), none()], vec![Op::Write(ITR, throttle), Op::Write(IMS, MASK), Op::Read(STATUS)])
+            }
+            ("e1000e", Way::Msix) => Self::vectors_82574(&mut chip, throttle),
+            ("e1000e", _) => {
+                chip.w(CTRL_EXT, 0x0800_0000);
+                chip.w(IAM, !0);
+                chip.w(ITR, throttle);
+                let handler = vec![Op::Read(ICR), Op::Need(ASSERTED), Op::Schedule];
+                ([handler, none(), none()], vec![Op::Write(ITR, throttle), Op::Write(IMS, MASK), Op::Read(STATUS)])
+            }
+            (_, Way::Msix) => Self::vectors_82576(&mut chip, throttle),
+            _ => {
+                chip.w(IAM, MASK);
+                let pause = Op::Write(EITR, throttle | KEEP);
+                let handler = match way {
+                    Way::Msi => vec![pause, Op::Read(ICR), Op::Schedule],
+                    _ => vec![Op::Read(ICR), Op::Need(ASSERTED), pause, Op::Schedule],
+                };
+                ([handler, none(), none()], vec![Op::Write(IMS, MASK), Op::Write(IAM, MASK)])
+            }
+        };
+        if way == Way::Msi {
+            chip.config(if name == "igb" { 0x52 } else { 0xd2 }, &[1]);
+        }
+        if way != Way::Msix {
+            chip.r(ICR);
+            chip.w(IMS, MASK);
+        }
+        chip.out.messages = Default::default();
+        let napi = [vec![Op::Poll, Op::Complete], enable].concat();
+        let frame = Sender::new(&[(&ethernet(0x0800, &ipv4(6, &tcp(b"x"))), Offload::default())]);
+        let (handler, poll, wake) = (None, None, None);
+        let (told, line, scheduled, missed, read) = (BTreeSet::new(), false, false, false, 0);
+        let (came, seen, sent, cleaned) = (0, 0, 0, 0);
+        let mut this = Self {
+            chip,
+            way,
+            handlers,
+            napi,
+            frame,
+            told,
+            line,
+            handler,
+            poll,
+            scheduled,
+            missed,
+            wake,
+            read,
+            came,
+            seen,
+            sent,
+            cleaned,
+        };
+        this.settle();
+        this
+    }
+
+    /// e1000_configure_msix, e1000_intr_msix_rx, e1000_intr_msix_tx, e1000_msix_other.
+    fn vectors_82574(chip: &mut Chip, throttle: u32) -> ([Vec<Op>; 3], Vec<Op>) {
+        chip.config(0xa2, &[0x04, 0x80]);
+        chip.w(IVAR_82574, 0x800a_0908);
+        chip.w(CTRL_EXT, 0x8100_0000);
+        chip.w(IAM, !0);
+        chip.w(EIAC_82574, RXQ0 | TXQ0);
+        for vector in 0..2 {
+            chip.w(EITR_82574 + 4 * vector, throttle);
+        }
+        chip.r(ICR);
+        chip.w(IMS, RXQ0 | TXQ0 | OTHER | LSC);
+        let receive = vec![Op::Write(EITR_82574, throttle), Op::Schedule];
+        let sent = vec![Op::CleanSent, Op::Write(IMS, TXQ0)];
+        let other = vec![Op::Read(ICR), Op::Again(RXQ0 | TXQ0), Op::Write(IMS, OTHER | LSC)];
+        ([receive, sent, other], vec![Op::Write(IMS, RXQ0)])
+    }
+
+    /// igb_configure_msix, igb_irq_enable, igb_msix_other, igb_msix_ring.
+    fn vectors_82576(chip: &mut Chip, throttle: u32) -> ([Vec<Op>; 3], Vec<Op>) {
+        chip.config(0x72, &[0x00, 0x80]);
+        chip.w(GPIE, 0xc000_0011);
+        chip.w(IVAR_MISC, 0x8000);
+        chip.w(IVAR, 0x8181);
+        chip.w(EITR + 4, throttle);
+        chip.w(EIAC, 3);
+        chip.w(EIAM, 3);
+        chip.w(EIMS, 3);
+        chip.w(IMS, LSC | 1 << 28 | 1 << 30);
+        let ring = vec![Op::Write(EITR + 4, throttle | KEEP), Op::Schedule];
+        ([vec![Op::Read(ICR), Op::Write(EIMS, 1)], ring, Vec::new()], vec![Op::Write(EIMS, 2)])
+    }
+
+    /// Whether completions have an interrupt of their own.
+    fn sent_apart(&self) -> bool {
+        self.chip.name == "e1000e" && self.way == Way::Msix
+    }
+
+    /// What the last call left for port and processor.
+    fn settle(&mut self) {
+        while let Some(vector) = self.chip.out.messages.pop() {
+            self.told.insert(vector);
+        }
+        if let Some(level) = self.chip.out.line.take() {
+            self.line = level;
+        }
+        // A wake-up for an earlier time stays: nicety_plane's port does the same.
+        if let Some(at) = self.chip.out.wake.take()
+            && self.wake.is_none_or(|earlier| at < earlier)
+        {
+            self.wake = Some(at);
+        }
+    }
+
+    fn pass(&mut self, ns: u64) {
+        let until = self.chip.now.after_ns(ns);
+        while let Some(at) = self.wake.filter(|at| *at <= until) {
+            self.wake = None;
+            self.chip.now = self.chip.now.max(at);
+            self.chip.tick();
+            self.settle();
+        }
+        self.chip.now = until;
+    }
+
+    /// Something happens.
+    pub fn meet(&mut self, event: Event) {
+        match event {
+            Event::Frame => {
+                let refused = self.chip.bring_it(&self.frame);
+                assert_eq!(refused, 0);
+                self.came = (self.came + 1) % RING as u32;
+            }
+            Event::Sent => {
+                let delay = if self.chip.is_igb() { 0 } else { DELAY };
+                self.chip.data(TX_DATA, 60, EOP | delay, false, 0);
+                assert_eq!(self.chip.run(), 1);
+                self.sent = (self.sent + 1) % RING as u32;
+            }
+            Event::Link => self.chip.w(ICS, LSC),
+            Event::Wait => self.pass(30_000),
+            Event::Restored => {
+                let saved = self.chip.nic.save();
+                let name = self.chip.name;
+                self.chip.nic = new(name);
+                self.chip.nic.restore(&saved).unwrap();
+                self.wake = None;
+                self.chip.call(|nic, cx| nic.notice(nicety_adapter::Event::Restored, cx));
+            }
+        }
+        self.settle();
+    }
+
+    /// One step. False if the processor has nothing to do.
+    pub fn step(&mut self) -> bool {
+        self.pass(STEP_NS);
+        if self.handler.is_none() {
+            if let Some(vector) = self.told.pop_first() {
+                self.handler = Some((vector.into(), 0));
+            } else if self.way == Way::Line && self.line {
+                self.handler = Some((0, 0));
+            }
+        }
+        if let Some((vector, at)) = self.handler {
+            let op = self.handlers[vector].get(at).copied();
+            self.handler = op.is_some().then_some((vector, at + 1));
+            if let Some(op) = op
+                && !self.execute(op)
+            {
+                self.handler = None;
+            }
+            return true;
+        }
+        if self.poll.is_none() && self.scheduled {
+            self.poll = Some(0);
+        }
+        let Some(at) = self.poll else { return false };
+        let op = self.napi.get(at).copied();
+        self.poll = op.is_some().then_some(at + 1);
+        if let Some(op) = op
+            && !self.execute(op)
+        {
+            self.poll = Some(0);
+        }
+        true
+    }
+
+    /// False: what comes next is not done.
+    fn execute(&mut self, op: Op) -> bool {
+        let mut on = true;
+        match op {
+            Op::Write(register, value) => self.chip.w(register, value),
+            Op::Read(register) => {
+                let value = self.chip.r(register);
+                if register == ICR {
+                    self.read = value;
+                }
+            }
+            Op::Need(bits) => on = self.read & bits != 0,
+            Op::Again(bits) if self.read & bits == 0 => {}
+            Op::Again(bits) => self.chip.w(ICS, self.read & bits),
+            Op::Schedule if self.scheduled => self.missed = true,
+            Op::Schedule => self.scheduled = true,
+            Op::CleanSent => self.cleaned = self.chip.r(TDH),
+            Op::Poll => {
+                self.seen = self.chip.r(RDH);
+                let tail = (self.seen + RING as u32 - 1) % RING as u32;
+                self.chip.w(RDT, tail);
+                if !self.sent_apart() {
+                    self.cleaned = self.chip.r(TDH);
+                }
+            }
+            Op::Complete if std::mem::take(&mut self.missed) => on = false,
+            Op::Complete => self.scheduled = false,
+        }
+        self.settle();
+        on
+    }
+
+    /// Goes on until nothing is left to do and nobody is to be woken. Whether all was seen that happened.
+    pub fn finish(&mut self) -> Result<(), String> {
+        for _ in 0..10_000 {
+            if self.step() {
+                continue;
+            }
+            match self.wake {
+                Some(at) => self.pass(at.since(self.chip.now).as_nanos() as u64),
+                None if (self.seen, self.cleaned) == (self.came, self.sent) => return Ok(()),
+                None => {
+                    let Self { came, seen, sent, cleaned, .. } = self;
+                    return Err(format!("{came} frames came, {seen} were seen; {sent} were sent, {cleaned} came back"));
+                }
+            }
+        }
+        Err("it never comes to rest".into())
+    }
+
+    /// Interrupts so far.
+    pub fn interrupts(&self) -> u64 {
+        self.chip.counters.interrupts
+    }
+}
+
+/// An adapter that nobody has driven yet.
+fn new(name: &str) -> Box<dyn Adapter> {
+    let entry = nicety_adapters::find(name).unwrap();
+    (entry.create)(&Settings::new(Mac(MAC))).unwrap()
+}
+
+impl Chip {
+    /// Brings a frame, and says how many were refused.
+    fn bring_it(&mut self, frame: &Sender) -> u64 {
+        self.bring(frame, Edit::Keep).refused()
+    }
+}

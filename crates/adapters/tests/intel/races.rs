@@ -1,0 +1,86 @@
+//! No interrupt is lost: whatever happens between whichever accesses of Linux's drivers, the driver sees it, or an interrupt or a wake-up
+//! is on its way. All orders of a few events are tried at every distance from each other.
+
+use crate::driver::{Driver, Event, Way};
+
+/// Steps from one event to the next: more than a driver's longest way from an interrupt to its end.
+const GAPS: usize = 16;
+const EVENTS: [Event; 4] = [Event::Frame, Event::Sent, Event::Link, Event::Wait];
+/// Interrupts for three events: one each, and as many that find what another has seen to already.
+const MOST: u64 = 6;
+/// Every way in which a driver is interrupted, with two throttles.
+const WAYS: [(&str, Way, [u32; 2]); 7] = [
+    ("e1000", Way::Line, [0, 195]),
+    ("e1000e", Way::Msix, [1, 195]),
+    ("e1000e", Way::Msi, [0, 195]),
+    ("e1000e", Way::Line, [0, 195]),
+    ("igb", Way::Msix, [0, 196]),
+    ("igb", Way::Msi, [0, 196]),
+    ("igb", Way::Line, [0, 196]),
+];
+
+/// Three events, each after so many steps.
+type Story = [(usize, Event); 3];
+
+/// All of these stories happen to a driver, one after the other.
+fn happen(name: &str, stories: impl Iterator<Item = Story> + Clone) {
+    for (name, way, throttles) in WAYS.into_iter().filter(|way| way.0 == name) {
+        for throttle in throttles {
+            let mut driver = Driver::new(name, way, throttle);
+            driver.finish().unwrap_or_else(|why| panic!("{name}, {way:?}: {why}"));
+            for story in stories.clone() {
+                let before = driver.interrupts();
+                for (gap, event) in story {
+                    (0..gap).for_each(|_| _ = driver.step());
+                    driver.meet(event);
+                }
+                let what = || format!("{name}, {way:?}, throttle {throttle}: {story:?}");
+                driver.finish().unwrap_or_else(|why| panic!("{}: {why}", what()));
+                let told = driver.interrupts() - before;
+                assert!((1..=MOST).contains(&told), "{}: {told} interrupts", what());
+            }
+        }
+    }
+}
+
+/// Every order of three events, at every distance.
+fn orders() -> impl Iterator<Item = Story> + Clone {
+    let gaps = (0..GAPS).flat_map(|second| (0..GAPS).map(move |third| [second, third]));
+    let last = EVENTS.into_iter().flat_map(|second| EVENTS.map(|third| [second, third]));
+    let all =
+        EVENTS[..3].iter().flat_map(move |first| last.clone().map(move |[second, third]| [*first, second, third]));
+    all.flat_map(move |[first, second, third]| {
+        gaps.clone().map(move |gaps| [(0, first), (gaps[0], second), (gaps[1], third)])
+    })
+}
+
+/// Something happens, the chip is saved and another goes on with its state, and something happens again.
+fn moves() -> impl Iterator<Item = Story> + Clone {
+    let gaps = (0..12).flat_map(|second| [0, 4].map(|third| [second, third]));
+    let around = EVENTS[..3].iter().flat_map(|first| [Event::Frame, Event::Wait].map(|last| [*first, last]));
+    around.flat_map(move |[first, last]| {
+        gaps.clone().map(move |gaps| [(0, first), (gaps[0], Event::Restored), (gaps[1], last)])
+    })
+}
+
+#[test]
+fn whatever_comes_between_two_accesses_of_the_e1000_s_driver_is_seen() {
+    happen("e1000", orders());
+}
+
+#[test]
+fn whatever_comes_between_two_accesses_of_the_e1000e_s_driver_is_seen_with_msi_x_msi_and_the_line() {
+    happen("e1000e", orders());
+}
+
+#[test]
+fn whatever_comes_between_two_accesses_of_the_igb_s_driver_is_seen_with_msi_x_msi_and_the_line() {
+    happen("igb", orders());
+}
+
+#[test]
+fn a_chip_that_is_saved_between_two_accesses_of_its_driver_and_restored_elsewhere_loses_nothing() {
+    for name in ["e1000", "e1000e", "igb"] {
+        happen(name, moves());
+    }
+}

@@ -1,0 +1,352 @@
+//! Guests that mean harm: the classes of faults that other models of this chip had, and a guest that writes anything anywhere.
+
+use nicety_adapter::{Queue, Reason, Reset};
+use nicety_memory::count;
+
+use crate::bench::*;
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.roll() % n
+    }
+}
+
+/// An opened adapter whose ring lengths were written while it was suspended.
+fn lengths(receive: u16, transmit: u16) -> Bench {
+    let mut b = Bench::opened();
+    b.wcsr(5, 1);
+    b.wcsr(76, receive);
+    b.wcsr(78, transmit);
+    b.wcsr(5, 0);
+    b
+}
+
+#[test]
+fn cve_2016_7909_a_ring_of_length_zero_stands_still_and_says_why() {
+    let mut b = lengths(0, 0);
+    b.queue(0, &frame(60));
+    b.kick();
+    count::take();
+    assert!(b.transmit().is_empty());
+    b.bring_one(&frame(60));
+    (24..48).chain([60, 72, 74]).for_each(|n| _ = b.csr(n));
+    assert!(count::take() < 50);
+    assert!(b.out.stalled.contains(0) && b.out.stalled.contains(1));
+    let stall = b.nic.stall(1).unwrap();
+    assert_eq!((stall.queue, stall.why), (Queue::Transmit(0), "the ring has no descriptors"));
+    b.wcsr(0, STOP);
+    b.open();
+    b.queue(0, &frame(60));
+    b.kick();
+    assert_eq!(b.transmit(), [frame(60)]);
+    assert_eq!(b.nic.stall(1), None);
+}
+
+#[test]
+fn cve_2016_7909_rings_of_65535_are_walked_a_bounded_part_at_a_time() {
+    let mut b = lengths(1, 1);
+    // Every descriptor is the chip's, and begins and ends nothing.
+    for index in 0..65_535 {
+        b.put(TX_RING + index * 16, &[0, 0, 0x10, 0, 0xff, 0xff, 0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    b.kick();
+    count::take();
+    assert!(b.fetch().more);
+    b.complete();
+    let work = count::take();
+    assert!(work < 16_384, "{work}");
+}
+
+#[test]
+fn cve_2015_3209_a_chain_that_would_overflow_a_buffer_is_an_underflow() {
+    let mut b = lengths(0xffe0, 0xff00);
+    for index in 0..256 {
+        let first = if index == 0 { STP } else { 0 };
+        b.tx(index, TX_DATA, 4096, OWN | first);
+    }
+    b.kick();
+    assert!(b.transmit().is_empty());
+    assert_eq!(b.counters.transmit_drops.iter().sum::<u64>(), 1);
+    assert_eq!(b.csr(0) & TXON, 0, "UFLO turns the transmitter off");
+    assert!((0..256).all(|index| b.sent(index).0 & OWN == 0), "and the chain is the driver's again");
+}
+
+#[test]
+fn cve_2015_3209_a_chain_with_an_end_but_too_long_is_babble() {
+    let mut b = lengths(0xffe0, 0xff00);
+    for index in 0..40 {
+        b.tx(index, TX_DATA, 4096, OWN | if index == 0 { STP } else { 0 } | if index == 39 { ENP } else { 0 });
+    }
+    b.queue(40, &frame(60));
+    b.kick();
+    assert_eq!(b.transmit(), [frame(60)]);
+    assert_eq!(b.counters.transmit_drops[Reason::TooLong as usize], 1);
+    assert_eq!(b.csr(0) & BABL, BABL);
+}
+
+#[test]
+fn cve_2015_7504_a_full_buffer_in_loopback_has_no_room_for_its_check_sequence_and_writes_none() {
+    let mut b = Bench::new();
+    b.mode = 0x00c4;
+    b.open();
+    // A frame as long as one buffer, and receive buffers that end where a guard begins.
+    b.post(0, RX_DATA, 1514);
+    b.put(RX_DATA + 1514, &[0xa5; 64]);
+    b.post(1, RX_DATA + 8192, 16);
+    b.put(RX_DATA + 8192 + 4, &[0xa5; 64]);
+    b.put(TX_DATA, &to(MAC, 1514));
+    b.tx(0, TX_DATA, 1514, WHOLE);
+    b.kick();
+    b.transmit();
+    assert_eq!([b.received(0).0, b.received(1).0], [STP, ENP | 0x40], "the check sequence is in the next one");
+    assert_eq!(b.get(RX_DATA + 1514, 64), [0xa5; 64]);
+    assert_eq!(b.get(RX_DATA + 8192 + 4, 64), [0xa5; 64]);
+}
+
+#[test]
+fn cve_2015_7512_a_frame_from_the_wire_that_is_longer_than_any_is_dropped() {
+    let mut b = Bench::opened();
+    b.put(RX_DATA, &[0xa5; 8192]);
+    b.bring(&[&frame(4096), &frame(9018)]);
+    assert_eq!(b.counters.receive_drops[Reason::TooLong as usize], 2);
+    assert_eq!(b.get(RX_DATA, 8192), [0xa5; 8192]);
+}
+
+#[test]
+fn cve_2018_17962_sizes_of_two_gigabytes_in_sum_are_no_sizes() {
+    let mut b = lengths(0xffe0, 1);
+    // The longest ring of the longest buffers: 65535 times 4096 bytes.
+    for index in 0..65_535 {
+        b.put(TX_RING + index * 16, &[0, 0, 0x10, 0, 0, 0xf0, 0, 0x82, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    b.kick();
+    count::take();
+    assert!(b.transmit().is_empty());
+    assert!(count::take() < 16_384);
+    let mut b = Bench::opened();
+    // A receive buffer that begins in memory and ends beyond.
+    b.post(0, MEMORY as u32 - 10, 1544);
+    b.bring_one(&frame(60));
+    assert_eq!(b.received(0), (ERR | 0x1000 | STP | ENP, 0), "OFLO");
+    assert_eq!(b.counters.receive_drops[Reason::BadAddress as usize], 1);
+    b.bring_one(&frame(60));
+    assert_eq!(b.received(1).1, 64, "the ring goes on");
+}
+
+#[test]
+fn cve_2021_3416_a_loopback_into_its_own_rings_ends() {
+    let mut b = Bench::new();
+    b.mode = 0x80c4;
+    b.open();
+    // Received frames overwrite the transmit ring with descriptors of the chip's.
+    let ring: Vec<u8> = (0..16).flat_map(|_| [0, 0, 0x10, 0, 0xc4, 0xff, 0, 0x83, 0, 0, 0, 0, 0, 0, 0, 0]).collect();
+    b.put(TX_DATA, &ring);
+    for index in 0..32 {
+        b.post(index, TX_RING, 1544);
+    }
+    for index in 0..16 {
+        b.tx(index, TX_DATA, 256, WHOLE);
+    }
+    b.kick();
+    count::take();
+    for _ in 0..100 {
+        b.fetch();
+        b.complete();
+        assert!(count::take() < 16_384);
+    }
+    assert!(b.counters.transmitted().packets == 0);
+}
+
+/// A loopback with rings of 64 descriptors.
+fn looped() -> Bench {
+    let mut b = Bench::new();
+    (b.mode, b.logs) = (0x80c4, [6, 6]);
+    b.open();
+    b
+}
+
+/// Other models wrote a descriptor's end into their own registers, and began anew.
+#[test]
+fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory() {
+    let mut b = Bench::opened();
+    // BAR 1 lies at 0xfebf0000: not the guest's memory, so DMA does not reach it.
+    b.config_write(0x14, &0xfebf_0000_u32.to_le_bytes());
+    b.tx(0, 0xfebf_0010, 60, WHOLE);
+    b.kick();
+    assert!(b.transmit().is_empty());
+    assert_eq!(b.counters.transmit_drops[Reason::BadAddress as usize], 1);
+    b.post(0, 0xfebf_0010, 1544);
+    b.bring_one(&frame(60));
+    assert_eq!(b.counters.receive_drops[Reason::BadAddress as usize], 1);
+    assert_eq!(b.received(0).0 & (OWN | ERR), ERR, "its descriptor is given back with an error");
+    // UFLO turned the transmitter off.
+    b.wcsr(0, STOP);
+    b.wcsr(30, 0x0000);
+    b.wcsr(31, 0xfebf);
+    b.wcsr(0, STRT | INEA);
+    b.kick();
+    assert!(b.transmit().is_empty());
+    assert_eq!(b.nic.stall(1).unwrap().why, "the ring lies where no memory is");
+}
+
+/// Other models received in the middle of sending, and gave a descriptor back twice.
+#[test]
+fn cve_2023_3019_a_loopback_whose_two_rings_are_one_is_not_re_entered() {
+    let mut b = looped();
+    b.wcsr(0, STOP);
+    b.wcsr(24, TX_RING as u16);
+    b.wcsr(25, (TX_RING >> 16) as u16);
+    b.wcsr(0, STRT | INEA);
+    b.put(TX_DATA, &to(MAC, 256));
+    for index in 0..64 {
+        b.tx(index, TX_DATA, 256, WHOLE);
+    }
+    b.kick();
+    count::take();
+    let mut calls = 0;
+    while b.fetch().more {
+        b.complete();
+        calls += 1;
+        assert!(calls < 100 && count::take() < 16_384, "each call ends, and so does what they do");
+    }
+    b.complete();
+    assert!((0..64).all(|index| b.sent(index).0 & OWN == 0), "each descriptor was given back");
+    assert_eq!(b.counters.transmitted().packets, 0);
+}
+
+/// Another model read beyond a frame in loopback that was shorter than its headers.
+#[test]
+fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
+    let mut b = looped();
+    b.put(TX_DATA, &[0xff; 64]);
+    for len in 1..64 {
+        b.put(RX_DATA + len * 2048, &[0xa5; 128]);
+        b.tx(len - 1, TX_DATA, len, WHOLE);
+    }
+    b.kick();
+    assert!(b.transmit().is_empty());
+    assert_eq!(b.counters.transmit_drops[Reason::TooShort as usize], 13, "what has no addresses and type");
+    for index in 0..50 {
+        let (status, len) = b.received(index);
+        let own = 14 + index;
+        assert_eq!((status & (OWN | ERR | STP | ENP), len), (STP | ENP, own.max(60) + 4), "{own} bytes");
+        let bytes = b.get(RX_DATA + index * 2048, 64);
+        assert!(bytes[..own as usize].iter().all(|byte| *byte == 0xff));
+        assert!(bytes[own as usize..].iter().all(|byte| *byte == 0), "{own} bytes: the rest is padding");
+    }
+    assert_eq!(b.received(50).0, OWN);
+}
+
+#[test]
+fn a_buffer_that_lies_nowhere_is_an_underflow() {
+    let mut b = Bench::opened();
+    b.tx(0, 0xdead_0000, 60, WHOLE);
+    b.kick();
+    assert!(b.transmit().is_empty());
+    assert_eq!(b.sent(0), (ERR | STP | ENP, 0x4000_0000), "UFLO");
+    assert_eq!(b.counters.transmit_drops[Reason::BadAddress as usize], 1);
+}
+
+#[test]
+fn rings_beyond_memory_stand_still_and_say_why() {
+    let mut b = Bench::opened();
+    b.wcsr(5, 1);
+    b.wcsr(25, 0xffff);
+    b.wcsr(31, 0x0100);
+    b.wcsr(5, 0);
+    b.kick();
+    assert!(b.transmit().is_empty());
+    b.bring_one(&frame(60));
+    assert_eq!(b.nic.stall(0).unwrap().why, "the ring lies where no memory is");
+    assert_eq!(b.nic.stall(1).unwrap().why, "the ring lies where no memory is");
+}
+
+#[test]
+fn buffers_of_one_byte_cannot_make_a_frame_cost_more_than_its_share() {
+    let mut b = lengths(1, 0xfff0);
+    for index in 0..65_535 {
+        b.put(RX_RING + index * 16, &[0, 0, 0x40, 0, 0xff, 0xff, 0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    count::take();
+    let long = frame(1514);
+    b.bring(&[&long[..]; 64]);
+    let work = count::take();
+    assert!(work < 16_384, "{work}");
+    assert_eq!(b.counters.receive_drops[Reason::TooManyPieces as usize], 64);
+}
+
+fn storm(seed: u64) -> u64 {
+    let mut dice = Dice(seed);
+    let mut b = Bench::opened();
+    let mut sent = 0;
+    for _ in 0..20_000 {
+        match dice.below(16) {
+            0..=3 => {
+                let number = [0, 3, 4, 5, 15, 24, 25, 30, 31, 72, 74, 76, 78, dice.below(128) as u16];
+                let number = number[dice.below(14) as usize];
+                let value = if dice.below(2) == 0 { dice.roll() as u16 } else { 1 << dice.below(16) };
+                b.wcsr(number, value);
+            }
+            4 => {
+                let number = dice.below(40) as u16;
+                b.wbcr(number, dice.roll() as u16);
+            }
+            5 => {
+                let (offset, len) = (dice.below(0x24), 1 + dice.below(8) as usize);
+                b.read(dice.below(3) as u8, offset, &mut [0; 8][..len]);
+                b.write(dice.below(3) as u8, offset, &dice.roll().to_le_bytes()[..len]);
+                b.double = b.nic.features().contains(&"double-word-ports");
+            }
+            6 | 7 => {
+                let bytes: Vec<u8> = (0..2).flat_map(|_| dice.roll().to_le_bytes()).collect();
+                let ring = [TX_RING, RX_RING, BLOCK][dice.below(3) as usize];
+                b.put(ring + dice.below(40) as u32 * 16, &bytes);
+            }
+            8 | 9 => {
+                for index in 0..16 {
+                    b.queue(index, &to(MAC, 60));
+                }
+                b.kick();
+            }
+            10 | 11 => _ = b.bring(&[&frame(60), &to([0xff; 6], 1514)]),
+            12 => b.pass(dice.below(1_000_000)),
+            13 if dice.below(20) == 0 => b.call(|nic, cx| nic.reset(Reset::Bus, cx)),
+            14 if dice.below(4) == 0 => {
+                (b.double, b.style) = (b.nic.features().contains(&"double-word-ports"), 2);
+                b.command(7);
+                b.reset();
+                b.wbcr(20, 2);
+                b.rings();
+                b.wcsr(1, BLOCK as u16);
+                b.wcsr(2, 0);
+                b.wcsr(0, INIT);
+                b.wcsr(0, STRT | INEA);
+            }
+            _ => {
+                count::take();
+                b.fetch();
+                sent += b.batch.len() as u64;
+                b.complete();
+                assert!(count::take() < 16_384);
+            }
+        }
+    }
+    sent
+}
+
+#[test]
+fn a_guest_that_writes_anything_anywhere_gets_bounded_work_and_no_panic() {
+    let sent: u64 = (0..6).map(storm).sum();
+    assert!(sent > 500, "{sent} frames only: too little was tried");
+}

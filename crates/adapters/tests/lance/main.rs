@@ -1,0 +1,10 @@
+//! The PCnet-PCI II as its drivers meet it: numbers are those of AMD's datasheet (19436) and of Linux's pcnet32.c, sequences those
+//! of pcnet32.c.
+
+mod bench;
+mod frames;
+mod hostile;
+mod interrupts;
+mod probe;
+mod saved;
+mod styles;

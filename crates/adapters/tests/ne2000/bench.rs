@@ -1,0 +1,340 @@
+//! A guest of one NE2000 on PCI: its accesses as Linux's ne2k-pci.c and lib8390.c make them; and a wire that takes and brings frames.
+//! Numbers are those of Linux's drivers/net/ethernet/8390/8390.h.
+
+use std::sync::Arc;
+
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Offload, Outbox, Pick, PortId, Scratch,
+    Time, Unfolded, Wants,
+};
+use nicety_adapters::Settings;
+use nicety_frame::Mac;
+use nicety_memory::{Map, Rights, Span};
+
+pub const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+pub const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+pub const E8390_CMD: u64 = 0x00;
+pub const EN0_STARTPG: u64 = 0x01;
+pub const EN0_STOPPG: u64 = 0x02;
+pub const EN0_BOUNDARY: u64 = 0x03;
+pub const EN0_TSR: u64 = 0x04;
+pub const EN0_TPSR: u64 = 0x04;
+pub const EN0_TCNTLO: u64 = 0x05;
+pub const EN0_TCNTHI: u64 = 0x06;
+pub const EN0_ISR: u64 = 0x07;
+pub const EN0_RSARLO: u64 = 0x08;
+pub const EN0_RSARHI: u64 = 0x09;
+pub const EN0_RCNTLO: u64 = 0x0a;
+pub const EN0_RCNTHI: u64 = 0x0b;
+pub const EN0_RXCR: u64 = 0x0c;
+pub const EN0_RSR: u64 = 0x0c;
+pub const EN0_TXCR: u64 = 0x0d;
+pub const EN0_DCFG: u64 = 0x0e;
+pub const EN0_IMR: u64 = 0x0f;
+pub const EN0_COUNTER2: u64 = 0x0f;
+pub const EN1_CURPAG: u64 = 0x07;
+pub const NE_DATAPORT: u64 = 0x10;
+pub const NE_RESET: u64 = 0x1f;
+
+pub const ENISR_RX: u8 = 0x01;
+pub const ENISR_TX: u8 = 0x02;
+pub const ENISR_TX_ERR: u8 = 0x08;
+pub const ENISR_COUNTERS: u8 = 0x20;
+pub const ENISR_RDC: u8 = 0x40;
+pub const ENISR_RESET: u8 = 0x80;
+
+/// Where Linux has its transmit buffers and its ring.
+pub const TX_PAGE: u8 = 0x40;
+pub const RX_PAGE: u8 = 0x4c;
+pub const STOP_PAGE: u8 = 0x80;
+
+pub struct Bench {
+    pub nic: Box<dyn Adapter>,
+    pub map: Arc<Map>,
+    pub out: Outbox,
+    pub counters: Counters,
+    pub line: bool,
+    pub now: Time,
+    batch: Batch,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        let nic = (nicety_adapters::find("ne2k_pci").unwrap().create)(&Settings::new(Mac(MAC))).unwrap();
+        let (out, counters) = (Outbox::default(), Counters::default());
+        Self { nic, map: Map::empty(), out, counters, line: false, now: Time(1_000_000), batch: Batch::new() }
+    }
+
+    /// Probed and opened as Linux does it, with the link up.
+    pub fn opened() -> Self {
+        let mut this = Self::new();
+        this.call(|nic, cx| match nic.face() {
+            // I/O alone: Linux's driver asks for no bus mastering.
+            Face::Pci(face) => face.config_write(4, &[1, 0], cx),
+            Face::Rings(_) => unreachable!("a PCI function"),
+        });
+        this.link(true);
+        this.reset();
+        this.init(true);
+        this
+    }
+
+    pub fn call<T>(&mut self, f: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> T) -> T {
+        let now = self.now;
+        let mut cx = Context { memory: &self.map, page: None, out: &mut self.out, counters: &mut self.counters, now };
+        let result = f(&mut *self.nic, &mut cx);
+        self.line = self.out.line.take().unwrap_or(self.line);
+        result
+    }
+
+    pub fn link(&mut self, up: bool) {
+        self.call(|nic, cx| nic.notice(Event::Link(up), cx));
+    }
+
+    pub fn read(&mut self, offset: u64, data: &mut [u8]) {
+        self.call(|nic, cx| match nic.face() {
+            Face::Pci(face) => face.read(0, offset, data, cx),
+            Face::Rings(_) => unreachable!("a PCI function"),
+        });
+    }
+
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        self.call(|nic, cx| match nic.face() {
+            Face::Pci(face) => face.write(0, offset, data, cx),
+            Face::Rings(_) => unreachable!("a PCI function"),
+        });
+    }
+
+    pub fn inb(&mut self, offset: u64) -> u8 {
+        let mut data = [0];
+        self.read(offset, &mut data);
+        data[0]
+    }
+
+    pub fn inw(&mut self, offset: u64) -> u16 {
+        let mut data = [0; 2];
+        self.read(offset, &mut data);
+        u16::from_le_bytes(data)
+    }
+
+    pub fn inl(&mut self, offset: u64) -> u32 {
+        let mut data = [0; 4];
+        self.read(offset, &mut data);
+        u32::from_le_bytes(data)
+    }
+
+    pub fn outb(&mut self, value: u8, offset: u64) {
+        self.write(offset, &[value]);
+    }
+
+    /// ne2k_pci_reset_8390.
+    pub fn reset(&mut self) {
+        let value = self.inb(NE_RESET);
+        self.outb(value, NE_RESET);
+        assert_ne!(self.inb(EN0_ISR) & ENISR_RESET, 0, "reset at once");
+        self.outb(0xff, EN0_ISR);
+    }
+
+    /// __NS8390_init.
+    pub fn init(&mut self, start: bool) {
+        let program = [
+            (0x21, E8390_CMD),
+            (0x49, EN0_DCFG),
+            (0, EN0_RCNTLO),
+            (0, EN0_RCNTHI),
+            (0x20, EN0_RXCR),
+            (0x02, EN0_TXCR),
+            (TX_PAGE, EN0_TPSR),
+            (RX_PAGE, EN0_STARTPG),
+            (STOP_PAGE - 1, EN0_BOUNDARY),
+            (STOP_PAGE, EN0_STOPPG),
+            (0xff, EN0_ISR),
+            (0, EN0_IMR),
+            (0x61, E8390_CMD),
+        ];
+        program.iter().for_each(|&(value, offset)| self.outb(value, offset));
+        for (offset, byte) in (1..).zip(MAC) {
+            self.outb(byte, offset);
+            assert_eq!(self.inb(offset), byte, "Linux says when an address reads otherwise");
+        }
+        self.outb(RX_PAGE, EN1_CURPAG);
+        self.outb(0x21, E8390_CMD);
+        if start {
+            for (value, offset) in
+                [(0xff, EN0_ISR), (0x3f, EN0_IMR), (0x22, E8390_CMD), (0, EN0_TXCR), (0x04, EN0_RXCR)]
+            {
+                self.outb(value, offset);
+            }
+        }
+    }
+
+    /// Remote DMA of so many bytes: 0x0a reads, 0x12 writes.
+    pub fn remote(&mut self, command: u8, at: u16, count: u16) {
+        self.outb(0x22, E8390_CMD);
+        let [low, high] = count.to_le_bytes();
+        self.outb(low, EN0_RCNTLO);
+        self.outb(high, EN0_RCNTHI);
+        let [low, high] = at.to_le_bytes();
+        self.outb(low, EN0_RSARLO);
+        self.outb(high, EN0_RSARHI);
+        self.outb(command, E8390_CMD);
+    }
+
+    /// ne2k_pci_block_output.
+    pub fn block_output(&mut self, data: &[u8], page: u8) {
+        let mut data = data.to_vec();
+        data.resize(data.len().next_multiple_of(2), 0);
+        self.outb(ENISR_RDC, EN0_ISR);
+        self.remote(0x12, u16::from(page) << 8, data.len() as u16);
+        let (dwords, rest) = data.as_chunks::<4>();
+        dwords.iter().for_each(|dword| self.write(NE_DATAPORT, dword));
+        if !rest.is_empty() {
+            self.write(NE_DATAPORT, rest);
+        }
+        assert_ne!(self.inb(EN0_ISR) & ENISR_RDC, 0, "timeout waiting for Tx RDC");
+        self.outb(ENISR_RDC, EN0_ISR);
+    }
+
+    /// ne2k_pci_block_input.
+    pub fn block_input(&mut self, at: u16, count: usize) -> Vec<u8> {
+        self.remote(0x0a, at, count as u16);
+        let mut data = Vec::new();
+        while data.len() + 4 <= count {
+            data.extend(self.inl(NE_DATAPORT).to_le_bytes());
+        }
+        if count & 2 != 0 {
+            data.extend(self.inw(NE_DATAPORT).to_le_bytes());
+        }
+        if count & 1 != 0 {
+            data.push(self.inb(NE_DATAPORT));
+        }
+        self.outb(ENISR_RDC, EN0_ISR);
+        data
+    }
+
+    /// NS8390_trigger_send.
+    pub fn trigger_send(&mut self, len: usize, page: u8) {
+        self.outb(0x20, E8390_CMD);
+        assert_eq!(self.inb(E8390_CMD) & 4, 0, "trigger_send() called with the transmitter busy");
+        let [low, high] = (len as u16).to_le_bytes();
+        self.outb(low, EN0_TCNTLO);
+        self.outb(high, EN0_TCNTHI);
+        self.outb(page, EN0_TPSR);
+        self.outb(0x26, E8390_CMD);
+    }
+
+    /// A turn of its port: what a wire takes.
+    pub fn turn(&mut self) -> Vec<Vec<u8>> {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.start(&self.map, PortId(1), 0);
+        self.out.work = nicety_adapter::Set::default();
+        let progress = self.call(|nic, cx| nic.fetch(0, Budget::TURN, &mut batch, cx));
+        assert!(progress.armed && !progress.more);
+        let frames = cut(&batch);
+        self.call(|nic, cx| nic.complete(&batch, cx));
+        batch.release();
+        self.batch = batch;
+        frames
+    }
+
+    /// A frame of the driver's, and what a wire takes.
+    pub fn send(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
+        self.block_output(frame, TX_PAGE);
+        self.trigger_send(frame.len(), TX_PAGE);
+        assert!(self.out.work.contains(0));
+        self.turn()
+    }
+
+    /// Brings a packet of another port's.
+    pub fn bring(&mut self, packet: &[u8], offload: Offload, from: u16) -> Delivery {
+        let map = Arc::new(Map::private(1 << 17).unwrap());
+        map.write(0, packet).unwrap();
+        let mut batch = Batch::new();
+        batch.start(&map, PortId(2), 0);
+        let mut draft = batch.draft(0).unwrap();
+        draft.push(0, packet.len() as u32).unwrap();
+        draft.finish(offload, 0);
+        let picks = [Pick { from, ..Pick::whole(0) }];
+        self.call(|nic, cx| nic.deliver(&Frames::new(&batch, &picks), cx))
+    }
+
+    /// A frame. True if it was taken, or dropped.
+    pub fn arrive(&mut self, frame: &[u8]) -> bool {
+        !self.bring(frame, Offload::default(), 0).is_refused(0)
+    }
+
+    pub fn current(&mut self) -> u8 {
+        self.outb(0x60, E8390_CMD);
+        let current = self.inb(EN1_CURPAG);
+        self.outb(0x20, E8390_CMD);
+        current
+    }
+
+    /// The only frame there is, if there is one, and the end of the driver's round.
+    pub fn only(&mut self) -> Option<(u8, Vec<u8>)> {
+        let frame = self.receive();
+        assert!(frame.is_none() || self.receive().is_none());
+        frame
+    }
+
+    /// A frame as ei_receive takes it: none if the ring is empty. Asserts what it checks.
+    pub fn receive(&mut self) -> Option<(u8, Vec<u8>)> {
+        let current = self.current();
+        let mut this = self.inb(EN0_BOUNDARY) + 1;
+        if this >= STOP_PAGE {
+            this = RX_PAGE;
+        }
+        if this == current {
+            // The ends of ei_receive and of ei_interrupt's round.
+            self.outb(ENISR_RX, EN0_ISR);
+            self.outb(0x22, E8390_CMD);
+            self.inb(EN0_ISR);
+            return None;
+        }
+        self.remote(0x0a, u16::from(this) << 8, 4);
+        let [status, next, low, high] = self.inl(NE_DATAPORT).to_le_bytes();
+        self.outb(ENISR_RDC, EN0_ISR);
+        let len = usize::from(u16::from_le_bytes([low, high])) - 4;
+        let expected = i32::from(this) + 1 + ((len as i32 + 4) >> 8);
+        let pages = i32::from(STOP_PAGE - RX_PAGE);
+        let allowed = [expected, expected + 1, expected - pages, expected + 1 - pages];
+        assert!(allowed.contains(&next.into()), "bogus packet: {next:#x} after {this:#x}, {len} bytes");
+        assert!((60..=1518).contains(&len), "bogus packet size: {len}");
+        let frame = self.block_input((u16::from(this) << 8) + 4, len);
+        self.outb(next - 1, EN0_BOUNDARY);
+        Some((status, frame))
+    }
+}
+
+/// The frames of a batch.
+fn cut(batch: &Batch) -> Vec<Vec<u8>> {
+    let target = Map::private(1 << 17).unwrap();
+    let mut spans: Vec<Span> = Vec::new();
+    let push = |span| {
+        spans.push(span);
+        true
+    };
+    target.translate(0, 1 << 17, Rights::WRITE, push).unwrap();
+    let mut scratch = Scratch::new();
+    let mut out = Vec::new();
+    for packet in 0..batch.len() as u16 {
+        let picks = [Pick::whole(packet)];
+        let frames = Frames::new(batch, &picks);
+        let wants = Wants { frame_max: 16_384, ..Wants::default() };
+        let unfolded = Unfolded::new(&frames, picks[0], wants).unwrap();
+        let mut piece = unfolded.piece(0, &mut scratch).unwrap();
+        let mut bytes = vec![0; piece.len() as usize];
+        piece.write(&target, &spans);
+        target.read(0, &mut bytes).unwrap();
+        out.push(bytes);
+    }
+    out
+}
+
+/// A frame of so many bytes between two stations, other than those of another seed.
+pub fn frame(to: [u8; 6], from: [u8; 6], len: usize, seed: u8) -> Vec<u8> {
+    let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
+    frame.extend((frame.len()..len).map(|i| (i * 7 + i / 251) as u8 ^ seed));
+    frame
+}

@@ -1,0 +1,149 @@
+//! Guests that mean harm: the classes of faults that other models of this chip had.
+
+use nicety_adapter::{Offload, Reason};
+
+use crate::bench::*;
+
+/// Pages that a driver may name: around packet memory's ends, and at the ends of eight bits.
+const PAGES: [u8; 10] = [0, 1, 0x3f, 0x40, 0x41, 0x4c, 0x7f, 0x80, 0x81, 0xff];
+
+/// PSTART, PSTOP, BNRY and CURR.
+fn place(b: &mut Bench, [start, stop, boundary, current]: [u8; 4]) {
+    b.outb(start, EN0_STARTPG);
+    b.outb(stop, EN0_STOPPG);
+    b.outb(boundary, EN0_BOUNDARY);
+    b.outb(0x62, E8390_CMD);
+    b.outb(current, EN1_CURPAG);
+    b.outb(0x22, E8390_CMD);
+}
+
+fn rings() -> impl Iterator<Item = [u8; 4]> {
+    PAGES.into_iter().flat_map(|start| {
+        PAGES.into_iter().flat_map(move |stop| {
+            PAGES
+                .into_iter()
+                .flat_map(move |boundary| PAGES.into_iter().map(move |current| [start, stop, boundary, current]))
+        })
+    })
+}
+
+#[test]
+fn cve_2015_5278_no_ring_makes_a_reception_go_on_for_ever() {
+    // QEMU's ne2000_receive copied nothing, again and again, into a ring that ended before it began.
+    let mut b = Bench::opened();
+    let long = frame(MAC, PEER, 1514, 1);
+    let mut refused = 0;
+    for ring in rings() {
+        place(&mut b, ring);
+        for _ in 0..12 {
+            refused += u64::from(!b.arrive(&long));
+        }
+        let [start, stop, _, current] = ring;
+        let makes_sense = 0x40 <= start && start < stop && stop <= 0x80 && (start..stop).contains(&current);
+        assert_eq!(b.nic.stall(0).is_none(), makes_sense, "{ring:x?}");
+    }
+    let counters = &b.counters;
+    assert_eq!(counters.taken().frames + counters.receive_drops.iter().sum::<u64>() + refused, 120_000);
+}
+
+#[test]
+fn cve_2015_5279_a_frame_longer_than_the_ring_writes_nothing_outside_of_it() {
+    let mut b = Bench::opened();
+    let marks: Vec<u8> = (0..0x4000_u32).map(|at| (at * 7) as u8 | 1).collect();
+    for (start, stop) in [(0x40, 0x41), (0x40, 0x43), (0x7d, 0x80), (0x50, 0x56), (0x50, 0x57)] {
+        // Remote DMA wraps where the ring does: all of memory is written with the ring at its end.
+        place(&mut b, [0x7f, 0x80, 0x7f, 0x7f]);
+        b.remote(0x12, 0x4000, 0x4000);
+        marks.chunks(4).for_each(|piece| b.write(NE_DATAPORT, piece));
+        place(&mut b, [start, stop, start, start]);
+        (0..4).for_each(|_| _ = b.arrive(&vec![0; 1514]));
+        (0..4).for_each(|_| _ = b.arrive(&frame(MAC, PEER, 1514, 0xff)));
+        (0..4).for_each(|_| _ = b.arrive(&frame(MAC, PEER, 300, 0xff)));
+        place(&mut b, [0x7f, 0x80, 0x7f, 0x7f]);
+        let after = b.block_input(0x4000, 0x4000);
+        let ring = usize::from(start - 0x40) << 8..usize::from(stop - 0x40) << 8;
+        for (at, (now, mark)) in after.iter().zip(&marks).enumerate() {
+            assert!(ring.contains(&at) || now == mark, "{at:#x} is not of pages {start:#x} to {stop:#x}");
+        }
+    }
+}
+
+#[test]
+fn cve_2018_10839_no_length_of_a_frame_is_taken_for_another() {
+    // QEMU's ne2000_receive had the size in an int, and added to it.
+    let mut b = Bench::opened();
+    for len in [14, 59, 1514, 1515, 4096, 16_384, 16_385, 32_768, 65_535, 66_047] {
+        b.arrive(&frame(MAC, PEER, len, 0));
+        match b.only() {
+            Some((_, came)) => assert_eq!(came.len(), len.max(60)),
+            None => assert!(len > 1514, "{len}"),
+        }
+    }
+    assert_eq!((b.counters.taken().frames, b.counters.receive_drops[Reason::TooLong as usize]), (3, 7));
+}
+
+#[test]
+fn cve_2016_2841_pages_out_of_range_send_and_receive_nothing_that_is_not_packet_memory() {
+    let mut b = Bench::opened();
+    for page in 0..=0xff {
+        for len in [0, 1, 13, 14, 60, 255, 256, 1514, 1518, 1519, 1523, 0x4000, 0xffff] {
+            b.trigger_send(len, page);
+            let within = (0x40..0x80).contains(&page) && usize::from(page) * 256 + len <= 0x8000;
+            let sends = within && (14..=1522).contains(&len);
+            assert_eq!(b.turn().len(), usize::from(sends), "{len} bytes of page {page:#x}");
+            assert_eq!(b.inb(EN0_ISR) & (ENISR_TX | ENISR_TX_ERR), if sends { ENISR_TX } else { ENISR_TX_ERR });
+            b.outb(0xff, EN0_ISR);
+        }
+    }
+    let counters = &b.counters;
+    assert_eq!(counters.transmitted().frames + counters.transmit_drops.iter().sum::<u64>(), 256 * 13);
+}
+
+/// Other models received what they sent in loopback while they still sent it.
+#[test]
+fn cve_2021_3416_and_cve_2025_12464_frames_of_any_length_in_loopback_come_back_to_nobody() {
+    let mut b = Bench::opened();
+    for mode in [0x02, 0x04, 0x06] {
+        b.outb(mode, EN0_TXCR);
+        let current = b.current();
+        for len in [0, 1, 13, 14, 59, 60, 1514, 1522, 0xffff] {
+            b.trigger_send(len, TX_PAGE);
+            assert!(b.turn().is_empty(), "{len} bytes in loopback {mode:#x}");
+            assert_eq!(b.current(), current);
+            b.outb(0xff, EN0_ISR);
+        }
+        assert!(b.arrive(&frame(MAC, PEER, 60, 0)), "dropped: nobody waits for a loopback's end");
+        assert_eq!(b.current(), current, "nor does the wire reach a chip in loopback");
+    }
+    b.outb(0, EN0_TXCR);
+    assert_eq!(b.send(&frame(PEER, MAC, 60, 0)).len(), 1);
+}
+
+#[test]
+fn remote_dma_over_every_ring_and_any_address_ends() {
+    let mut b = Bench::opened();
+    for [start, stop, _, _] in rings().step_by(100) {
+        b.outb(start, EN0_STARTPG);
+        b.outb(stop, EN0_STOPPG);
+        for page in PAGES {
+            for command in [0x0a, 0x12, 0x1a, 0x02, 0x22] {
+                b.remote(command, u16::from(page) << 8 | 0xff, 0xffff);
+                for _ in 0..0x200 {
+                    b.write(NE_DATAPORT, &[0xaa; 4]);
+                    b.inl(NE_DATAPORT);
+                }
+                b.inb(NE_DATAPORT);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_ring_is_moved_in_mid_packet_and_nothing_breaks() {
+    let mut b = Bench::opened();
+    for (number, ring) in rings().enumerate() {
+        b.bring(&frame(MAC, PEER, 60 + number % 1455, number as u8), Offload::default(), 0);
+        place(&mut b, ring);
+        b.bring(&frame(MAC, PEER, 60 + number % 1455, number as u8), Offload::default(), 0);
+    }
+}

@@ -1,0 +1,126 @@
+//! ISR, IMR, and the line.
+
+use nicety_adapter::{Offload, Reset};
+
+use crate::bench::*;
+
+#[test]
+fn a_cause_holds_the_line_while_it_is_enabled_and_not_acknowledged() {
+    let mut b = Bench::opened();
+    assert!(!b.line);
+    assert!(b.arrive(&frame(MAC, PEER, 60, 0)));
+    assert!(b.line);
+    assert_eq!((b.inb(EN0_ISR), b.inb(EN0_ISR)), (ENISR_RX, ENISR_RX), "reading changes nothing");
+    b.outb(0, EN0_IMR);
+    assert!(!b.line);
+    b.outb(0x3f, EN0_IMR);
+    assert!(b.line);
+    b.outb(!ENISR_RX, EN0_ISR);
+    assert!(b.line, "others were acknowledged");
+    b.outb(ENISR_RX, EN0_ISR);
+    assert!(!b.line);
+    assert_eq!(b.inb(EN0_ISR), 0);
+}
+
+#[test]
+fn the_reset_bit_neither_interrupts_nor_is_acknowledged_and_goes_with_the_start() {
+    let mut b = Bench::opened();
+    b.outb(0xff, EN0_IMR);
+    b.outb(0x21, E8390_CMD);
+    assert_eq!((b.inb(EN0_ISR), b.line), (ENISR_RESET, false));
+    b.outb(0xff, EN0_ISR);
+    assert_eq!(b.inb(EN0_ISR), ENISR_RESET);
+    b.outb(0x20, E8390_CMD);
+    assert_eq!(b.inb(EN0_ISR), ENISR_RESET, "neither start nor stop");
+    b.outb(0x22, E8390_CMD);
+    assert_eq!(b.inb(EN0_ISR), 0);
+}
+
+#[test]
+fn remote_dma_s_completion_interrupts_if_it_is_enabled() {
+    let mut b = Bench::opened();
+    b.outb(ENISR_RDC, EN0_IMR);
+    b.remote(0x12, 0x4000, 2);
+    assert!(!b.line);
+    b.write(NE_DATAPORT, &[1, 2]);
+    assert!(b.line);
+    b.outb(ENISR_RDC, EN0_ISR);
+    assert!(!b.line);
+    b.remote(0x0a, 0x4000, 0);
+    assert!(b.line, "a transfer of nothing is complete at once");
+}
+
+#[test]
+fn a_tally_that_is_half_full_interrupts_and_reading_clears_it() {
+    let mut b = Bench::opened();
+    b.outb(0x24, EN0_RXCR);
+    for number in 0..300 {
+        assert!(b.arrive(&frame(MAC, PEER, 60, number as u8)));
+        assert_eq!(b.line, number >= 127, "{number}");
+    }
+    assert_eq!(b.inb(EN0_RSR) & 0x40, 0x40, "monitor mode");
+    assert_eq!(b.inb(EN0_ISR), ENISR_COUNTERS);
+    assert_eq!((b.inb(EN0_COUNTER2), b.inb(EN0_COUNTER2)), (192, 0), "it stops at 192, and reading clears it");
+    assert_eq!(b.receive(), None, "nothing is stored");
+    assert_eq!(b.counters.receive_drops.iter().sum::<u64>(), 300);
+}
+
+#[test]
+fn an_interrupt_that_waited_for_the_mask_comes_once_for_all_frames() {
+    let mut b = Bench::opened();
+    b.outb(0, EN0_IMR);
+    (0..5).for_each(|number| assert!(b.arrive(&frame(MAC, PEER, 100, number))));
+    b.outb(0x3f, EN0_IMR);
+    assert_eq!((b.counters.interrupts, b.line), (1, true));
+    let frames: Vec<Vec<u8>> = std::iter::from_fn(|| b.receive()).map(|(_, frame)| frame).collect();
+    assert_eq!(frames, (0..5).map(|number| frame(MAC, PEER, 100, number)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_port_reset_stops_it_and_a_bus_reset_makes_it_new() {
+    let mut b = Bench::opened();
+    b.block_output(&[7; 64], TX_PAGE);
+    b.arrive(&frame(MAC, PEER, 60, 0));
+    assert!(b.line);
+    b.reset();
+    assert!(!b.line && !b.nic.is_driven());
+    assert_eq!(b.inb(E8390_CMD), 0x21);
+    b.outb(0x49, EN0_DCFG);
+    assert_eq!(b.block_input(0x4000, 4), [7; 4], "its memory stays");
+    b.call(|nic, cx| nic.reset(Reset::Bus, cx));
+    let mut new = Bench::new();
+    new.link(true);
+    assert!(b.nic.save() == new.nic.save());
+    let delivery = b.bring(&frame(MAC, PEER, 60, 0), Offload::default(), 0);
+    assert_eq!(delivery.refused(), 0, "it is off: nothing waits");
+}
+
+#[test]
+fn frames_that_a_driver_leaves_in_the_ring_are_told_of_again_when_it_acknowledges() {
+    let mut b = Bench::opened();
+    (0..12).for_each(|number| assert!(b.arrive(&frame(MAC, PEER, 100, number))));
+    // ei_receive takes nine, and acknowledges.
+    (0..9).for_each(|number| assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, number)))));
+    b.outb(ENISR_RX, EN0_ISR);
+    assert_eq!((b.inb(EN0_ISR), b.line), (ENISR_RX, true));
+    (9..12).for_each(|number| assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, number)))));
+    assert_eq!(b.receive(), None);
+    assert_eq!((b.inb(EN0_ISR), b.line), (0, false));
+    // One that acknowledges before it looks is told of nothing twice.
+    assert!(b.arrive(&frame(MAC, PEER, 100, 1)));
+    b.outb(ENISR_RX, EN0_ISR);
+    assert!(!b.line);
+}
+
+#[test]
+fn no_frame_comes_while_a_driver_takes_others_until_it_ends_or_has_had_time_enough() {
+    let mut b = Bench::opened();
+    assert!(b.arrive(&frame(MAC, PEER, 100, 1)));
+    assert!(b.receive().is_some());
+    assert!(!b.arrive(&frame(MAC, PEER, 100, 2)), "else ei_interrupt would find more and more, and give up");
+    assert!(b.out.wake.is_some() && b.out.room.is_empty());
+    b.now = b.out.wake.take().unwrap();
+    b.call(|nic, cx| nic.tick(cx));
+    assert!(b.out.room.contains(0));
+    assert!(b.arrive(&frame(MAC, PEER, 100, 2)));
+}

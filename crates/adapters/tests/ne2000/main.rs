@@ -1,0 +1,8 @@
+//! The RTL8029AS as its drivers meet it: numbers are those of Linux's 8390.h, sequences those of its ne2k-pci.c and lib8390.c, and of iPXE's
+//! ns8390.c.
+
+mod bench;
+mod frames;
+mod hostile;
+mod interrupts;
+mod ports;

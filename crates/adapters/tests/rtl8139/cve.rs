@@ -1,0 +1,205 @@
+//! What went wrong in other models of this chip, once: each is harmless here.
+
+use nicety_adapter::{Face, Offload, Reason};
+
+use crate::bench::*;
+
+#[test]
+fn cve_2016_8910_a_ring_whose_descriptors_are_all_the_chip_s_and_empty_ends() {
+    let mut b = Bench::opened();
+    for index in 0..RING {
+        // OWN, without FS and LS, no end of the ring, of no bytes.
+        b.put(TX_RING + 16 * index, &0x8000_0000_u32.to_le_bytes());
+        b.put(TX_RING + 16 * index + 8, &TX_DATA.to_le_bytes());
+    }
+    b.w8(0xd9, 0x40);
+    let mut turns = 0;
+    while b.turn().1 {
+        turns += 1;
+        assert!(turns < 5, "it never ends");
+    }
+    assert_eq!(b.counters.transmit_drops[Reason::BadDescriptor as usize], 1);
+    // And one that goes round in a single descriptor.
+    let mut b = Bench::opened();
+    b.queue(0, &frame(PEER, 60, 0), 1 << 30, 0);
+    assert_eq!(b.transmit().len(), 1);
+}
+
+#[test]
+fn cve_2015_5165_lengths_in_headers_beyond_a_packet_tell_nothing_of_other_memory() {
+    let mut b = Bench::opened();
+    b.put(TX_DATA, &[0xee; 0x2000]);
+    for (index, (header, total)) in [(0x45, 0xffff_u16), (0x4f, 60), (0x41, 40), (0x45, 0)].into_iter().enumerate() {
+        for flags in [1 << 18 | 1 << 16, 1 << 18 | 1 << 17, 1 << 27 | 1000 << 16] {
+            let mut packet = ip(PEER, if flags & 1 << 17 != 0 { 17 } else { 6 }, &[]);
+            packet[14] = header;
+            packet[16..18].copy_from_slice(&total.to_be_bytes());
+            b.queue(index as u64, &packet, flags, 0);
+            for (out, _) in b.transmit() {
+                assert!(out.len() <= 60, "{} bytes of {}", out.len(), packet.len());
+                assert!(!out.contains(&0xee), "{header:#x} {total}");
+            }
+            b.w8(0x37, 0);
+            b.w8(0x37, 0xc);
+        }
+    }
+}
+
+#[test]
+fn cve_2018_17958_sizes_that_no_integer_of_the_chip_holds_are_bounded() {
+    // The longest descriptors, in a packet of all that there are.
+    let mut b = Bench::opened();
+    for index in 0..RING {
+        let place = if index == 0 { 1 << 29 } else { 0 } | if index + 1 == RING { 1 << 28 } else { 0 };
+        b.describe(index, 0x8000_0000 | place | 0xffff, 0, TX_DATA);
+    }
+    assert!(b.transmit().is_empty());
+    assert_eq!(b.counters.transmit_drops[Reason::TooLong as usize], 1);
+    // A frame from outside that is longer than everything.
+    assert!(b.bring(&frame(MAC, 65_535, 0), Offload::default()).refused() == 0);
+    assert_eq!(b.counters.receive_drops[Reason::TooLong as usize], 1);
+    // The plain mode: thirteen bits of length, and a position behind the buffer.
+    let mut b = Bench::opened_plain("rtl8139-plain");
+    b.w(0x10, 0x1fff);
+    assert!(b.drain().is_empty());
+    assert_eq!(b.counters.transmit_drops[Reason::TooLong as usize], 1);
+    for capr in [0, 1, 0x7ff1, 0xffff] {
+        b.w16(0x38, capr);
+        b.bring_one(&frame(MAC, 1770, 0));
+        assert!(b.r16(0x3a) < 0x8000);
+    }
+}
+
+#[test]
+fn cve_2021_3416_a_looped_frame_does_not_come_round_again() {
+    let mut b = Bench::opened();
+    b.w(0x40, 0x0306_0600);
+    // Buffers are the transmit ring's: what comes back becomes descriptors that are to be sent.
+    for index in 0..RING {
+        b.post(index, 0x8000_0000 | 1536, TX_RING);
+    }
+    let mut packet = frame(MAC, 256, 0);
+    for at in (16..256).step_by(16) {
+        packet[at..at + 4].copy_from_slice(&(0xb000_0000_u32 | 256).to_le_bytes());
+        packet[at + 8..at + 16].copy_from_slice(&TX_DATA.to_le_bytes());
+    }
+    b.queue(0, &packet, 0, 0);
+    b.w8(0xd9, 0x40);
+    // Each call ends; that the guest feeds itself for ever is its own affair, within its budget.
+    for _ in 0..100 {
+        b.turn();
+    }
+}
+
+/// Other models wrote a descriptor's end into their own registers, and began anew.
+#[test]
+fn cve_2020_15859_rings_and_buffers_at_the_device_s_own_registers_are_no_memory() {
+    // BAR 1 lies at 0xfebf0000: not the guest's memory, so DMA does not reach it.
+    const OWN: u64 = 0xfebf_0000;
+    let at = |b: &mut Bench| {
+        b.call(|nic, cx| match nic.face() {
+            Face::Pci(face) => face.config_write(0x14, &(OWN as u32).to_le_bytes(), cx),
+            Face::Rings(_) => unreachable!("a PCI function"),
+        });
+    };
+    let mut b = Bench::opened();
+    at(&mut b);
+    // Buffers of either ring, the counters' dump, and then the rings.
+    b.describe(0, 0xb000_0000 | 60, 0, OWN + 0xd9);
+    assert!(b.transmit().is_empty());
+    assert_eq!(b.counters.transmit_drops[Reason::BadAddress as usize], 1);
+    b.post(0, 0x8000_0000 | BUFFER as u32, OWN + 0xd9);
+    b.bring_one(&frame(MAC, 60, 0));
+    assert_eq!(b.counters.receive_drops[Reason::BadAddress as usize], 1);
+    b.w(0x14, 0);
+    b.w(0x10, OWN as u32 | 8);
+    assert_eq!(b.r(0x10) & 8, 0, "the dump is over");
+    b.w8(0x37, 0);
+    b.w(0x20, OWN as u32);
+    b.w(0xe4, OWN as u32);
+    b.w8(0x37, 0x0c);
+    assert!(b.transmit().is_empty());
+    b.bring_one(&frame(MAC, 60, 0));
+    assert!(b.nic.stall(0).is_some() && b.nic.stall(1).is_some());
+    // The plain mode: a slot, and the receive buffer.
+    let mut b = Bench::opened_plain("rtl8139-plain");
+    at(&mut b);
+    b.w(0x20, OWN as u32 + 0x10);
+    b.w(0x10, 60);
+    assert!(b.drain().is_empty());
+    assert_eq!(b.counters.transmit_drops[Reason::BadAddress as usize], 1);
+    b.w8(0x37, 0x04);
+    b.w(0x30, OWN as u32);
+    b.w8(0x37, 0x0c);
+    b.bring_one(&frame(MAC, 60, 0));
+    assert_eq!(b.counters.taken().frames, 0);
+}
+
+/// Other models received in the middle of sending, and gave a descriptor back twice.
+#[test]
+fn cve_2023_3019_a_loopback_whose_two_rings_are_one_is_not_re_entered() {
+    let mut b = Bench::opened();
+    b.w(0x40, 0x0306_0600);
+    b.w8(0x37, 0);
+    b.w(0xe4, TX_RING as u32);
+    b.w8(0x37, 0x0c);
+    for index in 0..RING {
+        b.queue(index, &frame(MAC, 256, 0), 0, 0);
+    }
+    b.w8(0xd9, 0x40);
+    let mut turns = 0;
+    while b.turn().1 {
+        turns += 1;
+        assert!(turns < 100, "it never ends");
+    }
+    assert!((0..RING).all(|index| b.get32(TX_RING + 16 * index) >> 31 == 0), "each descriptor was given back");
+    assert_eq!(b.counters.transmitted().packets, 0);
+}
+
+/// Another model read beyond a frame in loopback that was shorter than its headers.
+#[test]
+fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
+    let mut b = Bench::opened();
+    b.w(0x40, 0x0306_0600);
+    for len in 0..RING {
+        b.queue(len, &vec![0xff; len as usize], 0, 0);
+        b.put(RX_DATA + 0x1000 * len, &[0xa5; 128]);
+    }
+    assert!(b.transmit().is_empty());
+    let taken = (0..RING).take_while(|index| b.get32(RX_RING + 16 * index) >> 31 == 0).count() as u64;
+    assert_eq!(taken, RING - 14, "what has no addresses and type is dropped");
+    for index in 0..taken {
+        let (own, told) = (14 + index as usize, b.get32(RX_RING + 16 * index) & 0x1fff);
+        assert!(told >= 60, "{own} bytes, {told} told");
+        let bytes = b.get(RX_DATA + 0x1000 * index, 60);
+        assert!(bytes[..own.min(60)].iter().all(|byte| *byte == 0xff));
+        assert!(bytes[own.min(60)..].iter().all(|byte| *byte == 0), "{own} bytes: the rest is padding");
+    }
+    // The plain mode.
+    let mut b = Bench::opened_plain("rtl8139-plain");
+    b.w(0x40, 0x0306_0680);
+    for len in 0..60_u32 {
+        b.put(TX_DATA + 0x800 * u64::from(len % 4), &vec![0xff; len as usize]);
+        b.w(0x10 + 4 * u64::from(len % 4), len);
+        assert!(b.drain().is_empty());
+    }
+    assert_eq!(b.r16(0x3a), 46 * (4 + 64), "46 frames of 60 bytes, each with header and check sequence");
+}
+
+#[test]
+fn cve_timers_that_are_set_to_come_at_once_come_once_in_a_round() {
+    let mut b = Bench::opened();
+    b.w16(0x3c, 0x4000);
+    for value in [1, 0, u32::MAX, 1] {
+        b.w(0x54, value);
+    }
+    let (mut ticks, end) = (0, b.now.after_ns(1_000_000_000_000));
+    while let Some(at) = b.out.wake.take().filter(|at| *at <= end) {
+        b.now = at;
+        b.call(|nic, cx| nic.tick(cx));
+        b.w16(0x3e, 0x4000);
+        ticks += 1;
+    }
+    // 2^32 ticks of 33 MHz are 130 s.
+    assert!((1..=9).contains(&ticks), "{ticks} in a thousand seconds");
+}

@@ -1,0 +1,131 @@
+//! The plain mode: slots and buffer, in both chips.
+
+use crate::bench::*;
+
+const MODELS: [&str; 2] = ["rtl8139", "rtl8139-plain"];
+
+/// Puts a frame into a slot and sends it, as rtl8139_start_xmit does.
+fn send(b: &mut Bench, slot: u64, frame: &[u8]) {
+    b.put(TX_DATA + 0x800 * slot, frame);
+    b.w(0x10 + 4 * slot, 8 << 16 | frame.len() as u32);
+}
+
+#[test]
+fn four_slots_are_sent_in_their_order_and_are_the_driver_s_again() {
+    for model in MODELS {
+        let mut b = Bench::opened_plain(model);
+        for slot in 0..4 {
+            assert_eq!(b.r(0x10 + 4 * slot), 0x2000, "the driver's");
+            send(&mut b, slot, &frame(PEER, 100 + slot as usize, slot as u8));
+            assert_eq!(b.r(0x10 + 4 * slot) & 0x2000, 0);
+        }
+        assert_eq!(b.r16(0x60), 0);
+        let out = b.drain();
+        assert!((0..4).all(|slot| out[slot].0 == frame(PEER, 100 + slot, slot as u8)), "{model}");
+        assert_eq!(b.r(0x14), 0xa000 | 8 << 16 | 101);
+        assert_eq!(b.r16(0x60), 0xf00f, "all done, all well");
+        assert_eq!(b.line(), Some(true), "no slot is left: that waits for nobody");
+        assert_eq!(b.r16(0x3e), 4);
+        // In the order of the slots, whichever is rung first.
+        send(&mut b, 1, &frame(PEER, 60, 9));
+        assert!(b.drain().is_empty());
+        send(&mut b, 0, &frame(PEER, 61, 9));
+        assert_eq!(b.drain().iter().map(|(frame, _)| frame.len()).collect::<Vec<_>>(), [61, 60]);
+    }
+}
+
+#[test]
+fn the_buffer_takes_frames_behind_their_headers_and_says_when_it_is_empty() {
+    for model in MODELS {
+        let mut b = Bench::opened_plain(model);
+        assert_eq!((b.r8(0x37), b.r16(0x38), b.r16(0x3a)), (0x0d, 0xfff0, 0));
+        assert!(b.bring_one(&frame(MAC, 101, 3)));
+        assert!(b.bring_one(&frame([0xff; 6], 30, 4)), "padded");
+        assert_eq!(b.get32(RX_DATA), 105 << 16 | 1 << 14 | 1);
+        assert!(b.get(RX_DATA + 4, 101) == frame(MAC, 101, 3));
+        // 4 + 105 bytes are 112 with what is missing to a multiple of four.
+        assert_eq!(b.get32(RX_DATA + 112), 64 << 16 | 1 << 13 | 1);
+        assert_eq!(b.get(RX_DATA + 116 + 30, 30), [0; 30]);
+        assert_eq!((b.r8(0x37), b.r16(0x3a)), (0x0c, 112 + 68));
+        assert_eq!((b.line(), b.r16(0x3e)), (Some(true), 1));
+        b.w16(0x38, 112 - 16);
+        assert_eq!(b.r8(0x37), 0x0c);
+        b.w16(0x38, 180 - 16);
+        assert_eq!((b.r8(0x37), b.r16(0x38)), (0x0d, 164));
+    }
+}
+
+/// Takes the next frame as the driver does: its bytes, and where the one behind it lies.
+fn take(b: &mut Bench, at: u32, size: u32, wraps: bool) -> (Vec<u8>, u32) {
+    let header = b.get32(RX_DATA + u64::from(at));
+    assert_eq!(header & 1, 1);
+    let len = header >> 16;
+    let bytes = (4..len).map(|n| if wraps { (at + n) % size } else { at + n });
+    let bytes = bytes.map(|at| b.get(RX_DATA + u64::from(at), 1)[0]).collect();
+    let next = (at + len + 4).next_multiple_of(4) % size;
+    b.w16(0x38, next.wrapping_sub(16) as u16);
+    (bytes, next)
+}
+
+#[test]
+fn every_length_of_buffer_goes_round_with_wrap_and_without() {
+    for (code, size) in [(0, 8u32 << 10), (1, 16 << 10), (2, 32 << 10), (3, 64 << 10)] {
+        for no_wrap in [0, 1 << 7] {
+            let mut b = Bench::opened_plain("rtl8139");
+            b.w(0x44, 0x0000_e70a | code << 11 | no_wrap);
+            let (mut at, mut number) = (0, 0u8);
+            for _ in 0..4 * size / 1000 {
+                let sent = frame(MAC, 60 + usize::from(number) * 5, number);
+                assert!(b.bring_one(&sent));
+                let (came, next) = take(&mut b, at, size, no_wrap == 0 || code == 3);
+                assert!(came == sent, "{size} bytes, at {at}");
+                (at, number) = (next, number.wrapping_add(7));
+                assert_eq!(b.r16(0x3a), at as u16);
+                assert_eq!(b.r8(0x37) & 1, 1, "empty");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_buffer_refuses_never_looks_empty_and_goes_on_when_the_driver_has_read() {
+    let mut b = Bench::opened_plain("rtl8139-plain");
+    b.w(0x44, 0x0000_e70a);
+    let sent = frame(MAC, 1000, 1);
+    let mut count = 0;
+    while b.bring_one(&sent) {
+        count += 1;
+        assert_eq!(b.r8(0x37) & 1, 0, "not empty");
+    }
+    assert_eq!(count, 8, "of 1008 bytes each, in 8192, less one byte");
+    let (_, next) = take(&mut b, 0, 8192, true);
+    assert!(b.out.room.is_empty(), "little room is not worth a call");
+    take(&mut b, next, 8192, true);
+    take(&mut b, 2 * next, 8192, true);
+    assert!(b.out.room.contains(0));
+    assert!(b.bring_one(&sent));
+}
+
+#[test]
+fn the_mode_of_reception_is_changed_while_frames_lie_there_and_a_receiver_begins_anew_when_it_is_turned_on() {
+    let mut b = Bench::opened_plain("rtl8139-plain");
+    assert!(b.bring_one(&frame(MAC, 100, 1)));
+    b.w(0x44, 0x0000_e78f | 2 << 11);
+    assert_eq!(b.r16(0x3a), 108, "rtl8139_set_rx_mode");
+    // rtl8139_rx_err.
+    b.w8(0x37, 4);
+    b.w8(0x37, 0xc);
+    assert_eq!((b.r16(0x3a), b.r16(0x38), b.r8(0x37)), (0, 0xfff0, 0x0d));
+}
+
+#[test]
+fn the_older_chip_has_no_c_plus_registers() {
+    // realtek_detect of iPXE: what is written there does not stay.
+    for (model, stays) in [("rtl8139", 0x1b), ("rtl8139-plain", 0)] {
+        let mut b = Bench::of(model);
+        b.w16(0xe0, 0x1b);
+        assert_eq!(b.r16(0xe0), stays, "{model}");
+        b.w16(0xda, 0x600);
+        assert_eq!(b.r16(0xda), 0, "no 8169");
+    }
+}

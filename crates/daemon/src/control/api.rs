@@ -1,0 +1,234 @@
+//! What goes over the control socket, as types: the OpenAPI document at `/v1/openapi.json` is made from these.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use utoipa::{OpenApi, ToSchema};
+
+use crate::host::HostError;
+use crate::live::plan::{Change, Plan};
+use crate::live::{ChangeError, Changed};
+use crate::report::{AddressReport, PortReport};
+
+/// The daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DaemonView {
+    /// The program's version and commit.
+    pub program: String,
+    /// Its process.
+    pub pid: u32,
+    /// The host file that it serves.
+    #[schema(value_type = String)]
+    pub host: PathBuf,
+    /// Whether it still starts: then it shows no ports.
+    pub starting: bool,
+    /// What only a restart of it puts in force, as `daemon.workers`.
+    #[serde(default)]
+    pub after_restart: Vec<String>,
+}
+
+/// All ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PortList {
+    /// The host file that the daemon serves.
+    #[schema(value_type = String)]
+    pub host: PathBuf,
+    /// The ports, the uplink first.
+    pub ports: Vec<PortReport>,
+}
+
+/// What the switch has learned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AddressList {
+    /// The addresses, in no order.
+    pub addresses: Vec<AddressReport>,
+}
+
+/// A host file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostText {
+    /// Its text, in TOML.
+    pub text: String,
+    /// Where it lies, absolute: its relative paths begin there. The daemon's own host file, if this is left out.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub path: Option<PathBuf>,
+    /// The lines of a plan that may cut VMs off; others are refused.
+    #[serde(default)]
+    pub agreed: Vec<String>,
+    /// Whatever the plan cuts off may be.
+    #[serde(default)]
+    pub cut_off: bool,
+}
+
+/// The running state as a host file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Exported {
+    /// In TOML; all paths are absolute.
+    pub text: String,
+}
+
+/// The keys of a `[[port]]`, as the host file has them; a key that is null gets its default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+pub struct PortValues(pub BTreeMap<String, serde_json::Value>);
+
+/// A port that is as new.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Restarted {
+    /// Its name.
+    pub name: String,
+}
+
+/// A mistake in what was sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Mistake {
+    /// The line in the host file's text, counted from 1.
+    pub line: usize,
+    /// The key, such as `port.adapter`.
+    pub key: String,
+    /// What is wrong with it.
+    pub what: String,
+    /// What may stand there.
+    pub allowed: String,
+}
+
+impl From<&HostError> for Mistake {
+    fn from(HostError { line, key, what, allowed }: &HostError) -> Self {
+        Self { line: *line, key: key.clone(), what: what.clone(), allowed: allowed.clone() }
+    }
+}
+
+/// Why something cannot be had: RFC 9457, as `application/problem+json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// Which kind of problem it is: a relative reference, such as `/v1/problems/no-such-port`.
+    pub r#type: String,
+    /// The kind, in a few words.
+    pub title: String,
+    /// The status code of the answer.
+    pub status: u16,
+    /// This problem, in a sentence for a person.
+    pub detail: String,
+    /// The mistakes in what was sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mistakes: Vec<Mistake>,
+    /// What would cut VMs off: these lines, in `agreed`, agree to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cuts_off: Vec<String>,
+    /// What was done before it went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<Box<Changed>>,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+/// The kinds of problems: status code, the end of the type, the title.
+type Kind = (u16, &'static str, &'static str);
+
+/// It is not what the protocol allows.
+pub(super) const MALFORMED: Kind = (400, "malformed-request", "the request is not what this daemon understands");
+/// The user may only read.
+pub(super) const FORBIDDEN: Kind = (403, "may-only-read", "this user may read, and not change");
+/// There is no such port.
+pub(super) const NO_SUCH_PORT: Kind = (404, "no-such-port", "there is no port of this name");
+/// There is nothing at this path.
+pub(super) const NOT_FOUND: Kind = (404, "not-found", "there is nothing at this path");
+/// It is there, and cannot do that.
+pub(super) const NOT_ALLOWED: Kind = (405, "method-not-allowed", "this cannot be done with what is at this path");
+/// There is one.
+pub(super) const EXISTS: Kind = (409, "port-exists", "there is a port of this name already");
+/// VMs would lose something.
+pub(super) const CUTS_OFF: Kind = (409, "cuts-off", "VMs would be cut off");
+/// A restart of a port that works.
+pub(super) const NOT_RESTARTED: Kind = (409, "not-restarted", "the port was not restarted");
+/// What is needed is not there.
+pub(super) const REFUSED: Kind = (409, "refused", "what it needs is not there");
+/// The body did not come.
+pub(super) const TOO_LATE: Kind = (408, "too-late", "the request was not whole in time");
+/// The body is too large.
+pub(super) const TOO_LARGE: Kind = (413, "too-large", "the request's body is too large");
+/// It makes no host file.
+pub(super) const WRONG: Kind = (422, "wrong-values", "it makes no host file");
+/// Some was done.
+pub(super) const HALFWAY: Kind = (500, "halfway", "not all was done");
+/// The daemon starts.
+pub(super) const STARTING: Kind = (503, "starting", "the daemon is still starting");
+
+impl Problem {
+    pub(super) fn new((status, kind, title): Kind, detail: impl Into<String>) -> Box<Self> {
+        Box::new(Self {
+            r#type: format!("/v1/problems/{kind}"),
+            title: title.to_owned(),
+            status,
+            detail: detail.into(),
+            mistakes: Vec::new(),
+            cuts_off: Vec::new(),
+            changed: None,
+        })
+    }
+
+    /// Whether the daemon is still starting.
+    pub fn is_starting(&self) -> bool {
+        self.status == STARTING.0
+    }
+}
+
+impl From<ChangeError> for Box<Problem> {
+    fn from(error: ChangeError) -> Self {
+        let detail = error.to_string();
+        match error {
+            ChangeError::Missing(_) => Problem::new(NO_SUCH_PORT, detail),
+            ChangeError::Exists(_) => Problem::new(EXISTS, detail),
+            ChangeError::Wrong(errors) => {
+                let mut problem = Problem::new(WRONG, detail);
+                problem.mistakes = errors.list.iter().map(Mistake::from).collect();
+                problem
+            }
+            ChangeError::CutsOff(changes) => {
+                let mut problem = Problem::new(CUTS_OFF, detail);
+                problem.cuts_off = changes.iter().map(Change::to_string).collect();
+                problem
+            }
+            ChangeError::Refused(_) => Problem::new(REFUSED, detail),
+            ChangeError::Halfway { changed, .. } => {
+                let mut problem = Problem::new(HALFWAY, detail);
+                problem.changed = Some(changed);
+                problem
+            }
+        }
+    }
+}
+
+/// The document.
+#[derive(Debug, OpenApi)]
+#[openapi(
+    info(
+        title = "Nicety",
+        description = "A running daemon: its ports, what they do, and what is changed while they work. Served on the daemon's control socket. \
+                       Every answer that is no success is a problem (RFC 9457).",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
+    ),
+    paths(
+        super::routes::daemon,
+        super::routes::ports,
+        super::routes::port,
+        super::routes::add_port,
+        super::routes::set_port,
+        super::routes::remove_port,
+        super::routes::restart_port,
+        super::routes::addresses,
+        super::routes::export,
+        super::routes::plan,
+        super::routes::apply,
+        super::routes::openapi,
+    ),
+    components(schemas(Problem, Plan))
+)]
+pub(super) struct Document;

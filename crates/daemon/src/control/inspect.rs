@@ -1,0 +1,75 @@
+//! What a daemon tells of itself through its control socket.
+
+use std::sync::{Arc, OnceLock};
+
+use nicety_adapter::PortId;
+
+use super::Inspect;
+use crate::daemon::{Daemon, RestartError};
+use crate::live::Live;
+use crate::report::{AddressReport, PortReport};
+
+impl Inspect for Daemon {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn ports(&self) -> Vec<PortReport> {
+        self.views().iter().map(PortReport::of).collect()
+    }
+
+    fn addresses(&self) -> Vec<AddressReport> {
+        let views = self.views();
+        let name = |id: PortId| {
+            let view = views.iter().find(|view| view.id == id);
+            view.map_or_else(|| format!("(a port that has gone, {})", id.0), |view| view.name.clone())
+        };
+        let learned = Daemon::addresses(self).into_iter();
+        learned
+            .map(|learned| AddressReport {
+                address: learned.address.to_string(),
+                port: name(learned.port),
+                silent_seconds: learned.silent.as_secs(),
+            })
+            .collect()
+    }
+
+    fn restart(&self, name: &str) -> Result<(), RestartError> {
+        Daemon::restart(self, name)
+    }
+}
+
+/// The daemon, once it runs: the control socket is taken before any port is opened, so that a second daemon of the same
+/// host file disturbs nothing.
+#[derive(Default)]
+pub struct Soon(OnceLock<Arc<Live>>);
+
+impl Soon {
+    /// The daemon runs. Only the first call counts.
+    pub fn runs(&self, live: &Arc<Live>) {
+        let _it_is_known = self.0.set(Arc::clone(live));
+    }
+}
+
+impl Inspect for Soon {
+    fn is_ready(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    fn ports(&self) -> Vec<PortReport> {
+        self.0.get().map(|live| Inspect::ports(live.daemon())).unwrap_or_default()
+    }
+
+    fn addresses(&self) -> Vec<AddressReport> {
+        self.0.get().map(|live| Inspect::addresses(live.daemon())).unwrap_or_default()
+    }
+
+    fn restart(&self, name: &str) -> Result<(), RestartError> {
+        let missing = || Err(RestartError::Missing(name.to_owned()));
+        self.0.get().map_or_else(missing, |live| live.restart(name))
+    }
+
+    fn live(&self) -> Option<Arc<Live>> {
+        self.0.get().cloned()
+    }
+}

@@ -1,0 +1,354 @@
+//! The paths of the API: each reads, or changes by way of [`Live`](crate::live::Live).
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use utoipa::{IntoParams, OpenApi};
+
+use super::api::{
+    AddressList, DaemonView, Document, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_SUCH_PORT, NOT_ALLOWED,
+    NOT_FOUND, NOT_RESTARTED, PortList, PortValues, Problem, REFUSED, Restarted, STARTING,
+};
+use super::server::{Peer, Served};
+use super::{REQUEST_MOST, STARTING_SENTENCE, no_port};
+use crate::daemon::RestartError;
+use crate::host::Host;
+use crate::live::plan::Plan;
+use crate::live::{ChangeError, Changed, Consent, Live};
+use crate::report::PortReport;
+
+/// An answer, or why there is none.
+type Answer<T> = Result<T, Box<Problem>>;
+
+impl IntoResponse for Box<Problem> {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(self)).into_response();
+        let kind = header::HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    }
+}
+
+/// All of it.
+pub(super) fn router(served: Arc<Served>) -> Router {
+    Router::new()
+        .route("/v1/daemon", get(daemon))
+        .route("/v1/ports", get(ports).post(add_port))
+        .route("/v1/ports/{name}", get(port).patch(set_port).delete(remove_port))
+        .route("/v1/ports/{name}/restart", post(restart_port))
+        .route("/v1/addresses", get(addresses))
+        .route("/v1/host", get(export).put(apply))
+        .route("/v1/host/plan", post(plan))
+        .route("/v1/openapi.json", get(openapi))
+        .fallback(|| async {
+            Problem::new(NOT_FOUND, "there is nothing at this path: GET /v1/openapi.json lists what there is")
+        })
+        .method_not_allowed_fallback(|| async {
+            Problem::new(NOT_ALLOWED, "this path knows other methods: GET /v1/openapi.json lists them")
+        })
+        .layer(DefaultBodyLimit::max(REQUEST_MOST))
+        .with_state(served)
+}
+
+/// What a change may cut off.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CutOff {
+    /// Whether a VM that is attached may lose its adapter.
+    #[serde(default)]
+    cut_off: bool,
+}
+
+/// A body as JSON.
+fn json<T: DeserializeOwned>(body: &Bytes) -> Answer<T> {
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::new(MALFORMED, format!("the body is not the JSON that is wanted: {error}")))
+}
+
+fn name_in(path: Result<Path<String>, PathRejection>) -> Answer<String> {
+    path.map(|Path(name)| name).map_err(|rejection| Problem::new(MALFORMED, rejection.body_text()))
+}
+
+fn consent_in(query: Result<Query<CutOff>, QueryRejection>) -> Answer<Consent> {
+    let Query(CutOff { cut_off }) = query.map_err(|rejection| Problem::new(MALFORMED, rejection.body_text()))?;
+    Ok(if cut_off { Consent::All } else { Consent::Nothing })
+}
+
+impl Served {
+    fn ready(&self) -> Answer<()> {
+        if self.inspect.is_ready() { Ok(()) } else { Err(Problem::new(STARTING, STARTING_SENTENCE)) }
+    }
+
+    /// Lets only who may change go on.
+    fn may_change(&self, peer: Peer) -> Answer<Arc<Live>> {
+        if !self.changers.include(peer) {
+            return Err(Problem::new(FORBIDDEN, self.changers.refusal(peer)));
+        }
+        self.ready()?;
+        self.inspect
+            .live()
+            .ok_or_else(|| Problem::new(REFUSED, "this daemon serves no host file that could be changed"))
+    }
+}
+
+/// Does what takes a while, beside the thread that answers. Who has asked may go meanwhile: it is done to its end.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            Err(Problem::new(HALFWAY, format!("a defect in the daemon ended this: {error}; its log has more")))
+        }
+    }
+}
+
+type Daemon = State<Arc<Served>>;
+
+/// Who is there
+#[utoipa::path(get, path = "/v1/daemon", responses((status = 200, body = DaemonView)))]
+pub(super) async fn daemon(State(served): Daemon) -> impl IntoResponse {
+    axum::Json(DaemonView {
+        program: nicety_version::BUILD.to_owned(),
+        pid: std::process::id(),
+        host: served.host.clone(),
+        starting: !served.inspect.is_ready(),
+        after_restart: served.inspect.live().map(|live| live.after_restart()).unwrap_or_default(),
+    })
+}
+
+/// All ports, the uplink first
+#[utoipa::path(get, path = "/v1/ports", responses(
+    (status = 200, body = PortList),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn ports(State(served): Daemon) -> Answer<axum::Json<PortList>> {
+    served.ready()?;
+    Ok(axum::Json(PortList { host: served.host.clone(), ports: served.inspect.ports() }))
+}
+
+/// One port, or an uplink
+#[utoipa::path(get, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name")), responses(
+    (status = 200, body = PortReport),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn port(
+    State(served): Daemon,
+    path: Result<Path<String>, PathRejection>,
+) -> Answer<axum::Json<PortReport>> {
+    served.ready()?;
+    let name = name_in(path)?;
+    let mut ports = served.inspect.ports();
+    match ports.iter().position(|port| port.name == name) {
+        Some(index) => Ok(axum::Json(ports.swap_remove(index))),
+        None => Err(Problem::new(NO_SUCH_PORT, no_port(&name, &ports))),
+    }
+}
+
+/// Add a port
+#[utoipa::path(post, path = "/v1/ports", request_body = PortValues, responses(
+    (status = 201, body = Changed),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn add_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    body: Bytes,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    let live = served.may_change(peer)?;
+    let table = values(json(&body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+    let changed = beside(move || Ok(live.add_port(table)?)).await?;
+    Ok((StatusCode::CREATED, axum::Json(changed)))
+}
+
+/// Change values of a port (RFC 7396): a value that is null gets its default
+#[utoipa::path(patch, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name"), CutOff), request_body = PortValues,
+    responses(
+        (status = 200, body = Changed),
+        (status = 400, body = Problem, content_type = "application/problem+json"),
+        (status = 403, body = Problem, content_type = "application/problem+json"),
+        (status = 404, body = Problem, content_type = "application/problem+json"),
+        (status = 409, body = Problem, content_type = "application/problem+json"),
+        (status = 413, body = Problem, content_type = "application/problem+json"),
+        (status = 422, body = Problem, content_type = "application/problem+json"),
+        (status = 500, body = Problem, content_type = "application/problem+json"),
+        (status = 503, body = Problem, content_type = "application/problem+json"),
+    ))]
+pub(super) async fn set_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Result<Path<String>, PathRejection>,
+    query: Result<Query<CutOff>, QueryRejection>,
+    body: Bytes,
+) -> Answer<axum::Json<Changed>> {
+    let live = served.may_change(peer)?;
+    let (name, consent) = (name_in(path)?, consent_in(query)?);
+    let values = values(json(&body)?)?;
+    beside(move || Ok(axum::Json(live.set_port(&name, &values, &consent)?))).await
+}
+
+/// Remove a port
+#[utoipa::path(delete, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name"), CutOff), responses(
+    (status = 200, body = Changed),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn remove_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Result<Path<String>, PathRejection>,
+    query: Result<Query<CutOff>, QueryRejection>,
+) -> Answer<axum::Json<Changed>> {
+    let live = served.may_change(peer)?;
+    let (name, consent) = (name_in(path)?, consent_in(query)?);
+    beside(move || Ok(axum::Json(live.remove_port(&name, &consent)?))).await
+}
+
+/// Bring a port back as new that has failed
+#[utoipa::path(post, path = "/v1/ports/{name}/restart", params(("name" = String, Path, description = "Its name")), responses(
+    (status = 200, body = Restarted),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn restart_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Result<Path<String>, PathRejection>,
+) -> Answer<axum::Json<Restarted>> {
+    let name = name_in(path)?;
+    if !served.changers.include(peer) {
+        return Err(Problem::new(FORBIDDEN, served.changers.refusal(peer)));
+    }
+    served.ready()?;
+    beside(move || match served.inspect.restart(&name) {
+        Ok(()) => Ok(axum::Json(Restarted { name })),
+        Err(RestartError::Missing(name)) => Err(Problem::new(NO_SUCH_PORT, no_port(&name, &served.inspect.ports()))),
+        Err(why @ (RestartError::NotFailed(_) | RestartError::Capture(_))) => {
+            Err(Problem::new(NOT_RESTARTED, why.to_string()))
+        }
+        Err(why) => Err(Problem::new(HALFWAY, why.to_string())),
+    })
+    .await
+}
+
+/// What the switch has learned
+#[utoipa::path(get, path = "/v1/addresses", responses(
+    (status = 200, body = AddressList),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn addresses(State(served): Daemon) -> Answer<axum::Json<AddressList>> {
+    served.ready()?;
+    Ok(axum::Json(AddressList { addresses: served.inspect.addresses() }))
+}
+
+/// The running state as a host file
+#[utoipa::path(get, path = "/v1/host", responses(
+    (status = 200, body = Exported),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn export(State(served): Daemon) -> Answer<axum::Json<Exported>> {
+    let live = served.live()?;
+    beside(move || Ok(axum::Json(Exported { text: live.export() }))).await
+}
+
+/// What applying a host file would do
+#[utoipa::path(post, path = "/v1/host/plan", request_body = HostText, responses(
+    (status = 200, body = Plan),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn plan(State(served): Daemon, body: Bytes) -> Answer<axum::Json<Plan>> {
+    let live = served.live()?;
+    let text: HostText = json(&body)?;
+    beside(move || Ok(axum::Json(live.plan(&understood(&text, &live)?)))).await
+}
+
+/// Make the daemon serve a host file
+#[utoipa::path(put, path = "/v1/host", request_body = HostText, responses(
+    (status = 200, body = Changed),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn apply(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    body: Bytes,
+) -> Answer<axum::Json<Changed>> {
+    let live = served.may_change(peer)?;
+    let mut text: HostText = json(&body)?;
+    beside(move || {
+        let host = understood(&text, &live)?;
+        let agreed = std::mem::take(&mut text.agreed);
+        let consent = if text.cut_off { Consent::All } else { Consent::These(agreed) };
+        Ok(axum::Json(live.apply(&host, &consent)?))
+    })
+    .await
+}
+
+/// This document
+#[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "OpenAPI 3.1, made from the program's own types", body = serde_json::Value)))]
+pub(super) async fn openapi() -> impl IntoResponse {
+    axum::Json(Document::openapi())
+}
+
+impl Served {
+    fn live(&self) -> Answer<Arc<Live>> {
+        self.ready()?;
+        self.inspect.live().ok_or_else(|| Problem::new(REFUSED, "this daemon serves no host file"))
+    }
+}
+
+fn understood(text: &HostText, live: &Live) -> Answer<Host> {
+    let path = text.path.as_deref().unwrap_or(live.path());
+    if !path.is_absolute() {
+        return Err(Problem::new(MALFORMED, "the path of a host file must be absolute"));
+    }
+    Ok(Host::parse(&text.text, path).map_err(ChangeError::Wrong)?)
+}
+
+/// JSON's values as TOML has them.
+fn values(PortValues(values): PortValues) -> Answer<Vec<(String, Option<toml::Value>)>> {
+    let wrong = |key: &str, error: toml::ser::Error| Problem::new(MALFORMED, format!("{key}: {error}"));
+    let values = values.into_iter().map(|(key, value)| {
+        let value = match value {
+            serde_json::Value::Null => None,
+            value => Some(toml::Value::try_from(value).map_err(|error| wrong(&key, error))?),
+        };
+        Ok((key, value))
+    });
+    values.collect()
+}

@@ -1,0 +1,110 @@
+//! A port that has failed is brought back as new: `nicety ports restart`.
+
+use std::sync::Arc;
+
+use nicety_plane::caught;
+use tracing::info;
+
+use super::{Daemon, PortSpec, RunningUplink, StartError};
+use crate::recorder::Recorder;
+
+/// Why a port was not restarted.
+#[derive(Debug, thiserror::Error)]
+pub enum RestartError {
+    /// There is none of this name.
+    #[error("there is no port {0:?}")]
+    Missing(String),
+    /// It works.
+    #[error("port {0} has not failed: a restart would take its adapter away from its VM; nothing was done")]
+    NotFailed(String),
+    /// What it has written would be lost.
+    #[error("{0} is a capture, and a new one would overwrite it: end the daemon, keep the file, and start it again")]
+    Capture(String),
+    /// An uplink could not be made.
+    #[error("uplink {name}: {why}; it is closed now: ask again when that is mended")]
+    Uplink {
+        /// Its name.
+        name: String,
+        /// Why not.
+        why: String,
+    },
+    /// A new one was not opened.
+    #[error(transparent)]
+    New(StartError),
+    /// It is closed, and was not opened.
+    #[error("{0}; it is closed now: ask again when that is mended")]
+    Start(#[from] StartError),
+    /// The defect is in how it is made.
+    #[error("port {name} fails while it is made: {cause}; it is closed now: report it")]
+    Panicked {
+        /// Its name.
+        name: String,
+        /// What the panic said.
+        cause: String,
+    },
+}
+
+impl Daemon {
+    /// Closes a port that has failed and opens it as new: with the same name, socket and settings, and counters of 0. Its VM must be started
+    /// again, or connects by itself if it does that (virtio-net). A port that works is left alone. For one thread: who asks twice at once
+    /// gets two answers, one after the other.
+    pub fn restart(&self, name: &str) -> Result<(), RestartError> {
+        if self.uplink().as_ref().is_some_and(|uplink| uplink.name == name) {
+            return self.restart_uplink(name);
+        }
+        let (spec, recorder) = self.failed(name)?;
+        self.close(name);
+        let opened = caught(|| self.open_recorded(spec.clone(), recorder.clone()));
+        let error = match opened {
+            Ok(Ok(_)) => {
+                info!(port = name, "restarted");
+                return Ok(());
+            }
+            Ok(Err(error)) => error.into(),
+            Err(cause) => RestartError::Panicked { name: name.to_owned(), cause },
+        };
+        self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((spec, recorder));
+        Err(error)
+    }
+
+    /// What a port was made from that has failed, or could not be opened again.
+    fn failed(&self, name: &str) -> Result<(PortSpec, Option<Arc<Recorder>>), RestartError> {
+        if let Some(running) = self.ports().values().find(|running| running.spec.name == name) {
+            return match running.port.failure() {
+                Some(_) => Ok((running.spec.clone(), running.recorder.clone())),
+                None => Err(RestartError::NotFailed(name.to_owned())),
+            };
+        }
+        let mut lost = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let index = lost.iter().position(|(spec, _)| spec.name == name);
+        index.map(|index| lost.swap_remove(index)).ok_or_else(|| RestartError::Missing(name.to_owned()))
+    }
+
+    fn restart_uplink(&self, name: &str) -> Result<(), RestartError> {
+        let mut held = self.uplink();
+        let Some(RunningUplink { port, buffer_bytes, policy, maker, .. }) = &mut *held else {
+            return Err(RestartError::Missing(name.to_owned()));
+        };
+        if port.failure().is_none() {
+            return Err(RestartError::NotFailed(name.to_owned()));
+        }
+        let Some(maker) = maker.take() else { return Err(RestartError::Capture(name.to_owned())) };
+        let (id, buffer_bytes, policy) = (port.id(), *buffer_bytes, policy.clone());
+        drop(held);
+        // Before another is made: two cannot have the same tap, or socket. A second time does no harm.
+        self.give_up(id);
+        let made = match caught(|| maker(self)) {
+            Ok(made) => made,
+            Err(cause) => Err(cause),
+        };
+        let opened = match made {
+            Ok(uplink) => self.open_uplink(name, uplink, buffer_bytes, &policy, None).map_err(RestartError::Start),
+            Err(why) => Err(RestartError::Uplink { name: name.to_owned(), why }),
+        };
+        // It can be asked for again, whatever came of it.
+        if let Some(uplink) = &mut *self.uplink() {
+            uplink.maker = Some(maker);
+        }
+        opened.inspect(|()| info!(uplink = name, "restarted"))
+    }
+}

@@ -1,0 +1,51 @@
+//! Ports that are changed while they work, and ports that are opened while others work.
+
+use nicety_plane::caught;
+
+use super::{Daemon, PortSpec, RestartError};
+
+impl Daemon {
+    /// Opens a port, as [`Daemon::open`]. If that fails and it `is_due`, it is noted as one that [`Daemon::restart`] can open.
+    pub fn open_or_note(&self, spec: PortSpec, is_due: bool) -> Result<(), RestartError> {
+        let name = spec.name.clone();
+        let recorder = self.recorder(&spec)?;
+        let error = match caught(|| self.open_recorded(spec.clone(), recorder.clone())) {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(error)) if !is_due => return Err(RestartError::New(error)),
+            Ok(Err(error)) => error.into(),
+            Err(cause) => RestartError::Panicked { name, cause },
+        };
+        if is_due {
+            self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((spec, recorder));
+        }
+        Err(error)
+    }
+
+    /// Changes of a port what can be changed while a VM is attached: its receive buffer, who may
+    /// connect, and what it may do on the switch. An error is for a person.
+    pub fn set(&self, spec: &PortSpec) -> Result<(), String> {
+        let mut ports = self.ports();
+        // One that waits to be opened again takes these values then.
+        let Some(running) = ports.values_mut().find(|running| running.spec.name == spec.name) else {
+            let mut lost = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            for (old, _) in lost.iter_mut().filter(|(old, _)| old.name == spec.name) {
+                *old = spec.clone();
+            }
+            return Ok(());
+        };
+        let port = || format!("port {}", spec.name);
+        if running.spec.access != spec.access {
+            nicety_socket::change_access(&spec.socket, &spec.access).map_err(|error| format!("{}: {error}", port()))?;
+            running.spec.access = spec.access.clone();
+        }
+        if running.spec.buffer_bytes != spec.buffer_bytes {
+            running.port.set_buffer(spec.buffer_bytes).map_err(|error| format!("{}: {error}", port()))?;
+            running.spec.buffer_bytes = spec.buffer_bytes;
+        }
+        if running.spec.policy != spec.policy {
+            self.plane.set_policy(&running.port, &spec.policy);
+        }
+        running.spec = spec.clone();
+        Ok(())
+    }
+}

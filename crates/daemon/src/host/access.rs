@@ -1,0 +1,177 @@
+//! Who may connect to a socket, as a host file says it: owner, group and mode (docs/host-file.md, "Who may connect").
+
+use std::fmt;
+
+use nicety_socket::{Access, Account};
+use nix::errno::Errno;
+use nix::unistd::{Group, User};
+
+use super::walk::{Found, Key, Section, Walk};
+
+/// For everybody on the machine.
+const EVERYBODY: u32 = 0o666;
+
+const MODE: &str = "\"0600\" (owner), \"0660\" (and group) or \"0666\" (everybody: with open_to_everybody = true): who connects has to read and write";
+
+/// The keys of a table: owner, group, mode, and whether it is meant to be open.
+pub(super) struct Names {
+    owner: &'static str,
+    group: &'static str,
+    mode: &'static str,
+    open: &'static str,
+}
+
+/// Of ports' sockets.
+pub(super) const PORTS: Names = Names { owner: "owner", group: "group", mode: "mode", open: "open_to_everybody" };
+/// Of the control socket.
+pub(super) const CONTROL: Names =
+    Names { owner: "control_owner", group: "control_group", mode: "control_mode", open: "control_open_to_everybody" };
+
+/// The keys of both.
+pub(super) const KEYS: [Key; 4] = keys(&PORTS);
+pub(super) const CONTROL_KEYS: [Key; 4] = keys(&CONTROL);
+
+const fn keys(names: &Names) -> [Key; 4] {
+    [
+        Key { name: names.owner, allowed: "a user's name or number" },
+        Key { name: names.group, allowed: "a group's name or number, such as \"libvirt-qemu\"" },
+        Key { name: names.mode, allowed: MODE },
+        Key { name: names.open, allowed: "true with mode \"0666\" in the same table, else false" },
+    ]
+}
+
+/// Who may connect to a socket, with names that nobody has looked up yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AccessConfig {
+    /// The user whose it becomes; else of who starts the daemon.
+    pub owner: Option<String>,
+    /// The group whose it becomes; else that of who starts the daemon.
+    pub group: Option<String>,
+    /// The mode, if the file says.
+    pub mode: Option<u32>,
+}
+
+/// Nobody has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccountError {
+    /// There is none.
+    #[error("there is no {kind} {name:?} on this machine (`getent {database}` lists those that there are)")]
+    Unknown {
+        /// `user` or `group`.
+        kind: &'static str,
+        /// `passwd` or `group`.
+        database: &'static str,
+        /// What was asked for.
+        name: String,
+    },
+    /// It cannot be found out.
+    #[error("the {kind} {name:?} cannot be looked up: {errno}")]
+    System {
+        /// `user` or `group`.
+        kind: &'static str,
+        /// What was asked for.
+        name: String,
+        /// Why not.
+        errno: Errno,
+    },
+}
+
+impl AccessConfig {
+    /// What this leaves open is as usual.
+    pub fn or(self, usual: &Self) -> Self {
+        Self {
+            owner: self.owner.or_else(|| usual.owner.clone()),
+            group: self.group.or_else(|| usual.group.clone()),
+            mode: self.mode.or(usual.mode),
+        }
+    }
+
+    /// The mode: a group that is named may connect, unless the file says another one.
+    pub fn mode(&self) -> u32 {
+        self.mode.unwrap_or(if self.group.is_some() { 0o660 } else { Access::OWNER_ONLY })
+    }
+
+    /// Looks the names up. A number is taken as it is.
+    pub fn resolve(&self) -> Result<Access, AccountError> {
+        let user = |name: &str| User::from_name(name).map(|user| user.map(|user| user.uid.as_raw()));
+        let group = |name: &str| Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
+        let owner = self.owner.as_deref().map(|name| account(name, "user", "passwd", user)).transpose()?;
+        let group = self.group.as_deref().map(|name| account(name, "group", "group", group)).transpose()?;
+        Ok(Access { owner, group, mode: self.mode() })
+    }
+}
+
+/// As [`Access`] prints itself.
+impl fmt::Display for AccessConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let account = |name: &Option<String>| name.clone().map(|name| Account { id: 0, name });
+        Access { owner: account(&self.owner), group: account(&self.group), mode: self.mode() }.fmt(f)
+    }
+}
+
+/// The number of a group, by its name or number.
+pub fn group_number(name: &str) -> Result<u32, AccountError> {
+    let look_up = |name: &str| Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
+    account(name, "group", "group", look_up).map(|account| account.id)
+}
+
+fn account(
+    name: &str,
+    kind: &'static str,
+    database: &'static str,
+    look_up: impl Fn(&str) -> nix::Result<Option<u32>>,
+) -> Result<Account, AccountError> {
+    let name = name.to_owned();
+    match name.parse() {
+        // The last number means nobody: chown(2) would leave the file as it is.
+        Ok(id) if id != u32::MAX => return Ok(Account { id, name }),
+        _ => {}
+    }
+    match look_up(&name) {
+        Ok(Some(id)) => Ok(Account { id, name }),
+        // getpwnam(3): some databases say so in these ways.
+        Ok(None) | Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => {
+            Err(AccountError::Unknown { kind, database, name })
+        }
+        Err(errno) => Err(AccountError::System { kind, name, errno }),
+    }
+}
+
+/// What a table says of it.
+pub(super) fn access(walk: &mut Walk, section: Section<'_>, names: &Names) -> AccessConfig {
+    let owner = name(walk, section, names.owner);
+    let group = name(walk, section, names.group);
+    let mode = walk.word(section, names.mode, &[("0600", 0o600), ("0660", 0o660), ("0666", EVERYBODY)]);
+    let open = walk.boolean(section, names.open);
+    let is_open = open.as_ref().is_some_and(|found| found.value);
+    match (&mode, &open) {
+        (Some(Found { value: EVERYBODY, line }), _) if !is_open => {
+            let open = names.open;
+            let what = format!(
+                "with \"0666\" every user of this machine may connect, as this VM's VMM; if that is meant, say it twice: {open} = true"
+            );
+            walk.wrong(section, names.mode, *line, what);
+        }
+        (mode, Some(open)) if is_open && mode.as_ref().is_none_or(|mode| mode.value != EVERYBODY) => {
+            let what = format!("there is no {} = \"0666\" beside it", names.mode);
+            walk.wrong(section, names.open, open.line, what);
+        }
+        _ => {}
+    }
+    AccessConfig { owner, group, mode: mode.map(|found| found.value) }
+}
+
+/// A user's or a group's name, or a number.
+pub(super) fn name(walk: &mut Walk, section: Section<'_>, key: &str) -> Option<String> {
+    let Found { value: name, line } = walk.string(section, key)?;
+    let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ':' | ',' | '/');
+    if name.is_empty() || name.contains(bad) {
+        walk.wrong(section, key, line, format!("{name:?} cannot be a name"));
+        return None;
+    }
+    Some(name.to_owned())
+}
+
+#[cfg(test)]
+#[path = "access_test.rs"]
+mod tests;

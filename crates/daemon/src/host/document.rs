@@ -1,0 +1,218 @@
+//! A host file as a document: its tables and values as they are written, with absolute paths. It is what is compared, changed, kept and
+//! exported; a [`Host`](super::Host) is what it means. It knows no key by name except those of paths: a new key of a host file is carried
+//! from the day on which the host file allows it.
+
+use std::path::Path;
+
+use toml::{Table, Value};
+
+/// The keys that are paths. Relative ones begin at the host file's folder.
+const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];
+/// The list of ports.
+const PORT: &str = "port";
+/// The list of port groups, and a port's key that names its own.
+const GROUP: &str = "port_group";
+/// What a port does not say of its socket, this table does.
+const SOCKETS: &str = "sockets";
+
+/// See the module's page.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Document(Table);
+
+impl Document {
+    /// Of a text that is TOML. Relative paths begin at `dir`.
+    pub(super) fn parse(text: &str, dir: &Path) -> Option<Self> {
+        let mut root: Table = text.parse().ok()?;
+        root.iter_mut().for_each(|(_, value)| absolute(value, dir));
+        Some(Self(root))
+    }
+
+    /// As a host file.
+    pub fn text(&self) -> String {
+        // What was parsed can be written: it has no `None` and no keys but texts.
+        toml::to_string(&self.0).unwrap_or_default()
+    }
+
+    /// The ports' tables, in order.
+    fn list(&self) -> &[Value] {
+        self.0.get(PORT).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    fn list_mut(&mut self) -> Option<&mut Vec<Value>> {
+        self.0.entry(PORT).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()
+    }
+
+    /// The names of its ports, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.list().iter().filter_map(name_of)
+    }
+
+    /// A port's table, with what `[sockets]` and its port group say for it.
+    pub fn port(&self, name: &str) -> Option<Table> {
+        let own = self.list().iter().find(|port| name_of(port) == Some(name))?.as_table()?;
+        let mut whole = self.0.get(SOCKETS).and_then(Value::as_table).cloned().unwrap_or_default();
+        // One that opens a socket to everybody does so together with its own mode.
+        if own.contains_key("mode") {
+            whole.remove("open_to_everybody");
+        }
+        let groups = self.0.get(GROUP).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let wanted = own.get(GROUP).and_then(Value::as_str);
+        let group = wanted.and_then(|name| groups.iter().find(|group| name_of(group) == Some(name))?.as_table());
+        whole.extend(group.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
+        whole.extend(own.clone());
+        Some(whole)
+    }
+
+    /// The tables beside the ports and `[sockets]`, in the order of their names: `switch`, `groups.web`. A table of tables is as many.
+    pub fn tables(&self) -> Vec<(String, Table)> {
+        let mut tables = Vec::new();
+        for (key, value) in self.0.iter().filter(|(key, _)| ![PORT, SOCKETS].contains(&key.as_str())) {
+            match value {
+                Value::Table(table) if !table.is_empty() && table.values().all(Value::is_table) => {
+                    let inner = table.iter().filter_map(|(name, inner)| Some((name, inner.as_table()?)));
+                    tables.extend(inner.map(|(name, inner)| (format!("{key}.{name}"), inner.clone())));
+                }
+                Value::Table(table) => tables.push((key.clone(), table.clone())),
+                Value::Array(list) => {
+                    let entries = list.iter().filter_map(Value::as_table).enumerate();
+                    tables.extend(entries.map(|(index, entry)| {
+                        let name = entry.get("name").and_then(Value::as_str).map_or(index.to_string(), str::to_owned);
+                        (format!("{key}.{name}"), entry.clone())
+                    }));
+                }
+                other => tables.push((key.clone(), Table::from_iter([("value".to_owned(), other.clone())]))),
+            }
+        }
+        tables
+    }
+
+    /// With one port more. Its relative paths begin at `dir`.
+    pub fn with_port(&self, port: Table, dir: &Path) -> Self {
+        let mut new = self.clone();
+        let mut port = Value::Table(port);
+        absolute(&mut port, dir);
+        if let Some(list) = new.list_mut() {
+            list.push(port);
+        }
+        new
+    }
+
+    /// Without this port; the same if there is none.
+    pub fn without_port(&self, name: &str) -> Self {
+        let mut new = self.clone();
+        if let Some(list) = new.list_mut() {
+            list.retain(|port| name_of(port) != Some(name));
+        }
+        new
+    }
+
+    /// With these values in a port's table; a key without a value goes. The same if there is no such port.
+    pub fn with_values(&self, name: &str, values: &[(String, Option<Value>)], dir: &Path) -> Self {
+        let mut new = self.clone();
+        let found = new.list_mut().and_then(|list| list.iter_mut().find(|port| name_of(port) == Some(name)));
+        if let Some(port) = found {
+            if let Value::Table(table) = port {
+                for (key, value) in values {
+                    match value {
+                        Some(value) => drop(table.insert(key.clone(), value.clone())),
+                        None => drop(table.remove(key)),
+                    }
+                }
+            }
+            absolute(port, dir);
+        }
+        new
+    }
+}
+
+fn name_of(port: &Value) -> Option<&str> {
+    port.get("name").and_then(Value::as_str)
+}
+
+/// Makes the paths in a table, and in the tables in it, absolute.
+fn absolute(value: &mut Value, dir: &Path) {
+    match value {
+        Value::Table(table) => {
+            for (key, value) in table.iter_mut() {
+                match value {
+                    Value::String(path)
+                        if PATHS.contains(&key.as_str()) && !path.is_empty() && !path.starts_with('~') =>
+                    {
+                        let whole = dir.join(&*path);
+                        if let Some(text) = whole.to_str() {
+                            text.clone_into(path);
+                        }
+                    }
+                    other => absolute(other, dir),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(|entry| absolute(entry, dir)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+# A comment.
+[sockets]
+mode = \"0660\"
+[switch]
+ageing = \"30s\"
+[groups.web]
+vlan = 5
+[groups.db]
+vlan = 6
+[[port]]
+name = \"vm1\"
+socket = \"vm1.sock\"
+rom = \"/boot/rom\"
+[[port]]
+name = \"vm2\"
+mode = \"0600\"
+";
+
+    fn document() -> Document {
+        Document::parse(TEXT, Path::new("/etc/nicety")).unwrap()
+    }
+
+    #[test]
+    fn paths_are_absolute_and_what_is_written_is_read_again_as_the_same() {
+        let document = document();
+        let port = document.port("vm1").unwrap();
+        assert_eq!(port["socket"].as_str(), Some("/etc/nicety/vm1.sock"));
+        assert_eq!(port["rom"].as_str(), Some("/boot/rom"));
+        assert_eq!(Document::parse(&document.text(), Path::new("/elsewhere")).unwrap(), document);
+    }
+
+    #[test]
+    fn a_port_has_what_sockets_says_unless_it_says_otherwise() {
+        let mode = |name| document().port(name).unwrap()["mode"].as_str().map(str::to_owned);
+        assert_eq!((mode("vm1").as_deref(), mode("vm2").as_deref()), (Some("0660"), Some("0600")));
+        assert!(document().port("vm3").is_none());
+    }
+
+    #[test]
+    fn tables_of_tables_are_as_many_and_ports_are_none_of_them() {
+        let names: Vec<String> = document().tables().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["groups.db", "groups.web", "switch"]);
+    }
+
+    #[test]
+    fn ports_come_change_and_go() {
+        let dir = Path::new("/d");
+        let vm3: Table = "name = \"vm3\"\nsocket = \"3.sock\"".parse().unwrap();
+        let more = document().with_port(vm3, dir);
+        assert_eq!(more.names().collect::<Vec<_>>(), ["vm1", "vm2", "vm3"]);
+        assert_eq!(more.port("vm3").unwrap()["socket"].as_str(), Some("/d/3.sock"));
+        let values = [("buffer".to_owned(), Some(Value::from("2MiB"))), ("socket".to_owned(), None)];
+        let changed = more.with_values("vm3", &values, dir);
+        let port = changed.port("vm3").unwrap();
+        assert_eq!((port["buffer"].as_str(), port.get("socket")), (Some("2MiB"), None));
+        assert_eq!(changed.without_port("vm3"), document());
+        assert_eq!(document().without_port("vm9"), document());
+    }
+}

@@ -1,0 +1,244 @@
+//! What a port may do on the switch: keys of `[[port_group]]`, and of `[[port]]`, which has its group's values where it has none of its
+//! own.
+
+use nicety_adapter::Shape;
+use nicety_frame::Mac;
+use nicety_switch::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanId, VlanSet};
+use nicety_uplink::Rate;
+
+use super::quantity::Bytes;
+use super::walk::{Key, Section, Walk};
+
+/// Least and most of a bucket's depth.
+const BURST: (Bytes, Bytes) = (Bytes(2 << 10), Bytes(1 << 30));
+/// Numbers of VLANs (IEEE 802.1Q-2018, table 9-2).
+const VLAN_IDS: std::ops::RangeInclusive<u32> = 1..=4094;
+const VLAN: &str = "a VLAN: a whole number from 1 to 4094; one of vlan, trunk and qinq";
+const WORDS: &str = "\"accept\" or \"reject\"";
+const AVERAGE: &str = "an amount per second, such as \"100Mbit/s\"";
+const PEAK: &str = "an amount per second, not less than the average, which is needed";
+const DEPTH: &str = "\"2KiB\" to \"1GiB\"; with an average";
+const LIMIT: &str = "frames per second: a whole number from 1 to 10000000";
+
+/// The keys.
+pub(super) const KEYS: [Key; 23] = [
+    Key { name: "vlan", allowed: VLAN },
+    Key {
+        name: "trunk",
+        allowed: "VLANs with commas between them, such as \"10,20-30\", or \"all\"; one of vlan, trunk and qinq",
+    },
+    Key { name: "native", allowed: "with trunk: a whole number from 1 to 4094" },
+    Key { name: "qinq", allowed: VLAN },
+    Key { name: "private", allowed: "\"promiscuous\" or \"isolated\"; not with community" },
+    Key { name: "community", allowed: "a whole number from 1 to 65535; not with private" },
+    Key { name: "promiscuous", allowed: WORDS },
+    Key { name: "mac_changes", allowed: WORDS },
+    Key { name: "forged_transmits", allowed: WORDS },
+    Key { name: "address_limit", allowed: "a whole number from 1 to 64" },
+    Key { name: "bpdu_guard", allowed: "true or false" },
+    Key { name: "dhcp_guard", allowed: "true or false" },
+    Key { name: "arp_guard", allowed: "true or false" },
+    Key { name: "ra_guard", allowed: "true or false" },
+    Key { name: "broadcast_limit", allowed: LIMIT },
+    Key { name: "multicast_limit", allowed: LIMIT },
+    Key { name: "unknown_limit", allowed: LIMIT },
+    Key { name: "send_average", allowed: AVERAGE },
+    Key { name: "send_peak", allowed: PEAK },
+    Key { name: "send_burst", allowed: DEPTH },
+    Key { name: "receive_average", allowed: AVERAGE },
+    Key { name: "receive_peak", allowed: PEAK },
+    Key { name: "receive_burst", allowed: DEPTH },
+];
+
+/// The keys of a table that has others too.
+pub(super) const fn with<const N: usize>(own: &[Key], more: &[Key]) -> [Key; N] {
+    let mut all = [own[0]; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < own.len() { own[at] } else { more[at - own.len()] };
+        at += 1;
+    }
+    all
+}
+
+/// One way's shape, as far as it is said.
+#[derive(Clone, Copy, Debug, Default)]
+struct ShapeParts {
+    average: Option<Rate>,
+    peak: Option<Rate>,
+    burst: Option<Bytes>,
+}
+
+/// What a table says, as far as it does.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Parts {
+    vlan: Option<Vlan>,
+    private: Option<Private>,
+    promiscuous: Option<bool>,
+    mac_changes: Option<bool>,
+    forged_transmits: Option<bool>,
+    address_limit: Option<u16>,
+    guards: [Option<bool>; 4],
+    storm: [Option<u32>; 3],
+    send: ShapeParts,
+    receive: ShapeParts,
+}
+
+impl Parts {
+    /// What a table says.
+    pub(super) fn read(walk: &mut Walk, section: Section<'_>) -> Self {
+        let word = |walk: &mut Walk, key| {
+            walk.word(section, key, &[("accept", true), ("reject", false)]).map(|found| found.value)
+        };
+        let flag = |walk: &mut Walk, key| walk.boolean(section, key).map(|found| found.value);
+        let limit = |walk: &mut Walk, key| walk.integer(section, key, 1..=10_000_000).map(|found| found.value);
+        let most = u32::from(ADDRESS_LIMIT_MOST);
+        Self {
+            vlan: vlan(walk, section),
+            private: private(walk, section),
+            promiscuous: word(walk, "promiscuous"),
+            mac_changes: word(walk, "mac_changes"),
+            forged_transmits: word(walk, "forged_transmits"),
+            address_limit: walk.integer(section, "address_limit", 1..=most).map(|found| found.value as u16),
+            guards: ["bpdu_guard", "dhcp_guard", "arp_guard", "ra_guard"].map(|key| flag(walk, key)),
+            storm: ["broadcast_limit", "multicast_limit", "unknown_limit"].map(|key| limit(walk, key)),
+            send: ShapeParts::read(walk, section, ["send_average", "send_peak", "send_burst"]),
+            receive: ShapeParts::read(walk, section, ["receive_average", "receive_peak", "receive_burst"]),
+        }
+    }
+
+    /// With a group's values where there are none.
+    pub(super) fn or(self, group: &Self) -> Self {
+        let each = |index: usize| self.guards[index].or(group.guards[index]);
+        Self {
+            guards: std::array::from_fn(each),
+            storm: std::array::from_fn(|index| self.storm[index].or(group.storm[index])),
+            vlan: self.vlan.or_else(|| group.vlan.clone()),
+            private: self.private.or(group.private),
+            promiscuous: self.promiscuous.or(group.promiscuous),
+            mac_changes: self.mac_changes.or(group.mac_changes),
+            forged_transmits: self.forged_transmits.or(group.forged_transmits),
+            address_limit: self.address_limit.or(group.address_limit),
+            send: self.send.or(group.send),
+            receive: self.receive.or(group.receive),
+        }
+    }
+
+    /// Whether the shapes are whole; a mistake of this table if not.
+    pub(super) fn check(&self, walk: &mut Walk, section: Section<'_>) {
+        self.send.check(walk, section, ["send_average", "send_peak", "send_burst"]);
+        self.receive.check(walk, section, ["receive_average", "receive_peak", "receive_burst"]);
+    }
+
+    /// The policy of a port with this address.
+    pub(super) fn policy(self, mac: Mac) -> Policy {
+        let usual = Policy::default();
+        let [bpdu, dhcp_server, arp, router_advertisement] = self.guards.map(Option::unwrap_or_default);
+        let [broadcast, multicast, unknown] = self.storm;
+        Policy {
+            addresses: vec![mac],
+            vlan: self.vlan.unwrap_or_default(),
+            private: self.private.unwrap_or_default(),
+            promiscuous: self.promiscuous.unwrap_or(usual.promiscuous),
+            mac_changes: self.mac_changes.unwrap_or(usual.mac_changes),
+            forged_transmits: self.forged_transmits.unwrap_or(usual.forged_transmits),
+            address_limit: self.address_limit,
+            guards: Guards { bpdu, dhcp_server, arp, router_advertisement },
+            storm: Storm { broadcast, multicast, unknown },
+            transmit: self.send.shape(),
+            receive: self.receive.shape(),
+            ..usual
+        }
+    }
+}
+
+impl ShapeParts {
+    fn read(walk: &mut Walk, section: Section<'_>, [average, peak, burst]: [&str; 3]) -> Self {
+        let depth = walk.parsed::<Bytes>(section, burst);
+        let depth = depth.filter(|found| super::sections::within(walk, section, burst, found, BURST));
+        Self {
+            average: walk.parsed(section, average).map(|found| found.value),
+            peak: walk.parsed(section, peak).map(|found| found.value),
+            burst: depth.map(|found| found.value),
+        }
+    }
+
+    fn or(self, group: Self) -> Self {
+        Self {
+            average: self.average.or(group.average),
+            peak: self.peak.or(group.peak),
+            burst: self.burst.or(group.burst),
+        }
+    }
+
+    fn check(&self, walk: &mut Walk, section: Section<'_>, [average, peak, burst]: [&str; 3]) {
+        let line = |walk: &Walk, key| walk.place(section, key).unwrap_or(section.line);
+        match (self.average, self.peak) {
+            (Some(held), Some(most)) if most < held => {
+                let at = line(walk, peak);
+                walk.wrong(section, peak, at, format!("{most} is less than {average}, which is {held}"));
+            }
+            (None, Some(_)) => {
+                let at = line(walk, peak);
+                walk.wrong(section, peak, at, format!("there is no {average}"));
+            }
+            _ => {}
+        }
+        if self.average.is_none() && self.burst.is_some() {
+            let at = line(walk, burst);
+            walk.wrong(section, burst, at, format!("there is no {average}"));
+        }
+    }
+
+    fn shape(self) -> Option<Shape> {
+        let average = self.average?;
+        let burst_bytes = self.burst.map_or_else(|| Shape::usual_burst_bytes(average), |burst| burst.0);
+        Some(Shape { average, peak: self.peak, burst_bytes })
+    }
+}
+
+/// Which VLANs a table says.
+pub(super) fn vlan(walk: &mut Walk, section: Section<'_>) -> Option<Vlan> {
+    let mut said =
+        ["vlan", "trunk", "qinq"].map(|key| walk.place(section, key).map(|line| (key, line))).into_iter().flatten();
+    if let (Some((first, _)), Some((second, line))) = (said.next(), said.next()) {
+        walk.wrong(section, second, line, format!("there is {first} already: a port is of one kind"));
+    }
+    if let (Some(line), None) = (walk.place(section, "native"), walk.place(section, "trunk")) {
+        walk.wrong(section, "native", line, "there is no trunk: a port of one VLAN has vlan = NUMBER alone");
+    }
+    let id = |walk: &mut Walk, key| {
+        let found = walk.integer(section, key, VLAN_IDS)?;
+        u16::try_from(found.value).ok().and_then(VlanId::new)
+    };
+    let native = id(walk, "native");
+    if let Some(found) = walk.string(section, "trunk") {
+        let parsed = if found.value == "all" { Ok(VlanSet::all()) } else { found.value.parse::<VlanSet>() };
+        return match parsed {
+            Ok(mut allowed) => {
+                allowed.extend(native);
+                Some(Vlan::Trunk { allowed, native })
+            }
+            Err(error) => {
+                walk.wrong(section, "trunk", found.line, error.to_string());
+                None
+            }
+        };
+    }
+    let service = id(walk, "qinq").map(Vlan::Service);
+    id(walk, "vlan").map(Vlan::Access).or(service)
+}
+
+fn private(walk: &mut Walk, section: Section<'_>) -> Option<Private> {
+    if let (Some(_), Some(line)) = (walk.place(section, "private"), walk.place(section, "community")) {
+        walk.wrong(section, "community", line, "there is private already: a port is of one part");
+    }
+    let community = walk.integer(section, "community", 1..=u32::from(u16::MAX));
+    let community = community.map(|found| Private::Community(found.value as u16));
+    let words = [("promiscuous", Private::Promiscuous), ("isolated", Private::Isolated)];
+    walk.word(section, "private", &words).map(|found| found.value).or(community)
+}
+
+#[cfg(test)]
+#[path = "policy_test.rs"]
+mod tests;

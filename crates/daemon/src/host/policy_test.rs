@@ -1,0 +1,90 @@
+use super::super::tests::{PORT, error, parse};
+use super::*;
+
+fn policy(more: &str) -> Policy {
+    parse(&format!("{PORT}{more}")).unwrap().ports.remove(0).policy
+}
+
+fn id(number: u16) -> VlanId {
+    VlanId::new(number).unwrap()
+}
+
+#[test]
+fn a_port_that_says_nothing_may_do_all() {
+    let policy = policy("");
+    assert!(policy.is_plain());
+    assert_eq!((policy.transmit, policy.receive), (None, None));
+}
+
+#[test]
+fn a_port_has_its_groups_values_where_it_has_none_of_its_own() {
+    let group = "[[port_group]]\nname = \"web\"\nvlan = 10\nforged_transmits = \"reject\"\nmac_changes = \"reject\"\nbpdu_guard = true\n\
+                 send_average = \"100Mbit/s\"\nsend_burst = \"1MiB\"\nbroadcast_limit = 100\n";
+    let own = "port_group = \"web\"\nmac_changes = \"accept\"\nsend_peak = \"200Mbit/s\"\nvlan = 20\n";
+    // The order of tables means nothing.
+    for text in [format!("{group}{PORT}{own}"), format!("{PORT}{own}{group}")] {
+        let policy = parse(&text).unwrap().ports.remove(0).policy;
+        assert_eq!(policy.vlan, Vlan::Access(id(20)));
+        assert_eq!((policy.forged_transmits, policy.mac_changes, policy.promiscuous), (false, true, false));
+        assert_eq!((policy.guards.bpdu, policy.guards.arp, policy.storm.broadcast), (true, false, Some(100)));
+        let shape = policy.transmit.unwrap();
+        assert_eq!(shape.to_string(), "average 100Mbit/s, peak 200Mbit/s, burst 1048576 bytes");
+        assert_eq!(policy.receive, None);
+        assert_eq!(policy.addresses, [Mac([0x52, 0x54, 0, 0x12, 0x34, 1])]);
+    }
+}
+
+#[test]
+fn trunks_provider_ports_and_private_vlans_are_said_in_a_line_each() {
+    let trunk = |allowed: VlanSet, native| Vlan::Trunk { allowed, native };
+    let said = |more| policy(more).vlan;
+    assert_eq!(said("trunk = \"10,20-22\"\n"), trunk([10, 20, 21, 22].map(id).into_iter().collect(), None));
+    assert_eq!(said("trunk = \"10\"\nnative = 1\n"), trunk([1, 10].map(id).into_iter().collect(), Some(id(1))));
+    assert_eq!(said("trunk = \"all\"\n"), trunk(VlanSet::all(), None));
+    assert_eq!(said("qinq = 100\n"), Vlan::Service(id(100)));
+    assert_eq!(policy("vlan = 1\nprivate = \"isolated\"\n").private, Private::Isolated);
+    assert_eq!(policy("vlan = 1\ncommunity = 7\n").private, Private::Community(7));
+    let uplink = parse(&format!("[uplink]\nkind = \"null\"\ntrunk = \"10-12\"\n{PORT}")).unwrap().uplink.unwrap();
+    assert_eq!(uplink.vlan, trunk([10, 11, 12].map(id).into_iter().collect(), None));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_line_and_what_may_stand_there() {
+    for (more, expected) in [
+        ("vlan = 0", "0 is not from 1 to 4094"),
+        ("vlan = 4095", "4095 is not from 1 to 4094"),
+        ("vlan = \"ten\"", "it is a text, not a whole number"),
+        ("trunk = \"10,4095\"", "`4095` is no VLAN"),
+        ("trunk = \"30-20\"", "`30-20` is no VLAN"),
+        ("trunk = \"\"", "`` is no VLAN"),
+        ("vlan = 1\ntrunk = \"2\"", "there is vlan already"),
+        ("trunk = \"2\"\nqinq = 3", "there is trunk already"),
+        ("native = 1", "there is no trunk"),
+        ("private = \"open\"", "\"open\" is not known"),
+        ("private = \"isolated\"\ncommunity = 1", "there is private already"),
+        ("community = 0", "0 is not from 1 to 65535"),
+        ("promiscuous = true", "it is true or false, not a text"),
+        ("forged_transmits = \"deny\"", "\"deny\" is not known"),
+        ("address_limit = 65", "65 is not from 1 to 64"),
+        ("bpdu_guard = \"yes\"", "it is a text, not true or false"),
+        ("broadcast_limit = 0", "0 is not from 1 to"),
+        ("send_average = \"0Mbit/s\"", "0Mbit/s"),
+        ("send_average = \"-5Mbit/s\"", "-5Mbit/s"),
+        ("receive_average = \"11Tbit/s\"", "11Tbit/s"),
+        ("send_average = \"2Gbit/s\"\nsend_peak = \"1Gbit/s\"", "1Gbit/s is less than send_average, which is 2Gbit/s"),
+        ("receive_peak = \"1Gbit/s\"", "there is no receive_average"),
+        ("send_burst = \"1MiB\"", "there is no send_average"),
+        ("send_average = \"1Gbit/s\"\nsend_burst = \"1KiB\"", "1KiB is too small"),
+        ("send_average = \"1Gbit/s\"\nsend_burst = \"2GiB\"", "2GiB is too large"),
+        ("port_group = \"web\"", "there is no port group \"web\""),
+    ] {
+        let said = error(&format!("{PORT}{more}\n"));
+        let last = PORT.lines().count() + more.lines().count();
+        assert!(said.starts_with(&format!("{last}: ")) && said.contains(expected), "{more}: {said}");
+    }
+    let group = "[[port_group]]\nname = \"web\"\n";
+    assert!(error(&format!("{group}{group}{PORT}")).contains("there is a port group \"web\" already"));
+    assert!(error(&format!("[[port_group]]\nvlan = 1\n{PORT}")).contains("it is missing from this [[port_group]]"));
+    let wrong = format!("{group}send_average = \"1Gbit/s\"\n{PORT}port_group = \"web\"\nsend_peak = \"1Mbit/s\"\n");
+    assert!(error(&wrong).contains("1Mbit/s is less than send_average"));
+}

@@ -1,0 +1,370 @@
+//! A daemon that is changed while it serves: another host file, or one port of it.
+//!
+//! Every change is a whole new host file: it is checked as a host file is, compared with the one that runs, and what differs is done,
+//! port by port. One change at a time; what is not named by its plan is not touched. What runs is kept in the [state file](state).
+
+pub mod plan;
+pub mod state;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+use tracing::{info, warn};
+use utoipa::ToSchema;
+
+use crate::daemon::{Daemon, PortSpec, RestartError};
+use crate::host::{Host, HostErrors};
+use crate::report::PortReport;
+use crate::serve;
+use plan::{Change, Kind, Plan};
+use state::StateFile;
+
+/// What a change may take from VMs that are attached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Consent {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What was agreed to: the lines of a plan.
+    These(Vec<String>),
+    /// All that its plan says.
+    All,
+}
+
+impl Consent {
+    fn covers(&self, change: &Change) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::These(lines) => lines.contains(&change.to_string()),
+            Self::All => true,
+        }
+    }
+}
+
+/// What a change has done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Changed {
+    /// What was done.
+    pub plan: Plan,
+    /// What only a restart of the daemon puts in force, as `daemon.workers`: of this change and of earlier ones.
+    pub after_restart: Vec<String>,
+    /// Why it will not come back after a restart, if so; the change is in force all the same.
+    pub not_kept: Option<String>,
+    /// The ports that were closed, as they were at their end: their frames in are their frames out and their drops.
+    pub closed: Vec<PortReport>,
+}
+
+/// Why nothing was changed, or not all.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// There is no port of this name.
+    #[error("there is no port {0:?}")]
+    Missing(String),
+    /// There is a port of this name.
+    #[error("there is a port {0:?} already")]
+    Exists(String),
+    /// It makes no host file.
+    #[error("{}", .0.list.iter().map(|error| error.to_string()).collect::<Vec<_>>().join("\n"))]
+    Wrong(HostErrors),
+    /// VMs would lose something, and nobody has agreed to that.
+    #[error("this would cut VMs off, and nothing was done: {}", lines(.0))]
+    CutsOff(Vec<Change>),
+    /// What it needs is not there.
+    #[error("nothing was done: {0}")]
+    Refused(String),
+    /// Some of it was done.
+    #[error("not all was done: {}", .why.join("; "))]
+    Halfway {
+        /// What went wrong.
+        why: Vec<String>,
+        /// What was done.
+        changed: Box<Changed>,
+    },
+}
+
+fn lines(changes: &[Change]) -> String {
+    changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// What runs.
+#[derive(Debug)]
+struct Running {
+    host: Host,
+    /// The host file as it was last read.
+    file: Host,
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Live {
+    daemon: Arc<Daemon>,
+    path: PathBuf,
+    state: StateFile,
+    running: Mutex<Running>,
+    /// Beside what runs: who asks for it does not wait for a change.
+    after_restart: Mutex<Vec<String>>,
+}
+
+impl Live {
+    /// Of a daemon that serves this host. `file` is the host file as it was read.
+    pub fn new(daemon: Arc<Daemon>, host: Host, file: Host, state: StateFile) -> Self {
+        let path = host.path.clone();
+        Self { daemon, path, state, running: Mutex::new(Running { host, file }), after_restart: Mutex::default() }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The daemon.
+    pub fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    /// The host file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What runs, as a host file.
+    pub fn export(&self) -> String {
+        self.running().host.document.text()
+    }
+
+    /// What only a restart of the daemon puts in force.
+    pub fn after_restart(&self) -> Vec<String> {
+        self.after_restart.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+
+    fn plan_of(&self, old: &Host, new: &Host) -> Plan {
+        let views = self.daemon.views();
+        let attached =
+            |name: &str| views.iter().any(|view| view.spec.is_some() && view.name == name && view.state.attached);
+        Plan::new(old, new, attached)
+    }
+
+    /// What applying a host file would do.
+    pub fn plan(&self, new: &Host) -> Plan {
+        self.plan_of(&self.running().host, new)
+    }
+
+    /// Makes the daemon serve this host file. All of it is done, or nothing, unless something goes wrong on the way that could not be
+    /// known before.
+    pub fn apply(&self, new: &Host, consent: &Consent) -> Result<Changed, ChangeError> {
+        let mut running = self.running();
+        // A relative path that is made absolute is the same one.
+        let whole = self.understood(&new.document.text())?;
+        if new.path == self.path {
+            let done = self.change(&mut running, whole.clone(), consent);
+            if !matches!(done, Err(ChangeError::Halfway { .. }) | Ok(_)) {
+                return done;
+            }
+            running.file = whole;
+            return self.kept(&running, done);
+        }
+        let done = self.change(&mut running, whole, consent);
+        self.kept(&running, done)
+    }
+
+    /// Reads the host file again and applies it, unless that would cut a VM off. What it says is for the log.
+    pub fn reload(&self) {
+        let path = self.path.display();
+        let new = match Host::read(&self.path) {
+            Ok(new) => new,
+            Err(error) => {
+                warn!(
+                    "the host file was not applied, and nothing was changed: {}",
+                    error.to_string().replace('\n', "; ")
+                );
+                return;
+            }
+        };
+        match self.apply(&new, &Consent::Nothing) {
+            Ok(Changed { plan, .. }) if plan.is_empty() => info!("{path} says what runs: nothing was changed"),
+            Ok(Changed { plan, not_kept, .. }) => {
+                info!("{path} was applied: {}", lines(&plan.changes));
+                if let Some(why) = not_kept {
+                    warn!("what runs was not kept: {why}");
+                }
+            }
+            Err(error @ ChangeError::CutsOff(_)) => {
+                warn!("{path} was not applied: {error}; `nicety apply {path}` asks");
+            }
+            Err(error) => warn!("{path} was not applied: {error}"),
+        }
+    }
+
+    /// Adds a port. Its relative paths begin at the host file's folder.
+    pub fn add_port(&self, port: Table) -> Result<Changed, ChangeError> {
+        let mut running = self.running();
+        if let Some(name) = port.get("name").and_then(Value::as_str)
+            && running.host.port(name).is_some()
+        {
+            return Err(ChangeError::Exists(name.to_owned()));
+        }
+        let new = self.understood(&running.host.document.with_port(port, self.folder()).text())?;
+        let done = self.change(&mut running, new, &Consent::Nothing);
+        self.kept(&running, done)
+    }
+
+    /// Removes a port.
+    pub fn remove_port(&self, name: &str, consent: &Consent) -> Result<Changed, ChangeError> {
+        let mut running = self.running();
+        if running.host.port(name).is_none() {
+            return Err(ChangeError::Missing(name.to_owned()));
+        }
+        let new = self.understood(&running.host.document.without_port(name).text())?;
+        let done = self.change(&mut running, new, consent);
+        self.kept(&running, done)
+    }
+
+    /// Changes values of a port; a key without a value gets its default.
+    pub fn set_port(
+        &self,
+        name: &str,
+        values: &[(String, Option<Value>)],
+        consent: &Consent,
+    ) -> Result<Changed, ChangeError> {
+        let mut running = self.running();
+        if running.host.port(name).is_none() {
+            return Err(ChangeError::Missing(name.to_owned()));
+        }
+        let new = running.host.document.with_values(name, values, self.folder());
+        let new = self.understood(&new.text())?;
+        if new.port(name).is_none() {
+            return Err(ChangeError::Refused(format!("a port keeps its name, {name}: remove it, and add another")));
+        }
+        let done = self.change(&mut running, new, consent);
+        self.kept(&running, done)
+    }
+
+    /// Brings a port back that has failed.
+    pub fn restart(&self, name: &str) -> Result<(), RestartError> {
+        // No other change meanwhile.
+        let _running = self.running();
+        self.daemon.restart(name)
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+
+    fn understood(&self, text: &str) -> Result<Host, ChangeError> {
+        Host::parse(text, &self.path).map_err(ChangeError::Wrong)
+    }
+
+    /// Does what makes `new` of what runs.
+    fn change(&self, running: &mut Running, new: Host, consent: &Consent) -> Result<Changed, ChangeError> {
+        let plan = self.plan_of(&running.host, &new);
+        let against: Vec<Change> = plan.cuts_off().filter(|change| !consent.covers(change)).cloned().collect();
+        if !against.is_empty() {
+            return Err(ChangeError::CutsOff(against));
+        }
+        let work = Work::prepare(&plan, &running.host, &new)?;
+        let mut closed = Vec::new();
+        for name in &work.closes {
+            closed.extend(self.daemon.close(name).map(|view| PortReport::of(&view)));
+        }
+        let (mut host, mut why) = (new, Vec::new());
+        if work.uplink {
+            why.extend(serve::change_uplink(&self.daemon, host.uplink.as_ref()).err().map(|error| error.to_string()));
+        }
+        for (spec, is_new) in work.opens {
+            let name = spec.name.clone();
+            if let Err(error) = self.daemon.open_or_note(spec, !is_new) {
+                why.push(error.to_string());
+                if is_new {
+                    // It is as if it had never been asked for.
+                    let without = host.document.without_port(&name);
+                    host = self.understood(&without.text()).unwrap_or(host);
+                }
+            }
+        }
+        for spec in &work.sets {
+            why.extend(self.daemon.set(spec).err());
+        }
+        running.host = host;
+        let changed = Changed { after_restart: self.note_after_restart(&plan), plan, not_kept: None, closed };
+        if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }
+    }
+
+    /// What waits for a restart, this plan's part included.
+    fn note_after_restart(&self, plan: &Plan) -> Vec<String> {
+        let mut all = self.after_restart.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for key in plan.after_restart() {
+            if !all.contains(&key) {
+                all.push(key);
+            }
+        }
+        all.clone()
+    }
+
+    /// Keeps what runs now, whatever of the change was done.
+    fn kept(&self, running: &Running, done: Result<Changed, ChangeError>) -> Result<Changed, ChangeError> {
+        let keep = || self.state.keep(&running.file, &running.host).err().map(|error| error.to_string());
+        match done {
+            Ok(mut changed) => {
+                changed.not_kept = keep();
+                Ok(changed)
+            }
+            Err(ChangeError::Halfway { why, mut changed }) => {
+                changed.not_kept = keep();
+                Err(ChangeError::Halfway { why, changed })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What a plan comes to.
+#[derive(Debug, Default)]
+struct Work {
+    closes: Vec<String>,
+    /// What is opened, and whether it is a new port.
+    opens: Vec<(PortSpec, bool)>,
+    sets: Vec<PortSpec>,
+    uplink: bool,
+}
+
+impl Work {
+    /// Finds out whether all of a plan can be done, as far as that can be known before.
+    fn prepare(plan: &Plan, old: &Host, new: &Host) -> Result<Self, ChangeError> {
+        let mut work = Self::default();
+        let (mut refused, mut served) = (Vec::new(), Vec::new());
+        // These are free when they are needed; to try them would be to connect to ports of our own.
+        let ours: Vec<&Path> = plan
+            .changes
+            .iter()
+            .filter(|change| change.kind != Kind::Add)
+            .filter_map(|change| Some(old.port(change.port.as_deref()?)?.socket.as_path()))
+            .collect();
+        for Change { kind, object, port, .. } in &plan.changes {
+            let Some(name) = port else {
+                work.uplink |= object == "uplink";
+                continue;
+            };
+            if matches!(kind, Kind::Reopen | Kind::Remove) {
+                work.closes.push(name.clone());
+            }
+            let Some(config) = new.port(name) else { continue };
+            let is_ours = ours.contains(&config.socket.as_path());
+            let spec = if is_ours { serve::spec(config) } else { serve::checked_spec(config, &mut served) };
+            match spec {
+                Ok(spec) if *kind == Kind::Set => work.sets.push(spec),
+                Ok(spec) => work.opens.push((spec, *kind == Kind::Add)),
+                Err(error) => refused.push(error.to_string()),
+            }
+        }
+        refused.extend(
+            served.iter().map(|path| format!("{} is served by another process: choose another path", path.display())),
+        );
+        if work.uplink
+            && let Some(uplink) = &new.uplink
+        {
+            refused.extend(serve::check_uplink_again(old.uplink.as_ref(), uplink).err().map(|error| error.to_string()));
+        }
+        if refused.is_empty() { Ok(work) } else { Err(ChangeError::Refused(refused.join("; "))) }
+    }
+}

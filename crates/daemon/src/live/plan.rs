@@ -1,0 +1,268 @@
+//! What is to be done so that a daemon serves another host file than now: found by comparing the two, key by key.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+use utoipa::ToSchema;
+
+use crate::host::{Host, PortConfig};
+
+/// What happens to a part of a host file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// It is opened.
+    Add,
+    /// It is changed while it works.
+    Set,
+    /// It is closed and opened as new: this cannot be changed while it works.
+    Reopen,
+    /// Only a restart of the daemon puts it in force.
+    Restart,
+    /// It is closed.
+    Remove,
+}
+
+/// A key whose value changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KeyChange {
+    /// The key.
+    pub key: String,
+    /// The value that is in force, as the host file has it; nothing if the file does not say.
+    pub from: Option<String>,
+    /// The value to be; nothing if the file does not say.
+    pub to: Option<String>,
+}
+
+/// One part that changes. Prints itself as a line of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Change {
+    /// What happens to it.
+    pub kind: Kind,
+    /// What it is: `port`, `uplink`, or another table of the host file.
+    pub object: String,
+    /// The port's name; nothing for other tables.
+    pub port: Option<String>,
+    /// The keys that change; none if it is opened or closed.
+    pub keys: Vec<KeyChange>,
+    /// Whether a VM is attached that loses its adapter, or its way out of the switch.
+    pub cuts_off: bool,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = match self.kind {
+            Kind::Add => '+',
+            Kind::Set | Kind::Reopen => '~',
+            Kind::Restart => '!',
+            Kind::Remove => '-',
+        };
+        write!(f, "{sign} {}", self.object)?;
+        if let Some(port) = &self.port {
+            write!(f, " {port}")?;
+        }
+        for (index, KeyChange { key, from, to }) in self.keys.iter().enumerate() {
+            let [from, to] = [from, to].map(|value| value.as_deref().unwrap_or("(not set)"));
+            write!(f, "{} {key} {from} → {to}", if index == 0 { ":" } else { "," })?;
+        }
+        match (self.kind, self.cuts_off, self.port.is_some()) {
+            (Kind::Remove, true, true) => f.write_str(" (a VM is attached)"),
+            (_, true, true) => f.write_str(" (a VM is attached: it loses its adapter)"),
+            (Kind::Remove, true, false) => f.write_str(" (VMs lose their way out)"),
+            (_, true, false) => f.write_str(" (VMs lose their way out for a moment)"),
+            (Kind::Restart, ..) => f.write_str(" (takes a restart of the daemon)"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// All that changes. Prints itself, a line for each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Plan {
+    /// What is opened, then what changes, then what is closed.
+    pub changes: Vec<Change>,
+}
+
+impl Plan {
+    /// What makes `old` into `new`; `is_attached` says whether a VM is at a port.
+    pub fn new(old: &Host, new: &Host, is_attached: impl Fn(&str) -> bool) -> Self {
+        let mut changes: Vec<Change> =
+            new.ports.iter().filter_map(|port| of_port(old, new, port, &is_attached)).collect();
+        let gone = old.ports.iter().filter(|port| new.port(&port.name).is_none());
+        changes.extend(gone.map(|port| Change {
+            kind: Kind::Remove,
+            object: "port".to_owned(),
+            port: Some(port.name.clone()),
+            keys: Vec::new(),
+            cuts_off: is_attached(&port.name),
+        }));
+        let anybody = old.ports.iter().any(|port| is_attached(&port.name));
+        let names: BTreeSet<String> =
+            [old, new].iter().flat_map(|host| host.document.tables()).map(|(name, _)| name).collect();
+        changes.extend(names.iter().filter_map(|name| of_table(old, new, name, anybody)));
+        changes.sort_by_key(|change| match change.kind {
+            Kind::Add => 0,
+            Kind::Set | Kind::Reopen => 1,
+            Kind::Restart => 2,
+            Kind::Remove => 3,
+        });
+        Self { changes }
+    }
+
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// What takes something away from VMs that are attached.
+    pub fn cuts_off(&self) -> impl Iterator<Item = &Change> {
+        self.changes.iter().filter(|change| change.cuts_off)
+    }
+
+    /// What only a restart puts in force, as `daemon.workers`.
+    pub fn after_restart(&self) -> impl Iterator<Item = String> {
+        let restart = self.changes.iter().filter(|change| change.kind == Kind::Restart);
+        restart.flat_map(|change| change.keys.iter().map(|key| format!("{}.{}", change.object, key.key)))
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.changes.iter().try_for_each(|change| writeln!(f, "{change}"))
+    }
+}
+
+/// Whether two values mean the same: they are compared as what they mean, and not as they are written.
+fn means_the_same(one: &impl fmt::Debug, other: &impl fmt::Debug) -> bool {
+    format!("{one:?}") == format!("{other:?}")
+}
+
+fn of_port(old: &Host, new: &Host, port: &PortConfig, is_attached: &impl Fn(&str) -> bool) -> Option<Change> {
+    let change = |kind, keys, cuts_off| {
+        Some(Change { kind, object: "port".to_owned(), port: Some(port.name.clone()), keys, cuts_off })
+    };
+    let Some(before) = old.port(&port.name) else { return change(Kind::Add, Vec::new(), false) };
+    if means_the_same(before, port) {
+        return None;
+    }
+    let table = |host: &Host| host.document.port(&port.name).unwrap_or_default();
+    let keys = keys(&table(old), &table(new));
+    if port.is_same_adapter(before) {
+        change(Kind::Set, keys, false)
+    } else {
+        change(Kind::Reopen, keys, is_attached(&port.name))
+    }
+}
+
+fn of_table(old: &Host, new: &Host, name: &str, anybody: bool) -> Option<Change> {
+    let table =
+        |host: &Host| host.document.tables().into_iter().find(|(found, _)| found == name).map(|(_, table)| table);
+    let (before, after) = (table(old), table(new));
+    let (kind, cuts_off) = match name {
+        "uplink" => match (&old.uplink, &new.uplink) {
+            (one, other) if one == other => return None,
+            (None, _) => (Kind::Add, false),
+            (_, None) => (Kind::Remove, anybody),
+            (Some(_), Some(_)) => (Kind::Reopen, anybody),
+        },
+        "switch" if old.switch == new.switch => return None,
+        "daemon" if old.daemon == new.daemon => return None,
+        "switch" | "daemon" => (Kind::Restart, false),
+        _ => match (&before, &after) {
+            (one, other) if one == other => return None,
+            (None, _) => (Kind::Add, false),
+            (_, None) => (Kind::Remove, false),
+            _ => (Kind::Set, false),
+        },
+    };
+    let keys = match kind {
+        Kind::Add | Kind::Remove => Vec::new(),
+        _ => keys(&before.unwrap_or_default(), &after.unwrap_or_default()),
+    };
+    Some(Change { kind, object: name.to_owned(), port: None, keys, cuts_off })
+}
+
+/// The keys whose values differ.
+fn keys(old: &Table, new: &Table) -> Vec<KeyChange> {
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let differing = names.into_iter().filter(|name| old.get(*name) != new.get(*name));
+    differing
+        .map(|key| KeyChange { key: key.clone(), from: old.get(key).map(shown), to: new.get(key).map(shown) })
+        .collect()
+}
+
+/// A value as a person reads it: a text without its quotes.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn host(text: &str) -> Host {
+        Host::parse(text, Path::new("/etc/host.toml")).unwrap()
+    }
+
+    fn port(number: u8, more: &str) -> String {
+        format!(
+            "[[port]]\nname = \"vm{number}\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:0{number}\"\nsocket = \"vm{number}.sock\"\n{more}\n"
+        )
+    }
+
+    fn plan(old: &str, new: &str) -> String {
+        Plan::new(&host(old), &host(new), |name| name == "vm2").to_string()
+    }
+
+    #[test]
+    fn a_plan_names_what_comes_changes_and_goes_and_who_loses_something() {
+        let old = format!("{}{}", port(1, "buffer = \"1MiB\""), port(2, ""));
+        let new = format!("{}{}", port(1, "buffer = \"2MiB\""), port(3, ""));
+        assert_eq!(plan(&old, &new), "+ port vm3\n~ port vm1: buffer 1MiB → 2MiB\n- port vm2 (a VM is attached)\n");
+        let other_address =
+            format!("{}{}", port(1, ""), port(2, "").replace("0:02", "0:22").replace("e1000", "e1000e"));
+        assert_eq!(
+            plan(&old, &other_address),
+            "~ port vm2: adapter e1000 → e1000e, mac 52:54:00:00:00:02 → 52:54:00:00:00:22 (a VM is attached: it loses its adapter)\n"
+        );
+    }
+
+    #[test]
+    fn what_means_the_same_is_no_change() {
+        let old = format!("[switch]\n{}{}", port(1, ""), port(2, ""));
+        for new in [
+            format!("# A comment.\n{}{}", port(2, ""), port(1, "")),
+            format!("[switch]\nageing = \"300s\"\n{}{}", port(1, "buffer = \"1MiB\""), port(2, "buffer = \"1024KiB\"")),
+            old.replace("52:54:00:00:00:0", "52-54-00-00-00-0"),
+            old.replace("\"vm1.sock\"", "\"/etc/vm1.sock\""),
+            format!("[uplink]\nkind = \"none\"\n{old}"),
+        ] {
+            assert_eq!(plan(&old, &new), "", "{new}");
+        }
+    }
+
+    #[test]
+    fn uplink_switch_and_daemon_are_compared_too() {
+        let ports = format!("{}{}", port(1, ""), port(2, ""));
+        let null = format!("[uplink]\nkind = \"null\"\n{ports}");
+        assert_eq!(plan(&ports, &null), "+ uplink\n");
+        assert_eq!(plan(&null, &ports), "- uplink (VMs lose their way out)\n");
+        let paced = null.replace("\"null\"", "\"null\"\nrate = \"1Gbit/s\"");
+        assert_eq!(plan(&null, &paced), "~ uplink: rate (not set) → 1Gbit/s (VMs lose their way out for a moment)\n");
+        let workers = format!("[daemon]\nworkers = 2\n{ports}");
+        assert_eq!(plan(&ports, &workers), "! daemon: workers (not set) → 2 (takes a restart of the daemon)\n");
+        let group = |vlan| {
+            format!("[[port_group]]\nname = \"web\"\nvlan = {vlan}\n{}{}", port(1, "port_group = \"web\""), port(2, ""))
+        };
+        assert_eq!(plan(&group(10), &group(20)), "~ port vm1: vlan 10 → 20\n~ port_group.web: vlan 10 → 20\n");
+        let sockets = format!("[sockets]\nmode = \"0660\"\n{ports}");
+        assert_eq!(plan(&ports, &sockets), "~ port vm1: mode (not set) → 0660\n~ port vm2: mode (not set) → 0660\n");
+    }
+}

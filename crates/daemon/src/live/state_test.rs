@@ -1,0 +1,142 @@
+use tempfile::TempDir;
+
+use super::*;
+
+const FILE: &str =
+    "[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:01\"\nsocket = \"vm1.sock\"\n";
+
+/// A folder with a host file.
+struct Scratch(TempDir);
+
+impl Scratch {
+    fn new() -> Self {
+        let scratch = Self(TempDir::new().unwrap());
+        fs::write(scratch.host(), FILE).unwrap();
+        scratch
+    }
+
+    fn host(&self) -> PathBuf {
+        self.0.path().join("host.toml")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.0.path().join("host.toml.state")
+    }
+
+    fn begin(&self) -> Begin {
+        Begin::new(Host::read(&self.host()).unwrap())
+    }
+
+    /// As if somebody had added a port.
+    fn changed(&self) -> Host {
+        Host::parse(&format!("{FILE}{}", FILE.replace("vm1", "vm2").replace("0:01", "0:02")), &self.host()).unwrap()
+    }
+
+    fn keep(&self) -> Result<(), KeepError> {
+        let Begin { file, state, .. } = self.begin();
+        state.keep(&file, &self.changed())
+    }
+}
+
+fn names(host: &Host) -> Vec<&str> {
+    host.ports.iter().map(|port| port.name.as_str()).collect()
+}
+
+#[test]
+fn what_was_changed_live_comes_back_and_goes_when_the_file_says_the_same() {
+    let scratch = Scratch::new();
+    assert!(matches!(scratch.begin().found, Found::Nothing));
+    scratch.keep().unwrap();
+    let begin = scratch.begin();
+    assert_eq!(names(&begin.host), ["vm1", "vm2"]);
+    let path = scratch.state();
+    let said = format!("what was changed live is in force again, from {}: + port vm2", path.display());
+    assert_eq!(begin.found.to_string(), said);
+    begin.set_aside().unwrap();
+    // As after `apply host.toml`.
+    begin.state.keep(&begin.file, &begin.file).unwrap();
+    assert!(!path.exists());
+    assert_eq!(fs::read_dir(scratch.0.path()).unwrap().count(), 1, "nothing is left behind");
+}
+
+#[test]
+fn a_host_file_that_was_changed_since_wins_and_what_is_left_out_is_said() {
+    let scratch = Scratch::new();
+    scratch.keep().unwrap();
+    // A comment is no change.
+    fs::write(scratch.host(), format!("# mine\n{FILE}")).unwrap();
+    assert!(matches!(scratch.begin().found, Found::Taken(..)));
+    fs::write(scratch.host(), FILE.replace("e1000", "e1000e")).unwrap();
+    let begin = scratch.begin();
+    assert_eq!((names(&begin.host), begin.host.ports[0].entry.about.name), (vec!["vm1"], "e1000e"));
+    let said = begin.found.to_string();
+    assert!(
+        said.ends_with("the host file wins, and this is left out: + port vm2; ~ port vm1: adapter e1000e → e1000"),
+        "{said}"
+    );
+    begin.set_aside().unwrap();
+    assert!(!scratch.state().exists() && scratch.0.path().join("host.toml.state.old").exists());
+}
+
+#[test]
+fn a_state_file_that_was_cut_or_is_none_is_set_aside_and_the_host_file_is_served() {
+    let scratch = Scratch::new();
+    scratch.keep().unwrap();
+    let whole = fs::read(scratch.state()).unwrap();
+    let cuts = (0..whole.len() - 2).step_by(7).map(|length| whole[..length].to_vec());
+    let wrong = String::from_utf8(whole.clone()).unwrap().replace("e1000", "e9");
+    for bytes in cuts.chain([b"\0\0\0".to_vec(), b"{\"version\":1}".to_vec(), wrong.into_bytes()]) {
+        fs::write(scratch.state(), &bytes).unwrap();
+        let begin = scratch.begin();
+        assert_eq!(names(&begin.host), ["vm1"]);
+        assert!(matches!(begin.found, Found::Damaged(..)), "{bytes:?}");
+        begin.set_aside().unwrap();
+        assert!(scratch.0.path().join("host.toml.state.damaged").exists());
+        begin.state.keep(&begin.file, &scratch.changed()).unwrap();
+        assert!(matches!(scratch.begin().found, Found::Taken(..)), "the next one is kept");
+    }
+}
+
+#[test]
+fn a_state_file_of_a_newer_version_is_left_as_it_is_and_nothing_is_kept() {
+    let scratch = Scratch::new();
+    let newer = "{\"version\":2,\"what\":[\"nobody knows\"]}";
+    fs::write(scratch.state(), newer).unwrap();
+    let begin = scratch.begin();
+    assert_eq!(names(&begin.host), ["vm1"]);
+    begin.set_aside().unwrap();
+    let error = begin.state.keep(&begin.file, &scratch.changed()).unwrap_err();
+    assert!(
+        error.to_string().ends_with("is of a newer version of nicety, and is left as it is: move it away"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(scratch.state()).unwrap(), newer);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_to_is_said_and_what_was_kept_stays() {
+    let scratch = Scratch::new();
+    scratch.keep().unwrap();
+    let before = fs::read(scratch.state()).unwrap();
+    // Not even root writes to a folder as if it were a file.
+    fs::create_dir(scratch.0.path().join("host.toml.state.new")).unwrap();
+    let error = scratch.keep().unwrap_err();
+    assert!(error.to_string().contains("Is a directory"), "{error}");
+    assert_eq!(fs::read(scratch.state()).unwrap(), before);
+    let nowhere = StateFile { path: scratch.0.path().join("absent/state"), is_newer: false };
+    let host = Host::read(&scratch.host()).unwrap();
+    assert!(matches!(nowhere.keep(&host, &scratch.changed()), Err(KeepError::System { .. })));
+}
+
+#[test]
+fn a_full_disk_is_said() {
+    // Whatever is written there fails with ENOSPC: full(4).
+    let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let error = { &file }.write_all(b"state").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    let scratch = Scratch::new();
+    std::os::unix::fs::symlink("/dev/full", scratch.0.path().join("host.toml.state.new")).unwrap();
+    let error = scratch.keep().unwrap_err();
+    assert!(error.to_string().contains("No space left on device"), "{error}");
+    assert!(!scratch.state().exists());
+}

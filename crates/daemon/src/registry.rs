@@ -1,0 +1,188 @@
+//! How commands find daemons, from any folder and environment: each daemon has a link to its control socket in its user's registry folder.
+//! Root's is `/run/nicety`; another user's is `/run/user/UID/nicety`, or `/tmp/nicety-UID` without `/run/user/UID`. Nobody else may write
+//! to such a folder.
+
+use std::fs::{DirBuilder, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::geteuid;
+
+/// The end of a link's name.
+const ENDING: &str = "control";
+
+/// The folders of one user.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    root: PathBuf,
+    user: u32,
+}
+
+/// Why a daemon has no link.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The folder is somebody else's, or others may write to it.
+    #[error("{0} is no folder that this user alone may write to")]
+    NotOurs(PathBuf),
+    /// The system.
+    #[error("{path}: {error}")]
+    System {
+        /// The folder or link.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+/// A daemon's link; gone when this is dropped.
+#[derive(Debug)]
+pub struct Entry(PathBuf);
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // What cannot be removed leads nowhere, and the next daemon removes it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What is found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Control sockets that are served.
+    pub sockets: Vec<PathBuf>,
+    /// Links whose socket nobody serves, and the sockets: of daemons that were killed.
+    pub stale: Vec<(PathBuf, PathBuf)>,
+    /// Where was looked.
+    pub folders: Vec<PathBuf>,
+    /// Folders that were not looked into: others may write to them.
+    pub unsafe_folders: Vec<PathBuf>,
+}
+
+impl Registry {
+    /// This process's user's.
+    pub fn here() -> Self {
+        Self::at(Path::new("/"), geteuid().as_raw())
+    }
+
+    /// As if `root` were the root folder.
+    fn at(root: &Path, user: u32) -> Self {
+        Self { root: root.to_owned(), user }
+    }
+
+    fn system(&self) -> PathBuf {
+        self.root.join("run/nicety")
+    }
+
+    fn session(&self) -> PathBuf {
+        self.root.join(format!("run/user/{}/nicety", self.user))
+    }
+
+    fn fallback(&self) -> PathBuf {
+        self.root.join(format!("tmp/nicety-{}", self.user))
+    }
+
+    /// Makes a daemon's link: `switch` is a part of its name, for who lists the folder. Links that lead nowhere any more are removed.
+    pub fn enter(&self, switch: &str, control: &Path) -> Result<Entry, RegistryError> {
+        let folder = self.own()?;
+        for (link, _) in self.links(&folder).into_iter().filter(|(_, socket)| !is_served(socket)) {
+            let _another_daemon_did = std::fs::remove_file(link);
+        }
+        // One daemon has one link, however often it was started.
+        let link = folder.join(format!("{switch}-{:016x}.{ENDING}", number_of(control)));
+        let fresh = folder.join(format!(".{switch}-{}", std::process::id()));
+        let failed = |error| RegistryError::System { path: link.clone(), error };
+        let _of_a_process_that_was_killed = std::fs::remove_file(&fresh);
+        symlink(control, &fresh).map_err(failed)?;
+        std::fs::rename(&fresh, &link).map_err(failed)?;
+        Ok(Entry(link))
+    }
+
+    /// The folder for this user's daemons, made if it is missing.
+    fn own(&self) -> Result<PathBuf, RegistryError> {
+        let is_ours =
+            |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == self.user);
+        let (system, session) = (self.system(), self.session());
+        let (folder, mode) = if self.user == 0 || is_ours(&system) {
+            // Whom a control socket lets in besides has to come this way.
+            (system, 0o755)
+        } else if session.parent().is_some_and(is_ours) {
+            (session, 0o700)
+        } else {
+            (self.fallback(), 0o700)
+        };
+        match DirBuilder::new().mode(mode).create(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(RegistryError::System { path: folder, error });
+            }
+            _ => {}
+        }
+        let found = folder.symlink_metadata();
+        let found = found.map_err(|error| RegistryError::System { path: folder.clone(), error })?;
+        if found.uid() == self.user && is_safe(&found) { Ok(folder) } else { Err(RegistryError::NotOurs(folder)) }
+    }
+
+    /// Looks for daemons of this user, and for those of the system that he may be allowed to ask.
+    pub fn look(&self) -> Found {
+        let mut found = Found::default();
+        for folder in [self.system(), self.session(), self.fallback()] {
+            found.folders.push(folder.clone());
+            let Ok(there) = folder.symlink_metadata() else { continue };
+            // The system's may be that of a user who is there for it.
+            let whose = there.uid() == self.user || folder == self.system();
+            if !whose || !is_safe(&there) {
+                found.unsafe_folders.push(folder);
+                continue;
+            }
+            for (link, socket) in self.links(&folder) {
+                if is_served(&socket) {
+                    if !found.sockets.contains(&socket) {
+                        found.sockets.push(socket);
+                    }
+                } else {
+                    found.stale.push((link, socket));
+                }
+            }
+        }
+        found
+    }
+
+    /// The links of a folder and where they lead, by name.
+    fn links(&self, folder: &Path) -> Vec<(PathBuf, PathBuf)> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let links = entries.filter(|path| path.extension().is_some_and(|ending| ending == ENDING));
+        let mut links: Vec<_> = links.filter_map(|link| Some((link.clone(), link.read_link().ok()?))).collect();
+        links.sort();
+        links
+    }
+}
+
+/// A folder to which nobody but its owner may write, and no link to one.
+fn is_safe(folder: &Metadata) -> bool {
+    folder.is_dir() && folder.mode() & 0o022 == 0
+}
+
+/// Whether somebody serves a socket, as far as we may know.
+pub fn is_served(socket: &Path) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (Ok(address), Ok(probe)) =
+        (SocketAddrUnix::new(socket), socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None))
+    else {
+        return false;
+    };
+    // AGAIN: its queue is full. ACCESS: it is not for us, and who has it knows.
+    matches!(connect(&probe, &address), Ok(()) | Err(Errno::AGAIN | Errno::ACCESS))
+}
+
+/// A path in sixteen digits (FNV-1a, 64 bits: isthe.com/chongo/tech/comp/fnv).
+fn number_of(path: &Path) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    path.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+#[path = "registry_test.rs"]
+mod tests;

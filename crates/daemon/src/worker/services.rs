@@ -1,0 +1,47 @@
+//! The ports that a worker serves, by their number: a look at one is an index, several times in each of its turns.
+
+use nicety_adapter::PortId;
+
+use crate::service::Service;
+
+/// See the module's page. A switch has 1,024 ports at most, and so many places there are.
+#[derive(Debug, Default)]
+pub(super) struct Services(Vec<Option<Service>>);
+
+impl Services {
+    pub fn get(&self, id: &PortId) -> Option<&Service> {
+        self.0.get(usize::from(id.0))?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, id: &PortId) -> Option<&mut Service> {
+        self.0.get_mut(usize::from(id.0))?.as_mut()
+    }
+
+    pub fn insert(&mut self, id: PortId, service: Service) {
+        let place = usize::from(id.0);
+        if self.0.len() <= place {
+            self.0.resize_with(place + 1, || None);
+        }
+        self.0[place] = Some(service);
+    }
+
+    pub fn remove(&mut self, id: &PortId) -> Option<Service> {
+        self.0.get_mut(usize::from(id.0))?.take()
+    }
+
+    /// The ports, in order.
+    pub fn ports(&self) -> Vec<PortId> {
+        self.0.iter().flatten().map(|service| service.port.id()).collect()
+    }
+}
+
+#[cfg(test)]
+impl std::ops::Index<&PortId> for Services {
+    type Output = Service;
+
+    /// # Panics
+    /// It is not served here.
+    fn index(&self, id: &PortId) -> &Service {
+        self.get(id).expect("a port that is served here")
+    }
+}

@@ -1,0 +1,126 @@
+//! Ports come and go under traffic: nobody who is not named loses a frame, and what waits for one that goes is counted. Each with one
+//! worker and with two.
+
+#[macro_use]
+#[path = "../../plane/tests/workers/mod.rs"]
+mod workers;
+#[allow(dead_code, reason = "other tests use more of it")]
+mod nic;
+
+use std::time::{Duration, Instant};
+
+use nic::{Nic, Stage};
+use nicety_adapter::Reason;
+use nicety_adapters::{Settings, find};
+use nicety_daemon::daemon::PortSpec;
+
+/// How often a port comes and goes: two changes each time.
+const ROUNDS: u32 = 500;
+/// How long a change may take to be in force, at the median.
+const IN_FORCE: Duration = Duration::from_millis(10);
+
+fn third(stage: &Stage) -> PortSpec {
+    PortSpec {
+        name: "vm3".to_owned(),
+        entry: find("e1000").unwrap(),
+        settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, 3])),
+        socket: stage.socket(3),
+        mapped: false,
+        buffer_bytes: 1 << 20,
+        access: nicety_socket::Access::default(),
+        policy: nicety_switch::Policy::default(),
+    }
+}
+
+fn a_thousand_changes_under_traffic_lose_no_frame_of_ports_that_are_not_named(workers: usize) {
+    let stage = Stage::new(workers, &["e1000", "e1000"]);
+    let (mut sender, mut receiver) = (Nic::new(&stage, 1), Nic::new(&stage, 2));
+    let (mut sent, mut times) = (0, Vec::new());
+    for _ in 0..ROUNDS {
+        // On their way, to everybody, while a port comes and goes.
+        sender.send().unwrap();
+        sent += 64;
+        let begun = Instant::now();
+        stage.daemon.open(third(&stage)).unwrap();
+        times.push(begun.elapsed());
+        let begun = Instant::now();
+        assert!(stage.daemon.close("vm3").is_some());
+        times.push(begun.elapsed());
+        stage.until("the frames are there", || {
+            receiver.repost().unwrap();
+            stage.taken(2) == sent
+        });
+    }
+    let (sends, takes) = (stage.view(1).state.counters, stage.view(2).state.counters);
+    assert_eq!(sends.transmitted().packets, sent);
+    assert_eq!(sends.transmit_drops.iter().sum::<u64>(), 0, "{:?}", sends.transmit_drops);
+    assert_eq!(takes.receive_drops.iter().sum::<u64>(), 0, "{:?}", takes.receive_drops);
+    times.sort();
+    let median = times[times.len() / 2];
+    assert!(median < IN_FORCE, "half of the changes took longer than {median:?}");
+}
+
+fn what_waits_for_a_port_that_is_removed_in_a_flood_is_counted(workers: usize) {
+    let stage = Stage::new(workers, &["e1000", "e1000", "e1000"]);
+    let (mut sender, _deaf, mut other) = (Nic::new(&stage, 1), Nic::new(&stage, 2), Nic::new(&stage, 3));
+    let mut sent = 0;
+    // Until its ring is full, and frames wait in its receive buffer.
+    while stage.view(2).state.backlog_frames < 64 {
+        sender.send().unwrap();
+        sent += 64;
+        stage.until("the other one has them", || {
+            other.repost().unwrap();
+            stage.taken(3) == sent
+        });
+    }
+    sender.send().unwrap();
+    sent += 64;
+    let end = stage.daemon.close("vm2").unwrap();
+    let counters = end.state.counters;
+    let removed = counters.receive_drops[Reason::Removed as usize];
+    assert!(removed >= 64, "{removed} were counted");
+    assert_eq!(end.state.backlog_frames, 0);
+    stage.until("the flood ends", || {
+        other.repost().unwrap();
+        stage.taken(3) == sent
+    });
+    // A flood that was on its way may have found it gone; whatever came to it is in its counters.
+    let came = counters.taken().packets + counters.receive_drops.iter().sum::<u64>();
+    assert!(came <= sent && came >= sent - 64, "{came} of {sent}");
+    assert_eq!(stage.view(1).state.counters.transmit_drops.iter().sum::<u64>(), 0);
+    assert_eq!(stage.view(3).state.counters.receive_drops.iter().sum::<u64>(), 0);
+}
+
+fn a_buffer_of_another_size_takes_nothing_from_what_waits(workers: usize) {
+    let stage = Stage::new(workers, &["e1000", "e1000"]);
+    let (mut sender, mut receiver) = (Nic::new(&stage, 1), Nic::new(&stage, 2));
+    let mut sent = 0;
+    while stage.view(2).state.backlog_frames < 64 {
+        sender.send().unwrap();
+        sent += 64;
+        stage.until("they are sent", || stage.view(1).state.counters.transmitted().packets == sent);
+    }
+    let mut spec = stage.view(2).spec.unwrap();
+    spec.buffer_bytes = 64 << 10;
+    stage.daemon.set(&spec).unwrap();
+    spec.buffer_bytes = 128 << 10;
+    stage.daemon.set(&spec).unwrap();
+    stage.until("what waited is there", || {
+        receiver.repost().unwrap();
+        stage.taken(2) == sent
+    });
+    assert_eq!(stage.view(2).state.counters.receive_drops.iter().sum::<u64>(), 0);
+    // From here on the new one is in force: 128 KiB of frames that take 1,024 bytes each.
+    while stage.view(2).state.counters.receive_drops[Reason::BufferFull as usize] == 0 {
+        sender.send().unwrap();
+        sent += 64;
+        stage.until("they are sent", || stage.view(1).state.counters.transmitted().packets == sent);
+    }
+    assert_eq!(stage.view(2).state.backlog_bytes, 128 << 10);
+}
+
+with_one_worker_and_with_two!(
+    a_thousand_changes_under_traffic_lose_no_frame_of_ports_that_are_not_named,
+    what_waits_for_a_port_that_is_removed_in_a_flood_is_counted,
+    a_buffer_of_another_size_takes_nothing_from_what_waits,
+);

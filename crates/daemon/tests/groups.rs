@@ -1,0 +1,37 @@
+//! Ports with a policy: what the host file says is in force when the first VMM connects, and changes under it.
+
+#[allow(dead_code)]
+mod nic;
+
+use nic::{Nic, Stage};
+use nicety_adapter::Reason;
+use nicety_daemon::daemon::PortSpec;
+use nicety_switch::{Policy, Vlan, VlanId};
+
+/// A port's specification with a VLAN.
+fn moved(stage: &Stage, number: u8, vlan: Vlan) -> PortSpec {
+    PortSpec { policy: Policy { vlan, ..Policy::default() }, ..stage.spec(number, "e1000") }
+}
+
+#[test]
+fn ports_of_two_vlans_do_not_hear_each_other_until_one_is_moved() {
+    let stage = Stage::new(1, &["e1000", "e1000"]);
+    let ten = Vlan::Access(VlanId::new(10).unwrap());
+    stage.daemon.set(&moved(&stage, 1, ten.clone())).unwrap();
+    let _receiver = Nic::new(&stage, 1);
+    let mut sender = Nic::new(&stage, 2);
+    let sent = || stage.view(2).state.counters.transmit[0].packets;
+    // Broadcasts from the flat network: nobody of VLAN 10 hears them.
+    sender.send().unwrap();
+    stage.until("they are sent", || sent() == 64);
+    assert_eq!(stage.taken(1), 0);
+    stage.daemon.set(&moved(&stage, 2, ten)).unwrap();
+    sender.send().unwrap();
+    stage.until("they are heard", || stage.taken(1) == 64);
+    // A port that may send nothing of its own: a reason of its own.
+    let trunk = Vlan::Trunk { allowed: VlanId::new(10).into_iter().collect(), native: None };
+    stage.daemon.set(&moved(&stage, 2, trunk)).unwrap();
+    sender.send().unwrap();
+    stage.until("they are refused", || stage.view(2).state.counters.transmit_drops[Reason::Vlan as usize] == 64);
+    assert_eq!(stage.taken(1), 64);
+}

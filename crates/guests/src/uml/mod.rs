@@ -1,0 +1,22 @@
+//! Guests in user mode: a Linux kernel built as a program (`ARCH=um`, Documentation/virt/uml), whose unmodified drivers run at the
+//! host's own speed, without KVM, without translation and without root rights, and answer within a second.
+//!
+//! [`UmlKernel::lay`] builds the kernel once from Debian's source package and the PCI host driver in `crates/guests/uml/`, which speaks
+//! vfio-user; [`UmlConfig`] is a [`Machine`](super::Machine) that [`Guest`](super::Guest) boots like any other. [`Endurance`] lets
+//! many of them live and end one after another.
+
+mod build;
+mod endurance;
+mod held;
+mod kernel;
+mod machine;
+mod memory;
+mod source;
+mod tools;
+
+pub use endurance::{End, Endurance, Life};
+pub use kernel::UmlKernel;
+pub(super) use machine::{KERNEL_WORDS, STARTER, ends_with_us};
+pub use machine::{Model, UmlConfig};
+pub(super) use memory::folder_for_memory;
+pub use tools::Tools;

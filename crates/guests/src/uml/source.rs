@@ -1,0 +1,174 @@
+//! The kernel's source: Debian's package, kept packed in the cache, and the tree that is built.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use super::{
+    super::{
+        apt::Deb,
+        error::{Error, file},
+        kernel::run,
+        root::{open_mirror, remove_folder, unpack},
+    },
+    tools::Tools,
+};
+
+/// The kernel that `crates/guests/uml/` is written for.
+pub(super) const PACKAGE: &str = "linux-source-7.3";
+/// Names the newest one, for when the mirror has that one no more.
+const NEWEST: &str = "linux-source/trixie-backports";
+/// What a user-mode kernel is not made of, half of the tree. Everything that Kconfig or make read stays.
+const NOT_NEEDED: &[&str] = &[
+    "*/Documentation/*/*",
+    "*/sound/*.[ch]",
+    "*/drivers/gpu/*.[ch]",
+    "*/drivers/media/*.[ch]",
+    "*/drivers/staging/*.[ch]",
+    "*/drivers/infiniband/*.[ch]",
+    "*/drivers/net/wireless/*.[ch]",
+    "*/drivers/scsi/*.[ch]",
+    "*/boot/dts/*",
+    "*/tools/testing/*",
+    "*/tools/perf/*",
+];
+
+/// The packed source.
+pub(super) struct Source {
+    /// Debian's name of it, `linux-source-7.3 7.3.4-1~bpo13+1`.
+    pub version: String,
+    archive: PathBuf,
+}
+
+impl Source {
+    /// Brings it into `folder`, if it is not there.
+    pub fn bring(folder: &Path, progress: &mut dyn FnMut(&str)) -> Result<Source, Error> {
+        if let Some(source) = Source::find(folder) {
+            return Ok(source);
+        }
+        remove_folder(folder)?;
+        let downloads = folder.join("apt");
+        let apt = open_mirror(&downloads, progress)?;
+        let wanted = |debs: Vec<Deb>| debs.into_iter().find(|deb| deb.name().starts_with("linux-source-"));
+        let deb = match apt.closure(&[PACKAGE]).map(wanted) {
+            Ok(Some(deb)) => deb,
+            Ok(None) | Err(_) => apt.closure(&[NEWEST]).map(wanted)?.ok_or_else(|| Error::Unexpected {
+                what: format!("the mirror has neither {PACKAGE} nor {NEWEST}"),
+                path: folder.to_owned(),
+            })?,
+        };
+        progress(&format!(
+            "bringing the kernel's source ({} {}, {} MB)",
+            deb.name(),
+            deb.version(),
+            deb.bytes / 1_000_000
+        ));
+        apt.bring_alone(&[deb.name()])?;
+        let unpacked = folder.join("unpacked");
+        unpack(&apt.archives().join(&deb.file), &unpacked)?;
+        let name = format!("{}.tar.xz", deb.name());
+        let (from, to) = (unpacked.join("usr/src").join(&name), folder.join(&name));
+        fs::rename(&from, &to).map_err(file("find the source's archive", from))?;
+        remove_folder(&unpacked)?;
+        remove_folder(&downloads)?;
+        let version = folder.join("version");
+        fs::write(&version, format!("{} {}", deb.name(), deb.version())).map_err(file("write", version))?;
+        Source::find(folder)
+            .ok_or_else(|| Error::Unexpected { what: format!("there is no {name}"), path: folder.to_owned() })
+    }
+
+    fn find(folder: &Path) -> Option<Source> {
+        let version = fs::read_to_string(folder.join("version")).ok()?;
+        let archive = folder.join(format!("{}.tar.xz", version.split(' ').next()?));
+        archive.is_file().then_some(Source { version, archive })
+    }
+
+    /// Unpacks it beside `tree` and renames.
+    pub fn unpack(&self, tree: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<(), Error> {
+        progress(&format!("unpacking {}", self.version));
+        let fresh = tree.with_extension("unpacking");
+        remove_folder(&fresh)?;
+        fs::create_dir_all(&fresh).map_err(file("make the folder", &fresh))?;
+        let mut tar = tools.command("tar");
+        tar.args(["--wildcards", "--strip-components=1"]);
+        tar.args(NOT_NEEDED.iter().map(|pattern| format!("--exclude={pattern}")));
+        tar.arg("-C").arg(&fresh).args([OsStr::new("-xJf"), self.archive.as_os_str()]);
+        run(&mut tar, || format!("unpacking {}", self.archive.display()))?;
+        fs::rename(&fresh, tree).map_err(file("rename to its final name", tree))?;
+        let mark = unpacked_mark(tree);
+        fs::write(&mark, "").map_err(file("write", mark))
+    }
+
+    /// Takes back what was done to an unpacked tree since: `added` are names of files that the archive does not have. `None` if it
+    /// cannot be done, and the tree must be unpacked anew.
+    pub fn restore(&self, tree: &Path, added: &[String], tools: &Tools) -> Result<Option<TakenBack>, Error> {
+        let Ok(unpacked) = fs::metadata(unpacked_mark(tree)).and_then(|meta| meta.modified()) else { return Ok(None) };
+        let (mut changed, mut folders) = (Vec::new(), vec![tree.to_owned()]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).map_err(file("read the folder", &folder))?.flatten() {
+                let Ok(meta) = entry.metadata() else { continue };
+                if meta.is_dir() {
+                    folders.push(entry.path());
+                } else if meta.modified().is_ok_and(|modified| modified > unpacked) {
+                    changed.push(entry.path());
+                }
+            }
+        }
+        let mut taken_back = TakenBack(Vec::new());
+        for path in &changed {
+            taken_back.0.push(Was::read(path).map_err(file("read", path))?);
+            fs::remove_file(path).map_err(file("remove", path))?;
+        }
+        let ours = |path: &Path| path.file_name().is_some_and(|name| added.iter().any(|added| name == added.as_str()));
+        let theirs: Vec<&Path> =
+            changed.iter().filter(|path| !ours(path)).filter_map(|p| p.strip_prefix(tree).ok()).collect();
+        if theirs.is_empty() {
+            return Ok(Some(taken_back));
+        }
+        let top = self.version.split(' ').next().unwrap_or_default();
+        let mut tar = tools.command("tar");
+        tar.args(["--touch", "--strip-components=1", "-C"])
+            .arg(tree)
+            .args([OsStr::new("-xJf"), self.archive.as_os_str()]);
+        tar.args(theirs.iter().map(|path| Path::new(top).join(path)));
+        Ok(run(&mut tar, || "restoring the kernel's own files".to_owned()).is_ok().then_some(taken_back))
+    }
+}
+
+/// Files as they were before they were taken back.
+pub(super) struct TakenBack(Vec<Was>);
+
+struct Was {
+    path: PathBuf,
+    content: Vec<u8>,
+    modified: SystemTime,
+}
+
+impl Was {
+    fn read(path: &Path) -> io::Result<Was> {
+        Ok(Was { path: path.to_owned(), content: fs::read(path)?, modified: fs::metadata(path)?.modified()? })
+    }
+}
+
+impl TakenBack {
+    /// After the changes were made again: a file that has become what it was is as old as it was, so that make does not build again
+    /// what includes it, which for a header is the whole kernel.
+    pub fn keep_ages(self) {
+        for Was { path, content, modified } in self.0 {
+            if fs::read(&path).is_ok_and(|now| now == content) {
+                // If it cannot be done, more is built than need be.
+                let _ = File::options().write(true).open(&path).and_then(|file| file.set_modified(modified));
+            }
+        }
+    }
+}
+
+/// A file beside a tree, as old as the tree is as it came.
+fn unpacked_mark(tree: &Path) -> PathBuf {
+    tree.with_extension("unpacked")
+}

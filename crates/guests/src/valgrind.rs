@@ -1,0 +1,27 @@
+//! valgrind, which counts instructions: Debian's package, laid beside the root for a machine that has none.
+
+use std::process::Command;
+
+use super::{error::Error, layer::Layer};
+
+/// The package, laid.
+#[derive(Debug, Clone)]
+pub struct Valgrind(Layer);
+
+impl Valgrind {
+    /// Lays the package if it is not there yet; `progress` gets a line for each step.
+    ///
+    /// # Errors
+    /// Those of [`Layer::lay`].
+    pub fn lay(progress: &mut dyn FnMut(&str)) -> Result<Valgrind, Error> {
+        Layer::lay("valgrind", &["valgrind"], progress).map(Valgrind)
+    }
+
+    /// It, as whoever starts it. The program that it runs is the machine's, with the machine's own loader.
+    pub fn command(&self) -> Command {
+        // `valgrind` itself is a script that runs this one.
+        let mut command = self.0.program("usr/bin/valgrind.bin");
+        command.env("VALGRIND_LIB", self.0.path("usr/libexec/valgrind"));
+        command
+    }
+}

@@ -1,0 +1,239 @@
+//! vhost-user back ends that go wrong, and what the guest makes of each: one message, and it goes on without the device.
+
+use std::{
+    io::{IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    sync::mpsc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use nicety_guests::{Folder, Guest, uml::UmlConfig};
+use rustix::{
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+};
+
+use super::{SOON, guests, powers_off_well, well};
+
+/// How a vhost-user back end of many queues goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// Takes the memory, and then reads no more: the guest's messages fill the socket.
+    Deaf,
+    /// Writes to the first queue's interrupt without end, with pauses of so many milliseconds.
+    Interrupts(u64),
+    /// Sends this request without end, and wants each to be answered; likewise.
+    Requests(u32, u64),
+    /// Answers every message and serves no queue.
+    ServesNothing,
+    /// The same, and whoever kicks is to wait for ever: the descriptor blocks, and its counter is full.
+    FillsKicks,
+    /// Sends a request byte by byte.
+    Drips,
+    /// Answers with a flag that is none.
+    Flags,
+    /// Answers with a size that nothing has.
+    Size,
+}
+
+/// Such a back end, until `over`. It floods after three seconds, when the guest has booted.
+fn back_end(socket: &Path, fault: Fault, over: mpsc::Receiver<()>) -> JoinHandle<()> {
+    let listener = well(UnixListener::bind(socket));
+    thread::spawn(move || {
+        let (guest, _) = well(listener.accept());
+        let mut header = [0; 12];
+        // A pipe that closes tells that the server has gone.
+        let mut kept = Vec::new();
+        while let Ok((12, passed)) = receive(&guest, &mut header) {
+            let [request, flags, len] =
+                [0, 4, 8].map(|at| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap_or_default()));
+            let mut body = vec![0; len as usize];
+            if (&guest).read_exact(&mut body).is_err() {
+                break;
+            }
+            let flooded = match fault {
+                // SET_VRING_CALL of the first queue; SET_SLAVE_REQ_FD.
+                Fault::Interrupts(_) if request == 13 && body[0] == 0 => 1u64.to_ne_bytes().to_vec(),
+                Fault::Drips if request == 21 => [2, 1, 0].map(u32::to_ne_bytes).concat(),
+                Fault::Requests(kind, _) if request == 21 => [kind, 1 | 8, 0].map(u32::to_ne_bytes).concat(),
+                _ => Vec::new(),
+            };
+            if let Some(pipe) = passed {
+                let its = well(pipe.try_clone());
+                kept.push(pipe);
+                match fault {
+                    // Before the guest goes on: it waits for the answer.
+                    Fault::FillsKicks if request == 12 => fill(&its),
+                    _ if flooded.is_empty() => {}
+                    Fault::Drips => drop(thread::spawn(move || drip(&its, &flooded))),
+                    Fault::Interrupts(pause) | Fault::Requests(_, pause) => {
+                        let bytes = flooded.repeat(4096 / flooded.len());
+                        thread::spawn(move || flood(&its, &bytes, Duration::from_millis(pause)));
+                    }
+                    _ => {}
+                }
+            }
+            let answer = match request {
+                // GET_FEATURES: VERSION_1, protocol features, STATUS, MAC, and MQ and CTRL_VQ but where the guest would give it up
+                // for the control queue first. GET_PROTOCOL_FEATURES: MQ, SLAVE_REQ, CONFIG, and REPLY_ACK.
+                1 => {
+                    let control = match fault {
+                        Fault::Interrupts(_) | Fault::Requests(..) | Fault::Drips => 0,
+                        _ => 1 << 22 | 1 << 17,
+                    };
+                    (1u64 << 32 | 1 << 30 | control | 1 << 16 | 1 << 5).to_ne_bytes().to_vec()
+                }
+                15 => (1u64 | 1 << 5 | 1 << 9 | u64::from(fault == Fault::FillsKicks) << 3).to_ne_bytes().to_vec(),
+                // GET_QUEUE_NUM: 31 pairs, the most that UML has rings for. GET_CONFIG: an address, link up, as many pairs.
+                17 => 31u64.to_ne_bytes().to_vec(),
+                24 => {
+                    let config = [0x52, 0x54, 0, 0x12, 0x34, 0x56, 1, 0, 31, 0];
+                    let room = body.len().min(12 + config.len());
+                    body[12..room].copy_from_slice(&config[..room - 12]);
+                    body
+                }
+                // SET_MEM_TABLE.
+                5 if fault == Fault::Deaf => break,
+                _ if flags & 8 == 8 => 0u64.to_ne_bytes().to_vec(),
+                _ => continue,
+            };
+            let head = match fault {
+                Fault::Flags => [request, 1, answer.len() as u32],
+                Fault::Size => [request, 5, u32::MAX],
+                _ => [request, 5, answer.len() as u32],
+            };
+            if (&guest).write_all(&[&head.map(u32::to_ne_bytes).concat()[..], &answer].concat()).is_err() {
+                break;
+            }
+        }
+        // It stays connected.
+        let _it_is_over = over.recv();
+    })
+}
+
+/// Some bytes, and the first descriptor that comes along.
+fn receive(from: &UnixStream, into: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let message = recvmsg(from, &mut [IoSliceMut::new(into)], &mut control, RecvFlags::WAITALL)?;
+    let passed = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((message.bytes, passed))
+}
+
+/// Fills the counter, if there is one, and lets writers wait. The flag is the guest's too, where it is not an end of its own.
+fn fill(kick: &OwnedFd) {
+    let waits = well(fcntl_getfl(kick)) - OFlags::NONBLOCK;
+    well(fcntl_setfl(kick, waits | OFlags::NONBLOCK));
+    // Whatever it holds already, up to 2^64 - 2.
+    for bit in (0..64).rev() {
+        let _full_or_not_to_be_written = rustix::io::write(kick, &(1u64 << bit).to_ne_bytes());
+    }
+    well(fcntl_setfl(kick, waits));
+}
+
+fn drip(pipe: &OwnedFd, bytes: &[u8]) {
+    thread::sleep(Duration::from_secs(1));
+    for byte in bytes {
+        let _the_guest_may_have_given_up = rustix::io::write(pipe, std::slice::from_ref(byte));
+        thread::sleep(Duration::from_millis(400));
+    }
+}
+
+/// Writes to a guest's pipe until nobody reads it, with pauses after as much as it holds.
+fn flood(pipe: &OwnedFd, bytes: &[u8], pause: Duration) {
+    thread::sleep(Duration::from_secs(3));
+    loop {
+        for _ in 0..(64 << 10) / bytes.len() {
+            match rustix::io::write(pipe, bytes) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // The guest's end does not wait; this one may or may not.
+                Err(Errno::AGAIN) => thread::sleep(Duration::from_millis(1)),
+                Err(_) => return,
+            }
+        }
+        thread::sleep(pause);
+    }
+}
+
+/// What a guest says of such a back end: how long it took to boot, and its lines about a device that has gone.
+fn with_a_back_end_that(fault: Fault, then: impl FnOnce(&mut Guest)) -> (Duration, String) {
+    let (root, config) = guests();
+    let folder = well(Folder::new());
+    let (end, over) = mpsc::channel();
+    let server = back_end(&folder.path().join("socket"), fault, over);
+    let append = vec![format!("virtio_uml.device={}:1", folder.join("socket")), "nicety.patience=50".into()];
+    let mut guest = well(Guest::boot(&root, UmlConfig { append, ..config }));
+    then(&mut guest);
+    let said = well(guest.succeed("dmesg | grep 'the server' | sed 's/.*socket: //'", SOON));
+    let boot_time = guest.boot_time();
+    powers_off_well(guest);
+    drop(end);
+    server.join().unwrap();
+    (boot_time, said)
+}
+
+const GONE: &str = "; the device is gone until it is attached again\n";
+
+#[test]
+fn a_back_end_that_reads_no_more_is_given_up_in_time() {
+    let (boot_time, said) = with_a_back_end_that(Fault::Deaf, |_| ());
+    assert!(boot_time < Duration::from_secs(12), "{boot_time:?}");
+    assert_eq!(said, format!("the server does not answer{GONE}"));
+}
+
+/// `virtnet_send_command_reply()` waits until the queue has answered or is broken.
+#[test]
+fn a_back_end_that_leaves_the_control_queue_alone_is_given_up_in_time() {
+    for fault in [Fault::ServesNothing, Fault::FillsKicks] {
+        let (boot_time, said) = with_a_back_end_that(fault, |guest| {
+            // The one message, and the interface goes.
+            well(guest.succeed("until ! [ -e /sys/class/net/eth0 ]; do usleep 20000; done", SOON));
+        });
+        assert!(boot_time < Duration::from_secs(12), "{fault:?}: {boot_time:?}");
+        assert_eq!(said, format!("the server does not serve its control queue{GONE}"), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_back_end_that_sends_a_request_byte_by_byte_is_given_up() {
+    let (_, said) = with_a_back_end_that(Fault::Drips, |guest| {
+        well(guest.succeed("until dmesg | grep -q 'the device is gone'; do usleep 20000; done", SOON));
+    });
+    assert_eq!(said, format!("the server stops within a message{GONE}"));
+}
+
+#[test]
+fn a_back_end_that_interrupts_without_end_is_given_up_and_the_guest_goes_on() {
+    // One that has a processor to itself, and one that shares it.
+    let faults = [0, 10].map(|pause| [Fault::Interrupts(pause), Fault::Requests(2, pause), Fault::Requests(3, pause)]);
+    for &fault in faults.as_flattened() {
+        let (_, said) = with_a_back_end_that(fault, |guest| {
+            let told = "until dmesg | grep -q 'the device is gone'; do usleep 20000; done";
+            well(guest.succeed(told, SOON));
+            // A message for each request would have filled the log.
+            let many = "dmesg | grep -c 'unexpected slave request' || true";
+            let lines: u32 = well(well(guest.succeed(many, SOON)).trim().parse());
+            assert!(lines < 100, "{lines} lines");
+        });
+        assert!(said.ends_with(&format!("the server interrupts without end{GONE}")), "{fault:?}: {said}");
+    }
+}
+
+#[test]
+fn a_back_end_whose_answers_make_no_sense_is_given_up_by_its_first() {
+    for fault in [Fault::Flags, Fault::Size] {
+        let (boot_time, said) = with_a_back_end_that(fault, |_| ());
+        assert!(boot_time < Duration::from_secs(4), "{boot_time:?}");
+        assert_eq!(said, format!("the server sends what makes no sense{GONE}"), "{fault:?}");
+    }
+}

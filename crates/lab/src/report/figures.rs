@@ -1,0 +1,139 @@
+//! The page's tables: everything that was measured, and how many times Nicety's figures are QEMU's.
+
+use std::fmt::Write as _;
+
+use super::html::Escaped;
+use crate::findings;
+use crate::number;
+use crate::results::{Direction, Results, Row, Test};
+
+/// The beginning of a table that scrolls in a place of its own, with its first column in sight.
+pub(super) fn begin(out: &mut String, class: &str, label: &str) {
+    // Writing to a String cannot fail; the results of write! are dropped for that reason throughout.
+    let _ = write!(
+        out,
+        "<div class=\"scroll\" role=\"region\" aria-label=\"{label}\" tabindex=\"0\"><table class=\"{class}\"><thead><tr>"
+    );
+}
+
+/// Its end.
+pub(super) fn end(out: &mut String) {
+    let _ = writeln!(out, "</tbody></table></div>");
+}
+
+fn heads(out: &mut String, named: &[&str], tests: &[Test], unit: impl Fn(Test) -> &'static str) {
+    for name in named {
+        let _ = write!(out, "<th scope=\"col\">{name}</th>");
+    }
+    for test in tests {
+        let _ = write!(
+            out,
+            "<th scope=\"col\" class=\"n\">{}<span class=\"unit\">{}</span></th>",
+            broken(test.short_title()),
+            unit(*test)
+        );
+    }
+    let _ = writeln!(out, "</tr></thead><tbody>");
+}
+
+/// The table of everything: a row per adapter and server, a column per test.
+pub(super) fn all(out: &mut String, results: &Results) {
+    let (tests, servers) = (results.tests(), results.servers());
+    begin(out, "summary", "All figures");
+    let named: &[&str] = if servers.len() > 1 { &["Adapter", "Served by"] } else { &["Adapter"] };
+    heads(out, named, &tests, Test::unit);
+    let mut reasons: Vec<&str> = Vec::new();
+    for adapter in results.adapters() {
+        for server in &servers {
+            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", Escaped(adapter));
+            if servers.len() > 1 {
+                let _ = write!(out, "<td>{}</td>", server.title());
+            }
+            for test in &tests {
+                let cell = summary_cell(results.row(adapter, *test, *server), &mut reasons);
+                let _ = write!(out, "<td class=\"n\">{cell}</td>");
+            }
+            let _ = writeln!(out, "</tr>");
+        }
+    }
+    end(out);
+    if !reasons.is_empty() {
+        let _ = writeln!(out, "<ol class=\"foot\">");
+        for reason in &reasons {
+            let _ = writeln!(out, "<li>{}</li>", Escaped(reason));
+        }
+        let _ = writeln!(out, "</ol>");
+    }
+}
+
+/// A title over two lines, broken at its last space or hyphen.
+fn broken(title: &str) -> String {
+    match title.rsplit_once(' ').map(|(first, last)| (first, "", last)).or_else(|| {
+        let (first, last) = title.rsplit_once('-')?;
+        Some((first, "-", last))
+    }) {
+        Some((first, hyphen, last)) => format!("{first}{hyphen}<br>{last}"),
+        None => title.to_owned(),
+    }
+}
+
+fn summary_cell<'a>(row: Option<&'a Row>, reasons: &mut Vec<&'a str>) -> String {
+    let Some(median) = row.and_then(|row| row.median) else {
+        let reason = row.and_then(|row| row.absent.as_deref()).unwrap_or("it was not measured");
+        let index = reasons.iter().position(|known| *known == reason).unwrap_or_else(|| {
+            reasons.push(reason);
+            reasons.len() - 1
+        });
+        return format!("{}<sup>{}</sup>", number::NONE, index + 1);
+    };
+    let range = row.and_then(|row| row.interval.as_ref()).map(|interval| number::range(interval, median));
+    let range = range.map_or(String::new(), |range| format!("<span class=\"range\">{range}</span>"));
+    format!("{}{range}", number::figure(median))
+}
+
+/// How many times each of Nicety's figures is QEMU's, what is worse marked and named. Nothing where QEMU served nobody.
+pub(super) fn against_qemu(out: &mut String, results: &Results) {
+    let compared = results.compared();
+    let ratio = |adapter: &str, test, server| findings::server_ratio(results, adapter, test, server);
+    let known = |test: &Test| {
+        let any = |adapter: &str| compared.iter().any(|server| ratio(adapter, *test, *server).is_some());
+        results.adapters().into_iter().any(any)
+    };
+    let tests: Vec<Test> = results.tests().into_iter().filter(known).collect();
+    for sentence in findings::against_qemu(results) {
+        let _ = writeln!(out, "<p>{}</p>", Escaped(&sentence));
+    }
+    begin(out, "summary ratios", "Ratios to QEMU");
+    let better = |test: Test| match test.direction() {
+        Direction::Higher => "more is better",
+        Direction::Lower => "less is better",
+    };
+    heads(out, &["Adapter", "Ratio"], &tests, better);
+    for adapter in results.adapters() {
+        for server in &compared {
+            if tests.iter().all(|test| ratio(adapter, *test, *server).is_none()) {
+                continue;
+            }
+            let _ = write!(out, "<tr><th scope=\"row\">{}</th><td>{} ÷ QEMU</td>", Escaped(adapter), server.title());
+            for test in &tests {
+                let Some(estimate) = ratio(adapter, *test, *server) else {
+                    let _ = write!(out, "<td class=\"n\">{}</td>", number::NONE);
+                    continue;
+                };
+                let verdict = findings::verdict(*test, &estimate);
+                let (class, mark) = if verdict.is_worse() { ("n worse", "▼ ") } else { ("n", "") };
+                let range = number::ratio_range(&estimate)
+                    .map_or(String::new(), |range| format!("<span class=\"range\">{range}</span>"));
+                let _ = write!(
+                    out,
+                    "<td class=\"{class}\">{} ×<span class=\"word\">{mark}{}</span>{range}</td>",
+                    number::ratio(&estimate),
+                    verdict.word()
+                );
+            }
+            let _ = writeln!(out, "</tr>");
+        }
+    }
+    end(out);
+    let _ = writeln!(out, "<p class=\"about\">{}</p>", findings::how_ratios_are_made(results));
+}

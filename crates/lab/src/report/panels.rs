@@ -1,0 +1,292 @@
+//! Small charts, one for each adapter: what each run carried over time, and how long its exchanges took. A run is a line; whose, its
+//! colour and its dashes say.
+//!
+//! Lines lie in a picture of their own that is stretched to the column; text and grid are outside it, in pixels, and are not.
+
+use std::fmt::Write as _;
+
+use super::chart::{Scale, class};
+use super::html::Escaped;
+use crate::bench::Percentile;
+use crate::method::Load;
+use crate::number;
+use crate::results::{Results, Run};
+use crate::statistics;
+
+const TOP: f64 = 8.0;
+const PLOT: f64 = 120.0;
+const AXIS: f64 = 22.0;
+/// The lines' picture, in units of its own: stretched, whatever they are.
+const WIDE: f64 = 1000.0;
+const HIGH: f64 = 1000.0;
+
+/// The percentiles that have a mark, and how it is written; the last one is the longest of all.
+const MARKS: [(f64, &str); 5] = [(50.0, "50 %"), (90.0, "90 %"), (99.0, "99 %"), (99.9, "99.9 %"), (100.0, "all")];
+
+/// A mark on an axis: where, from 0 to 1, and its text.
+type Mark = (f64, String);
+
+struct Panel<'a> {
+    id: String,
+    adapter: &'a str,
+    title: String,
+    across: Vec<Mark>,
+    up: Vec<Mark>,
+    lines: String,
+}
+
+/// What the runs of `load` carried over time. Empty if none of them tells.
+pub(super) fn over_time(results: &Results, load: Load, unit: &str) -> String {
+    let runs: Vec<&Run> = results.runs.iter().filter(|run| run.load == load && run.series.is_some()).collect();
+    let points = || runs.iter().filter_map(|run| run.series.as_ref()).flat_map(|series| series.points());
+    if points().next().is_none() {
+        return String::new();
+    }
+    let time = Scale::up_to(points().map(|(_, end, _)| end).fold(0.0, f64::max));
+    let rate = Scale::up_to(points().map(|(_, _, value)| value).fold(0.0, f64::max));
+    let panels = results.adapters().into_iter().enumerate().filter_map(|(number, adapter)| {
+        let of: Vec<&Run> = runs.iter().copied().filter(|run| run.adapter == adapter).collect();
+        let lines: String = of.iter().map(|run| line(run, &stairs(run, &time, &rate))).collect();
+        (!of.is_empty()).then(|| {
+            let seconds =
+                |(number, (place, text)): (usize, Mark)| (place, if number == 0 { text + " s" } else { text });
+            Panel {
+                id: format!("{}-time-{number}", load.to_string().replace(' ', "-")),
+                adapter,
+                title: format!("{adapter}, {load} over time, {unit}: {} runs", of.len()),
+                across: marks(&time).into_iter().enumerate().map(seconds).collect(),
+                up: marks(&rate),
+                lines,
+            }
+        })
+    });
+    let panels: String = panels.map(|panel| panel.svg()).collect();
+    format!(
+        "<h4>Over time</h4>\n<p class=\"about\">Each line is a run: {unit}, over its seconds.</p>\n<div class=\"panels\">{panels}</div>\n"
+    )
+}
+
+fn marks(scale: &Scale) -> Vec<Mark> {
+    scale.ticks.iter().map(|tick| (tick / scale.top, number::fixed(*tick, scale.decimals))).collect()
+}
+
+/// A run's rate as stairs: each point holds for its time.
+fn stairs(run: &Run, time: &Scale, rate: &Scale) -> String {
+    let mut path = String::new();
+    for (begin, end, value) in run.series.iter().flat_map(|series| series.points()) {
+        let (from, to) = (begin / time.top * WIDE, end / time.top * WIDE);
+        let up = HIGH - value / rate.top * HIGH;
+        let lead = if path.is_empty() { format!("M{from:.0} {up:.0}") } else { format!("V{up:.0}") };
+        let _ = write!(path, "{lead}H{to:.0}");
+    }
+    path
+}
+
+fn line(run: &Run, path: &str) -> String {
+    let round = run.round.saturating_add(1);
+    format!(
+        "<path class=\"run {}\" d=\"{path}\"><title>{}, round {round}</title></path>",
+        class(run.server),
+        run.server.title()
+    )
+}
+
+/// How the latencies of request-response are distributed. Empty if no run tells.
+pub(super) fn latencies(results: &Results) -> String {
+    let runs: Vec<(&Run, &[Percentile])> =
+        results.runs.iter().filter_map(|run| Some((run, run.latency.as_deref()?))).collect();
+    let all = || runs.iter().flat_map(|(_, latency)| latency.iter().map(|known| known.us)).filter(|us| *us > 0.0);
+    let (least, most) = (all().fold(f64::MAX, f64::min), all().fold(0.0, f64::max));
+    if most <= 0.0 {
+        return String::new();
+    }
+    let scale = Decades::over(least, most);
+    let across: Vec<Mark> = MARKS.iter().map(|(percent, text)| (across(*percent), (*text).to_owned())).collect();
+    let panels = results.adapters().into_iter().enumerate().filter_map(|(number, adapter)| {
+        let of: Vec<&(&Run, &[Percentile])> = runs.iter().filter(|(run, _)| run.adapter == adapter).collect();
+        let mut lines: String = of.iter().map(|(run, latency)| line(run, &scale.path(latency))).collect();
+        for server in results.servers() {
+            let own: Vec<&[Percentile]> =
+                of.iter().filter(|(run, _)| run.server == server).map(|(_, latency)| *latency).collect();
+            let _ = write!(lines, "<path class=\"run middle {}\" d=\"{}\"/>", class(server), scale.path(&middle(&own)));
+        }
+        (!of.is_empty()).then(|| Panel {
+            id: format!("latency-{number}"),
+            adapter,
+            title: format!("{adapter}, latency in µs by percentile: {} runs", of.len()),
+            across: across.clone(),
+            up: scale.marks(),
+            lines,
+        })
+    });
+    panels.map(|panel| panel.svg()).collect()
+}
+
+/// The median over the runs of each percentile that all of them have.
+fn middle(runs: &[&[Percentile]]) -> Vec<Percentile> {
+    let Some((first, rest)) = runs.split_first() else { return Vec::new() };
+    let at =
+        |latency: &[Percentile], percent| latency.iter().find(|known| known.percent == percent).map(|known| known.us);
+    let of = |known: &Percentile| {
+        let mut values = vec![known.us];
+        for latency in rest {
+            values.push(at(latency, known.percent)?);
+        }
+        Some(Percentile { percent: known.percent, us: statistics::median(&values)? })
+    };
+    first.iter().filter_map(of).collect()
+}
+
+/// Where a percentile lies, from 0 to 1: each further nine as far from the one before, the longest of all after the fourth.
+fn across(percent: f64) -> f64 {
+    const NINES: f64 = 4.0;
+    const ALL: f64 = 4.6;
+    let nines = if percent >= 100.0 { ALL } else { (-(1.0 - percent / 100.0).log10()).clamp(0.0, NINES) };
+    nines / ALL
+}
+
+/// `50 µs`, `2 ms`, `1 s`.
+fn latency(us: f64) -> String {
+    let (value, unit) = match us {
+        _ if us >= 0.999e6 => (us / 1e6, "s"),
+        _ if us >= 0.999e3 => (us / 1e3, "ms"),
+        _ => (us, "µs"),
+    };
+    let decimals = if value >= 0.999 { 0 } else { number::decimals(value) };
+    format!("{} {unit}", number::fixed(value, decimals))
+}
+
+/// A logarithmic scale.
+struct Decades {
+    low: f64,
+    high: f64,
+}
+
+impl Decades {
+    /// From the 1, 2 or 5 below `least` to that above `most`.
+    fn over(least: f64, most: f64) -> Decades {
+        let (least, most) = (least.clamp(1e-3, 1e12), most.clamp(1e-3, 1e12));
+        let steps = |value: f64| [1.0, 2.0, 5.0, 10.0].map(|unit| unit * 10_f64.powf(value.log10().floor()));
+        let low = steps(least).into_iter().rev().find(|step| *step <= least).unwrap_or(least);
+        let high = steps(most).into_iter().find(|step| *step >= most).unwrap_or(most);
+        Decades { low, high: if high > low { high } else { low * 10.0 } }
+    }
+
+    /// From 0 to 1.
+    fn up(&self, us: f64) -> f64 {
+        ((us.max(self.low) / self.low).ln() / (self.high / self.low).ln()).clamp(0.0, 1.0)
+    }
+
+    /// Powers of ten; where there are fewer than three of them, twice and five times each too.
+    fn marks(&self) -> Vec<Mark> {
+        let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
+        let inside = |value: &f64| (self.low * 0.999..=self.high * 1.001).contains(value);
+        let powers: Vec<f64> = decades.clone().map(|power| 10_f64.powi(power)).filter(inside).collect();
+        let values: Vec<f64> = if powers.len() > 2 {
+            powers
+        } else {
+            decades.flat_map(|power| [1.0, 2.0, 5.0].map(|unit| unit * 10_f64.powi(power))).filter(inside).collect()
+        };
+        values.into_iter().map(|value| (self.up(value), latency(value))).collect()
+    }
+
+    fn path(&self, latency: &[Percentile]) -> String {
+        let mut path = String::new();
+        for known in latency {
+            let lead = if path.is_empty() { 'M' } else { 'L' };
+            let _ = write!(path, "{lead}{:.0} {:.0}", across(known.percent) * WIDE, HIGH - self.up(known.us) * HIGH);
+        }
+        path
+    }
+}
+
+impl Panel<'_> {
+    fn svg(&self) -> String {
+        let Panel { id, adapter, title, across, up, lines } = self;
+        let (adapter, title) = (Escaped(adapter), Escaped(title));
+        let mut svg = format!(
+            "<figure class=\"panel\"><figcaption>{adapter}</figcaption><svg class=\"chart\" height=\"{:.0}\" role=\"img\" aria-labelledby=\"{id}\">\
+             <title id=\"{id}\">{title}</title>",
+            TOP + PLOT + AXIS
+        );
+        for (place, _) in up {
+            let y = TOP + PLOT * (1.0 - place);
+            let _ = write!(svg, "<line class=\"grid\" x1=\"0\" x2=\"100%\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>");
+        }
+        let _ = write!(
+            svg,
+            "<svg class=\"lines\" y=\"{TOP}\" width=\"100%\" height=\"{PLOT}\" viewBox=\"0 0 {WIDE} {HIGH}\" preserveAspectRatio=\"none\">{lines}</svg>"
+        );
+        for (place, text) in up {
+            let y = TOP + PLOT * (1.0 - place) + 4.0;
+            let _ = write!(svg, "<text class=\"tick last\" x=\"-6\" y=\"{y:.1}\">{text}</text>");
+        }
+        for (place, text) in across {
+            let class = match *place {
+                at if at < 0.04 => "tick first",
+                at if at > 0.96 => "tick last",
+                _ => "tick",
+            };
+            let (x, y) = (place * 100.0, TOP + PLOT + 16.0);
+            let _ = write!(svg, "<text class=\"{class}\" x=\"{x:.2}%\" y=\"{y:.1}\">{text}</text>");
+        }
+        svg + "</svg></figure>\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::sample;
+
+    #[test]
+    fn each_run_is_a_line_in_its_adapters_panel() {
+        let panels = over_time(&sample::two_servers(), Load::BulkReceive, "Mbit/s");
+        assert_eq!(panels.matches("<figure").count(), 2);
+        assert_eq!(panels.matches("class=\"run ours\"").count(), 14);
+        assert_eq!(panels.matches("class=\"run theirs\"").count(), 14);
+        assert!(panels.contains("<title>QEMU, round 7</title>"), "{panels}");
+        assert!(panels.contains(">0 s</text>") && panels.contains(">1,000</text>") || panels.contains(">1000</text>"));
+    }
+
+    #[test]
+    fn each_runs_latencies_are_a_line_and_their_median_another() {
+        let panels = latencies(&sample::two_servers());
+        assert_eq!(panels.matches("<figure").count(), 2);
+        assert_eq!((panels.matches("\"run ours\"").count(), panels.matches("\"run middle ours\"").count()), (14, 2));
+        // The samples are 1 to 100 µs.
+        for text in ["1 µs", "10 µs", "100 µs", "50 %", "99.9 %", "all"] {
+            assert!(panels.contains(&format!(">{text}</text>")), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_latency_is_written_in_its_own_unit() {
+        for (us, text) in
+            [(0.5, "0.500 µs"), (50.0, "50 µs"), (2e3, "2 ms"), (1e5, "100 ms"), (1e6, "1 s"), (5e7, "50 s")]
+        {
+            assert_eq!(latency(us), text);
+        }
+    }
+
+    #[test]
+    fn results_without_them_have_no_panel() {
+        let mut results = sample::quick();
+        results.runs.iter_mut().for_each(|run| (run.series, run.latency) = (None, None));
+        assert_eq!(over_time(&results, Load::BulkTransmit, "Mbit/s"), "");
+        assert_eq!(latencies(&results), "");
+    }
+
+    #[test]
+    fn percentiles_lie_in_their_order_and_what_cannot_be_drawn_stays_inside() {
+        let places = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 100.0].map(across);
+        assert!(places.is_sorted_by(|a, b| a < b) && places[0] == 0.0 && places[6] == 1.0, "{places:?}");
+        for (least, most) in [(0.0, 0.0), (50.0, 50.0), (1.0, f64::MAX), (f64::MIN_POSITIVE, 1e300), (53.0, 180.0)] {
+            let scale = Decades::over(least, most);
+            for us in [0.0, least, most, f64::MAX] {
+                assert!((0.0..=1.0).contains(&scale.up(us)), "{least} {most} {us}");
+            }
+            assert!(scale.marks().len() >= 2, "{least} to {most}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The files that one VM shares: each is mapped once, as a whole, with one descriptor, however many regions lie in it.
+//!
+//! A VM may offer thousands of regions (an IOMMU's pages) in a file or two. One mapping per region would take a descriptor and a system
+//! call each, and use up the process's 65,530 mappings (proc(5), vm.max_map_count). So regions are pieces of few mappings, and each VM
+//! has a limit that leaves mappings to the others.
+//!
+//! Device and inode identify a file. A mapped file keeps its inode, so no other file has the same number meanwhile; should the kernel
+//! reuse a number (a memfd's has 32 bits), both files belong to the same VM.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat};
+
+use crate::map::MAX_BYTES;
+use crate::mapping::{Mapping, MappingError};
+use crate::origin;
+
+/// A part of a mapping: what a region is of.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+impl From<Arc<Mapping>> for Piece {
+    /// All of it.
+    fn from(mapping: Arc<Mapping>) -> Self {
+        Self { len: mapping.len(), offset: 0, mapping }
+    }
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Files {
+    most: usize,
+    mapped: Mutex<Vec<Mapped>>,
+}
+
+#[derive(Debug)]
+struct Mapped {
+    id: Id,
+    bytes: u64,
+    mapping: Weak<Mapping>,
+}
+
+/// Device and inode, and whether the descriptor may write: a read-only one cannot give a writable mapping.
+type Id = (u64, u64, bool);
+
+impl Files {
+    /// At most so many can be mapped at once.
+    pub fn new(most: usize) -> Self {
+        Self { most, mapped: Mutex::default() }
+    }
+
+    /// Maps `len` bytes of a file from `offset`. Never waits for the file's sender: the kernel itself must serve the file, and any
+    /// other is dropped untouched.
+    pub fn piece<F: AsFd + Into<OwnedFd>>(
+        &self,
+        fd: F,
+        offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<Piece, MappingError> {
+        let origin = origin::check(fd.as_fd())?;
+        let file = File::from(fd.into());
+        let end = offset.checked_add(len).filter(|_| (1..=MAX_BYTES).contains(&len));
+        let end = end.ok_or(MappingError::Length(len))?;
+        let held = fstat(&file).map_err(std::io::Error::from)?;
+        let size = u64::try_from(held.st_size).unwrap_or(0);
+        if end > size {
+            return Err(MappingError::BeyondFile { file: size, end });
+        }
+        let may_write = may_write(&file)?;
+        if writable && !may_write {
+            return Err(MappingError::ReadOnly);
+        }
+        let id = (held.st_dev, held.st_ino, may_write);
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        mapped.retain(|one| one.mapping.strong_count() > 0);
+        let mut alive = mapped.iter().filter(|one| one.id == id).filter_map(|one| one.mapping.upgrade());
+        let fits = |mapping: &Arc<Mapping>| mapping.len() >= end && !mapping.damaged();
+        if let Some(mapping) = alive.find(fits) {
+            return Ok(Piece { mapping, offset, len });
+        }
+        if mapped.len() >= self.most {
+            return Err(MappingError::TooManyFiles(self.most));
+        }
+        if mapped.iter().map(|one| one.bytes).sum::<u64>().saturating_add(size) > MAX_BYTES {
+            return Err(MappingError::FilesTooLarge);
+        }
+        let mapping = Arc::new(Mapping::of_checked(origin, file, 0, size, may_write)?);
+        mapped.push(Mapped { id, bytes: size, mapping: Arc::downgrade(&mapping) });
+        Ok(Piece { mapping, offset, len })
+    }
+}
+
+/// Whether bytes may be written through a descriptor of a file: it may be sealed against that (fcntl(2), F_SEAL_WRITE).
+fn may_write(file: &File) -> Result<bool, MappingError> {
+    let flags = fcntl_getfl(file).map_err(std::io::Error::from)?;
+    let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE));
+    Ok(flags & OFlags::RWMODE == OFlags::RDWR && !sealed)
+}
+
+/// How many files a VM may share, unless the process can have few descriptors.
+const MOST: usize = 256;
+static LIMIT: AtomicUsize = AtomicUsize::new(MOST);
+
+/// From now on each VM may share so many files, or 256 if that is fewer.
+pub fn limit_files(most: usize) {
+    LIMIT.store(most.min(MOST), Ordering::Relaxed);
+}
+
+impl Default for Files {
+    /// As many as each VM may share.
+    fn default() -> Self {
+        Self::new(LIMIT.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,188 @@
+//! Which pages of a memory file exist: reading a missing page must not allocate it.
+//!
+//! Reading a hole through a mapping of a memfd or tmpfs allocates a page, as writing does, and charges the reader's memory control
+//! group. A guest whose rings point all over untouched memory would fill ours. So a mapping has a bit for each page known to exist, and
+//! reads only those through the mapping. For others it asks cachestat(2), 64 pages at once, and reads missing ones with pread(2), which
+//! gives zeros for a hole and allocates nothing. A swapped-out page is read correctly in the same way.
+//!
+//! Neither call waits for a process that maps this file or punches holes in it: unlike mincore(2) and SEEK_DATA they take no
+//! `mmap_lock`, `i_mmap_rwsem` or `i_rwsem`. Before Linux 6.5 there is no cachestat(2): then a page is known once it was written, or
+//! read with anything but zeros in it.
+//!
+//! A bit is never cleared: reading a page that existed and was punched out again allocates it, as writing does.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a page, or of a part of one: one bit.
+pub(crate) const PAGE: usize = 4096;
+/// Pages that are asked for at once: a word of bits.
+const PAGES: usize = 64;
+/// Pages of those of which the bytes are looked at, if it cannot be told otherwise: 2 MiB, some tenths of a millisecond.
+const PAGES_LOOKED_AT: u64 = 512;
+/// How much of a mapping one look for anything asks for, 64 MiB: the time that cachestat(2) takes grows with the pages that are there.
+const LOOK: u64 = 64 << 20;
+/// The number of cachestat(2) on all architectures but Alpha.
+const CACHESTAT: libc::c_long = 451;
+
+/// See the module's page.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    file: Arc<File>,
+    /// Where in the file the mapping begins, and its bytes.
+    start: u64,
+    len: usize,
+    known: Box<[AtomicU64]>,
+    /// Bytes of pages that our writes have allocated.
+    allocated: AtomicU64,
+}
+
+impl Presence {
+    pub fn new(file: Arc<File>, start: u64, len: usize) -> Self {
+        let words = len.div_ceil(PAGE * PAGES);
+        // SAFETY: zeros are a value of an `AtomicU64`. They come from the system, which gives no page for those that stay zeros.
+        let known = unsafe { Box::<[AtomicU64]>::new_zeroed_slice(words).assume_init() };
+        Self { file, start, len, known, allocated: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn is_page_known(&self, page: usize) -> bool {
+        self.known.get(page / PAGES).is_some_and(|word| word.load(Ordering::Relaxed) >> (page % PAGES) & 1 == 1)
+    }
+
+    /// Whether all pages of a range may be read through the mapping, as far as is known.
+    #[inline]
+    pub fn is_known(&self, offset: usize, len: usize) -> bool {
+        let (first, last) = (offset / PAGE, offset.wrapping_add(len).wrapping_sub(1) / PAGE);
+        self.is_page_known(first) && (last <= first || self.is_known_to(first + 1, last))
+    }
+
+    #[inline(never)]
+    fn is_known_to(&self, first: usize, last: usize) -> bool {
+        (first..=last).all(|page| self.is_page_known(page))
+    }
+
+    /// The same, as far as can be told.
+    pub fn look(&self, offset: usize, len: usize) -> bool {
+        (offset / PAGE..=(offset + len.saturating_sub(1)) / PAGE).all(|page| self.look_at(page))
+    }
+
+    fn learn(&self, page: usize) {
+        if let Some(word) = self.known.get(page / PAGES) {
+            word.fetch_or(1 << (page % PAGES), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a page is there, if it is known or can be told.
+    fn look_at(&self, page: usize) -> bool {
+        if self.is_page_known(page) {
+            return true;
+        }
+        let first = page / PAGES * PAGES;
+        let word = first..self.len.div_ceil(PAGE).min(first + PAGES);
+        let Some(all) = self.cached(word.clone()) else { return false };
+        if all == word.len() {
+            word.for_each(|page| self.learn(page));
+            return true;
+        }
+        let there = all > 0 && self.cached(page..page + 1).is_some_and(|count| count > 0);
+        if there {
+            self.learn(page);
+        }
+        there
+    }
+
+    /// How many of some pages are in memory.
+    fn cached(&self, pages: std::ops::Range<usize>) -> Option<usize> {
+        let bytes = pages.len() * PAGE;
+        let found = cachestat(&self.file, self.start + (pages.start * PAGE) as u64, bytes as u64)?.cache as usize;
+        Some((found * rustix::param::page_size()).min(bytes) / PAGE)
+    }
+
+    /// Reads what lies at the beginning of a range that is not empty.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Piece {
+        let page = offset / PAGE;
+        let rest = (page + 1) * PAGE - offset;
+        if self.look_at(page) {
+            return Piece::Mapped(rest.min(into.len()));
+        }
+        let most = (rest + (PAGES - 1 - page % PAGES) * PAGE).min(into.len());
+        let piece = &mut into[..most];
+        match rustix::io::pread(&*self.file, &mut *piece, self.start + offset as u64) {
+            Ok(count) if count == most => {
+                let written = piece.iter().position(|&byte| byte != 0);
+                written.into_iter().for_each(|at| self.learn((offset + at) / PAGE));
+                Piece::Read(most)
+            }
+            // Behind the file's end: reading it through the mapping finds out.
+            _ => Piece::Mapped(rest.min(most)),
+        }
+    }
+
+    /// Called before a range is written to: counts what that allocates, and its pages are there from now on.
+    pub fn allocate(&self, offset: usize, len: usize) {
+        for page in offset / PAGE..(offset + len).div_ceil(PAGE) {
+            if !self.look_at(page) {
+                self.allocated.fetch_add(PAGE as u64, Ordering::Relaxed);
+                self.learn(page);
+            }
+        }
+    }
+
+    /// Bytes of pages that our writes have allocated.
+    pub fn allocated(&self) -> u64 {
+        self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// Whether nobody but us has ever written to the beginning of it. False if that cannot be told.
+    pub fn is_blank(&self) -> bool {
+        let look = LOOK.min(self.len as u64);
+        let found = cachestat(&self.file, self.start, look);
+        let ours = self.allocated().div_ceil(rustix::param::page_size() as u64);
+        found.is_some_and(|found| found.cache + found.evicted <= ours || (ours == 0 && self.is_zero(look)))
+    }
+
+    /// Whether pages all over the beginning of it hold nothing but zeros: a VMM that maps it privately has the kernel put such pages there,
+    /// by reading and by writing what only it sees.
+    fn is_zero(&self, bytes: u64) -> bool {
+        let page = rustix::param::page_size() as u64;
+        let pages = bytes.div_ceil(page).max(1);
+        let step = usize::try_from(pages.div_ceil(PAGES_LOOKED_AT)).unwrap_or(1);
+        let mut held = vec![0; page as usize];
+        (0..pages).step_by(step).chain([pages - 1]).all(|number| {
+            let read = rustix::io::pread(&self.file, &mut held, self.start + number * page);
+            read.is_ok_and(|read| held.iter().take(read).all(|byte| *byte == 0))
+        })
+    }
+}
+
+/// What [`Presence::read`] has done: at least a byte of either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// So many bytes were read.
+    Read(usize),
+    /// So many bytes are to be read through the mapping.
+    Mapped(usize),
+}
+
+/// `struct cachestat` of <linux/mman.h>, in pages of the system.
+#[derive(Default)]
+#[repr(C)]
+struct Cached {
+    cache: u64,
+    dirty: u64,
+    writeback: u64,
+    /// Of a memory file: swapped out.
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// cachestat(2), Linux 6.5.
+fn cachestat(file: &File, offset: u64, len: u64) -> Option<Cached> {
+    let (range, mut found) = ([offset, len], Cached::default());
+    // SAFETY: the kernel reads two numbers of 64 bits and writes one `struct cachestat`; both outlive the call.
+    let failed = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut found, 0) };
+    (failed == 0).then_some(found)
+}

@@ -1,0 +1,130 @@
+//! Translated guest memory, and what translates many addresses.
+
+use std::ptr::NonNull;
+
+use crate::map::{Map, Rights};
+use crate::mapping::Mapping;
+use crate::prefetch::{self, Touch};
+
+/// Translated guest memory: a piece of one region of one [`Map`]. It means nothing with another map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub(crate) mapping: Option<NonNull<Mapping>>,
+    /// Where its bytes are mapped.
+    pub(crate) first: *mut u8,
+    /// The map's.
+    pub(crate) id: u64,
+    pub(crate) len: u32,
+    /// All of its pages are known to be there, and always will be.
+    pub(crate) known: bool,
+}
+
+// SAFETY: its mapping may be used from any thread, and is used by `Map` alone, with the map that keeps it.
+unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
+
+impl Default for Span {
+    /// Of no bytes.
+    fn default() -> Self {
+        Self { mapping: None, first: std::ptr::null_mut(), id: 0, len: 0, known: false }
+    }
+}
+
+impl Span {
+    /// Bytes of a mapping of that map, which are all within.
+    #[inline(always)]
+    pub(crate) fn of(mapping: &Mapping, at: usize, len: u32, id: u64) -> Self {
+        let known = mapping.is_known(at, len as usize);
+        Self { mapping: Some(NonNull::from(mapping)), first: mapping.at(at), id, len, known }
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// True for a span of no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The piece `[from, from + len)` of this span, cut at its end.
+    #[inline]
+    pub fn piece(&self, from: u32, len: u32) -> Span {
+        let from = from.min(self.len);
+        Span { first: self.first.wrapping_add(from as usize), len: len.min(self.len - from), ..*self }
+    }
+
+    /// Appends `next` if it lies right behind this span in the same mapping.
+    #[inline]
+    pub fn joins(&mut self, next: Span) -> bool {
+        let same = self.mapping == next.mapping && self.id == next.id;
+        let adjacent = same && self.first.wrapping_add(self.len as usize) == next.first;
+        match (adjacent, self.len.checked_add(next.len)) {
+            (true, Some(len)) => {
+                self.len = len;
+                self.known &= next.known;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Hints that its first `len` bytes will be touched soon.
+    #[inline]
+    pub fn prefetch(&self, len: u32, touch: Touch) {
+        prefetch::lines(self.first, len.min(self.len) as usize, touch);
+    }
+}
+
+/// Translates many addresses of one map: it remembers the region of the last one.
+#[derive(Debug)]
+pub struct Translator<'m> {
+    map: &'m Map,
+    base: u64,
+    /// 0 before the first.
+    len: u64,
+    rights: Rights,
+    /// What the region is of, and where in it the region begins.
+    place: Option<(&'m Mapping, usize)>,
+}
+
+impl<'m> Translator<'m> {
+    /// For a map.
+    pub fn new(map: &'m Map) -> Self {
+        Self { map, base: 0, len: 0, rights: Rights::BOTH, place: None }
+    }
+
+    /// The map.
+    #[inline]
+    pub fn map(&self) -> &'m Map {
+        self.map
+    }
+
+    /// The span of a range, if all of it lies in one region, which was shared and allows that.
+    #[inline(always)]
+    pub fn whole(&mut self, address: u64, len: u32, wanted: Rights) -> Option<Span> {
+        #[cfg(feature = "count")]
+        crate::count::one();
+        if address.wrapping_sub(self.base) >= self.len {
+            self.find(address)?;
+        }
+        let offset = address.wrapping_sub(self.base);
+        let (mapping, start) = self.place?;
+        let fits = u64::from(len) <= self.len.wrapping_sub(offset) && self.rights.allow(wanted);
+        // What lies within a region lies within what it is of.
+        if fits { Some(Span::of(mapping, start.wrapping_add(offset as usize), len, self.map.id())) } else { None }
+    }
+
+    /// Remembers the region that an address lies in.
+    #[inline(never)]
+    fn find(&mut self, address: u64) -> Option<()> {
+        let region = self.map.region(address)?;
+        (self.base, self.len, self.rights) = (region.base, region.len, region.rights);
+        self.place = region.place.as_ref().map(|(mapping, start)| (&**mapping, *start as usize));
+        Some(())
+    }
+}

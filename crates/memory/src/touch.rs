@@ -1,0 +1,500 @@
+//! Touching guest memory: loads, stores and copies that survive a missing page.
+//!
+//! A VMM may truncate its memory file at any time; an access then raises SIGBUS (`guard.rs`). Mapping other pages there would unmap the
+//! file's, which waits for the file's lock, and the VMM can hold that lock for seconds (docs/adr/0012). So each instruction here that
+//! touches guest memory has an entry in a fixup table (`nicety_fixups`, a section of the program): where to continue if it faults. A
+//! failed load gives zero; a failed copy is reported, or gives zeros. Linux reads user space in the same way
+//! (Documentation/arch/x86/exception-tables.rst).
+//!
+//! On processors other than x86-64 accesses are plain, and the guard maps zero pages.
+
+use vm_memory::volatile_memory::VolatileSlice;
+
+/// Bytes that are summed while they are on their way.
+const PIECE: usize = 512;
+
+/// Copies the shorter of both out of guest memory; what could not be read is zero. How many bytes they are.
+#[inline]
+pub(crate) fn copy_out(from: &VolatileSlice<'_>, into: &mut [u8]) -> usize {
+    let len = from.len().min(into.len());
+    // SAFETY: both have `len` bytes, and `into` is nobody else's.
+    let left = unsafe { native::copy(from.ptr_guard().as_ptr(), into.as_mut_ptr(), len) };
+    if left > 0 {
+        into[len - left..len].fill(0);
+    }
+    len
+}
+
+/// Copies the shorter of both into guest memory, as far as there is any.
+#[inline]
+pub(crate) fn copy_in(from: &[u8], to: &VolatileSlice<'_>) {
+    let len = from.len().min(to.len());
+    // SAFETY: both have `len` bytes.
+    let _what_is_gone_takes_nothing = unsafe { native::copy(from.as_ptr(), to.ptr_guard_mut().as_ptr(), len) };
+}
+
+/// Copies bytes out of a place in guest memory; what could not be read is zero.
+///
+/// # Safety
+/// So many bytes from there are mapped.
+#[inline(always)]
+pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
+    // SAFETY: as the caller says, and `into` is nobody else's.
+    let left = unsafe { native::copy(from, into.as_mut_ptr(), into.len()) };
+    if left > 0 {
+        let len = into.len();
+        into[len - left..].fill(0);
+    }
+}
+
+/// Copies bytes to a place in guest memory, as far as there is any.
+///
+/// # Safety
+/// So many bytes from there are mapped.
+#[inline(always)]
+pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
+    // SAFETY: as the caller says.
+    let _what_is_gone_takes_nothing = unsafe { native::copy(from.as_ptr(), to, from.len()) };
+}
+
+/// Copies the shorter of both from one place of guest memory to another, which may overlap; what could not be read is zero.
+pub(crate) fn copy_across(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) {
+    let len = from.len().min(to.len());
+    // SAFETY: both have `len` bytes.
+    unsafe { across(from.ptr_guard().as_ptr(), to.ptr_guard_mut().as_ptr(), len) }
+}
+
+/// Copies bytes from one place of guest memory to another, which may overlap; what could not be read is zero.
+///
+/// # Safety
+/// So many bytes from either are mapped.
+#[inline]
+pub(crate) unsafe fn across(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller says, and so has the end of the target `left`.
+    unsafe {
+        let left = native::copy(from, to, len);
+        if left > 0 {
+            native::clear(to.add(len - left), left);
+        }
+    }
+}
+
+/// Copies the shorter of both as [`copy_across`] does, if they do not overlap; returns the one's complement sum of what was stored, in
+/// native-endian words, before folding.
+pub(crate) fn copy_summed(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) -> u64 {
+    let len = from.len().min(to.len());
+    let (source, target) = (from.ptr_guard(), to.ptr_guard_mut());
+    let (source, target) = (source.as_ptr(), target.as_ptr());
+    let (mut bytes, mut sum, mut at, mut gone) = ([0; PIECE], 0, 0, false);
+    while at < len {
+        let count = PIECE.min(len - at);
+        let piece = &mut bytes[..count];
+        if gone {
+            piece.fill(0);
+        } else {
+            // SAFETY: `at + count <= len`, and `piece` is nobody else's.
+            let left = unsafe { native::copy(source.add(at), piece.as_mut_ptr(), count) };
+            gone = left > 0;
+            if gone {
+                piece[count - left..].fill(0);
+            }
+        }
+        sum += words(piece);
+        // SAFETY: as above.
+        if unsafe { native::copy(piece.as_ptr(), target.add(at), count) } > 0 {
+            return sum;
+        }
+        at += count;
+    }
+    sum
+}
+
+/// The sum of so few bytes does not overflow.
+fn words(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut tail = [0; 8];
+    tail[..rest.len()].copy_from_slice(rest);
+    let add = |sum: u64, word: &[u8; 8]| {
+        let word = u64::from_ne_bytes(*word);
+        sum.wrapping_add(word & 0xffff_ffff).wrapping_add(word >> 32)
+    };
+    add(words.iter().fold(0, add), &tail)
+}
+
+pub(crate) use native::{load_u16, load_u32, load_u64, store_u8, store_u16, store_u32, store_u64};
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use native::skip;
+
+/// Called by the signal handler: makes the thread continue behind the access that faulted. False if that is not one of this module's.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn skip(_context: *mut libc::c_void) -> bool {
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+mod native {
+    //! Each of these touches memory between its labels 2 and 3; if it cannot, it goes on at 3. On x86-64 an aligned load of up to eight
+    //! bytes is atomic and acquires, and a store releases (Intel SDM, volume 3, 9.1.1 and 9.2.2); assembly that may touch memory is
+    //! not moved across other accesses by the compiler.
+
+    use std::arch::asm;
+
+    /// From here on a copy is made by the processor's own loop, which is the faster the longer it is.
+    const LONG: usize = 2048;
+
+    /// An entry of the table: the first byte of an access and the first behind it, each as a distance from where it stands.
+    #[repr(C)]
+    struct Fixup {
+        from: i32,
+        to: i32,
+    }
+
+    /// Kept by the linker though nobody names it (R).
+    macro_rules! fixup {
+        () => {
+            ".pushsection nicety_fixups, \"aR\", @progbits\n.balign 4\n.long 2b - .\n.long 3b - .\n.popsection"
+        };
+    }
+
+    unsafe extern "C" {
+        // The linker's names for the section's ends.
+        #[link_name = "__start_nicety_fixups"]
+        static FIRST: Fixup;
+        #[link_name = "__stop_nicety_fixups"]
+        static END: Fixup;
+    }
+
+    /// Called by the handler of a signal, with its third argument: has the thread go on behind the access that raised it. False if that
+    /// is none of this module's.
+    pub(crate) fn skip(context: *mut libc::c_void) -> bool {
+        let context = context.cast::<libc::ucontext_t>();
+        // SAFETY: the kernel hands a valid context to a handler with SA_SIGINFO, and takes its registers from it afterwards. The
+        // table lies between two symbols of the linker's, is not written to, and has whole entries only.
+        unsafe {
+            let place = &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
+            let at = *place as usize;
+            let (mut fixup, end) = (&raw const FIRST, &raw const END);
+            while fixup < end {
+                let of = |distance: *const i32| distance.addr().wrapping_add_signed(*distance as isize);
+                let (from, to) = (of(&raw const (*fixup).from), of(&raw const (*fixup).to));
+                if (from..to).contains(&at) {
+                    *place = to as i64;
+                    return true;
+                }
+                fixup = fixup.add(1);
+            }
+        }
+        false
+    }
+
+    macro_rules! load {
+        ($name:ident, $kind:ty, $instruction:literal) => {
+            /// One load of what lies there, or zero. If it is aligned it is atomic, with acquire ordering.
+            ///
+            /// # Safety
+            /// It is mapped.
+            #[inline(always)]
+            pub unsafe fn $name(from: *const u8) -> $kind {
+                let mut value = 0u64;
+                // SAFETY: it reads so many bytes from there, or is skipped.
+                unsafe {
+                    asm!("2:", $instruction, "3:", fixup!(), from = in(reg) from, value = inout(reg) value,
+                        options(nostack, preserves_flags));
+                }
+                value as $kind
+            }
+        };
+    }
+
+    load!(load_u16, u16, "movzx {value:e}, word ptr [{from}]");
+    load!(load_u32, u32, "mov {value:e}, dword ptr [{from}]");
+    load!(load_u64, u64, "mov {value}, qword ptr [{from}]");
+
+    macro_rules! store {
+        ($name:ident, $kind:ty, $instruction:literal) => {
+            /// Stores it there, or nowhere. If that is aligned it is atomic, with release ordering.
+            ///
+            /// # Safety
+            /// It is mapped.
+            #[inline(always)]
+            pub unsafe fn $name(to: *mut u8, value: $kind) {
+                let value = u64::from(value);
+                // SAFETY: it writes so many bytes there, or is skipped.
+                unsafe {
+                    asm!("2:", $instruction, "3:", fixup!(), to = in(reg) to, value = in(reg) value,
+                        options(nostack, preserves_flags));
+                }
+            }
+        };
+    }
+
+    store!(store_u8, u8, "mov byte ptr [{to}], {value:l}");
+    store!(store_u16, u16, "mov word ptr [{to}], {value:x}");
+    store!(store_u32, u32, "mov dword ptr [{to}], {value:e}");
+    store!(store_u64, u64, "mov qword ptr [{to}], {value}");
+
+    /// Copies bytes between places that may overlap. How many are left, at the end, because a page of either is not there.
+    #[inline(always)]
+    pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> usize {
+        // SAFETY: as the caller says; each has the length that it is for.
+        let is_done = unsafe {
+            match len {
+                32..=64 => ends_of_32(from, to, len),
+                65..=128 => ends_of_64(from, to, len),
+                129.. => return copy_long(from, to, len),
+                16..=31 => ends_of_16(from, to, len),
+                8..=15 => ends_of_8(from, to, len),
+                4..=7 => ends_of_4(from, to, len),
+                1..=3 => return copy_long(from, to, len),
+                0 => true,
+            }
+        };
+        // SAFETY: as the caller says.
+        if is_done { 0 } else { unsafe { copy_again(from, to, len) } }
+    }
+
+    /// Copies the first so many bytes, and the last so many, of a piece that has as many at least and twice as many at most: all are
+    /// loaded before the first is stored, so that places may overlap. False if that was ended.
+    macro_rules! ends {
+        ($name:ident, $class:ident, $($register:ident)+, $($instruction:literal)+) => {
+            #[inline(always)]
+            unsafe fn $name(from: *const u8, to: *mut u8, len: usize) -> bool {
+                let mut left = len;
+                // SAFETY: it reads and writes `len` bytes, or is skipped.
+                unsafe {
+                    asm!("2:", $($instruction,)+ "mov {left:e}, 0", "3:", fixup!(), $($register = out($class) _,)+
+                        from = in(reg) from, to = in(reg) to, len = in(reg) len, left = inout(reg) left,
+                        options(nostack, preserves_flags));
+                }
+                left == 0
+            }
+        };
+    }
+
+    #[rustfmt::skip]
+    ends!(ends_of_4, reg, a b,
+        "mov {a:e}, [{from}]" "mov {b:e}, [{from} + {len} - 4]"
+        "mov [{to}], {a:e}" "mov [{to} + {len} - 4], {b:e}");
+    #[rustfmt::skip]
+    ends!(ends_of_8, reg, a b,
+        "mov {a}, [{from}]" "mov {b}, [{from} + {len} - 8]"
+        "mov [{to}], {a}" "mov [{to} + {len} - 8], {b}");
+    #[rustfmt::skip]
+    ends!(ends_of_16, xmm_reg, a b,
+        "movups {a}, [{from}]" "movups {b}, [{from} + {len} - 16]"
+        "movups [{to}], {a}" "movups [{to} + {len} - 16], {b}");
+    #[rustfmt::skip]
+    ends!(ends_of_32, xmm_reg, a b c d,
+        "movups {a}, [{from}]" "movups {b}, [{from} + 16]"
+        "movups {c}, [{from} + {len} - 32]" "movups {d}, [{from} + {len} - 16]"
+        "movups [{to}], {a}" "movups [{to} + 16], {b}"
+        "movups [{to} + {len} - 32], {c}" "movups [{to} + {len} - 16], {d}");
+    #[rustfmt::skip]
+    ends!(ends_of_64, xmm_reg, a b c d e f g h,
+        "movups {a}, [{from}]" "movups {b}, [{from} + 16]" "movups {c}, [{from} + 32]" "movups {d}, [{from} + 48]"
+        "movups {e}, [{from} + {len} - 64]" "movups {f}, [{from} + {len} - 48]"
+        "movups {g}, [{from} + {len} - 32]" "movups {h}, [{from} + {len} - 16]"
+        "movups [{to}], {a}" "movups [{to} + 16], {b}" "movups [{to} + 32], {c}" "movups [{to} + 48], {d}"
+        "movups [{to} + {len} - 64], {e}" "movups [{to} + {len} - 48], {f}"
+        "movups [{to} + {len} - 32], {g}" "movups [{to} + {len} - 16], {h}");
+
+    /// Copies bytes of which a first attempt was ended somewhere.
+    #[cold]
+    #[inline(never)]
+    unsafe fn copy_again(from: *const u8, to: *mut u8, len: usize) -> usize {
+        // SAFETY: as the caller says.
+        unsafe {
+            if to.addr().wrapping_sub(from.addr()) >= len {
+                return copy_bytes(from, to, len);
+            }
+            copy_back(from, to, len);
+        }
+        0
+    }
+
+    /// As [`copy`], of any length.
+    unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) -> usize {
+        if to.addr().wrapping_sub(from.addr()) < len {
+            // SAFETY: as the caller says.
+            unsafe { copy_back(from, to, len) };
+            return 0;
+        }
+        let mut left = len;
+        // SAFETY: it reads and writes `len` bytes at most, each in its turn, or is skipped.
+        unsafe {
+            asm!(
+                "2:",
+                "cmp rcx, {long}",
+                "jae 8f",
+                "4:",
+                "cmp rcx, 64",
+                "jb 9f",
+                "movups {a}, [rsi]",
+                "movups {b}, [rsi + 16]",
+                "movups {c}, [rsi + 32]",
+                "movups {d}, [rsi + 48]",
+                "movups [rdi], {a}",
+                "movups [rdi + 16], {b}",
+                "movups [rdi + 32], {c}",
+                "movups [rdi + 48], {d}",
+                "add rsi, 64",
+                "add rdi, 64",
+                "sub rcx, 64",
+                "jmp 4b",
+                "9:",
+                "cmp rcx, 16",
+                "jb 5f",
+                "movups {a}, [rsi]",
+                "movups [rdi], {a}",
+                "add rsi, 16",
+                "add rdi, 16",
+                "sub rcx, 16",
+                "jmp 9b",
+                "5:",
+                "cmp rcx, 8",
+                "jb 6f",
+                "mov {word}, [rsi]",
+                "mov [rdi], {word}",
+                "add rsi, 8",
+                "add rdi, 8",
+                "sub rcx, 8",
+                "jmp 5b",
+                "6:",
+                "cmp rcx, 4",
+                "jb 7f",
+                "mov {word:e}, [rsi]",
+                "mov [rdi], {word:e}",
+                "add rsi, 4",
+                "add rdi, 4",
+                "sub rcx, 4",
+                "7:",
+                "test rcx, rcx",
+                "jz 3f",
+                "mov {word:l}, [rsi]",
+                "mov [rdi], {word:l}",
+                "inc rsi",
+                "inc rdi",
+                "dec rcx",
+                "jmp 7b",
+                "8:",
+                "rep movsb",
+                "3:",
+                fixup!(),
+                long = const LONG,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                word = out(reg) _,
+                inout("rcx") left,
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                options(nostack),
+            );
+        }
+        if left == 0 {
+            return 0;
+        }
+        // What failed is among the next 64 bytes: those before it are there.
+        let few = left.min(64);
+        // SAFETY: they are the first of those that are left.
+        left - few + unsafe { copy_bytes(from.add(len - left), to.add(len - left), few) }
+    }
+
+    /// The same, the first first and one by one.
+    #[cold]
+    unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) -> usize {
+        let mut left = len;
+        // SAFETY: it reads and writes `len` bytes, or is skipped.
+        unsafe {
+            asm!("2:", "rep movsb", "3:", fixup!(), inout("rcx") left, inout("rsi") from => _, inout("rdi") to => _,
+                options(nostack, preserves_flags));
+        }
+        left
+    }
+
+    /// Copies bytes to a place that lies behind theirs and overlaps it: the last first.
+    unsafe fn copy_back(from: *const u8, to: *mut u8, len: usize) {
+        if len == 0 {
+            return;
+        }
+        // SAFETY: it reads and writes `len` bytes, or is skipped; the direction is what it was in either case.
+        unsafe {
+            asm!(
+                "std",
+                "2:",
+                "rep movsb",
+                "3:",
+                "cld",
+                fixup!(),
+                inout("rcx") len => _,
+                inout("rsi") from.add(len - 1) => _,
+                inout("rdi") to.add(len - 1) => _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// Stores zeros, as far as there are pages.
+    pub unsafe fn clear(to: *mut u8, len: usize) {
+        // SAFETY: it writes `len` bytes, or is skipped.
+        unsafe {
+            asm!("2:", "rep stosb", "3:", fixup!(), inout("rcx") len => _, inout("rdi") to => _, in("al") 0u8,
+                options(nostack, preserves_flags));
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod native {
+    //! Plain accesses: where a page is not there, the guard puts one.
+
+    use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
+
+    pub unsafe fn load_u16(from: *const u8) -> u16 {
+        // SAFETY: it is mapped, and aligned.
+        unsafe { (*from.cast::<AtomicU16>()).load(Ordering::Acquire) }
+    }
+
+    pub unsafe fn load_u32(from: *const u8) -> u32 {
+        // SAFETY: it is mapped, and aligned.
+        unsafe { (*from.cast::<AtomicU32>()).load(Ordering::Acquire) }
+    }
+
+    pub unsafe fn load_u64(from: *const u8) -> u64 {
+        // SAFETY: it is mapped.
+        unsafe { from.cast::<u64>().read_unaligned() }
+    }
+
+    pub unsafe fn store_u8(to: *mut u8, value: u8) {
+        // SAFETY: it is mapped.
+        unsafe { (*to.cast::<AtomicU8>()).store(value, Ordering::Release) }
+    }
+
+    pub unsafe fn store_u16(to: *mut u8, value: u16) {
+        // SAFETY: it is mapped, and aligned.
+        unsafe { (*to.cast::<AtomicU16>()).store(value, Ordering::Release) }
+    }
+
+    pub unsafe fn store_u32(to: *mut u8, value: u32) {
+        // SAFETY: it is mapped, and aligned.
+        unsafe { (*to.cast::<AtomicU32>()).store(value, Ordering::Release) }
+    }
+
+    pub unsafe fn store_u64(to: *mut u8, value: u64) {
+        // SAFETY: it is mapped.
+        unsafe { to.cast::<u64>().write_unaligned(value) }
+    }
+
+    pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> usize {
+        // SAFETY: as the caller says.
+        unsafe { std::ptr::copy(from, to, len) };
+        0
+    }
+
+    pub unsafe fn clear(to: *mut u8, len: usize) {
+        // SAFETY: as the caller says.
+        unsafe { std::ptr::write_bytes(to, 0, len) };
+    }
+}

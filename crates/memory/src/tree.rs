@@ -1,0 +1,305 @@
+//! Regions by bus address: a tree that never changes. A changed one is new along one path from its root, and shares all else, so that a
+//! batch in flight keeps the old one, and a region that comes or goes costs no copy of the others.
+//!
+//! Up to [`MOST`] regions, more than QEMU has, are one sorted list.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::map::Region;
+
+/// Regions of a leaf, and children of a branch, at most.
+const MOST: usize = 32;
+
+/// What lies in a subtree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub regions: usize,
+    /// Bytes that are mapped.
+    pub mapped: u64,
+    /// Bytes that were not shared.
+    pub absent: u64,
+}
+
+impl Sums {
+    fn of(region: &Region) -> Self {
+        let (mapped, absent) = if region.place.is_some() { (region.len, 0) } else { (0, region.len) };
+        Self { regions: 1, mapped, absent }
+    }
+
+    fn and(self, other: Self) -> Self {
+        let Self { regions, mapped, absent } = other;
+        Self { regions: self.regions + regions, mapped: self.mapped + mapped, absent: self.absent + absent }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Child {
+    /// The lowest address of its regions.
+    first: u64,
+    sums: Sums,
+    tree: Tree,
+}
+
+/// See the module's page. A leaf of no regions is the root alone.
+#[derive(Clone, Debug)]
+pub(crate) enum Tree {
+    Leaf(Arc<[Region]>),
+    Branch(Arc<[Child]>),
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self::Leaf(Arc::new([]))
+    }
+}
+
+impl Tree {
+    /// The region that begins last, at an address or below it. `last` is where the last call found one that lies around its address.
+    #[inline]
+    pub fn at(&self, address: u64, last: &AtomicUsize) -> Option<&Region> {
+        if let Self::Leaf(regions) = self {
+            let found = regions.get(last.load(Ordering::Relaxed));
+            if let Some(region) = found.filter(|region| address.wrapping_sub(region.base) < region.len) {
+                return Some(region);
+            }
+            let index = last_at(regions, address)?;
+            last.store(index, Ordering::Relaxed);
+            return regions.get(index);
+        }
+        self.find(address)
+    }
+
+    /// The same, from the root.
+    pub fn find(&self, address: u64) -> Option<&Region> {
+        let mut tree = self;
+        loop {
+            match tree {
+                Self::Leaf(regions) => return regions.get(last_at(regions, address)?),
+                Self::Branch(children) => tree = &children.get(child_at(children, address)?)?.tree,
+            }
+        }
+    }
+
+    /// The region that begins first, above an address.
+    fn above(&self, address: u64) -> Option<&Region> {
+        match self {
+            Self::Leaf(regions) => regions.get(regions.partition_point(|region| region.base <= address)),
+            Self::Branch(children) => {
+                let after = children.partition_point(|child| child.first <= address);
+                let within = after.checked_sub(1).and_then(|index| children.get(index)?.tree.above(address));
+                within.or_else(|| children.get(after)?.tree.first())
+            }
+        }
+    }
+
+    fn first(&self) -> Option<&Region> {
+        match self {
+            Self::Leaf(regions) => regions.first(),
+            Self::Branch(children) => children.first()?.tree.first(),
+        }
+    }
+
+    /// All regions, in order.
+    pub fn each(&self, seen: &mut impl FnMut(&Region)) {
+        match self {
+            Self::Leaf(regions) => regions.iter().for_each(seen),
+            Self::Branch(children) => children.iter().for_each(|child| child.tree.each(seen)),
+        }
+    }
+
+    pub fn sums(&self) -> Sums {
+        match self {
+            Self::Leaf(regions) => regions.iter().map(Sums::of).fold(Sums::default(), Sums::and),
+            Self::Branch(children) => children.iter().map(|child| child.sums).fold(Sums::default(), Sums::and),
+        }
+    }
+
+    /// Whether a region has a byte of `[base, end)`.
+    pub fn overlaps(&self, base: u64, end: u64) -> bool {
+        self.find(base).is_some_and(|region| region.base + region.len > base)
+            || self.above(base).is_some_and(|region| region.base < end)
+    }
+
+    /// This one and a region that overlaps none.
+    pub fn with(&self, region: Region) -> Self {
+        let mut grown = self.grown(region);
+        if grown.len() == 1 {
+            return grown.remove(0).tree;
+        }
+        Self::Branch(grown.into())
+    }
+
+    /// The same as one child of a branch, or two.
+    fn grown(&self, region: Region) -> Vec<Child> {
+        match self {
+            Self::Leaf(regions) => {
+                let mut regions = regions.to_vec();
+                regions.insert(regions.partition_point(|other| other.base < region.base), region);
+                halves(regions).map(|half| Child::of(Self::Leaf(half.into()))).collect()
+            }
+            Self::Branch(children) => {
+                let place = child_at(children, region.base).unwrap_or(0);
+                let mut children = children.to_vec();
+                let grown = children[place].tree.grown(region);
+                children.splice(place..=place, grown);
+                halves(children).map(|half| Child::of(Self::Branch(half.into()))).collect()
+            }
+        }
+    }
+
+    /// This one without the regions that lie within `[base, end)`, each of which `gone` is shown.
+    pub fn without(&self, base: u64, end: u64, gone: &mut impl FnMut(&Region)) -> Self {
+        let mut left = self.reduced(base, end, gone).unwrap_or_default();
+        while let Self::Branch(children) = &left
+            && let [only] = &**children
+        {
+            left = only.tree.clone();
+        }
+        if matches!(left, Self::Branch(_)) && left.sums().regions <= MOST / 2 {
+            let mut regions = Vec::new();
+            left.each(&mut |region| regions.push(region.clone()));
+            left = Self::Leaf(regions.into());
+        }
+        left
+    }
+
+    /// The same; nothing if no region is left.
+    fn reduced(&self, base: u64, end: u64, gone: &mut impl FnMut(&Region)) -> Option<Self> {
+        match self {
+            Self::Leaf(regions) => {
+                let is_left = |region: &&Region| region.base < base || region.base + region.len > end;
+                regions.iter().filter(|region| !is_left(region)).for_each(&mut *gone);
+                let left: Vec<Region> = regions.iter().filter(is_left).cloned().collect();
+                (!left.is_empty()).then(|| Self::Leaf(left.into()))
+            }
+            Self::Branch(children) => {
+                let mut left = Vec::with_capacity(children.len());
+                for (index, child) in children.iter().enumerate() {
+                    // Where the next one begins, all regions of this one have ended.
+                    let next = children.get(index + 1).map(|next| next.first);
+                    if child.first >= end || next.is_some_and(|next| next <= base) {
+                        left.push(child.clone());
+                    } else if child.first < base || next.is_none_or(|next| next > end) {
+                        left.extend(child.tree.reduced(base, end, gone).map(Child::of));
+                    } else {
+                        child.tree.each(gone);
+                    }
+                }
+                (!left.is_empty()).then(|| Self::Branch(left.into()))
+            }
+        }
+    }
+}
+
+impl Child {
+    fn of(tree: Tree) -> Self {
+        Self { first: tree.first().map_or(0, |region| region.base), sums: tree.sums(), tree }
+    }
+}
+
+#[inline]
+fn last_at(regions: &[Region], address: u64) -> Option<usize> {
+    regions.partition_point(|region| region.base <= address).checked_sub(1)
+}
+
+#[inline]
+fn child_at(children: &[Child], address: u64) -> Option<usize> {
+    children.partition_point(|child| child.first <= address).checked_sub(1)
+}
+
+/// All of it, or in two halves if it is too much for a node.
+fn halves<T>(mut all: Vec<T>) -> impl Iterator<Item = Vec<T>> {
+    let second = (all.len() > MOST).then(|| all.split_off(all.len() / 2));
+    std::iter::once(all).chain(second)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::map::Rights;
+
+    fn region(base: u64, len: u64) -> Region {
+        Region { base, len, rights: Rights::BOTH, place: None }
+    }
+
+    /// Depth, and whether all is as it should be below.
+    fn check(tree: &Tree) -> usize {
+        let Tree::Branch(children) = tree else { return 1 };
+        assert!((1..=MOST).contains(&children.len()));
+        assert!(children.is_sorted_by_key(|child| child.first));
+        for child in children.iter() {
+            assert_eq!(Some(child.first), child.tree.first().map(|region| region.base));
+            assert_eq!(child.sums, child.tree.sums());
+        }
+        let depths: Vec<usize> = children.iter().map(|child| check(&child.tree)).collect();
+        assert!(depths.iter().all(|depth| *depth == depths[0]));
+        depths[0] + 1
+    }
+
+    /// Against a map of the standard library, by a generator of numbers with a seed (xorshift64).
+    #[test]
+    fn regions_come_and_go_and_each_address_finds_its_own() {
+        for seed in 1..=5u64 {
+            let (mut state, mut tree, mut model) = (seed, Tree::default(), BTreeMap::<u64, u64>::new());
+            let mut random = |below: u64| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state % below
+            };
+            for step in 0..3000 {
+                let (base, len) = (random(10_000), 1 + random(8));
+                // It grows, and then shrinks.
+                if random(10) < if step < 2000 { 8 } else { 3 } {
+                    let overlaps = model.iter().any(|(&other, &bytes)| other < base + len && base < other + bytes);
+                    assert_eq!(tree.overlaps(base, base + len), overlaps);
+                    if !overlaps {
+                        tree = tree.with(region(base, len));
+                        model.insert(base, len);
+                    }
+                } else {
+                    let end = base + random(60);
+                    let mut gone = 0;
+                    tree = tree.without(base, end, &mut |_| gone += 1);
+                    let before = model.len();
+                    model.retain(|&other, bytes| other < base || other + *bytes > end);
+                    assert_eq!(gone, before - model.len());
+                }
+                if step % 50 == 0 {
+                    assert!(check(&tree) <= 4);
+                }
+                let address = random(10_100);
+                let found = tree.find(address).map(|region| (region.base, region.len));
+                assert_eq!(found, model.range(..=address).next_back().map(|(&base, &len)| (base, len)));
+                let sums = Sums { regions: model.len(), mapped: 0, absent: model.values().sum() };
+                assert_eq!(tree.sums(), sums);
+            }
+            let mut all = Vec::new();
+            tree.each(&mut |region| all.push((region.base, region.len)));
+            assert!(all.iter().copied().eq(model));
+            assert_eq!(tree.without(0, u64::MAX, &mut |_| {}).sums(), Sums::default());
+        }
+    }
+
+    #[test]
+    fn a_change_of_many_regions_shares_all_but_a_path() {
+        let mut tree = Tree::default();
+        for number in 0..65_535u64 {
+            tree = tree.with(region(number << 12, 4096));
+        }
+        assert!(check(&tree) <= 4);
+        let Tree::Branch(before) = &tree else { panic!("a leaf") };
+        for changed in [tree.with(region(1 << 40, 4096)), tree.without(7 << 12, 8 << 12, &mut |_| {})] {
+            let Tree::Branch(after) = &changed else { panic!("a leaf") };
+            let is_same = |(one, other): (&Child, &Child)| match (&one.tree, &other.tree) {
+                (Tree::Branch(one), Tree::Branch(other)) => Arc::ptr_eq(one, other),
+                _ => false,
+            };
+            let shared = before.iter().zip(after.iter()).filter(|pair| is_same(*pair)).count();
+            assert_eq!(shared, before.len() - 1);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! `nicety apply`, `port` and `export`: what a running daemon serves, changed while it serves.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+
+use nicety_daemon::control::api::{HostText, PortValues, Problem};
+use nicety_daemon::control::{self, Ask, AskError, Reply};
+use nicety_daemon::host::Host;
+use nicety_daemon::live::Changed;
+use serde_json::Value;
+
+use crate::cli::{Apply, PortChange, Which};
+use crate::exit::{Exit, Failure};
+use crate::find::Meant;
+use crate::output;
+use crate::ports::{failure, odd, restart, served};
+
+/// `nicety apply`.
+pub fn apply(args: &Apply) -> Result<(), Failure> {
+    // All mistakes are told as `serve` tells them.
+    let host = Host::read(&args.file)?;
+    let text = std::fs::read_to_string(&args.file)
+        .map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", args.file.display())))?;
+    let socket = match &args.control {
+        Some(control) => control.clone(),
+        None => served(&host)?,
+    };
+    let mut text = HostText { text, path: Some(host.path), agreed: Vec::new(), cut_off: args.yes };
+    let plan = match control::ask(&socket, Ask::Plan(text.clone())).map_err(failure)? {
+        Reply::Plan(plan) => plan,
+        other => return Err(odd(&other)),
+    };
+    if plan.is_empty() {
+        return output::print("nothing to change\n");
+    }
+    output::print(&plan.to_string())?;
+    if args.dry_run {
+        return Ok(());
+    }
+    let cut_off: Vec<String> = plan.cuts_off().map(ToString::to_string).collect();
+    if !cut_off.is_empty() && !args.yes {
+        agree()?;
+        text.agreed = cut_off;
+    }
+    tell(control::ask(&socket, Ask::Apply(text)), &plan.to_string())
+}
+
+/// `nicety port`.
+pub fn port(change: &PortChange) -> Result<(), Failure> {
+    match change {
+        PortChange::Add { port, values, which } => {
+            let mut values = parsed(values);
+            values.insert("name".to_owned(), Value::from(port.clone()));
+            tell(control::ask(&socket(which, None)?, Ask::Add(PortValues(values))), "")
+        }
+        PortChange::Remove { port, yes, which } => {
+            let socket = socket(which, Some(port))?;
+            agreed(*yes, |cut_off| control::ask(&socket, Ask::Remove { name: port.clone(), cut_off }))
+        }
+        PortChange::Set { port, values, yes, which } => {
+            let (socket, values) = (socket(which, Some(port))?, PortValues(parsed(values)));
+            agreed(*yes, |cut_off| {
+                control::ask(&socket, Ask::Set { name: port.clone(), values: values.clone(), cut_off })
+            })
+        }
+        PortChange::Restart { port, which } => restart(port, which.host.as_deref(), which.control.as_deref()),
+    }
+}
+
+/// `nicety export`.
+pub fn export(which: &Which) -> Result<(), Failure> {
+    match control::ask(&socket(which, None)?, Ask::Export).map_err(failure)? {
+        Reply::Exported(exported) => output::print(&exported.text),
+        other => Err(odd(&other)),
+    }
+}
+
+fn socket(Which { host, control }: &Which, port: Option<&str>) -> Result<PathBuf, Failure> {
+    if let Some(control) = control {
+        return Ok(control.clone());
+    }
+    match Meant::by(host.as_deref(), port)? {
+        Meant::Daemon(running) => Ok(running.control),
+        Meant::File(host) => served(&host),
+    }
+}
+
+/// The values as the host file would have them: numbers and `true` as such, all else as text; nothing where none is given.
+fn parsed(values: &[(String, String)]) -> std::collections::BTreeMap<String, Value> {
+    let one = |text: &str| match text {
+        "" => Value::Null,
+        "true" => Value::Bool(true),
+        "false" => Value::Bool(false),
+        text => text.parse::<u32>().map_or_else(|_| Value::from(text.trim_matches('"')), Value::from),
+    };
+    values.iter().map(|(key, value)| (key.clone(), one(value))).collect()
+}
+
+/// Asks the daemon, and asks the person if VMs would be cut off.
+fn agreed(yes: bool, ask: impl Fn(bool) -> Result<Reply, AskError>) -> Result<(), Failure> {
+    match ask(yes) {
+        Err(AskError::Refused(problem)) if !problem.cuts_off.is_empty() => {
+            let Problem { cuts_off, .. } = *problem;
+            let lines = cuts_off.join("\n") + "\n";
+            output::print(&lines)?;
+            agree()?;
+            tell(ask(true), &lines)
+        }
+        answer => tell(answer, ""),
+    }
+}
+
+/// The person says yes, on a terminal.
+fn agree() -> Result<(), Failure> {
+    let mut input = std::io::stdin().lock();
+    if !std::io::stdin().is_terminal() {
+        let why = "this cuts VMs off, and there is no terminal to ask: nothing was done; --yes does it without asking";
+        return Err(Failure::new(Exit::Failed, why));
+    }
+    output::print("This cuts VMs off. Go on? [y/N] ")?;
+    let mut answer = String::new();
+    input.read_line(&mut answer).map_err(Failure::with(Exit::Failed))?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::new(Exit::Interrupted, "nothing was done")),
+    }
+}
+
+/// What was done. `shown`: what the person has seen of it already.
+fn tell(answer: Result<Reply, AskError>, shown: &str) -> Result<(), Failure> {
+    let changed = match answer {
+        Ok(Reply::Changed(changed)) => changed,
+        Ok(other) => return Err(odd(&other)),
+        Err(AskError::Refused(problem)) if problem.changed.is_some() => {
+            return Err(Failure::new(Exit::Failed, problem));
+        }
+        Err(error) => return Err(failure(error)),
+    };
+    let Changed { plan, after_restart, not_kept, closed } = *changed;
+    let done = plan.to_string();
+    if done.is_empty() {
+        output::print("nothing to change\n")?;
+    } else if done != shown {
+        output::print(&done)?;
+    }
+    for port in &closed {
+        let dropped: u64 = port.receive_drops.get("removed").copied().unwrap_or(0);
+        if dropped > 0 {
+            output::tell(format_args!(
+                "note: {} that waited for {} were dropped",
+                output::count(dropped, "frame"),
+                port.name
+            ));
+        }
+    }
+    if !after_restart.is_empty() {
+        output::tell(format_args!("note: a restart of the daemon puts in force: {}", after_restart.join(", ")));
+    }
+    if let Some(why) = not_kept {
+        output::tell(format_args!(
+            "note: it is in force, and was not kept: after a restart of the daemon it is gone ({why})"
+        ));
+    }
+    Ok(())
+}

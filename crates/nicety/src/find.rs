@@ -1,0 +1,180 @@
+//! Which daemon a command means: the one that serves the host file that is named or lies here, or else the one that runs.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nicety_daemon::attach::is_same;
+use nicety_daemon::control::api::DaemonView;
+use nicety_daemon::control::{self, Ask, Reply};
+use nicety_daemon::host::{Host, ReadError};
+use nicety_daemon::registry::{Found, Registry, is_served};
+
+use crate::cli::HOST_FILE;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::serve::control_of;
+
+/// How long a daemon that may not be the one that is meant has to say who it is.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A daemon that answers.
+#[derive(Debug)]
+pub struct Running {
+    /// Its control socket.
+    pub control: PathBuf,
+    /// Its process.
+    pub pid: u32,
+    /// The host file that it serves.
+    pub host: PathBuf,
+}
+
+/// What was looked for, and where.
+#[derive(Debug)]
+pub struct Search {
+    /// Daemons that answer.
+    pub running: Vec<Running>,
+    /// Why others did not.
+    silent: Vec<String>,
+    found: Found,
+}
+
+impl Search {
+    /// Asks all that are found who they are.
+    pub fn new() -> Self {
+        let found = Registry::here().look();
+        let (mut running, mut silent) = (Vec::new(), Vec::new());
+        for control in &found.sockets {
+            match control::ask_within(control, Ask::Version, PATIENCE) {
+                Ok(Reply::Version(DaemonView { pid, host, .. })) => {
+                    running.push(Running { control: control.clone(), pid, host });
+                }
+                Ok(other) => silent.push(format!("{} answered something else: {other:?}", control.display())),
+                Err(error) => silent.push(error.to_string()),
+            }
+        }
+        Self { running, silent, found }
+    }
+
+    /// Where was looked, and what was not taken for a daemon.
+    fn places(&self) -> String {
+        let odd: String = self.odd().iter().map(|odd| format!("; {odd}")).collect();
+        let folders: Vec<String> = self.found.folders.iter().map(|folder| folder.display().to_string()).collect();
+        format!("looked in {}{odd}", folders.join(", "))
+    }
+
+    /// What was not taken for a daemon that runs, and why.
+    pub fn odd(&self) -> Vec<String> {
+        let left_out = |folder: &PathBuf| format!("left out {}, to which others may write", folder.display());
+        let stale = |(_, socket): &(PathBuf, PathBuf)| format!("nobody serves {} any more", socket.display());
+        let folders = self.found.unsafe_folders.iter().map(left_out);
+        folders.chain(self.found.stale.iter().map(stale)).chain(self.silent.iter().cloned()).collect()
+    }
+
+    /// That daemons ended without a word: they were killed.
+    fn gone(&self) -> Option<String> {
+        let sockets: Vec<String> = self.found.stale.iter().map(|(_, socket)| socket.display().to_string()).collect();
+        let (daemon, have) = if sockets.len() > 1 { ("daemons", "have") } else { ("a daemon", "has") };
+        (!sockets.is_empty())
+            .then(|| format!("{daemon} that answered at {} {have} ended without a word", sockets.join(", ")))
+    }
+
+    /// That there is none.
+    pub fn none(&self) -> Failure {
+        Failure::new(Exit::Missing, format!("no daemon was found: {}", self.places()))
+    }
+
+    /// Those that run, a line each.
+    fn list(&self) -> String {
+        self.running.iter().map(|running| format!("\n  {}", line(running))).collect()
+    }
+
+    /// The one daemon that runs, or that has the port.
+    fn only(mut self, port: Option<&str>) -> Result<Running, Failure> {
+        let missing = |what: String| Failure::new(Exit::Missing, what);
+        let start = "start one with `nicety serve FILE`, or name the socket of one that runs: --control SOCKET";
+        if self.running.is_empty() {
+            let places = self.places();
+            return Err(missing(format!("there is no {HOST_FILE} here, and no daemon was found: {places}; {start}")));
+        }
+        if self.running.len() > 1
+            && let Some(port) = port
+        {
+            let has = |running: &Running| control::ask(&running.control, Ask::Port { name: port.to_owned() }).is_ok();
+            let all = self.list();
+            self.running.retain(has);
+            if self.running.is_empty() {
+                return Err(missing(format!(
+                    "there is no {HOST_FILE} here, and no daemon that runs has a port {port:?}:{all}"
+                )));
+            }
+        }
+        if self.running.len() > 1 {
+            let (list, of) = (self.list(), port.map(|port| format!(" with a port {port:?}")).unwrap_or_default());
+            let what = format!(
+                "several daemons{of} run; name one's file with --host FILE, or see `nicety ports --all`:{list}"
+            );
+            return Err(Failure::new(Exit::Usage, what));
+        }
+        let none = self.none();
+        self.running.pop().ok_or(none)
+    }
+}
+
+/// A daemon in a line.
+pub fn line(running: &Running) -> String {
+    format!("process {} serves {} (control {})", running.pid, running.host.display(), running.control.display())
+}
+
+/// What a command is about.
+#[derive(Debug)]
+pub enum Meant {
+    /// A host file that was named, or lies here.
+    File(Box<Host>),
+    /// The only daemon that can be meant.
+    Daemon(Running),
+}
+
+impl Meant {
+    /// The host file that is named, or lies here; else the daemon that runs, or the one that has the port.
+    pub fn by(named: Option<&Path>, port: Option<&str>) -> Result<Self, Failure> {
+        match Host::read(named.unwrap_or(Path::new(HOST_FILE))) {
+            Ok(host) => Ok(Self::File(Box::new(host))),
+            Err(ReadError::Missing { .. }) if named.is_none() => {
+                let search = Search::new();
+                let gone = search.gone();
+                let running = search.only(port)?;
+                // It may be the one that is gone that was meant.
+                if let Some(gone) = gone {
+                    output::tell(format_args!("note: {gone}; this is about another one: {}", line(&running)));
+                }
+                Ok(Self::Daemon(running))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The host file, and the control socket if a daemon has said what it serves.
+    pub fn host(self) -> Result<(Host, Option<PathBuf>), Failure> {
+        match self {
+            Self::File(host) => Ok((*host, None)),
+            Self::Daemon(running) => Ok((Host::read(&running.host)?, Some(running.control))),
+        }
+    }
+}
+
+/// The control socket of the daemon that serves a host file: where it belongs, or where a daemon that was started in another environment
+/// has it. If there is none, that is the place where it belongs, and where else was looked.
+pub fn control(host: &Host) -> Result<(PathBuf, Option<String>), Failure> {
+    let usual = control_of(host);
+    if let Ok(usual) = &usual
+        && is_served(usual)
+    {
+        return Ok((usual.clone(), None));
+    }
+    let search = Search::new();
+    if let Some(running) = search.running.iter().find(|running| is_same(&running.host, &host.path)) {
+        return Ok((running.control.clone(), None));
+    }
+    let others = if search.running.is_empty() { String::new() } else { format!("; others run:{}", search.list()) };
+    Ok((usual?, Some(format!("{}{others}", search.places()))))
+}

@@ -1,0 +1,132 @@
+//! A daemon that is changed while it serves: apply, port, export, SIGHUP.
+
+use rustix::process::Signal;
+
+use crate::scratch::{HOST, Scratch, Served};
+
+const MORE: &str = "
+[[port]]
+name = \"vm3\"
+adapter = \"vmxnet3\"
+mac = \"52:54:00:12:34:03\"
+socket = \"vm3.sock\"
+";
+
+fn write(scratch: &Scratch, text: &str) {
+    std::fs::write(scratch.path().join("host.toml"), text).unwrap();
+}
+
+#[test]
+fn a_changed_host_file_is_applied_exported_and_then_there_is_nothing_to_change() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    write(&scratch, &format!("{}{MORE}", HOST.replace("queues = 2", "buffer = \"2MiB\"")));
+    let plan = "+ port vm3\n~ port vm2: buffer (not set) → 2MiB, queues 2 → (not set)\n";
+    let dry = scratch.run(&["apply", "--dry-run"]);
+    assert_eq!((dry.code, dry.out.as_str(), scratch.sockets().len()), (Some(0), plan, 3), "{dry:?}");
+    let done = scratch.run(&["apply"]);
+    assert_eq!((done.code, done.out.as_str()), (Some(0), plan), "{done:?}");
+    assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm1.sock", "vm2.sock", "vm3.sock"]);
+    assert_eq!(scratch.run(&["apply"]).out, "nothing to change\n");
+    let exported = scratch.run(&["export"]);
+    assert_eq!(exported.code, Some(0), "{exported:?}");
+    std::fs::write(scratch.path().join("exported.toml"), &exported.out).unwrap();
+    let check = scratch.run(&["serve", "--check", "exported.toml"]);
+    assert!(check.code == Some(0) && check.out.contains("port vm3  vmxnet3"), "{check:?}");
+    let same = scratch.run(&["apply", "exported.toml", "--control", "nicety-lan.sock"]);
+    assert_eq!((same.code, same.out.as_str()), (Some(0), "nothing to change\n"), "{same:?}");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    assert!(!scratch.path().join("host.toml.state").exists(), "the host file says what ran");
+}
+
+#[test]
+fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let add = scratch.run(&["port", "add", "vm3", "adapter=e1000", "mac=52:54:00:12:34:03", "socket=vm3.sock"]);
+    assert_eq!((add.code, add.out.as_str()), (Some(0), "+ port vm3\n"), "{add:?}");
+    let set = scratch.run(&["port", "set", "vm3", "buffer=4MiB"]);
+    assert_eq!((set.code, set.out.as_str()), (Some(0), "~ port vm3: buffer (not set) → 4MiB\n"), "{set:?}");
+    let remove = scratch.run(&["port", "remove", "vm1"]);
+    assert_eq!((remove.code, remove.out.as_str()), (Some(0), "- port vm1\n"), "{remove:?}");
+    for (args, code, said) in [
+        (&["port", "set", "vm9", "buffer=4MiB"][..], 2, "there is no port \"vm9\""),
+        (&["port", "set", "vm2", "bufer=4MiB"], 2, "there is no such key in [[port]]; did you mean \"buffer\"?"),
+        (&["port", "set", "vm2", "buffer=4MB"], 2, "its unit must be B, KiB, MiB or GiB"),
+        (&["port", "set", "vm2", "buffer"], 2, "write a key and its value"),
+        (&["port", "add", "vm2", "adapter=e1000"], 2, "there is a port \"vm2\" already"),
+        (&["port", "add", "vm4", "adapter=e1000"], 2, "port.mac: it is missing"),
+        (&["port", "restart", "vm2"], 2, "has not failed"),
+    ] {
+        let ended = scratch.run(args);
+        assert!(ended.code == Some(code) && ended.err.contains(said), "{args:?}: {ended:?}");
+    }
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    let check = scratch.run(&["serve", "--check"]);
+    let said = "what was changed live is in force again, from ";
+    assert!(check.err.contains(said) && check.err.contains("host.toml.state: + port vm3; - port vm1"), "{check:?}");
+    let served = Served::start(&scratch);
+    assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm2.sock", "vm3.sock"]);
+    let back = scratch.run(&["apply", "--yes"]);
+    assert_eq!((back.code, back.out.as_str()), (Some(0), "+ port vm1\n- port vm3\n"), "{back:?}");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn a_host_file_with_a_mistake_changes_nothing_and_is_told_as_serve_tells_it() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    write(&scratch, &HOST.replace("e1000", "e100"));
+    let ended = scratch.run(&["apply"]);
+    assert!(ended.code == Some(2) && ended.err.starts_with("nicety: host.toml:6: port.adapter:"), "{ended:?}");
+    served.signal(Signal::HUP);
+    let file = scratch.path().join("host.toml");
+    served.line(&format!("the host file was not applied, and nothing was changed: {}:6", file.display()));
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn sighup_applies_the_host_file_and_refuses_what_would_cut_a_vm_off() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    write(&scratch, &format!("{HOST}{MORE}"));
+    served.signal(Signal::HUP);
+    served.line("was applied: + port vm3");
+    assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm1.sock", "vm2.sock", "vm3.sock"]);
+    let vm = nicety_vfio_user::Client::connect(scratch.path().join("vm3.sock")).unwrap();
+    write(&scratch, HOST);
+    served.signal(Signal::HUP);
+    served.line("this would cut VMs off, and nothing was done: - port vm3 (a VM is attached)");
+    // Nobody is there to be asked.
+    let ended = scratch.run(&["apply"]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), "- port vm3 (a VM is attached)\n"));
+    assert!(ended.err.contains("there is no terminal to ask: nothing was done"), "{}", ended.err);
+    assert_eq!(scratch.run(&["port", "remove", "vm3"]).code, Some(1));
+    assert_eq!(scratch.sockets().len(), 4);
+    let done = scratch.run(&["port", "remove", "vm3", "--yes"]);
+    assert_eq!((done.code, done.out.as_str()), (Some(0), "- port vm3 (a VM is attached)\n"), "{done:?}");
+    drop(vm);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn completions_and_man_pages_are_made_from_the_command_line() {
+    let scratch = Scratch::new();
+    for (shell, has) in [("bash", "complete -F"), ("zsh", "#compdef nicety"), ("fish", "complete -c nicety")] {
+        let ended = scratch.run(&["completions", shell]);
+        assert!(
+            ended.code == Some(0) && ended.out.contains(has) && ended.out.contains("apply"),
+            "{shell}: {}",
+            ended.err
+        );
+    }
+    let page = scratch.run(&["man"]);
+    assert!(page.code == Some(0) && page.out.contains(".TH nicety 1"), "{}", page.err);
+    assert_eq!(scratch.run(&["man", "pages"]).code, Some(0));
+    let page = std::fs::read_to_string(scratch.path().join("pages/nicety-apply.1")).unwrap();
+    assert!(page.contains("Make a running daemon serve a host file"), "{page}");
+    let mut names: Vec<_> =
+        std::fs::read_dir(scratch.path().join("pages")).unwrap().map(|page| page.unwrap().file_name()).collect();
+    names.sort();
+    assert!(names.contains(&"nicety-port-add.1".into()) && !names.contains(&"nicety-guest.1".into()), "{names:?}");
+}

@@ -1,0 +1,205 @@
+//! What an administrator does to an interface with `ethtool`, for every adapter: what its driver shows and lets change, and that frames
+//! go on afterwards; frames of every size; and whether guest and switch count alike.
+
+use std::time::Instant;
+
+use nicety_adapters::find;
+use nicety_guests::Guest;
+use nicety_trials::extent::{entries, is_full};
+
+use crate::{
+    stage::{HOST, LATER, SOON, Stage, ping, quiet, sh, well},
+    user_mode::machine,
+};
+
+/// What shows something. A driver that has nothing to show says so.
+const SHOWN: [&str; 9] = ["-i", "-d", "-e", "-g", "-c", "-k", "-a", "-x", "-T"];
+/// What changes something, and what a driver that takes it then shows: the command, the one that shows, a line of it.
+const CHANGES: [(&str, &str, &str); 9] = [
+    ("-G eth0 rx 512 tx 512", "-g eth0 | grep '^RX:' | tail -n 1", "RX:512"),
+    ("-C eth0 rx-usecs 10", "-c eth0 | grep '^rx-usecs:'", "rx-usecs:10"),
+    ("-C eth0 rx-usecs 3", "-c eth0 | grep '^rx-usecs:'", "rx-usecs:3"),
+    ("-K eth0 rx off", "-k eth0 | grep '^rx-checksumming:'", "rx-checksumming:off"),
+    ("-K eth0 rx on", "-k eth0 | grep '^rx-checksumming:'", "rx-checksumming:on"),
+    ("-K eth0 tso off", "-k eth0 | grep '^tcp-segmentation-offload:'", "tcp-segmentation-offload:off"),
+    ("-K eth0 tso on", "-k eth0 | grep '^tcp-segmentation-offload:'", "tcp-segmentation-offload:on"),
+    ("-A eth0 autoneg off rx off tx off", "-a eth0 | grep '^RX:'", "RX:off"),
+    ("-A eth0 autoneg off rx on tx on", "-a eth0 | grep '^RX:'", "RX:on"),
+];
+/// What drivers and kernel say to what a driver does not have.
+const HAS_NOT: &str = "not supported|cannot get|cannot set|could not change|invalid argument|unmodified";
+
+/// Runs ethtool. What it says; `None` if the driver does not have it.
+fn ethtool(guest: &mut Guest, arguments: &str) -> Option<String> {
+    let run = well(guest.run(&format!("ethtool {arguments} 2>&1"), SOON));
+    let lacking = HAS_NOT.split('|').any(|said| run.text.to_lowercase().contains(said));
+    assert!(run.code == 0 || lacking, "ethtool {arguments}: {} {}", run.code, run.text);
+    (run.code == 0 && !lacking).then_some(run.text)
+}
+
+fn one(adapter: &str, cpus: u32) -> (Stage, Guest) {
+    println!("{adapter}");
+    let stage = Stage::new(&[adapter]);
+    let guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine(cpus), 1)));
+    (stage, guest)
+}
+
+/// pcnet32_set_ringparam in Linux's pcnet32.c frees memory with interrupts off, and its kernel says so: the driver's own fault.
+fn forgive(guest: &mut Guest) {
+    sh(guest, "! dmesg | grep -q pcnet32_set_ringparam || dmesg -c >/dev/null");
+}
+
+fn carrier(guest: &mut Guest) {
+    sh(guest, "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done");
+}
+
+/// One frame of each size, or of every seventh.
+fn sizes(guest: &mut Guest, adapter: &str) {
+    let step = if is_full() { 1 } else { 37 };
+    let most = find(adapter).map_or(1500, |entry| entry.about.mtu_max.min(9000));
+    sh(guest, &format!("[ $(cat /sys/class/net/eth0/mtu) = {most} ] || ip link set eth0 mtu {most}"));
+    carrier(guest);
+    let again = "/usr/bin/ping -n -q -c 1 -W 10 -p a5 -M do -s $n";
+    // The host's side takes 1500.
+    let last = most.min(1500) - 28;
+    let each = format!(
+        "for n in $(seq 0 {step} {last}) {last}; do {again} {HOST} >/dev/null || {{ echo no $n; break; }}; done"
+    );
+    assert_eq!(sh(guest, &each), "", "{adapter}: a size that does not come back");
+}
+
+/// Guest and switch count alike, in frames, both ways.
+fn agree(stage: &Stage, guest: &mut Guest) {
+    let read = |stage: &Stage, guest: &mut Guest| {
+        let text =
+            sh(guest, "cd /sys/class/net/eth0/statistics; ethtool -S eth0 >/dev/null 2>&1; cat tx_packets rx_packets");
+        let own: Vec<u64> = text.lines().filter_map(|line| line.trim().parse().ok()).collect();
+        let report = stage.report("vm1");
+        let sum = |way: &str| -> u64 {
+            report[way].as_array().into_iter().flatten().filter_map(|queue| queue["frames"].as_u64()).sum()
+        };
+        (own, vec![sum("transmit"), sum("receive")])
+    };
+    // A kernel sends frames of its own at any time: two counts belong together only if nothing moves from one reading to the next.
+    let counted = |stage: &Stage, guest: &mut Guest| {
+        let begin = Instant::now();
+        let mut last = read(stage, guest);
+        loop {
+            let now = read(stage, guest);
+            if now == last {
+                return now;
+            }
+            last = now;
+            assert!(begin.elapsed() < SOON, "the counters do not come to rest: {last:?}");
+        }
+    };
+    let moved = |before: &[u64], after: &[u64]| -> Vec<u64> {
+        after.iter().zip(before).map(|(after, before)| after - before).collect()
+    };
+    let before = counted(stage, guest);
+    sh(guest, &format!("/usr/bin/ping -n -q -f -c 500 -s 1000 {HOST} >/dev/null"));
+    let begin = Instant::now();
+    loop {
+        let after = counted(stage, guest);
+        let (own, switchs) = (moved(&before.0, &after.0), moved(&before.1, &after.1));
+        if own.len() == 2 && own == switchs && own[0] >= 500 && own[1] >= 500 {
+            println!("frames out and in, by guest and switch: {own:?}");
+            return;
+        }
+        assert!(begin.elapsed() < SOON, "the guest counted {own:?}, the switch {switchs:?}");
+    }
+}
+
+#[test]
+fn what_ethtool_shows_and_changes_every_driver_shows_and_takes_and_frames_of_all_sizes_go_on() {
+    for entry in entries() {
+        let name = entry.about.name;
+        let (stage, mut guest) = one(name, 1);
+        let has = |guest: &mut Guest| -> Vec<&str> {
+            SHOWN.into_iter().filter(|shown| ethtool(guest, &format!("{shown} eth0")).is_some()).collect()
+        };
+        let shown = has(&mut guest);
+        assert!(shown.contains(&"-i") && shown.contains(&"-k"), "{shown:?}");
+        let mut taken = Vec::new();
+        for (change, show, line) in CHANGES {
+            if ethtool(&mut guest, change).is_none() {
+                continue;
+            }
+            let now = sh(&mut guest, &format!("ethtool {show} | tr -d ' \\t'"));
+            if now.contains("[fixed]") {
+                continue;
+            }
+            assert_eq!(now.trim(), line, "after ethtool {change}");
+            forgive(&mut guest);
+            taken.push(change);
+            carrier(&mut guest);
+            ping(&mut guest, "", HOST);
+        }
+        println!("{name}: ethtool shows {shown:?}, and changes {taken:?}");
+        sizes(&mut guest, name);
+        agree(&stage, &mut guest);
+        quiet(&mut guest);
+        let report = stage.report("vm1");
+        // What dumps registers reads reserved ones too: bad accesses are none of this.
+        assert_eq!(report["guest_errors"], 0, "{report}");
+    }
+}
+
+/// Adapters whose drivers take a queue for each processor, an indirection table, and a self-test.
+#[test]
+fn several_queues_carry_as_the_driver_s_table_says() {
+    let (stage, mut guest) = one("igb", 2);
+    let channels = sh(&mut guest, "ethtool -l eth0 | tr -d ' \\t' | grep '^Combined:'");
+    assert_eq!(channels, "Combined:8\nCombined:2\n", "a queue for each processor, of the driver's most");
+    let queues = |guest: &mut Guest| -> Vec<u64> {
+        let text = sh(guest, "ethtool -S eth0 | tr -d ' \\t' | grep -E '^rx_queue_[0-9]+_packets:' | cut -d: -f2");
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    };
+    let flows = |guest: &mut Guest, table: &str| -> Vec<u64> {
+        sh(guest, &format!("ethtool -X eth0 {table}"));
+        let before = queues(guest);
+        // Each connection to a port of nobody is a flow of its own, whose refusal comes back.
+        sh(guest, &format!("for n in $(seq 9200 9263); do nc -w 1 {HOST} $n </dev/null >/dev/null 2>&1; done; true"));
+        queues(guest).iter().zip(before).map(|(after, before)| after - before).collect()
+    };
+    let both = flows(&mut guest, "equal 2");
+    assert!(both.len() == 2 && both.iter().all(|frames| *frames >= 8), "spread over both: {both:?}");
+    let second = flows(&mut guest, "weight 0 1");
+    assert!(second[1] >= 60 && second[0] < 8, "the table names the second alone: {second:?}");
+    println!("igb: by the table's halves {both:?}, by its second queue alone {second:?}");
+    let shown = sh(&mut guest, "ethtool -x eth0");
+    assert!(shown.contains("RX flow hash indirection table"), "{shown}");
+    sh(&mut guest, "ethtool -X eth0 default; ethtool -L eth0 combined 1");
+    carrier(&mut guest);
+    ping(&mut guest, "", HOST);
+    sh(&mut guest, "ethtool -L eth0 combined 2");
+    carrier(&mut guest);
+    ping(&mut guest, "", HOST);
+    let report = stage.report("vm1");
+    let used = report["receive"].as_array().into_iter().flatten().filter(|queue| queue["frames"].as_u64() > Some(0));
+    assert!(used.count() >= 2, "the switch counts them apart, too: {report}");
+    quiet(&mut guest);
+}
+
+/// Behind a whole PCI Express configuration space. Only where nothing stands between: QEMU's client hides this capability from its guest.
+#[test]
+fn a_guest_sees_the_igb_s_virtual_functions_announced_in_extended_configuration_space() {
+    let (_stage, mut guest) = one("igb", 1);
+    let config = "/sys/class/net/eth0/device/config";
+    assert_eq!(sh(&mut guest, &format!("stat -L -c %s {config}")), "4096\n");
+    let dword = |guest: &mut Guest, at: u32| sh(guest, &format!("od -An -tx4 -j{at} -N4 {config}")).trim().to_owned();
+    assert_eq!(dword(&mut guest, 0x160), "00010010", "SR-IOV, version 1, the last");
+    assert_eq!(dword(&mut guest, 0x16c), "00080008", "eight of eight");
+    assert!(dword(&mut guest, 0x178).starts_with("10ca"), "8086:10ca");
+}
+
+/// Registers, NVM, interrupt, loopback, link.
+#[test]
+fn the_igb_passes_every_self_test_of_its_driver() {
+    let (_stage, mut guest) = one("igb", 1);
+    let text = well(guest.succeed("ethtool -t eth0 offline", LATER));
+    assert!(text.contains("The test result is PASS"), "{text}");
+    carrier(&mut guest);
+    ping(&mut guest, "", HOST);
+    quiet(&mut guest);
+}

@@ -1,0 +1,312 @@
+//! An uplink that is full holds its senders: their descriptors wait in their guests, nothing is dropped, and each has its share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use nicety_adapter::snapshot::RestoreError;
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Offload, PortId, Progress, Reset,
+    RingFace, RingPlace, Set, Snapshot, Time, Uplink,
+};
+use nicety_memory::Map;
+use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_switch::Limits;
+
+const MS: u64 = 1_000_000;
+const BUFFER: u32 = 256 << 10;
+
+/// A guest that always has frames to send, of one length, to one address.
+struct Sender {
+    len: u32,
+    sent: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
+    /// It has so many more.
+    left: Arc<AtomicU64>,
+}
+
+impl Snapshot for Sender {
+    fn save(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn restore(&mut self, _: &[u8]) -> Result<(), RestoreError> {
+        Ok(())
+    }
+}
+
+impl RingFace for Sender {
+    fn features(&self) -> u128 {
+        0
+    }
+
+    fn take_features(&mut self, _: u128) -> bool {
+        true
+    }
+
+    fn rings(&self) -> u16 {
+        1
+    }
+
+    fn place(&mut self, _: u16, _: RingPlace) -> bool {
+        true
+    }
+
+    fn start(&mut self, _: u16, _: u16, _: &mut Context<'_>) -> bool {
+        true
+    }
+
+    fn stop(&mut self, _: u16, _: &mut Context<'_>) -> u16 {
+        0
+    }
+
+    fn enable(&mut self, _: u16, _: bool, _: &mut Context<'_>) {}
+
+    fn kick(&mut self, ring: u16, cx: &mut Context<'_>) {
+        cx.out.work.insert(ring);
+    }
+
+    fn config(&self, _: u32, _: &mut [u8]) -> bool {
+        false
+    }
+}
+
+impl Adapter for Sender {
+    fn face(&mut self) -> Face<'_> {
+        Face::Rings(self)
+    }
+
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, _: &mut Context<'_>) -> Progress {
+        while self.left.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(0, self.len).unwrap();
+            draft.finish(Offload::default(), 0);
+            self.left.fetch_sub(1, Ordering::Relaxed);
+            self.sent.fetch_add(1, Ordering::Relaxed);
+        }
+        Progress { more: self.left.load(Ordering::Relaxed) > 0, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch, _: &mut Context<'_>) {}
+
+    fn deliver(&mut self, frames: &Frames<'_>, _: &mut Context<'_>) -> Delivery {
+        self.received.fetch_add(frames.picks.len() as u64, Ordering::Relaxed);
+        Delivery::default()
+    }
+
+    fn notice(&mut self, _: Event, _: &mut Context<'_>) {}
+
+    fn tick(&mut self, _: &mut Context<'_>) {}
+
+    fn reset(&mut self, _: Reset, _: &mut Context<'_>) {}
+
+    fn transmit_queues(&self) -> u16 {
+        1
+    }
+
+    fn is_driven(&self) -> bool {
+        true
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+}
+
+/// A wire that takes so many bytes a millisecond.
+struct Wire {
+    bytes_per_ms: u64,
+    until: Time,
+    left: i64,
+    full: bool,
+    from: Arc<Mutex<[u64; 16]>>,
+}
+
+impl Uplink for Wire {
+    fn fetch(&mut self, port: PortId, _: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+        batch.start(&Map::empty(), port, 0);
+        Progress { more: false, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+        if now >= self.until {
+            (self.until, self.left) = (now.after_ns(MS), self.left + self.bytes_per_ms as i64);
+        }
+        self.full = false;
+        let mut delivery = Delivery::default();
+        for (index, pick, packet) in frames.iter() {
+            let bytes = u64::from(packet.len());
+            if delivery.refused() != 0 || self.left <= 0 {
+                delivery.refuse(index, 0, pick.from.into());
+                self.full = true;
+                continue;
+            }
+            self.left -= bytes as i64;
+            counters.received(0, 1, bytes);
+            let sender = frames.batch.head(packet)[11];
+            self.from.lock().unwrap()[usize::from(sender)] += bytes;
+        }
+        delivery
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    fn wake(&self) -> Option<Time> {
+        (self.full && self.bytes_per_ms > 0).then_some(self.until)
+    }
+}
+
+struct Silent;
+
+impl Shell for Silent {
+    fn messages(&self, _: Set) {}
+    fn line(&self, _: bool) {}
+    fn schedule(&self) {}
+    fn wake_at(&self, _: Time) {}
+}
+
+/// Port 0 is the uplink, whose address is 0; sender n has address n.
+struct World {
+    plane: Plane,
+    ports: Vec<Arc<Port>>,
+    from: Arc<Mutex<[u64; 16]>>,
+    left: Vec<Arc<AtomicU64>>,
+    sent: Vec<Arc<AtomicU64>>,
+    received: Vec<Arc<AtomicU64>>,
+    now: Time,
+}
+
+impl World {
+    /// Senders with the lengths and the targets of their frames.
+    fn new(bytes_per_ms: u64, senders: &[(u32, u8)]) -> Self {
+        let from = Arc::default();
+        let wire = Wire { bytes_per_ms, until: Time::ZERO, left: 0, full: false, from: Arc::clone(&from) };
+        let mut world = Self {
+            plane: Plane::new(Limits::default()),
+            ports: Vec::new(),
+            from,
+            left: Vec::new(),
+            sent: Vec::new(),
+            received: Vec::new(),
+            now: Time(1),
+        };
+        world.join(End::Uplink(Box::new(wire)));
+        for (id, &(len, target)) in (1u8..).zip(senders) {
+            let (sent, received, left) = (Arc::default(), Arc::default(), Arc::default());
+            let sender =
+                Sender { len, sent: Arc::clone(&sent), received: Arc::clone(&received), left: Arc::clone(&left) };
+            let port = world.join(End::Adapter(Box::new(sender)));
+            port.attach();
+            let map = Map::private(1 << 16).unwrap();
+            map.write(0, &[2, 0, 0, 0, 0, target, 2, 0, 0, 0, 0, id, 0x88, 0xb5]).unwrap();
+            port.set_memory(Arc::new(map), Time::ZERO);
+            world.left.push(left);
+            world.sent.push(sent);
+            world.received.push(received);
+        }
+        world
+    }
+
+    fn join(&mut self, end: End) -> Arc<Port> {
+        let id = PortId(self.ports.len() as u16);
+        let port = Arc::new(Port::new(id, end, Box::new(Silent), BUFFER).unwrap());
+        self.plane.join(Arc::clone(&port)).unwrap();
+        self.ports.push(Arc::clone(&port));
+        port
+    }
+
+    fn give(&self, sender: usize, frames: u64) {
+        self.left[sender - 1].store(frames, Ordering::Relaxed);
+        self.ports[sender].with_rings(self.now, |rings, cx| rings.kick(0, cx)).unwrap();
+    }
+
+    fn run(&mut self, ms: u64) {
+        let mut turn = Turn::new();
+        for _ in 0..ms {
+            self.now = self.now.after_ns(MS);
+            // Round about, as a worker does, so long as somebody has something to do.
+            let mut busy = true;
+            while std::mem::take(&mut busy) {
+                for port in self.ports.iter().filter(|port| port.busy(self.now)) {
+                    while self.plane.turn(port, &mut turn, self.now).unfinished {}
+                    busy = true;
+                }
+            }
+        }
+    }
+
+    fn dropped(&self) -> u64 {
+        let of = |port: &Arc<Port>| {
+            let counters = port.state().counters;
+            counters.receive_drops.iter().chain(&counters.transmit_drops).sum::<u64>()
+        };
+        self.ports.iter().map(of).sum()
+    }
+}
+
+#[test]
+fn eight_senders_into_a_paced_uplink_lose_nothing_and_have_an_eighth_each() {
+    // A gigabit each second, 125,000 bytes a millisecond; frames of many lengths, whose target nobody has learnt.
+    let lengths = [60, 100, 590, 1514, 1514, 9014, 30_000, 65_000];
+    let senders: Vec<_> = lengths.iter().map(|len| (*len, 0xee)).collect();
+    let mut world = World::new(125_000, &senders);
+    // They see each other's frames too, which the wire shall not be slower for.
+    for sender in 1..=8 {
+        world.give(sender, u64::MAX);
+    }
+    world.run(50);
+    *world.from.lock().unwrap() = [0; 16];
+    world.run(400);
+    assert_eq!(world.dropped(), 0);
+    let from = world.from.lock().unwrap();
+    let all: u64 = from.iter().sum();
+    assert!(all > 400 * 125_000 * 95 / 100, "the wire is in use: {all} bytes");
+    for (sender, bytes) in from.iter().enumerate().skip(1).take(8) {
+        let share = *bytes as f64 * 8.0 / all as f64;
+        assert!((0.95..=1.05).contains(&share), "sender {sender}: {share:.3} of an eighth, {from:?}");
+    }
+    assert!(world.ports[1..].iter().any(|port| port.state().held));
+}
+
+#[test]
+fn who_sends_elsewhere_is_not_held_and_who_was_goes_on_when_the_uplink_leaves() {
+    let mut world = World::new(1000, &[(1000, 0xee), (1000, 3), (1000, 2)]);
+    // Two and three know each other.
+    world.give(2, 1);
+    world.give(3, 1);
+    world.run(200);
+    world.give(1, 1_000_000);
+    world.run(2);
+    assert!(world.ports[1].state().held);
+    let held = world.sent[0].load(Ordering::Relaxed);
+    let before = world.received[2].load(Ordering::Relaxed);
+    world.give(2, 5000);
+    world.run(1);
+    assert!(!world.ports[2].state().held);
+    // What the first one sends meanwhile is for nobody known, so that the third one gets it too.
+    let flooded = world.sent[0].load(Ordering::Relaxed) - held;
+    assert_eq!(world.received[2].load(Ordering::Relaxed) - before, 5000 + flooded);
+    world.plane.leave(PortId(0)).unwrap();
+    assert!(!world.ports[1].state().held);
+    world.run(1);
+    assert_eq!(world.left[0].load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn an_uplink_that_takes_nothing_for_a_second_holds_nobody_any_more() {
+    let mut world = World::new(0, &[(1000, 0xee), (1000, 0xee)]);
+    world.give(1, 100_000);
+    world.run(900);
+    assert!(world.ports[1].state().held && world.left[0].load(Ordering::Relaxed) > 0);
+    world.run(200);
+    assert!(!world.ports[1].state().held);
+    assert_eq!(world.left[0].load(Ordering::Relaxed), 0, "others get them");
+    assert_eq!(world.received[1].load(Ordering::Relaxed), 100_000);
+    assert!(world.dropped() > 0, "the uplink did not");
+    world.give(2, 10);
+    world.run(1);
+    assert!(!world.ports[2].state().held);
+}

@@ -1,0 +1,431 @@
+//! A port that is held to a shape: exact in the long term and in every window, by a clock of the test's own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use nicety_adapter::snapshot::RestoreError;
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Offload, PEAK_NS, PortId, Progress, Rate, Reason,
+    Reset, RingFace, RingPlace, Segment, SegmentKind, Set, Shape, Snapshot, Time,
+};
+use nicety_memory::Map;
+use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_switch::{Limits, Policy};
+
+const SECOND: u64 = 1_000_000_000;
+const BUFFER: u32 = 4 << 20;
+
+/// When how many bytes went.
+type Journal = Arc<Mutex<Vec<(u64, u64)>>>;
+
+/// A guest that has so many packets to send, and room for so many.
+struct Guest {
+    len: u32,
+    mss: Option<u16>,
+    left: Arc<AtomicU64>,
+    room: Arc<AtomicU64>,
+    sent: Journal,
+    got: Journal,
+}
+
+impl Snapshot for Guest {
+    fn save(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn restore(&mut self, _: &[u8]) -> Result<(), RestoreError> {
+        Ok(())
+    }
+}
+
+impl RingFace for Guest {
+    fn features(&self) -> u128 {
+        0
+    }
+
+    fn take_features(&mut self, _: u128) -> bool {
+        true
+    }
+
+    fn rings(&self) -> u16 {
+        1
+    }
+
+    fn place(&mut self, _: u16, _: RingPlace) -> bool {
+        true
+    }
+
+    fn start(&mut self, _: u16, _: u16, _: &mut Context<'_>) -> bool {
+        true
+    }
+
+    fn stop(&mut self, _: u16, _: &mut Context<'_>) -> u16 {
+        0
+    }
+
+    fn enable(&mut self, _: u16, _: bool, _: &mut Context<'_>) {}
+
+    fn kick(&mut self, ring: u16, cx: &mut Context<'_>) {
+        // As a driver that has sent, and has given buffers back to queue 3.
+        cx.out.work.insert(ring);
+        cx.out.room.insert(3);
+    }
+
+    fn config(&self, _: u32, _: &mut [u8]) -> bool {
+        false
+    }
+}
+
+impl Adapter for Guest {
+    fn face(&mut self) -> Face<'_> {
+        Face::Rings(self)
+    }
+
+    fn fetch(&mut self, _: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        while self.left.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(0, self.len).unwrap();
+            let segment = self.mss.and_then(|mss| Segment::of(SegmentKind::Tcp, mss, 54, self.len));
+            draft.finish(Offload { segment, ..Offload::default() }, 0);
+            self.left.fetch_sub(1, Ordering::Relaxed);
+        }
+        let bytes = batch.packets().iter().map(nicety_adapter::Packet::wire_bytes).sum();
+        cx.counters.sent(0, 1, bytes);
+        self.sent.lock().unwrap().push((cx.now.0, bytes));
+        Progress { more: self.left.load(Ordering::Relaxed) > 0, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch, _: &mut Context<'_>) {}
+
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        let (mut delivery, mut bytes) = (Delivery::default(), 0);
+        for (index, pick, packet) in frames.iter() {
+            if delivery.refused() != 0 || self.room.load(Ordering::Relaxed) == 0 {
+                delivery.refuse(index, 3, pick.from.into());
+                continue;
+            }
+            self.room.fetch_sub(1, Ordering::Relaxed);
+            cx.counters.received(0, 1, packet.wire_bytes());
+            bytes += packet.wire_bytes();
+        }
+        self.got.lock().unwrap().push((cx.now.0, bytes));
+        delivery
+    }
+
+    fn notice(&mut self, _: Event, _: &mut Context<'_>) {}
+
+    fn tick(&mut self, _: &mut Context<'_>) {}
+
+    fn reset(&mut self, _: Reset, _: &mut Context<'_>) {}
+
+    fn transmit_queues(&self) -> u16 {
+        1
+    }
+
+    fn is_driven(&self) -> bool {
+        true
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+}
+
+/// What a port has asked of its owner.
+#[derive(Default)]
+struct Asked {
+    wakes: Mutex<Vec<Time>>,
+    refused: AtomicU64,
+}
+
+struct Notes(Arc<Asked>);
+
+impl Shell for Notes {
+    fn messages(&self, _: Set) {}
+    fn line(&self, _: bool) {}
+    fn schedule(&self) {}
+
+    fn wake_at(&self, time: Time) {
+        self.0.wakes.lock().unwrap().push(time);
+    }
+
+    fn refused(&self, reason: Reason) {
+        assert_eq!(reason, Reason::Forged);
+        self.0.refused.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+struct Station {
+    port: Arc<Port>,
+    left: Arc<AtomicU64>,
+    room: Arc<AtomicU64>,
+    sent: Journal,
+    got: Journal,
+    asked: Arc<Asked>,
+}
+
+/// Stations 0 and 1, which send to each other.
+struct World {
+    plane: Plane,
+    stations: Vec<Station>,
+    turn: Turn,
+    now: Time,
+    /// Times that were asked for and have not come.
+    wakes: Vec<Time>,
+}
+
+impl World {
+    fn new(len: u32, mss: Option<u16>) -> Self {
+        let plane = Plane::new(Limits::default());
+        let stations = [0u8, 1].map(|id| {
+            let (left, room): (Arc<AtomicU64>, _) = (Arc::default(), Arc::new(AtomicU64::new(u64::MAX)));
+            let (sent, got) = (Journal::default(), Journal::default());
+            let guest = Guest {
+                len,
+                mss,
+                left: Arc::clone(&left),
+                room: Arc::clone(&room),
+                sent: Arc::clone(&sent),
+                got: Arc::clone(&got),
+            };
+            let asked = Arc::new(Asked::default());
+            let shell = Box::new(Notes(Arc::clone(&asked)));
+            let port = Arc::new(Port::new(PortId(id.into()), End::Adapter(Box::new(guest)), shell, BUFFER).unwrap());
+            plane.join(Arc::clone(&port)).unwrap();
+            port.attach();
+            let map = Map::private(1 << 17).unwrap();
+            map.write(0, &[2, 0, 0, 0, 0, 1 - id, 2, 0, 0, 0, 0, id, 8, 0, 0x45]).unwrap();
+            port.set_memory(Arc::new(map), Time::ZERO);
+            Station { port, left, room, sent, got, asked }
+        });
+        let stations = stations.into_iter().collect();
+        Self { plane, stations, turn: Turn::new(), now: Time(SECOND), wakes: Vec::new() }
+    }
+
+    fn shape(&self, station: usize, policy: &Policy) {
+        self.plane.set_policy(&self.stations[station].port, policy);
+    }
+
+    fn give(&mut self, station: usize, packets: u64) {
+        let Station { port, left, .. } = &self.stations[station];
+        left.store(packets, Ordering::Relaxed);
+        port.with_rings(self.now, |rings, cx| rings.kick(0, cx)).unwrap();
+    }
+
+    fn settle(&mut self) {
+        while let Some(at) = self.stations.iter().position(|station| station.port.busy(self.now)) {
+            while self.plane.turn(&self.stations[at].port, &mut self.turn, self.now).unfinished {}
+        }
+    }
+
+    /// Until this time, waking when somebody asked for it and at no other time.
+    fn run_until(&mut self, end: Time) {
+        loop {
+            self.settle();
+            let take = |station: &Station| std::mem::take(&mut *station.asked.wakes.lock().unwrap());
+            self.wakes.extend(self.stations.iter().flat_map(take));
+            self.wakes.retain(|at| *at > self.now);
+            match self.wakes.iter().copied().min() {
+                Some(at) if at <= end => {
+                    self.now = at;
+                    for station in &self.stations {
+                        // As a worker does when a time has come.
+                        while self.plane.turn(&station.port, &mut self.turn, at).unfinished {}
+                    }
+                }
+                _ => break,
+            }
+        }
+        self.now = end;
+    }
+}
+
+fn shape(average: u64, peak: Option<u64>, burst_bytes: u64) -> Shape {
+    Shape { average: Rate::new(average).unwrap(), peak: peak.and_then(Rate::new), burst_bytes }
+}
+
+/// Whether every window of the journal keeps to the shape, and the whole to its average.
+fn check(journal: &Journal, shape: Shape, longest: u64, from: u64, until: u64) {
+    let journal: Vec<(u64, u64)> = journal.lock().unwrap().iter().copied().filter(|(_, bytes)| *bytes > 0).collect();
+    let bytes_at = |rate: Rate, ns: u64| (u128::from(rate.bits_per_second()) * u128::from(ns) / 8_000_000_000) as u64;
+    // The widest excess over a line of this slope: the most that any window has above rate × length.
+    let excess = |rate: Rate| {
+        let (mut sum, mut least, mut most) = (0i128, i128::MAX, 0i128);
+        for (at, bytes) in &journal {
+            let line = i128::from(bytes_at(rate, at - from));
+            least = least.min(sum - line);
+            sum += i128::from(*bytes);
+            most = most.max(sum - line - least);
+        }
+        most
+    };
+    let above = excess(shape.average);
+    assert!(
+        above <= i128::from(shape.burst_bytes + longest),
+        "a window has {above} bytes above the average, of {shape}"
+    );
+    if let Some(peak) = shape.peak {
+        let above = excess(peak);
+        let depth = bytes_at(peak, PEAK_NS);
+        assert!(above <= i128::from(depth + longest), "a window has {above} bytes above the peak, of {shape}");
+        assert!(above <= i128::from(shape.burst_bytes), "bucket plus peak: {above}, of {shape}");
+    }
+    let sum: u64 = journal.iter().map(|(_, bytes)| bytes).sum();
+    let ideal = bytes_at(shape.average, until - from) + shape.burst_bytes;
+    let off = sum.abs_diff(ideal) as f64 / ideal as f64;
+    assert!(off < 0.001, "{sum} bytes of {ideal}: {off:.5} off, of {shape}");
+}
+
+const SHAPES: [(u64, Option<u64>, u64); 5] = [
+    (100_000_000, None, 256 << 10),
+    (100_000_000, Some(200_000_000), 256 << 10),
+    (1_000_000_000, Some(3_000_000_000), 2 << 20),
+    (950_000, Some(1_000_000), 128 << 10),
+    (9_990_000_000, None, 1 << 20),
+];
+
+#[test]
+fn what_a_guest_sends_keeps_to_its_shape_in_the_long_term_and_in_every_window() {
+    for (average, peak, burst) in SHAPES {
+        for (len, mss) in [(60, None), (1514, None), (64_000, Some(1460))] {
+            if len == 60 && average != 100_000_000 {
+                continue;
+            }
+            let seconds = if len == 60 { 1 } else { (1_000_000_000 / average).clamp(1, 1000) };
+            let mut world = World::new(len, mss);
+            let shape = shape(average, peak, burst);
+            world.shape(0, &Policy { transmit: Some(shape), ..Policy::default() });
+            let from = world.now.0;
+            world.give(0, u64::MAX);
+            let until = from + seconds * SECOND;
+            world.run_until(Time(until));
+            let longest = if mss.is_some() { 66_400 + 2400 } else { u64::from(len) };
+            check(&world.stations[0].sent, shape, longest, from, until);
+            assert!(world.stations[0].left.load(Ordering::Relaxed) > 0, "the rest waits in the guest's ring");
+            let dropped: u64 = world.stations[1].port.state().counters.receive_drops.iter().sum();
+            assert_eq!(dropped, 0);
+        }
+    }
+}
+
+#[test]
+fn what_a_guest_gets_keeps_to_its_shape_and_waits_in_its_receive_buffer() {
+    for (average, peak, burst) in [SHAPES[0], SHAPES[1], SHAPES[2]] {
+        for (len, mss) in [(1514, None), (64_000, Some(1460))] {
+            let mut world = World::new(len, mss);
+            let shape = shape(average, peak, burst);
+            // Sent twice as fast as it may be got.
+            let twice = Shape { average: Rate::new(2 * average).unwrap(), peak: None, burst_bytes: burst };
+            world.shape(0, &Policy { transmit: Some(twice), ..Policy::default() });
+            world.shape(1, &Policy { receive: Some(shape), ..Policy::default() });
+            let from = world.now.0;
+            world.give(0, u64::MAX);
+            let until = from + (1_000_000_000 / average).max(1) * SECOND;
+            world.run_until(Time(until));
+            let longest = if mss.is_some() { 66_400 + 2400 } else { u64::from(len) };
+            check(&world.stations[1].got, shape, longest, from, until);
+            let state = world.stations[1].port.state();
+            let dropped = state.counters.receive_drops[Reason::BufferFull as usize];
+            assert!(dropped > 0 && state.backlog_bytes > u64::from(BUFFER) * 9 / 10, "its buffer is full");
+            // Each frame once: got, waiting or dropped.
+            let sent: u64 = world.stations[0].sent.lock().unwrap().iter().map(|(_, bytes)| bytes).sum();
+            let frame = if mss.is_some() { 64_000 + 43 * 54 } else { u64::from(len) };
+            let got = state.counters.taken().packets;
+            assert_eq!(sent / frame, got + state.backlog_frames as u64 + dropped);
+        }
+    }
+}
+
+#[test]
+fn frames_that_a_full_guest_refuses_are_charged_once_and_come_in_order_when_it_has_room() {
+    let mut world = World::new(1000, None);
+    let shape = shape(8_000_000, None, 100_000);
+    world.shape(1, &Policy { receive: Some(shape), ..Policy::default() });
+    world.stations[1].room.store(0, Ordering::Relaxed);
+    world.give(0, 500);
+    world.run_until(Time(2 * SECOND));
+    assert_eq!(world.stations[1].port.state().backlog_frames, 500);
+    world.stations[1].room.store(u64::MAX, Ordering::Relaxed);
+    let (from, kick) = (world.now.0, 1);
+    world.give(kick, 0);
+    // The bucket is full still: nothing that was refused was charged. 100 frames at once, a thousand a second then.
+    world.settle();
+    let got = world.stations[1].port.state().counters.taken().packets;
+    assert!((100..=101).contains(&got), "{got}");
+    world.run_until(Time(from + 200_000_000));
+    let got = world.stations[1].port.state().counters.taken().packets;
+    assert!((299..=301).contains(&got), "{got}");
+    world.run_until(Time(from + SECOND));
+    assert_eq!(world.stations[1].port.state().counters.taken().packets, 500);
+}
+
+#[test]
+fn a_shape_that_is_taken_away_lets_go_what_waits() {
+    let mut world = World::new(1000, None);
+    world.shape(1, &Policy { receive: Some(shape(8_000, None, 64 << 10)), ..Policy::default() });
+    world.shape(0, &Policy { transmit: Some(shape(8_000_000, None, 64 << 10)), ..Policy::default() });
+    world.give(0, 1000);
+    world.run_until(Time(SECOND + 1_000_000));
+    assert!(world.stations[0].left.load(Ordering::Relaxed) > 900);
+    world.shape(0, &Policy::default());
+    world.settle();
+    assert_eq!(world.stations[0].left.load(Ordering::Relaxed), 0);
+    assert!(world.stations[1].port.state().backlog_frames > 900);
+    world.shape(1, &Policy::default());
+    world.settle();
+    assert_eq!(world.stations[1].port.state().backlog_frames, 0);
+    assert_eq!(world.stations[1].port.state().counters.taken().packets, 1000);
+    world.give(0, 10);
+    world.settle();
+    assert_eq!(world.stations[1].port.state().counters.taken().packets, 1010, "and later ones do not wait");
+}
+
+#[test]
+fn the_same_shape_again_does_not_fill_the_bucket() {
+    let mut world = World::new(1000, None);
+    let policy = Policy { transmit: Some(shape(8_000_000, None, 100_000)), ..Policy::default() };
+    world.shape(0, &policy);
+    world.give(0, u64::MAX);
+    world.settle();
+    let sent = |world: &World| world.stations[0].port.state().counters.transmitted().bytes;
+    let before = sent(&world);
+    for _ in 0..100 {
+        world.shape(0, &policy);
+        world.settle();
+    }
+    assert_eq!(sent(&world), before);
+}
+
+#[test]
+fn a_shaped_port_that_has_nothing_to_do_asks_for_nothing() {
+    let mut world = World::new(1000, None);
+    let slow = Some(shape(8_000, None, 64 << 10));
+    for station in 0..2 {
+        world.shape(station, &Policy { transmit: slow, receive: slow, ..Policy::default() });
+    }
+    world.give(0, 10);
+    world.run_until(Time(100 * SECOND));
+    for station in &world.stations {
+        assert!(!station.port.busy(world.now));
+        assert_eq!(station.asked.wakes.lock().unwrap().len(), 0, "no timer that nobody needs");
+    }
+}
+
+#[test]
+fn refusals_are_told_once_a_second_if_they_are_to_be_told() {
+    let mut world = World::new(1000, None);
+    let policy = Policy { forged_transmits: false, log: true, ..Policy::default() };
+    world.shape(0, &policy);
+    for _ in 0..50 {
+        world.give(0, 10);
+        world.settle();
+        world.now = world.now.after_ns(SECOND / 10);
+    }
+    assert_eq!(world.stations[0].asked.refused.load(Ordering::Relaxed), 5);
+    let counters = world.stations[0].port.state().counters;
+    assert_eq!(counters.transmit_drops[Reason::Forged as usize], 500);
+    world.shape(0, &Policy { log: false, ..policy });
+    world.give(0, 10);
+    world.settle();
+    assert_eq!(world.stations[0].asked.refused.load(Ordering::Relaxed), 5);
+}

@@ -1,0 +1,88 @@
+//! What a guarded port's guest may not send: told from the private heads.
+//!
+//! A guard must not be passed by what it cannot read: a first fragment without the header that it looks for, or a chain of extension
+//! headers that does not end, is refused as what it might be (RFC 7113, section 2; RFC 8415's ports; RFC 2131's).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use nicety_adapter::{Batch, Packet, Reason};
+use nicety_frame::ethernet::ethertype;
+use nicety_frame::ipv4::protocol;
+use nicety_frame::{Fragment, L3Kind, Layout, arp};
+
+use crate::policy::Policy;
+
+/// The ports that a DHCP server sends from: RFC 2131, section 4.1, and RFC 8415, section 7.2.
+const DHCP_SERVERS: [u16; 2] = [67, 547];
+/// ICMPv6 types: RFC 4861, section 4.
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+
+/// Spanning tree's address, IEEE 802.1Q-2018, table 8-1; and that of Cisco's per-VLAN kind.
+const BPDU: [[u8; 6]; 2] = [[0x01, 0x80, 0xc2, 0, 0, 0], [0x01, 0, 0x0c, 0xcc, 0xcc, 0xcd]];
+
+/// Why a frame may not be sent; `None` if it may.
+pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
+    let head = batch.head(packet);
+    if policy.mtu.is_some_and(|mtu| is_longer(batch, packet, mtu)) {
+        return Some(Reason::Mtu);
+    }
+    let guards = policy.guards;
+    if guards.bpdu && BPDU.iter().any(|address| head.starts_with(address)) {
+        return Some(Reason::BpduGuard);
+    }
+    if !(guards.arp || guards.dhcp_server || guards.router_advertisement) {
+        return None;
+    }
+    let layout = batch.layout(packet);
+    if layout.ethertype == ethertype::ARP {
+        return (guards.arp && !is_true(policy, layout, head)).then_some(Reason::ArpGuard);
+    }
+    let l3 = layout.l3?;
+    if l3.fragment == Fragment::Later {
+        return None;
+    }
+    if guards.dhcp_server && l3.protocol == protocol::UDP {
+        let from = layout.ports(head).map(|(source, _)| source);
+        if from.is_none_or(|port| DHCP_SERVERS.contains(&port)) {
+            return Some(Reason::DhcpGuard);
+        }
+    }
+    if l3.kind == L3Kind::V4 {
+        return None;
+    }
+    let behind = head.get(usize::from(l3.offset + l3.len)..).unwrap_or_default();
+    match (l3.protocol, behind.first()) {
+        (protocol::ICMPV6, Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) | None) if guards.router_advertisement => {
+            Some(Reason::RouterGuard)
+        }
+        (protocol::ICMPV6, Some(&NEIGHBOUR_ADVERTISEMENT)) if guards.arp => {
+            let target = behind.get(8..24).and_then(|bytes| bytes.first_chunk::<16>());
+            let target = target.map(|bytes| IpAddr::V6(Ipv6Addr::from(*bytes)));
+            let bound = policy.ip.iter().any(IpAddr::is_ipv6);
+            (bound && target.is_none_or(|target| !policy.ip.contains(&target))).then_some(Reason::ArpGuard)
+        }
+        // The chain of extension headers did not end within the head.
+        (0 | 43 | 44 | 51 | 60 | 135, _) if guards.router_advertisement => Some(Reason::RouterGuard),
+        (0 | 43 | 44 | 51 | 60 | 135, _) if guards.dhcp_server => Some(Reason::DhcpGuard),
+        _ => None,
+    }
+}
+
+/// Whether a packet, or each frame that it is cut into, has more bytes behind its Ethernet header than that.
+fn is_longer(batch: &Batch, packet: &Packet, mtu: u16) -> bool {
+    let segment = packet.offload.segment;
+    let frame = segment.map_or(packet.len(), |cut| (u32::from(cut.headers) + u32::from(cut.mss)).min(packet.len()));
+    let mtu = u32::from(mtu);
+    frame > mtu + 14 && frame > mtu + u32::from(batch.layout(packet).l2_len)
+}
+
+/// Whether an ARP packet says of its sender what is so.
+fn is_true(policy: &Policy, layout: &Layout, head: &[u8]) -> bool {
+    let Ok(said) = arp::Packet::parse(head.get(usize::from(layout.l2_len)..).unwrap_or_default()) else { return false };
+    let mine = head.get(6..12) == Some(&said.sender_mac.0[..]);
+    let bound = policy.ip.iter().any(IpAddr::is_ipv4);
+    // An address probe has no sender: RFC 5227, section 2.1.1.
+    mine && (!bound || said.sender.is_unspecified() || policy.ip.contains(&IpAddr::V4(said.sender)))
+}

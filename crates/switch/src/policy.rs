@@ -1,0 +1,274 @@
+//! What a port may do on the switch, as a person sets it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use nicety_adapter::Shape;
+use nicety_frame::{Mac, vlan};
+
+/// Addresses that a port's limit may be at most.
+pub const ADDRESS_LIMIT_MOST: u16 = 64;
+
+/// The number of a VLAN: 1 to 4094 (IEEE 802.1Q-2018, table 9-2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VlanId(u16);
+
+/// Why a text or a number is no VLAN, or no list of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VlanError(String);
+
+impl fmt::Display for VlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is no VLAN: a VLAN is a number from 1 to {}, and a range is such as 20-30",
+            self.0,
+            vlan::ID_MAX
+        )
+    }
+}
+
+impl std::error::Error for VlanError {}
+
+impl VlanId {
+    /// `None` outside 1 to 4094.
+    pub fn new(id: u16) -> Option<Self> {
+        (1..=vlan::ID_MAX).contains(&id).then_some(Self(id))
+    }
+
+    /// The number.
+    pub fn number(self) -> u16 {
+        self.0
+    }
+}
+
+impl fmt::Display for VlanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for VlanId {
+    type Err = VlanError;
+
+    fn from_str(text: &str) -> Result<Self, VlanError> {
+        text.trim().parse().ok().and_then(Self::new).ok_or_else(|| VlanError(text.to_owned()))
+    }
+}
+
+/// A set of VLANs; prints itself as `10,20-30`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct VlanSet(Box<[u64; 64]>);
+
+impl Default for VlanSet {
+    fn default() -> Self {
+        Self(Box::new([0; 64]))
+    }
+}
+
+impl VlanSet {
+    /// All VLANs.
+    pub fn all() -> Self {
+        (1..=vlan::ID_MAX).map(VlanId).collect()
+    }
+
+    /// Whether a VLAN is in it.
+    #[inline]
+    pub fn contains(&self, id: VlanId) -> bool {
+        self.0[usize::from(id.0 / 64) % 64] >> (id.0 % 64) & 1 != 0
+    }
+
+    /// Adds one.
+    pub fn insert(&mut self, id: VlanId) {
+        self.0[usize::from(id.0 / 64) % 64] |= 1 << (id.0 % 64);
+    }
+
+    /// In order.
+    pub fn iter(&self) -> impl Iterator<Item = VlanId> + '_ {
+        (1..=vlan::ID_MAX).map(VlanId).filter(|id| self.contains(*id))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+}
+
+impl FromIterator<VlanId> for VlanSet {
+    fn from_iter<I: IntoIterator<Item = VlanId>>(ids: I) -> Self {
+        let mut set = Self::default();
+        ids.into_iter().for_each(|id| set.insert(id));
+        set
+    }
+}
+
+impl Extend<VlanId> for VlanSet {
+    fn extend<I: IntoIterator<Item = VlanId>>(&mut self, ids: I) {
+        ids.into_iter().for_each(|id| self.insert(id));
+    }
+}
+
+impl fmt::Display for VlanSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: Vec<u16> = self.iter().map(VlanId::number).collect();
+        for (index, run) in ids.chunk_by(|a, b| a + 1 == *b).enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            match run {
+                [one] => write!(f, "{comma}{one}")?,
+                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
+                [] => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for VlanSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VlanSet({self})")
+    }
+}
+
+impl FromStr for VlanSet {
+    type Err = VlanError;
+
+    /// Numbers and ranges with commas between them: `10,20-30`.
+    fn from_str(text: &str) -> Result<Self, VlanError> {
+        let mut set = Self::default();
+        for part in text.split(',') {
+            let wrong = || VlanError(part.trim().to_owned());
+            match part.split_once('-') {
+                None => set.insert(part.parse()?),
+                Some((first, last)) => {
+                    let (first, last): (VlanId, VlanId) = (first.parse()?, last.parse()?);
+                    if first > last {
+                        return Err(wrong());
+                    }
+                    set.extend((first.0..=last.0).map(VlanId));
+                }
+            }
+        }
+        Ok(set)
+    }
+}
+
+/// Which VLANs a port is in, and where their tags are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Vlan {
+    /// The flat network, which all such ports are on: frames pass with whatever tags they have.
+    #[default]
+    Flat,
+    /// One VLAN, of which the guest knows nothing: untagged and priority-tagged frames alone.
+    Access(VlanId),
+    /// Several, each frame with its tag: 802.1Q, or 802.1ad for those of [`Vlan::Service`] ports.
+    Trunk {
+        /// Those that may pass.
+        allowed: VlanSet,
+        /// The one whose frames have no tag here; without it frames without a tag are refused.
+        native: Option<VlanId>,
+    },
+    /// A customer's port of a provider's network: whatever it sends, its own 802.1Q tags included, is in this service VLAN, and has an
+    /// 802.1ad tag on trunks. Service VLANs and others of the same number are apart.
+    Service(VlanId),
+}
+
+/// Which part of a private VLAN a port is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Private {
+    /// It reaches all, and all reach it: also every port of which nothing is said.
+    #[default]
+    Promiscuous,
+    /// It reaches promiscuous ports alone.
+    Isolated,
+    /// It reaches promiscuous ports, and those of the community with the same number.
+    Community(u16),
+}
+
+/// Which frames a port's guest may not send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guards {
+    /// Spanning tree's: to 01:80:c2:00:00:00, or Cisco's 01:00:0c:cc:cc:cd.
+    pub bpdu: bool,
+    /// A DHCP server's, of IPv4 or IPv6.
+    pub dhcp_server: bool,
+    /// ARP whose sender is another address than the frame's, or than [`Policy::ip`] allows; neighbour advertisements of another address
+    /// than it allows.
+    pub arp: bool,
+    /// Router advertisements, and redirects.
+    pub router_advertisement: bool,
+}
+
+/// How many frames a second a port's guest may send to many; without a number, any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Storm {
+    /// Broadcasts.
+    pub broadcast: Option<u32>,
+    /// Multicasts.
+    pub multicast: Option<u32>,
+    /// To addresses that the switch does not know.
+    pub unknown: Option<u32>,
+}
+
+/// What a port may do. The default is a port of a flat learning switch, which may do anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The port's own addresses: the one that it was given, and those that are bound to it besides.
+    pub addresses: Vec<Mac>,
+    /// Its VLANs.
+    pub vlan: Vlan,
+    /// Its part of a private VLAN.
+    pub private: Private,
+    /// VMware's "promiscuous mode": it gets every frame of its VLANs, whomever it is for.
+    pub promiscuous: bool,
+    /// VMware's "MAC address changes": if not, frames for other than its own addresses do not reach it.
+    pub mac_changes: bool,
+    /// VMware's "forged transmits": if not, frames from other than its own addresses are refused.
+    pub forged_transmits: bool,
+    /// How many addresses may send from it at once; up to [`ADDRESS_LIMIT_MOST`].
+    pub address_limit: Option<u16>,
+    /// What its guest may not send.
+    pub guards: Guards,
+    /// The guest's IP addresses, for [`Guards::arp`]; empty if anything goes.
+    pub ip: Vec<IpAddr>,
+    /// Storm control.
+    pub storm: Storm,
+    /// The longest packet that it may send, in bytes behind the Ethernet header and its tags.
+    pub mtu: Option<u16>,
+    /// Whether refusals are told in the log.
+    pub log: bool,
+    /// Guest → wire.
+    pub transmit: Option<Shape>,
+    /// Wire → guest.
+    pub receive: Option<Shape>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            vlan: Vlan::Flat,
+            private: Private::Promiscuous,
+            promiscuous: false,
+            mac_changes: true,
+            forged_transmits: true,
+            address_limit: None,
+            guards: Guards::default(),
+            ip: Vec::new(),
+            storm: Storm::default(),
+            mtu: None,
+            log: false,
+            transmit: None,
+            receive: None,
+        }
+    }
+}
+
+impl Policy {
+    /// Whether the switch has nothing to look at: its port is as one of a flat switch.
+    pub fn is_plain(&self) -> bool {
+        let addresses = self.addresses.clone();
+        let (ip, log, transmit, receive) = (self.ip.clone(), self.log, self.transmit, self.receive);
+        *self == Self { addresses, ip, log, transmit, receive, ..Self::default() }
+    }
+}

@@ -1,0 +1,396 @@
+//! What ports with policies send and get: VLANs, private VLANs, addresses, guards, storm control.
+
+use std::sync::Arc;
+
+use nicety_adapter::{Batch, Edit, Offload, PortId, Reason, Segment, SegmentKind, Time};
+use nicety_frame::Mac;
+use nicety_frame::vlan::{Tag, Tci};
+use nicety_memory::Map;
+use nicety_switch::{Guards, Limits, Plan, Policy, Private, Storm, Switch, Vlan, VlanId, VlanSet};
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+const EVERYBODY: [u8; 6] = [0xff; 6];
+const SECOND: u64 = 1_000_000_000;
+
+struct World {
+    switch: Switch,
+    map: Arc<Map>,
+    batch: Batch,
+    plan: Plan,
+    now: Time,
+}
+
+impl World {
+    fn new(policies: &[Policy]) -> Self {
+        let switch = Switch::new(Limits::default());
+        for (policy, port) in policies.iter().zip(0..) {
+            switch.set_policy(PortId(port), policy);
+            switch.join(PortId(port)).unwrap();
+        }
+        let map = Arc::new(Map::private(1 << 20).unwrap());
+        Self { switch, map, batch: Batch::new(), plan: Plan::new(), now: Time(SECOND) }
+    }
+
+    fn send_as(&mut self, from: u16, frames: &[Vec<u8>], offload: Offload) -> &Plan {
+        self.batch.start(&self.map, PortId(from), 0);
+        let mut at = 0;
+        for bytes in frames {
+            self.map.write(at, bytes).unwrap();
+            let mut draft = self.batch.draft(0).unwrap();
+            draft.push(at, bytes.len() as u32).unwrap();
+            draft.finish(offload, 0);
+            at += bytes.len() as u64;
+        }
+        self.switch.forward(&self.batch, self.now, &mut self.plan);
+        &self.plan
+    }
+
+    fn send(&mut self, from: u16, frames: &[Vec<u8>]) -> &Plan {
+        self.send_as(from, frames, Offload::default())
+    }
+
+    /// Sends one frame: who gets it, and with which edit; and why nobody does.
+    fn one(&mut self, from: u16, frame: Vec<u8>) -> (Vec<(u16, Edit)>, Option<Reason>) {
+        let plan = self.send(from, &[frame]);
+        let mut got: Vec<_> = plan.receivers().iter().map(|port| (port.0, plan.picks(*port)[0].edit)).collect();
+        got.sort_by_key(|(port, _)| *port);
+        let dropped = plan.drops().first().map(|(_, reason)| *reason);
+        assert!(got.is_empty() != dropped.is_none(), "delivered or dropped, never both: {got:?} {dropped:?}");
+        (got, dropped)
+    }
+
+    fn refused(&mut self, from: u16, frame: Vec<u8>) -> Option<Reason> {
+        self.one(from, frame).1
+    }
+}
+
+fn id(number: u16) -> VlanId {
+    VlanId::new(number).unwrap()
+}
+
+fn access(number: u16) -> Policy {
+    Policy { vlan: Vlan::Access(id(number)), ..Policy::default() }
+}
+
+fn trunk(allowed: &str, native: Option<u16>) -> Policy {
+    let vlan = Vlan::Trunk { allowed: allowed.parse().unwrap(), native: native.map(id) };
+    Policy { vlan, ..Policy::default() }
+}
+
+fn service(number: u16) -> Policy {
+    Policy { vlan: Vlan::Service(id(number)), ..Policy::default() }
+}
+
+fn customer(priority: u8, number: u16) -> Tag {
+    Tag::customer(Tci::new(priority, false, number))
+}
+
+fn frame(target: [u8; 6], source: [u8; 6], tags: &[Tag], ethertype: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = [target, source].concat();
+    tags.iter().for_each(|tag| bytes.extend(tag.to_bytes()));
+    bytes.extend(ethertype.to_be_bytes());
+    bytes.extend(payload);
+    bytes.resize(bytes.len().max(60), 0);
+    bytes
+}
+
+fn plain(target: [u8; 6], source: [u8; 6]) -> Vec<u8> {
+    frame(target, source, &[], 0x88b5, &[])
+}
+
+fn tagged(target: [u8; 6], source: [u8; 6], tag: Tag) -> Vec<u8> {
+    frame(target, source, &[tag], 0x88b5, &[])
+}
+
+#[test]
+fn an_access_port_s_frames_stay_in_its_vlan_and_have_its_tag_on_the_trunk() {
+    let mut world = World::new(&[trunk("10,20", None), access(10), access(10), access(20), Policy::default()]);
+    let tag = customer(0, 10);
+    assert_eq!(world.one(1, plain(EVERYBODY, A)), (vec![(0, Edit::Tag(tag)), (2, Edit::Keep)], None));
+    // The other way: an answer from behind the trunk, without its tag.
+    assert_eq!(world.one(0, tagged(A, B, tag)), (vec![(1, Edit::Untag)], None));
+    assert_eq!(world.one(1, plain(B, A)), (vec![(0, Edit::Tag(tag))], None));
+}
+
+#[test]
+fn an_address_is_learned_in_each_vlan_apart() {
+    let mut world = World::new(&[access(10), access(10), access(20), access(20)]);
+    world.one(0, plain(EVERYBODY, A));
+    world.one(2, plain(EVERYBODY, A));
+    assert_eq!(world.one(1, plain(A, B)), (vec![(0, Edit::Keep)], None));
+    assert_eq!(world.one(3, plain(A, B)), (vec![(2, Edit::Keep)], None));
+    let mut fids: Vec<u16> = world.switch.addresses().iter(world.now).map(|learned| learned.fid).collect();
+    fids.sort_unstable();
+    assert_eq!(fids, [10, 10, 20, 20]);
+}
+
+#[test]
+fn a_port_without_vlan_is_on_the_flat_network_with_others_like_it() {
+    let mut world = World::new(&[Policy::default(), access(10), Policy::default()]);
+    assert_eq!(world.one(0, tagged(EVERYBODY, A, customer(0, 10))), (vec![(2, Edit::Keep)], None));
+    assert_eq!(world.refused(1, plain(EVERYBODY, B)), Some(Reason::NoReceiver));
+}
+
+#[test]
+fn a_tag_that_a_port_may_not_send_is_refused() {
+    let mut world = World::new(&[trunk("10,20-30", None), access(10), trunk("40", Some(1)), access(1)]);
+    assert_eq!(world.refused(1, tagged(EVERYBODY, A, customer(0, 10))), Some(Reason::Vlan), "its own, too");
+    assert_eq!(world.refused(1, tagged(EVERYBODY, A, Tag::service(Tci(10)))), Some(Reason::Vlan));
+    assert_eq!(world.refused(0, tagged(EVERYBODY, A, customer(0, 31))), Some(Reason::Vlan));
+    assert_eq!(world.refused(0, tagged(EVERYBODY, A, customer(0, 4095))), Some(Reason::Vlan));
+    assert_eq!(world.refused(0, plain(EVERYBODY, A)), Some(Reason::Vlan), "there is no native VLAN");
+    assert_eq!(world.refused(0, tagged(EVERYBODY, A, customer(7, 0))), Some(Reason::Vlan));
+    assert_eq!(world.switch.addresses().iter(world.now).count(), 0, "nothing is learned of what is refused");
+    assert_eq!(world.one(2, plain(EVERYBODY, A)), (vec![(3, Edit::Keep)], None));
+    assert_eq!(world.one(3, plain(EVERYBODY, B)), (vec![(2, Edit::Keep)], None), "native: without a tag");
+}
+
+#[test]
+fn a_priority_tag_becomes_the_vlan_s_with_its_priority_and_goes_where_there_is_none() {
+    let mut world = World::new(&[trunk("10", None), access(10), access(10)]);
+    let got = world.one(1, tagged(EVERYBODY, A, customer(5, 0)));
+    assert_eq!(got, (vec![(0, Edit::Retag(customer(5, 10))), (2, Edit::Untag)], None));
+}
+
+#[test]
+fn a_service_port_s_frames_keep_their_own_tags_and_have_an_802_1ad_tag_on_the_trunk() {
+    let mut world = World::new(&[trunk("100", None), service(100), service(100), access(100)]);
+    let outer = Tag::service(Tci::new(3, false, 100));
+    let got = world.one(1, tagged(EVERYBODY, A, customer(3, 7)));
+    assert_eq!(got, (vec![(0, Edit::Tag(outer)), (2, Edit::Keep)], None), "VLAN 100 itself is another");
+    let double = frame(EVERYBODY, B, &[outer, customer(3, 7)], 0x88b5, &[]);
+    assert_eq!(world.one(0, double), (vec![(1, Edit::Untag), (2, Edit::Untag)], None));
+    let twice = frame(EVERYBODY, B, &[outer, customer(3, 7)], 0x88b5, &[]);
+    assert_eq!(world.refused(1, twice), Some(Reason::Vlan));
+}
+
+#[test]
+fn trunks_keep_tags_between_them() {
+    let mut world = World::new(&[trunk("1-4094", None), trunk("20-30", Some(20))]);
+    assert_eq!(world.one(0, tagged(EVERYBODY, A, customer(2, 25))), (vec![(1, Edit::Keep)], None));
+    assert_eq!(world.one(0, tagged(EVERYBODY, A, customer(2, 20))), (vec![(1, Edit::Untag)], None));
+    assert_eq!(world.one(1, plain(EVERYBODY, B)), (vec![(0, Edit::Tag(customer(0, 20)))], None));
+    assert_eq!(world.refused(0, tagged(EVERYBODY, A, customer(2, 31))), Some(Reason::NoReceiver));
+}
+
+#[test]
+fn frames_of_one_batch_in_several_vlans_do_not_mix() {
+    let mut world = World::new(&[trunk("10,20", None), access(10), access(20)]);
+    let frames = [10, 20, 10, 30].map(|number| tagged(EVERYBODY, A, customer(0, number)));
+    let plan = world.send(0, &frames);
+    let packets = |port| plan.picks(PortId(port)).iter().map(|pick| pick.packet).collect::<Vec<_>>();
+    assert_eq!((packets(1), packets(2)), (vec![0, 2], vec![1]));
+    assert_eq!(plan.drops(), [(3, Reason::Vlan)]);
+}
+
+#[test]
+fn private_ports_reach_promiscuous_ones_and_their_community() {
+    let of = |private| Policy { private, ..access(10) };
+    let parts =
+        [Private::Promiscuous, Private::Isolated, Private::Isolated, Private::Community(1), Private::Community(1)];
+    let mut policies: Vec<_> = parts.into_iter().map(of).collect();
+    policies.push(of(Private::Community(2)));
+    let mut world = World::new(&policies);
+    let mut reached = |from: u16| {
+        let got = world.one(from, plain(EVERYBODY, [2, 0, 0, 0, 1, from as u8])).0;
+        got.into_iter().map(|(port, _)| port).collect::<Vec<_>>()
+    };
+    assert_eq!(reached(0), [1, 2, 3, 4, 5]);
+    assert_eq!((reached(1), reached(2)), (vec![0], vec![0]));
+    assert_eq!((reached(3), reached(4), reached(5)), (vec![0, 4], vec![0, 3], vec![0]));
+    assert_eq!(world.refused(1, plain([2, 0, 0, 0, 1, 2], [2, 0, 0, 0, 1, 1])), Some(Reason::PrivateVlan));
+    assert_eq!(world.one(4, plain([2, 0, 0, 0, 1, 3], [2, 0, 0, 0, 1, 4])).0.len(), 1);
+}
+
+#[test]
+fn a_promiscuous_port_gets_what_others_send_to_each_other_in_its_vlan() {
+    let watching = Policy { promiscuous: true, ..access(10) };
+    let mut world = World::new(&[access(10), access(10), watching, access(20), access(20)]);
+    world.one(1, plain(EVERYBODY, B));
+    assert_eq!(world.one(0, plain(B, A)).0, [(1, Edit::Keep), (2, Edit::Keep)]);
+    world.one(4, plain(EVERYBODY, B));
+    assert_eq!(world.one(3, plain(B, A)).0, [(4, Edit::Keep)]);
+}
+
+#[test]
+fn a_forged_source_is_refused_and_a_bound_address_is_not() {
+    let addresses = vec![Mac(A), Mac([2, 0, 0, 0, 0, 0x11])];
+    let strict = Policy { addresses, forged_transmits: false, ..Policy::default() };
+    let mut world = World::new(&[strict, Policy::default()]);
+    assert_eq!(world.refused(0, plain(EVERYBODY, B)), Some(Reason::Forged));
+    assert_eq!(world.refused(0, plain(EVERYBODY, A)), None);
+    assert_eq!(world.refused(0, plain(EVERYBODY, [2, 0, 0, 0, 0, 0x11])), None);
+    assert!(world.switch.addresses().iter(world.now).all(|learned| learned.address != Mac(B)));
+}
+
+#[test]
+fn a_port_whose_address_may_not_change_gets_frames_for_its_own_alone() {
+    let strict = Policy { addresses: vec![Mac(A)], mac_changes: false, ..Policy::default() };
+    let mut world = World::new(&[strict, Policy::default(), Policy::default()]);
+    world.one(0, plain(EVERYBODY, B));
+    assert_eq!(world.refused(1, plain(B, [2, 0, 0, 0, 0, 1])), Some(Reason::MacChanged));
+    assert_eq!(world.one(1, plain(A, [2, 0, 0, 0, 0, 1])).0.len(), 2, "flooded, as it has not been heard of");
+    assert_eq!(world.one(1, plain([2, 9, 9, 9, 9, 9], [2, 0, 0, 0, 0, 1])).0, [(2, Edit::Keep)]);
+    assert_eq!(world.one(1, plain(EVERYBODY, [2, 0, 0, 0, 0, 1])).0.len(), 2);
+}
+
+#[test]
+fn a_port_has_as_many_addresses_as_its_limit_until_one_has_been_silent() {
+    let limited = Policy { address_limit: Some(2), ..Policy::default() };
+    let mut world = World::new(&[limited, Policy::default()]);
+    let from = |last| plain(EVERYBODY, [2, 0, 0, 0, 0, last]);
+    assert_eq!((world.refused(0, from(1)), world.refused(0, from(2))), (None, None));
+    assert_eq!(world.refused(0, from(3)), Some(Reason::AddressLimit));
+    world.now = Time(200 * SECOND);
+    assert_eq!(world.refused(0, from(2)), None);
+    world.now = Time(302 * SECOND);
+    assert_eq!(world.refused(0, from(3)), None);
+    assert_eq!(world.refused(0, from(1)), Some(Reason::AddressLimit));
+}
+
+#[test]
+fn storm_control_lets_through_its_rate_of_each_kind_and_no_more() {
+    let storm = Storm { broadcast: Some(1000), multicast: Some(500), unknown: Some(100) };
+    let mut world = World::new(&[Policy { storm, ..Policy::default() }, Policy::default()]);
+    let kinds = [
+        (EVERYBODY, 1000, Reason::BroadcastStorm),
+        ([1, 0, 0x5e, 0, 0, 1], 500, Reason::MulticastStorm),
+        ([2, 7, 7, 7, 7, 7], 100, Reason::UnknownStorm),
+    ];
+    for (target, rate, reason) in kinds {
+        let (mut went, mut refused) = (0, 0);
+        for _ in 0..1000 {
+            world.now = world.now.after_ns(10_000_000);
+            let plan = world.send(0, &vec![plain(target, A); 20]);
+            went += plan.picks(PortId(1)).len();
+            assert!(plan.drops().iter().all(|drop| drop.1 == reason));
+            refused += plan.drops().len();
+        }
+        // 2000 a second for ten seconds; a tenth of a second's worth may go at once.
+        assert_eq!(went + refused, 20_000);
+        assert!((10 * rate..=10 * rate + rate / 10 + 1).contains(&went), "{reason:?}: {went}");
+    }
+}
+
+fn udp4(source_port: u16) -> Vec<u8> {
+    let mut payload = vec![0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    payload.extend([source_port.to_be_bytes(), [0, 68], [0, 16], [0, 0]].concat());
+    frame(EVERYBODY, A, &[], 0x0800, &payload)
+}
+
+fn icmp6(kind: u8, target: [u8; 16], extensions: usize) -> Vec<u8> {
+    let [high, low] = (24 + 8 * extensions as u16).to_be_bytes();
+    let mut payload = vec![0x60, 0, 0, 0, high, low, if extensions > 0 { 60 } else { 58 }, 255];
+    payload.extend([[0xfe; 16], [0xff; 16]].concat());
+    for extension in 1..=extensions {
+        payload.extend([if extension < extensions { 60 } else { 58 }, 0, 1, 4, 0, 0, 0, 0]);
+    }
+    payload.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+    payload.extend(target);
+    frame([0x33, 0x33, 0, 0, 0, 1], A, &[], 0x86dd, &payload)
+}
+
+fn arp(sender_mac: [u8; 6], sender: [u8; 4]) -> Vec<u8> {
+    let payload = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &sender_mac, &sender, &EVERYBODY, &[10, 0, 0, 2]].concat();
+    frame(EVERYBODY, A, &[], 0x0806, &payload)
+}
+
+fn guarded(guards: Guards) -> World {
+    let ip = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
+    World::new(&[Policy { guards, ip, ..Policy::default() }, Policy::default()])
+}
+
+#[test]
+fn a_dhcp_server_behind_a_guarded_port_is_not_heard() {
+    let mut world = guarded(Guards { dhcp_server: true, ..Guards::default() });
+    assert_eq!(world.refused(0, udp4(67)), Some(Reason::DhcpGuard));
+    assert_eq!(world.refused(0, udp4(68)), None);
+    assert_eq!(world.refused(1, udp4(67)), None, "the other port is not guarded");
+    // A fragment too short for its ports says nothing, and could be the rest of anything.
+    let mut tiny = udp4(67)[..38].to_vec();
+    tiny[14 + 6] = 0x20;
+    tiny.truncate(36);
+    assert_eq!(world.refused(0, tiny), Some(Reason::DhcpGuard));
+}
+
+#[test]
+fn a_router_advertisement_from_a_guarded_port_is_not_heard_however_deep_it_is() {
+    let mut world = guarded(Guards { router_advertisement: true, ..Guards::default() });
+    assert_eq!(world.refused(0, icmp6(134, [0; 16], 0)), Some(Reason::RouterGuard));
+    assert_eq!(world.refused(0, icmp6(134, [0; 16], 3)), Some(Reason::RouterGuard));
+    assert_eq!(world.refused(0, icmp6(134, [0; 16], 40)), Some(Reason::RouterGuard), "deeper than anybody looks");
+    assert_eq!(world.refused(0, icmp6(137, [0; 16], 0)), Some(Reason::RouterGuard));
+    assert_eq!(world.refused(0, icmp6(133, [0; 16], 1)), None);
+}
+
+#[test]
+fn arp_and_neighbour_advertisements_of_others_addresses_are_refused() {
+    let mut world = guarded(Guards { arp: true, ..Guards::default() });
+    assert_eq!(world.refused(0, arp(A, [10, 0, 0, 1])), None);
+    assert_eq!(world.refused(0, arp(A, [0; 4])), None, "a probe (RFC 5227)");
+    assert_eq!(world.refused(0, arp(A, [10, 0, 0, 9])), Some(Reason::ArpGuard));
+    assert_eq!(world.refused(0, arp(B, [10, 0, 0, 1])), Some(Reason::ArpGuard));
+    assert_eq!(world.refused(0, frame(EVERYBODY, A, &[], 0x0806, &[9; 28])), Some(Reason::ArpGuard));
+    let own: std::net::Ipv6Addr = "fe80::1".parse().unwrap();
+    assert_eq!(world.refused(0, icmp6(136, own.octets(), 0)), None);
+    assert_eq!(world.refused(0, icmp6(136, [7; 16], 0)), Some(Reason::ArpGuard));
+}
+
+#[test]
+fn spanning_tree_from_a_guarded_port_is_refused_by_name() {
+    let mut world = guarded(Guards { bpdu: true, ..Guards::default() });
+    assert_eq!(world.refused(0, plain([1, 0x80, 0xc2, 0, 0, 0], A)), Some(Reason::BpduGuard));
+    assert_eq!(world.refused(0, plain([1, 0, 0x0c, 0xcc, 0xcc, 0xcd], A)), Some(Reason::BpduGuard));
+    assert_eq!(world.refused(1, plain([1, 0, 0x0c, 0xcc, 0xcc, 0xcd], B)), None);
+}
+
+#[test]
+fn a_frame_longer_than_the_mtu_guard_is_refused_and_a_packet_to_be_cut_is_not() {
+    let policy = Policy { mtu: Some(1000), ..Policy::default() };
+    let mut world = World::new(&[policy, Policy::default()]);
+    let long = |bytes: usize, tags: &[Tag]| frame(EVERYBODY, A, tags, 0x88b5, &vec![0; bytes]);
+    assert_eq!(world.refused(0, long(1000, &[])), None);
+    assert_eq!(world.refused(0, long(1001, &[])), Some(Reason::Mtu));
+    assert_eq!(world.refused(0, long(1000, &[customer(0, 3)])), None, "a tag is no payload");
+    assert_eq!(world.refused(0, long(1001, &[customer(0, 3)])), Some(Reason::Mtu));
+    let cut = |mss| {
+        let segment = Some(Segment { kind: SegmentKind::Tcp, mss, headers: 54 });
+        Offload { segment, ..Offload::default() }
+    };
+    assert_eq!(world.send_as(0, &[long(5000, &[])], cut(960)).drops(), []);
+    assert_eq!(world.send_as(0, &[long(5000, &[])], cut(961)).drops(), [(0, Reason::Mtu)]);
+}
+
+#[test]
+fn a_policy_replaced_while_the_switch_runs_holds_for_the_next_batch() {
+    let mut world = World::new(&[Policy::default(), Policy::default(), Policy::default()]);
+    world.one(0, plain(EVERYBODY, A));
+    assert_eq!(world.one(1, plain(A, B)).0, [(0, Edit::Keep)]);
+    world.switch.set_policy(PortId(0), &access(10));
+    assert_eq!(world.one(1, plain(A, B)).0, [(2, Edit::Keep)], "what was learned of it is forgotten");
+    world.switch.set_policy(PortId(1), &access(10));
+    assert_eq!(world.one(1, plain(A, B)).0, [(0, Edit::Keep)]);
+    world.switch.set_policy(PortId(0), &Policy::default());
+    world.switch.set_policy(PortId(1), &Policy::default());
+    assert_eq!(world.one(2, plain(EVERYBODY, B)).0.len(), 2);
+}
+
+#[test]
+fn a_port_that_left_takes_its_policy_with_it() {
+    let mut world = World::new(&[access(10), Policy::default()]);
+    world.switch.leave(PortId(0));
+    world.switch.join(PortId(0)).unwrap();
+    assert_eq!(world.one(1, plain(EVERYBODY, B)).0, [(0, Edit::Keep)]);
+}
+
+#[test]
+fn vlans_are_written_as_numbers_and_ranges_from_1_to_4094() {
+    for text in ["10", "10,20-30", "1-4094", "5,7,9-11"] {
+        assert_eq!(text.parse::<VlanSet>().unwrap().to_string(), text);
+    }
+    assert_eq!("3,1,2".parse::<VlanSet>().unwrap().to_string(), "1-3");
+    for text in ["0", "4095", "70000", "-1", "", "30-20", "10-", "a", "0-5", "4000-4095"] {
+        assert!(text.parse::<VlanSet>().unwrap_err().to_string().contains("1 to 4094"), "{text}");
+    }
+}

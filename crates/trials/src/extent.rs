@@ -1,0 +1,74 @@
+//! How much is tried: the usual, which grows by a constant for each adapter, or everything, which is `cargo xtask test --full`.
+
+use nicety_adapters::{Entry, REGISTRY, find};
+
+use crate::guest::driver;
+
+/// The variable by which tests are told: `1` for everything.
+pub const VARIABLE: &str = "NICETY_FULL";
+
+/// What every adapter is tried with: the one whose driver and whose adapter can do most.
+const REFERENCE: &str = "vmxnet3";
+
+/// Whether everything is to be tried.
+pub fn is_full() -> bool {
+    std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
+}
+
+/// An adapter for each driver, the first in the registry: what is tried of them is a family's more than a chip's.
+pub fn families() -> Vec<&'static Entry> {
+    let mut seen = Vec::new();
+    let is_new = |entry: &&Entry| {
+        let name = driver(entry.about.name).name;
+        let new = !seen.contains(&name);
+        seen.push(name);
+        new
+    };
+    REGISTRY.iter().filter(is_new).collect()
+}
+
+/// For what costs much: an adapter of each family, or, of everything, each adapter. One without DMA costs its guest hundreds of messages
+/// a frame, and a test of a minute an hour: it is tried so when everything is.
+pub fn entries() -> Vec<&'static Entry> {
+    if is_full() { REGISTRY.iter().collect() } else { families().into_iter().filter(|entry| entry.about.dma).collect() }
+}
+
+/// The adapter that each is tried with.
+///
+/// # Panics
+/// It is not registered.
+pub fn reference() -> &'static Entry {
+    find(REFERENCE).unwrap_or_else(|| panic!("{REFERENCE} is registered"))
+}
+
+/// From whom to whom: each with itself, and to and from the [`reference()`]; or, of everything, each to each.
+pub fn pairs(entries: &[&'static Entry]) -> Vec<[&'static Entry; 2]> {
+    let all = entries.iter().flat_map(|&from| entries.iter().map(move |&to| [from, to]));
+    let is_usual = |pair: &[&Entry; 2]| {
+        let [from, to] = pair.map(|entry| entry.about.name);
+        from == to || [from, to].contains(&REFERENCE)
+    };
+    all.filter(|pair| is_full() || is_usual(pair)).collect()
+}
+
+/// The same as places in a list of adapters by name.
+pub fn pairs_of(adapters: &[&str]) -> Vec<[usize; 2]> {
+    let entries: Vec<&Entry> = adapters.iter().filter_map(|name| find(name)).collect();
+    let place = |entry: &Entry| adapters.iter().position(|name| *name == entry.about.name);
+    let places = |[from, to]: [&Entry; 2]| Some([place(from)?, place(to)?]);
+    pairs(&entries).into_iter().filter_map(places).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_grow_by_three_for_each_adapter_and_each_driver_has_a_family() {
+        let all = REGISTRY.iter().collect::<Vec<_>>();
+        let usual = if is_full() { all.len() * all.len() } else { 3 * all.len() - 2 };
+        assert_eq!(pairs(&all).len(), usual);
+        assert_eq!(families().len(), nicety_drivers::DRIVERS.len());
+        assert!(families().iter().any(|entry| entry.about.name == reference().about.name));
+    }
+}

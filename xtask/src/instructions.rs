@@ -1,0 +1,145 @@
+//! Instructions that a frame costs between two ports, counted by callgrind: a rise above what is kept here fails.
+//!
+//! A count says little of time, and all of a change: it is the same on a loaded machine. Another compiler lays the same source out
+//! otherwise, some instructions more or less; so a bound is about 5 % above what was measured (docs/measured.md).
+
+use std::{
+    collections::HashMap,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{cargo, tally::Tally};
+
+/// What is counted: an example of `nicety-plane` with its arguments; and the most instructions for a frame. Whoever makes frames
+/// cheaper lowers them.
+const KEPT: [(&str, &[&str], f64); 8] = [
+    ("instructions", &["64", "1", "10000"], 1100.0),
+    ("instructions", &["64", "1000", "20000"], 1340.0),
+    ("instructions", &["1518", "1", "10000"], 1740.0),
+    // A VLAN, all guards, storm control and shapes: 41, 46 and 27 % above the flat switch when they came; 30 % is the aim.
+    ("instructions", &["64", "1", "10000", "policed"], 1540.0),
+    ("instructions", &["64", "1000", "20000", "policed"], 1940.0),
+    ("instructions", &["1518", "1", "10000", "policed"], 2190.0),
+    ("driven", &["e1000", "1518", "10000"], 4960.0),
+    ("driven", &["vmxnet3", "1518", "10000"], 5240.0),
+];
+
+/// Builds the examples, and counts.
+pub fn run() -> Tally {
+    let valgrind = match valgrind() {
+        Ok(words) => words,
+        Err(error) => {
+            return Tally::of_skipped(&format!("instructions: valgrind: {error:#}"));
+        }
+    };
+    let programs = match build() {
+        Ok(programs) => programs,
+        Err(error) => {
+            println!("instructions: {error:#}");
+            return Tally::of_one("instructions: the examples do not build", false);
+        }
+    };
+    KEPT.iter().fold(Tally::default(), |mut tally, (example, arguments, most)| {
+        let what = format!("{example} {}", arguments.join(" "));
+        let counted = programs.get(*example).context("cargo has not built it").and_then(|program| {
+            let count = count(&valgrind, program, arguments)?;
+            println!("{what}: {count:.1} instructions per frame, {most:.0} at most");
+            Ok(count <= *most)
+        });
+        tally += Tally::of_one(
+            &format!("instructions: {what}"),
+            counted.unwrap_or_else(|error| {
+                println!("{what}: {error:#}");
+                false
+            }),
+        );
+        tally
+    })
+}
+
+/// The words that valgrind is started with: the machine's own, or the one that `nicety-guests` lays.
+fn valgrind() -> Result<Vec<String>> {
+    if Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return Ok(vec!["valgrind".to_owned()]);
+    }
+    let mut lay = cargo();
+    lay.args(["run", "--quiet", "--package", "nicety-guests", "--example", "valgrind"]).stderr(Stdio::inherit());
+    let output = lay.output()?;
+    ensure!(output.status.success(), "the machine has none, and it could not be laid");
+    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+}
+
+/// The examples' programs, by name.
+fn build() -> Result<HashMap<String, PathBuf>> {
+    let mut command = cargo();
+    command.args(["build", "--release", "--package", "nicety-plane", "--message-format=json-render-diagnostics"]);
+    KEPT.iter().for_each(|(example, _, _)| {
+        command.args(["--example", example]);
+    });
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let output = child.stdout.take().context("no output")?;
+    let lines: Vec<String> = BufReader::new(output).lines().collect::<Result<_, _>>()?;
+    ensure!(child.wait()?.success(), "cargo build failed");
+    Ok(lines.iter().filter_map(|line| program(line)).collect())
+}
+
+/// The example that a line of cargo's tells of (the Cargo book, External tools, JSON messages).
+fn program(line: &str) -> Option<(String, PathBuf)> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let target = &message["target"];
+    let is_example = target["kind"].as_array()?.iter().any(|kind| kind == "example");
+    is_example.then_some((target["name"].as_str()?.to_owned(), message["executable"].as_str()?.into()))
+}
+
+/// Instructions for a frame.
+fn count(valgrind: &[String], program: &PathBuf, arguments: &[&str]) -> Result<f64> {
+    let [first, rest @ ..] = valgrind else { return Err(anyhow::anyhow!("valgrind has no words")) };
+    let output = Command::new(first)
+        .args(rest)
+        .args([
+            "--tool=callgrind",
+            "--collect-atstart=no",
+            "--toggle-collect=*counted*",
+            "--callgrind-out-file=/dev/null",
+        ])
+        .arg(program)
+        .args(arguments)
+        .output()?;
+    let (said, shown) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    ensure!(output.status.success(), "it failed: {said}{shown}");
+    per_frame(&said, &shown).with_context(|| format!("nothing was counted: {said}{shown}"))
+}
+
+/// What callgrind said it collected, over the frames that the example said there were.
+fn per_frame(said: &str, shown: &str) -> Option<f64> {
+    let collected = said.lines().find_map(|line| line.split_once("Collected : "))?.1.split_whitespace().next()?;
+    let frames = shown.split_once(" frames of ")?.0.split_whitespace().last()?;
+    let (collected, frames) = (collected.parse::<f64>().ok()?, frames.parse::<f64>().ok()?);
+    (frames > 0.0).then(|| collected / frames)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As valgrind 3.19 says it.
+    #[test]
+    fn what_was_collected_is_divided_by_the_frames() {
+        let said = "==1== Events    : Ir\n==1== Collected : 19947762\n==1== \n==1== I   refs:      19,947,762\n";
+        assert_eq!(per_frame(said, "20000 frames of 64 bytes, 1 addresses per port\n"), Some(997.3881));
+        assert_eq!(per_frame(said, "Error: nothing\n"), None);
+        assert_eq!(per_frame("valgrind: no such tool\n", "20000 frames of 64 bytes\n"), None);
+    }
+
+    #[test]
+    fn an_example_s_program_is_found_in_what_cargo_says() {
+        let line =
+            r#"{"reason":"compiler-artifact","target":{"kind":["example"],"name":"driven"},"executable":"/t/driven"}"#;
+        assert_eq!(program(line), Some(("driven".to_owned(), PathBuf::from("/t/driven"))));
+        assert_eq!(program(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+}
