@@ -17,7 +17,7 @@ use crate::ports::{failure, odd, restart, served};
 
 /// `nicety apply`.
 pub fn apply(args: &Apply) -> Result<(), Failure> {
-    // All mistakes are told as `serve` tells them.
+    // All mistakes are printed as `serve` prints them.
     let host = Host::read(&args.file)?;
     let text = std::fs::read_to_string(&args.file)
         .map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", args.file.display())))?;

@@ -50,7 +50,7 @@ pub enum Command {
     Port(PortCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
-    /// Say what each adapter is, and where that is written
+    /// List the adapters, or all about one, with sources
     Adapters(Adapters),
     /// Measure the adapters against each other, and write a report
     Compare(Compare),
@@ -93,7 +93,7 @@ pub struct Serve {
 /// `attach`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The words go to stdout, what to know besides to stderr. With a host file no daemon needs to run."
+    after_help = "The arguments go to stdout, notes to stderr. With a host file no daemon needs to run."
 )]
 pub struct Attach {
     /// The port's name in the host file
@@ -164,7 +164,7 @@ pub struct Apply {
     /// The host file
     #[arg(default_value = HOST_FILE)]
     pub file: PathBuf,
-    /// Do not ask, whatever VMs lose
+    /// Do not ask, even if VMs are cut off
     #[arg(long, short = 'y')]
     pub yes: bool,
     /// Only show the plan
@@ -299,7 +299,7 @@ pub struct Compare {
     pub seed: u64,
 }
 
-/// A number of rounds. One that is none becomes 0, of which `compare` says what is possible.
+/// A number of rounds. A text that is no number becomes 0; `compare` then says what is allowed.
 fn rounds(text: &str) -> Result<u32, ParseIntError> {
     Ok(u32::try_from(text.parse::<i64>()?).unwrap_or(0))
 }
@@ -317,7 +317,7 @@ fn seed(text: &str) -> Result<u64, String> {
 pub enum Peer {
     /// A second guest with the same adapter, which serves iperf3 and netperf if this machine has them
     Guest,
-    /// Nobody
+    /// No second guest
     None,
 }
 

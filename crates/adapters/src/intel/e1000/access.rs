@@ -120,7 +120,7 @@ impl E1000 {
         buffer[index % r::PACKET_BUFFER_DWORDS] = value;
     }
 
-    /// What was fetched and not completed is nobody's any more: the ring begins at TDH again.
+    /// Forgets what was fetched and not completed: the ring begins at TDH again.
     fn forget_fetched(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.transmit.next = self.registers[r::TDH];
@@ -193,7 +193,7 @@ impl E1000 {
         self.settle_line(cx);
     }
 
-    /// The reset itself, which nobody outside needs to hear of.
+    /// The reset itself, without effects outside.
     pub(super) fn clear_chip(&mut self) {
         self.registers.reset(|region| region == r::WINDOW);
         self.load_address();

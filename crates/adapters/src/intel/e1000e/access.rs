@@ -137,7 +137,7 @@ impl E1000e {
         }
     }
 
-    /// What was fetched and not completed is nobody's any more: the ring begins at TDH again.
+    /// Forgets what was fetched and not completed: the ring begins at TDH again.
     fn forget_fetched(&mut self, queue: usize) {
         self.generation = self.generation.wrapping_add(1);
         let head = self.registers.of(r::TDH).get(queue).copied().unwrap_or(0);
@@ -205,7 +205,7 @@ impl E1000e {
         self.set_throttles(cx);
     }
 
-    /// The reset itself, which nobody outside needs to hear of.
+    /// The reset itself, without effects outside.
     pub(super) fn clear_chip(&mut self) {
         self.registers.reset(|region| region == r::WINDOW);
         self.nvm.reload();

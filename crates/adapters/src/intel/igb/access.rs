@@ -239,7 +239,7 @@ impl Igb {
         self.settle(cx);
     }
 
-    /// The reset itself, which nobody outside needs to hear of.
+    /// The reset itself, without effects outside.
     pub(super) fn clear_chip(&mut self) {
         self.registers.reset(|region| region == r::WINDOW);
         // Queue 0 is on from the beginning (8.10.9, 8.12.15).
