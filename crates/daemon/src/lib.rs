@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attach;
+pub mod capture;
 pub mod clock;
 pub mod control;
 pub mod daemon;

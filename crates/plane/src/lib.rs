@@ -23,9 +23,11 @@ mod plane;
 mod poll;
 mod port;
 mod turn;
+mod watch;
 
 pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
 pub use plane::{Plane, PlaneError};
 pub use port::{End, Port, Saved, Shell, State, caught};
 pub use turn::{Outcome, Turn};
+pub use watch::{Fate, Watcher};

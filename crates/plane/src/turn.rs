@@ -75,6 +75,9 @@ impl Plane {
                 plan.drop_all(batch.len(), Reason::Failed);
                 port.fail(cause);
             }
+            if self.is_watched() {
+                self.show_ingress(batch, plan, now);
+            }
             (turn.next, turn.port, turn.missed) = (0, Some(port.id()), 0);
         }
         self.deliver(turn, now, &mut outcome);
@@ -105,9 +108,12 @@ impl Plane {
                 continue;
             };
             let picks = turn.plan.picks(receiver);
-            if port.offer(&turn.batch, picks, now)
-                && let Some(sender) = ports.get(usize::from(turn.batch.origin.0)).and_then(Option::as_ref)
-            {
+            let holds = if self.is_watched() {
+                self.offer_watched(port, &turn.batch, picks, now)
+            } else {
+                port.offer(&turn.batch, picks, now)
+            };
+            if holds && let Some(sender) = ports.get(usize::from(turn.batch.origin.0)).and_then(Option::as_ref) {
                 sender.hold();
             }
             let bytes = if picks.len() == turn.batch.len() {
