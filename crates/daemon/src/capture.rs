@@ -251,3 +251,7 @@ fn write(out: &mut Vec<u8>, head: &[u8], batch: &Batch, packet: &Packet, most: u
     // Its spans hold what its length says; if ever not, the rest is zeros.
     out.resize(end, 0);
 }
+
+#[cfg(test)]
+#[path = "capture_test.rs"]
+mod tests;

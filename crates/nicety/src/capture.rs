@@ -58,6 +58,7 @@ pub fn run(args: &Capture) -> Result<(), Failure> {
         }
         _ => Box::new(io::stdout()),
     };
+    output::tell(format_args!("capturing {of}: Ctrl-C ends it"));
     let sum = copy(source, target, *most, &ended)?;
     let lost = if sum.lost > 0 { format!(", and {} lost: the reader was slow", sum.lost) } else { String::new() };
     output::tell(format_args!("{}{lost}", count(sum.frames, "frame")));

@@ -8,6 +8,7 @@ use nicety_adapter::PortId;
 use nicety_switch::{Full, Limits, Policy, Switch};
 
 use crate::port::Port;
+use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
 
 /// Why a port was not taken.
@@ -40,6 +41,7 @@ pub struct Plane {
     /// Whether there are any: looked at once a batch and receiver.
     pub(crate) watched: AtomicBool,
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
+    pub(crate) times: Times,
 }
 
 impl Plane {
@@ -50,6 +52,7 @@ impl Plane {
             ports: ArcSwap::default(),
             watched: AtomicBool::new(false),
             watchers: ArcSwap::default(),
+            times: Times::default(),
         }
     }
 
@@ -110,6 +113,11 @@ impl Plane {
         list.iter().flatten().for_each(|other| other.forget(id));
         drop(list);
         port
+    }
+
+    /// How long frames were in the switch, of one batch in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
+    pub fn times(&self) -> Histogram {
+        self.times.histogram()
     }
 
     /// A port by its number.

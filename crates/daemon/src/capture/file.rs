@@ -69,6 +69,12 @@ impl Encoder {
         })
     }
 
+    /// Bytes that wait for it.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.reader.waiting.load(Ordering::Relaxed)
+    }
+
     fn blocks(&mut self, chunk: &Chunk) -> Vec<u8> {
         let mut out = Vec::with_capacity(chunk.bytes.len() + 128 * chunk.records.len());
         let (mut at, mut comment) = (0, String::new());

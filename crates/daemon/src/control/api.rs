@@ -256,6 +256,7 @@ impl From<ChangeError> for Box<Problem> {
         super::routes::restart_port,
         super::routes::addresses,
         super::routes::capture,
+        super::routes::metrics,
         super::routes::export,
         super::routes::plan,
         super::routes::apply,

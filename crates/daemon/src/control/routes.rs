@@ -1,6 +1,7 @@
 //! The paths of the API: each reads, or changes by way of [`Live`](crate::live::Live).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -26,7 +27,9 @@ use crate::daemon::RestartError;
 use crate::host::{Host, did_you_mean};
 use crate::live::plan::Plan;
 use crate::live::{ChangeError, Changed, Consent, Live};
+use crate::metrics::{self, Facts};
 use crate::report::PortReport;
+use crate::usage;
 
 /// An answer, or why there is none.
 type Answer<T> = Result<T, Box<Problem>>;
@@ -50,6 +53,8 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/ports/{name}/restart", post(restart_port))
         .route("/v1/addresses", get(addresses))
         .route("/v1/captures", post(capture))
+        .route("/v1/metrics", get(metrics))
+        .route("/metrics", get(metrics))
         .route("/v1/host", get(export).put(apply))
         .route("/v1/host/plan", post(plan))
         .route("/v1/openapi.json", get(openapi))
@@ -366,6 +371,30 @@ pub(super) async fn apply(
         Ok(axum::Json(live.apply(&host, &consent)?))
     })
     .await
+}
+
+/// Metrics for Prometheus, also at `/metrics`
+#[utoipa::path(get, path = "/v1/metrics", responses(
+    (status = 200, description = "Prometheus's text format", body = String, content_type = "text/plain"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn metrics(State(served): Daemon) -> Answer<impl IntoResponse> {
+    let live = served.live()?;
+    let captures = served.captures.load(Ordering::Relaxed);
+    let text = beside(move || {
+        let daemon = live.daemon();
+        let facts = Facts {
+            ports: daemon.views(),
+            addresses: daemon.addresses().len(),
+            threads: usage::threads(),
+            times: daemon.times(),
+            captures,
+        };
+        Ok(metrics::text(&facts))
+    })
+    .await?;
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
 /// This document

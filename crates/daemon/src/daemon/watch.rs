@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nicety_adapter::PortId;
-use nicety_plane::Watcher;
+use nicety_plane::{Histogram, Watcher};
 
 use super::Daemon;
 
@@ -31,6 +31,11 @@ impl Daemon {
     /// Another number as soon as [`Daemon::names`] may be others.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
+    }
+
+    /// How long frames are in the switch.
+    pub fn times(&self) -> Histogram {
+        self.plane.times()
     }
 
     /// What time it is, since 1970-01-01 00:00 UTC, by the clock of its frames.

@@ -133,6 +133,11 @@ impl Port {
         }
     }
 
+    /// What time it is, if its owner can tell in some nanoseconds.
+    pub(crate) fn clock(&self, given: Time) -> Time {
+        self.shell.now(given)
+    }
+
     /// The uplink's descriptor is ready: frames have come, or may go again. The caller, its owner, gives it a turn.
     pub fn ready(&self) {
         let mut inner = self.lock();
