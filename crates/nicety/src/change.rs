@@ -75,7 +75,7 @@ pub fn export(which: &Which) -> Result<(), Failure> {
     }
 }
 
-fn socket(Which { host, control }: &Which, port: Option<&str>) -> Result<PathBuf, Failure> {
+pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Result<PathBuf, Failure> {
     if let Some(control) = control {
         return Ok(control.clone());
     }
