@@ -196,7 +196,7 @@ pub struct Igb {
     causes: Interrupts,
     /// EICR, EIMS, EITR.
     extended: Interrupts,
-    /// Causes of ICR that EICR has been told of.
+    /// Causes of ICR that EICR has signalled.
     other: u32,
     /// Completions that wait for an interrupt, by transmit queue.
     completions: [CompletionDelay; QUEUES],
