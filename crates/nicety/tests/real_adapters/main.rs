@@ -6,10 +6,12 @@
 
 mod boot;
 mod down_up;
+mod dpdk;
 mod drivers;
 mod messages;
 mod mixed;
 mod pcnet;
+mod scp;
 mod server_gone;
 mod stage;
 mod switching;

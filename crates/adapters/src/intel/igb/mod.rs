@@ -106,7 +106,7 @@ pub const ABOUT: About = About {
     mtu_max: 9216,
     announces_mtu: false,
     dma: true,
-    boot: Boot { rom: None, u_boot: None },
+    boot: Boot { rom: Some("e1000e"), u_boot: None },
     linux: Since {
         driver: "igb",
         version: "2.6.28",
