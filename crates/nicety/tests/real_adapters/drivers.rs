@@ -121,6 +121,7 @@ pub fn goes_and_returns((stage, mut left, mut right): (Stage, Guest, Guest), (go
             sh(&mut left, come);
             stage.wait_more("frames from the driver", 5, || stage.received("vm2"));
         }
+        println!("{} times `{go}` and `{come}` under traffic", ROUNDS[usize::from(is_full())]);
     }
     // A ping may be lost in a flood.
     sh(&mut right, "killall netperf ping || true");

@@ -8,6 +8,7 @@ mod boot;
 mod down_up;
 mod dpdk;
 mod drivers;
+mod listed;
 mod messages;
 mod mixed;
 mod pcnet;

@@ -8,7 +8,7 @@ use nicety_trials::extent::{entries, is_full};
 
 use crate::{
     stage::{SOON, Stage, address, amount, ping, quiet, sh, well},
-    user_mode::machine,
+    user_mode::{machine, take},
 };
 
 /// OpenSSH, which no guest's image has.
@@ -33,7 +33,7 @@ fn scp_carries_files_out_and_in_over_every_adapter_without_a_stall_or_a_driver_s
         (1..=server).map(|number| well(Guest::start(&stage.root, stage.at_port(machine(1), number)))).collect();
     for guest in &mut guests {
         stage.ready(guest.wait_ready());
-        take(guest, &layer);
+        take(guest, &layer, &FILES);
     }
     let Some((peer, guests)) = guests.split_last_mut() else { return };
     let key = serve(peer);
@@ -55,15 +55,6 @@ fn scp_carries_files_out_and_in_over_every_adapter_without_a_stall_or_a_driver_s
         quiet(guest);
     }
     quiet(peer);
-}
-
-/// Programs from the host's folder, with those of their libraries that the guest has not.
-fn take(guest: &mut Guest, layer: &Layer) {
-    let mount = format!("mkdir /layer; mount -t hostfs -o {} none /layer", layer.path("").display());
-    let lacking = "cd /layer/usr/lib/x86_64-linux-gnu; for f in *.so.*; do [ -e /usr/lib/x86_64-linux-gnu/$f ] || ln -s $PWD/$f \
-                   /usr/lib/x86_64-linux-gnu/; done";
-    let links = FILES.map(|path| format!("ln -s /layer/{path} /{path}")).join("; ");
-    sh(guest, &format!("{mount} && {lacking}; {links}"));
 }
 
 /// Starts a server that takes one key, and gives that key.
