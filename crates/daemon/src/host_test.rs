@@ -506,7 +506,7 @@ fn there_may_be_several_uplinks_each_with_a_name_of_its_own() {
     let names: Vec<&str> = host.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
     assert_eq!((names, host.uplink("far").unwrap().private), (vec!["pair", "far"], nicety_switch::Private::Isolated));
     let said = error(&format!("{PORT}{}{}", pair("", "a.sock"), pair("", "b.sock")));
-    assert!(said.starts_with("12: uplink.name: \"pair\" is the uplink of line 7 already"), "{said}");
+    assert!(said.starts_with("11: uplink.name: \"pair\" is the uplink of line 7 already"), "{said}");
     let said = error(&format!("{PORT}{}", pair("name = \"vm1\"", "a.sock")));
     assert!(said.starts_with("2: port.name: \"vm1\" is the uplink of line 9 already"), "{said}");
 }
