@@ -12,6 +12,9 @@ use crate::daemon::PortView;
 /// What the text's header says of it.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// A metric's name, or a part of it; what it is; its value.
+type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
+
 /// What there is to tell.
 #[derive(Debug)]
 pub struct Facts {
