@@ -172,7 +172,7 @@ impl Driver {
                     self.queued += 1;
                     self.wanted += 1;
                 }
-                Event::Turn => _ = self.turn(),
+                Event::Turn => self.turn(),
                 Event::Wait => {
                     self.pass(3_000_000);
                     self.turn();
