@@ -8,9 +8,10 @@ use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
 use super::VirtioNet;
+use super::areas::Areas;
 use super::broken::Broken;
+use super::chain::Token;
 use super::registers::{command, feature};
-use super::ring::Areas;
 
 /// Addresses that are filtered one by one, of each kind; more turn the filter of that kind off (5.1.6.5.2).
 const ADDRESSES: usize = 64;
@@ -167,12 +168,15 @@ struct Command {
     bytes: ArrayVec<u8, COMMAND_MOST>,
     long: bool,
     acknowledge: Option<u64>,
+    /// What the chain is given back by.
+    token: Token,
 }
 
 impl Command {
-    fn read(areas: &Areas<'_>, memory: &Map, head: u16, indirect: bool) -> Result<Self, Broken> {
-        let mut this = Self { bytes: ArrayVec::new(), long: false, acknowledge: None };
-        let mut chain = areas.chain(head, indirect);
+    fn read<const PACKED: bool>(areas: &Areas<'_, PACKED>, memory: &Map, at: u16) -> Result<Self, Broken> {
+        let (bytes, long, acknowledge, token) = (ArrayVec::new(), false, None, Token(0));
+        let mut this = Self { bytes, long, acknowledge, token };
+        let mut chain = areas.chain(at)?;
         for buffer in chain.by_ref() {
             let buffer = buffer?;
             if buffer.write {
@@ -187,6 +191,7 @@ impl Command {
             memory.read(buffer.address, &mut part[..n]).map_err(|_| Broken::Buffer)?;
             let _fits = this.bytes.try_extend_from_slice(&part[..n]);
         }
+        this.token = chain.token()?;
         areas.note(&chain);
         Ok(this)
     }
@@ -195,23 +200,27 @@ impl Command {
 impl VirtioNet {
     /// Serves the control queue.
     pub(super) fn serve_control(&mut self, number: u16, cx: &mut Context<'_>) {
-        if let Err(broken) = self.serve_commands(number, cx) {
+        let served = match self.is_packed() {
+            true => self.serve_commands::<true>(number, cx),
+            false => self.serve_commands::<false>(number, cx),
+        };
+        if let Err(broken) = served {
             self.break_ring(number, broken, cx);
         }
     }
 
-    fn serve_commands(&mut self, number: u16, cx: &mut Context<'_>) -> Result<(), Broken> {
+    fn serve_commands<const PACKED: bool>(&mut self, number: u16, cx: &mut Context<'_>) -> Result<(), Broken> {
         let (features, pairs) = (self.taken, self.config.pairs);
         let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else { return Ok(()) };
         let memory = cx.memory.as_ref();
-        let areas = ring.open(memory, features & feature::EVENT_IDX != 0)?;
+        let areas = ring.open::<PACKED>(memory, features)?;
         for _ in 0..COMMANDS_PER_CALL {
-            if !areas.has_steps() || (ring.waiting(&areas)? == 0 && !ring.arm(&areas, ring.next)) {
+            let waits = areas.has(ring.next, areas.seen(ring)?);
+            if !areas.has_steps() || (!waits && !areas.arm(ring, ring.next)) {
                 break;
             }
-            let head = areas.head(ring.next)?;
             let before = areas.walked();
-            let read = Command::read(&areas, memory, head, features & feature::INDIRECT_DESC != 0)?;
+            let read = Command::read(&areas, memory, ring.next)?;
             cx.out.charge(areas.walked() - before + COMMAND_COST);
             let done = match read.bytes.as_slice() {
                 [class, command, data @ ..] if !read.long => self.control.obey(*class, *command, data, features, pairs),
@@ -223,10 +232,10 @@ impl VirtioNet {
             let answer = if done.is_some() { command::OK } else { command::ERR };
             let at = read.acknowledge.ok_or(Broken::Answer)?;
             memory.write(at, &[answer]).map_err(|_| Broken::Buffer)?;
-            ring.next = ring.next.wrapping_add(1);
-            ring.give_back(&areas, head, 1);
+            ring.next = areas.behind(ring.next, read.token);
+            ring.give_back(&areas, read.token, 1);
         }
-        if ring.waiting(&areas)? > 0 {
+        if areas.has(ring.next, areas.seen(ring)?) {
             // More than a driver ever sends at once: the rest in the next call, not in this one.
             cx.out.wake_by(cx.now);
         }

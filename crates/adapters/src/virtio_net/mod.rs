@@ -30,8 +30,12 @@
 //! pair (hw/virtio/vhost.c), also while rings run: the same again is no change.
 
 mod ahead;
+mod areas;
 mod broken;
+mod chain;
 mod control;
+mod landing;
+mod notify;
 mod receive;
 mod registers;
 mod ring;
@@ -169,6 +173,11 @@ impl VirtioNet {
     /// Whether the driver took a feature.
     fn took(&self, bit: u128) -> bool {
         self.taken & bit != 0
+    }
+
+    /// Whether the driver's rings are packed ones.
+    fn is_packed(&self) -> bool {
+        self.took(feature::RING_PACKED)
     }
 
     /// The features that count now: those taken, less the receive offloads turned off since.

@@ -61,6 +61,10 @@ pub(super) mod feature {
         EVENT_IDX = 29, "event-index";
         /// Not a legacy driver.
         VERSION_1 = 32, "virtio-1";
+        /// Rings are packed ones.
+        RING_PACKED = 34, "packed";
+        /// Chains come back in the order in which they were made available.
+        IN_ORDER = 35, "in-order";
         /// The driver takes UDP over IPv4 uncut.
         GUEST_USO4 = 54, "rx-uso4";
         /// The driver takes UDP over IPv6 uncut.

@@ -1,6 +1,7 @@
 //! Saved state (between batches, with nothing in flight).
 
 mod v2;
+mod v3;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::snapshot::{Version, decode, encode};
@@ -8,7 +9,7 @@ use nicety_adapter::{RestoreError, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::control::Control;
-use super::registers::Config;
+use super::registers::{Config, feature};
 use super::ring::Ring;
 use super::{ABOUT, RINGS_MOST, VirtioNet};
 
@@ -22,10 +23,10 @@ struct State {
 }
 
 impl Version for State {
-    const NUMBER: u16 = 3;
-    type Before = v2::State;
+    const NUMBER: u16 = 4;
+    type Before = v3::State;
 
-    fn from_before(before: v2::State) -> Result<Self, RestoreError> {
+    fn from_before(before: v3::State) -> Result<Self, RestoreError> {
         Ok(before.into_next())
     }
 }
@@ -42,7 +43,8 @@ impl Snapshot for VirtioNet {
     fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
         let state: State = decode(ABOUT.name, saved)?;
         let State { offer, features, config, control, rings } = state;
-        if offer != self.offer || config.pairs != self.config.pairs || config.mtu != self.config.mtu {
+        // A newer daemon may offer more than the driver was shown.
+        if offer & !self.offer != 0 || config.pairs != self.config.pairs || config.mtu != self.config.mtu {
             return Err(RestoreError::Impossible("it is of an adapter with other features or queues"));
         }
         if features & !offer != 0 {
@@ -51,7 +53,9 @@ impl Snapshot for VirtioNet {
         if rings.len() != self.rings.len() {
             return Err(RestoreError::Impossible("another number of rings"));
         }
-        if rings.iter().any(|ring| ring.started && !ring.possible()) {
+        let packed = features & feature::RING_PACKED != 0;
+        let possible = |ring: &Ring| ring.possible(features) && (!packed || ring.is_within());
+        if rings.iter().any(|ring| ring.started && !possible(ring)) {
             return Err(RestoreError::Impossible("a ring that lies where none can"));
         }
         if !rings.iter().all(|ring| ring.delay.fits()) {

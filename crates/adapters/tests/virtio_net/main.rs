@@ -5,6 +5,7 @@ mod guest;
 mod hostile;
 mod long;
 mod moderation;
+mod packed;
 mod packets;
 mod rings;
 mod traffic;
