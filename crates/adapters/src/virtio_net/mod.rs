@@ -36,6 +36,7 @@ mod chain;
 mod control;
 mod landing;
 mod notify;
+pub mod pci;
 mod receive;
 mod registers;
 mod ring;

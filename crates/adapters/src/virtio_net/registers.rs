@@ -65,6 +65,8 @@ pub(super) mod feature {
         RING_PACKED = 34, "packed";
         /// Chains come back in the order in which they were made available.
         IN_ORDER = 35, "in-order";
+        /// A single ring may be reset.
+        RING_RESET = 40, "ring-reset";
         /// The driver takes UDP over IPv4 uncut.
         GUEST_USO4 = 54, "rx-uso4";
         /// The driver takes UDP over IPv6 uncut.

@@ -13,6 +13,7 @@
 
 mod features;
 mod header;
+pub mod pci;
 mod receive;
 mod ring;
 mod transmit;

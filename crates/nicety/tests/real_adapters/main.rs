@@ -9,6 +9,7 @@ mod down_up;
 mod drivers;
 mod messages;
 mod mixed;
+mod packed;
 mod pcnet;
 mod server_gone;
 mod stage;
