@@ -16,7 +16,7 @@ pub(super) struct Landing {
     /// How many entries, or descriptors, of the ring they have.
     pub slots: u32,
     /// Where the header goes.
-    pub header: ArrayVec<Span, { header::LEN }>,
+    pub header: ArrayVec<Span, { header::HASH_LEN }>,
     /// Where the frame goes.
     pub spans: ArrayVec<Span, PIECES>,
     /// Bytes of all chains.

@@ -3,8 +3,18 @@
 use nicety_adapter::Context;
 
 use super::VirtioNet;
+use super::coalescing::Limits;
+use super::registers::feature;
 
 impl VirtioNet {
+    /// What the driver has set for a ring's notifications, if it has.
+    pub(super) fn limits(&self, number: u16) -> Option<Limits> {
+        if self.taken & (feature::NOTF_COAL | feature::VQ_NOTF_COAL) == 0 {
+            return None;
+        }
+        self.control.coalescing.get(usize::from(number)).copied().flatten()
+    }
+
     /// Notifies the driver of what a receive ring has shown it, if it wants that.
     pub(super) fn tell_arrivals(&mut self, number: u16, cx: &mut Context<'_>) {
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
@@ -42,7 +52,9 @@ impl VirtioNet {
     pub(super) fn tell_late(&mut self, cx: &mut Context<'_>) {
         for number in 0..self.rings.len() {
             let Some(ring) = self.rings.get_mut(number) else { continue };
-            if ring.moderation.over(cx.now) {
+            if ring.late.is_some_and(|late| late <= cx.now) {
+                self.tell(number as u16, cx);
+            } else if ring.moderation.over(cx.now) {
                 self.tell_arrivals(number as u16, cx);
             } else if ring.delay.over(cx.now) {
                 self.tell_completions(number as u16, cx);
@@ -55,6 +67,7 @@ impl VirtioNet {
         for ring in &self.rings {
             ring.moderation.due().into_iter().for_each(|due| cx.out.wake_by(due));
             ring.delay.due().into_iter().for_each(|due| cx.out.wake_by(due));
+            ring.late.into_iter().for_each(|due| cx.out.wake_by(due));
         }
     }
 }

@@ -11,6 +11,7 @@ use super::ahead::{Ahead, Returns};
 use super::areas::Areas;
 use super::broken::Broken;
 use super::chain::{CHAIN_MOST, Token};
+use super::hashing::Hashing;
 use super::landing::Landing;
 use super::registers::{Header, feature, header};
 use super::ring::{Ring, STEPS_PAID};
@@ -54,6 +55,8 @@ struct Receiver<'a, const PACKED: bool> {
     features: u128,
     header_len: usize,
     queue: u16,
+    /// Of which headers tell, if they do.
+    hashing: &'a Hashing,
 }
 
 impl VirtioNet {
@@ -127,6 +130,10 @@ impl VirtioNet {
         if active == 1 {
             return if usable(0) { Ok(0) } else { Err(Reason::ReceiverOff) };
         }
+        if self.hashing.scales() {
+            let queue = self.hashing.queue(head, batch.layout(packet));
+            return if usable(queue) { Ok(queue) } else { Err(Reason::ReceiverOff) };
+        }
         let flow = steering::flow(head, batch.layout(packet));
         let (learnt, spread) = (self.steering.queue(flow), u16::from(flow) % active);
         [learnt, spread, 0].into_iter().find(|queue| usable(*queue)).ok_or(Reason::ReceiverOff)
@@ -172,7 +179,7 @@ impl VirtioNet {
                 continue;
             }
             ahead.look();
-            let receiver = Receiver { areas, memory, features, header_len, queue };
+            let receiver = Receiver { areas, memory, features, header_len, queue, hashing: &self.hashing };
             if let Some(whole) = Whole::of(frames, pick, &wants)
                 && receiver.put_whole(ring, &whole, &ahead, &mut returns)
             {
@@ -206,9 +213,13 @@ impl VirtioNet {
         areas.show(ring);
         let short = refused || areas.is_short(ring);
         let untold = ring.untold > 0;
-        let carried = self.carried(number);
+        let (carried, limits) = (self.carried(number), self.limits(number));
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
-        if untold && (short || ring.moderation.may_tell(carried, cx.now)) {
+        let may_tell = match limits {
+            Some(limits) => untold && ring.reaches(limits, got.packets as u32, cx.now),
+            None => untold && (short || ring.moderation.may_tell(carried, cx.now)),
+        };
+        if may_tell {
             let tells = ring.broken.is_none() && ring.tell(&areas);
             self.told_arrivals(number, tells, cx);
         }
@@ -264,7 +275,7 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
         let Some((token, span)) = ahead.only(self.areas, ring.next).filter(|(_, span)| span.len() >= need) else {
             return false;
         };
-        if ring.unfit.is_some() || !self.areas.has_steps() {
+        if ring.unfit.is_some() || !self.areas.has_steps() || self.header_len > header::LEN {
             return false;
         }
         self.areas.note_one();
@@ -410,7 +421,14 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
     fn write_header(&self, landing: &Landing, piece: &Piece<'_>, checked: Checked) {
         let mut header = header_of(&piece.offload, piece, checked, self.features);
         header.num_buffers = landing.chains.len() as u16;
-        let bytes = header.bytes();
+        let mut bytes = [0; header::HASH_LEN];
+        bytes[..header::LEN].copy_from_slice(&header.bytes());
+        if self.header_len == header::HASH_LEN
+            && let Some(hash) = self.hashing.hash(piece.private_head(), piece.layout())
+        {
+            bytes[12..16].copy_from_slice(&hash.value.to_le_bytes());
+            bytes[16..18].copy_from_slice(&hash.report.to_le_bytes());
+        }
         let mut left = &bytes[..self.header_len];
         for span in &landing.header {
             let (now, rest) = left.split_at(left.len().min(span.len() as usize));

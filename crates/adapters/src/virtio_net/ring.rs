@@ -4,14 +4,15 @@
 //! 1024 descriptors, a table in a table or a buffer of no bytes breaks the ring, and a broken ring is left alone until the
 //! driver starts it again.
 
-use nicety_adapter::Reason;
 use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
+use nicety_adapter::{Reason, Time};
 use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
 use super::areas::Areas;
 use super::broken::Broken;
 use super::chain::Token;
+use super::coalescing::Limits;
 use super::registers::feature;
 
 /// Largest ring (section 2.7).
@@ -54,6 +55,9 @@ pub(super) struct Ring {
     pub moderation: ReceiveModeration,
     /// A transmit ring's: how long what was given back waits for a notification that is due anyway.
     pub delay: CompletionDelay,
+    /// By the driver's own limits: packets since it was told, and when it is told of the first at last.
+    pub held: u32,
+    pub late: Option<Time>,
     /// Bytes that went through it.
     pub carried: u64,
     /// Bumped when it stops: what was taken before is not given back after. Not saved.
@@ -114,7 +118,15 @@ impl Ring {
         let wants = areas.wants(self);
         self.settled |= self.untold > 0;
         self.untold = 0;
+        (self.held, self.late) = (0, None);
         wants
+    }
+
+    /// More packets have gone through, of which the driver is to be told by its own limits: whether it is now.
+    pub fn reaches(&mut self, limits: Limits, packets: u32, now: Time) -> bool {
+        self.held = self.held.saturating_add(packets);
+        let late = *self.late.get_or_insert(now.after_ns(u64::from(limits.usecs) * 1000));
+        late <= now || (limits.packets > 0 && self.held >= limits.packets)
     }
 
     /// The same, if its areas can be found.

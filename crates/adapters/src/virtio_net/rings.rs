@@ -3,7 +3,7 @@
 use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
 use nicety_adapter::{Context, RingFace, RingPlace};
 
-use super::registers::Config;
+use super::registers::{Config, STATUS_AT};
 use super::ring::Ring;
 use super::{Role, VirtioNet};
 
@@ -56,6 +56,8 @@ impl RingFace for VirtioNet {
             unfit: None,
             moderation: ReceiveModeration::default(),
             delay: CompletionDelay::default(),
+            held: 0,
+            late: None,
             ..fresh
         };
         self.wake(number, cx);
@@ -95,7 +97,8 @@ impl RingFace for VirtioNet {
     }
 
     fn config(&self, offset: u32, data: &mut [u8]) -> bool {
-        let bytes = Config { mac: self.control.mac(), ..self.config }.bytes();
+        let mut bytes = Config { mac: self.control.mac(), ..self.config }.bytes();
+        bytes[STATUS_AT] |= u8::from(self.control.announce) << 1;
         let from = bytes.get(usize::try_from(offset).unwrap_or(usize::MAX)..);
         let Some(bytes) = from.and_then(|rest| rest.get(..data.len())) else { return false };
         data.copy_from_slice(bytes);

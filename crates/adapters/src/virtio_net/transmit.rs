@@ -157,6 +157,7 @@ impl VirtioNet {
         batch: &Batch,
         cx: &mut Context<'_>,
     ) -> Result<(), Broken> {
+        let limits = self.limits(number);
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
         if batch.is_empty() || !ring.started || ring.broken.is_some() || ring.generation != batch.generation {
             return Ok(());
@@ -171,7 +172,14 @@ impl VirtioNet {
         batch.packets().iter().for_each(|packet| returns.push(ring, &areas, Token(packet.cookie as u32), 0));
         returns.write(ring, &areas);
         areas.show(ring);
-        if areas.wants(ring) {
+        if areas.wants(ring)
+            && let Some(limits) = limits
+        {
+            if ring.reaches(limits, batch.len() as u32, cx.now) {
+                self.tell_completions(number, cx);
+            }
+            self.schedule(cx);
+        } else if areas.wants(ring) {
             // A chain is some 18 entries at most: half the ring, if all are long.
             ring.delay.wait(batch.len() as u32, u32::from(ring.size / 32), 0, cx.now);
             if ring.delay.over(cx.now) {
@@ -213,7 +221,7 @@ impl Sender<'_> {
     }
 
     fn walk(&self, chain: &mut Chain<'_>, batch: &mut Batch) -> Result<Taken, Broken> {
-        let mut bytes = [0; header::LEN];
+        let mut bytes = [0; header::HASH_LEN];
         let (mut have, mut rest) = (0, None);
         while have < self.header_len {
             let Some(buffer) = chain.next().transpose()? else { return Ok(Taken::Dropped(Reason::BadDescriptor)) };
@@ -231,7 +239,7 @@ impl Sender<'_> {
                 write: false,
             });
         }
-        let header = Header::parse(&bytes);
+        let header = Header::parse(bytes.first_chunk().unwrap_or(&[0; header::LEN]));
         let Some(mut draft) = batch.draft(head_wanted(&header)) else { return Ok(Taken::Later) };
         let mut next = rest.map(Ok).or_else(|| chain.next());
         while let Some(buffer) = next.transpose()? {

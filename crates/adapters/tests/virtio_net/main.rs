@@ -7,5 +7,6 @@ mod long;
 mod moderation;
 mod packed;
 mod packets;
+mod pci;
 mod rings;
 mod traffic;

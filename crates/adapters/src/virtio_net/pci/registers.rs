@@ -75,9 +75,9 @@ const COMMON: &[Row] = &[
     port(Reg::queue_reset, 0x3a, 2),
 ];
 
-const ISR: &[Row] = &[Row::port(Reg::isr_status, 0, 1, "4.1.4.5")];
+const ISR: &[Row] = &[Row::port(Reg::isr_status, ISR_AT, 1, "4.1.4.5")];
 
-const NOTIFY: &[Row] = &[Row::port(Reg::queue_notify, 0, 2, "4.1.4.4").every(NOTIFY_EVERY, 64)];
+const NOTIFY: &[Row] = &[Row::port(Reg::queue_notify, NOTIFY_AT, 2, "4.1.4.4").every(NOTIFY_EVERY, 64)];
 
 const LEGACY: &[Row] = &[
     Row::port(Reg::legacy_device_feature, 0, 4, "4.1.4.10"),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::v3;
 use crate::virtio_net::broken::Broken;
-use crate::virtio_net::control::Control;
+use crate::virtio_net::control::Settings;
 use crate::virtio_net::registers::Config;
 use crate::virtio_net::{PAIRS_MOST, RINGS_MOST};
 
@@ -17,7 +17,7 @@ pub(super) struct State {
     offer: u128,
     features: u128,
     config: Config,
-    control: Control,
+    control: Settings,
     rings: ArrayVec<Queue, RINGS_MOST>,
     resume: ArrayVec<u32, PAIRS_MOST>,
 }

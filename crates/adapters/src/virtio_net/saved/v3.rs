@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::v2;
 use crate::virtio_net::RINGS_MOST;
 use crate::virtio_net::broken::Broken;
-use crate::virtio_net::control::Control;
+use crate::virtio_net::control::Settings;
+use crate::virtio_net::hashing::Conf;
 use crate::virtio_net::registers::Config;
 use crate::virtio_net::ring::Ring;
 
@@ -18,7 +19,7 @@ pub(super) struct State {
     pub offer: u128,
     pub features: u128,
     pub config: Config,
-    pub control: Control,
+    pub control: Settings,
     pub rings: ArrayVec<Queue, RINGS_MOST>,
 }
 
@@ -65,6 +66,7 @@ impl State {
     pub(super) fn into_next(self) -> super::State {
         let Self { offer, features, config, control, rings } = self;
         let rings = rings.into_iter().map(Queue::into_next).collect();
-        super::State { offer, features, config, control, rings }
+        let (control, hashing) = (control.into_next(), Conf::default());
+        super::State { offer, features, config, control, hashing, rings }
     }
 }
