@@ -2,6 +2,7 @@
 
 mod control;
 mod guest;
+mod hashing;
 mod hostile;
 mod long;
 mod moderation;

@@ -206,9 +206,9 @@ impl Adapter for VirtioPci {
     }
 
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
-        let link = self.device.config.link;
+        let before = (self.device.config.link, self.device.control.announce);
         self.call(cx, |device, cx| device.notice(event, cx));
-        if self.device.config.link != link {
+        if (self.device.config.link, self.device.control.announce) != before {
             self.common.generation = self.common.generation.wrapping_add(1);
             if self.common.has(status::DRIVER_OK) {
                 self.raise(self.common.config_vector, CONFIGURATION);
