@@ -328,11 +328,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         // Where the device's used descriptors go on (bits 16 to 31), if that is told. DPDK's virtio-user tells one place for both
         // (virtio_user_dev.c).
         let (available, used) = (base as u16, (base >> 16) as u16);
-        let place = match if used == 0 { available } else { used } {
-            // Linux's arch/um/drivers/virtio_uml.c begins every ring at 0, and a new packed ring begins with a wrap counter of 1.
-            0 if (0..self.size).all(|slot| self.descriptors.load_u16(16 * usize::from(slot) + 14) & USED == 0) => WRAP,
-            place => place,
-        };
+        let place = if used == 0 { available } else { used };
         (place & !WRAP < self.size).then_some(place)
     }
 

@@ -235,31 +235,6 @@ fn a_packed_ring_goes_on_where_it_was_stopped() {
 }
 
 #[test]
-fn a_new_packed_ring_may_be_said_to_begin_at_0_as_user_mode_linux_says() {
-    let mut guest = Guest::new(packed() | plain(), 4);
-    rings(&mut *guest.adapter).stop(1, cx!(guest));
-    guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    assert!(rings(&mut *guest.adapter).start(1, 0, cx!(guest)));
-    guest.fetch(0);
-    assert_eq!(guest.batch.len(), 1);
-    guest.complete();
-    assert_eq!(guest.used(1).len(), 1);
-    // A whole lap of two descriptors each: then 0 is where it stands, with a wrap counter of 0.
-    guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    guest.fetch(0);
-    guest.complete();
-    assert_eq!(guest.used(1).len(), 1);
-    let base = rings(&mut *guest.adapter).stop(1, cx!(guest));
-    assert_eq!(base, 0);
-    assert!(rings(&mut *guest.adapter).start(1, base, cx!(guest)));
-    guest.send(0, &[0; 12], &tcp4(&payload(20)), 2000);
-    guest.fetch(0);
-    assert_eq!(guest.batch.len(), 1);
-    guest.complete();
-    assert_eq!(guest.used(1).len(), 1);
-}
-
-#[test]
 fn a_packed_ring_that_begins_behind_its_end_is_not_started() {
     let mut guest = Guest::new(packed() | plain(), 4);
     let face = rings(&mut *guest.adapter);

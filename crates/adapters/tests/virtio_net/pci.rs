@@ -149,7 +149,7 @@ impl Machine {
         let cx = &mut Context { memory, page: None, out, counters, now: *now };
         adapter.fetch(0, Budget::TURN, &mut batch, cx);
         adapter.complete(&batch, cx);
-        if let Some(wake) = cx.out.wake.take() {
+        while let Some(wake) = cx.out.wake.take() {
             cx.now = wake;
             adapter.tick(cx);
         }

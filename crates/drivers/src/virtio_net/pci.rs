@@ -26,6 +26,7 @@ const DEVICE_FEATURE_SELECT: u64 = 0x00;
 const DEVICE_FEATURE: u64 = 0x04;
 const DRIVER_FEATURE_SELECT: u64 = 0x08;
 const DRIVER_FEATURE: u64 = 0x0c;
+const CONFIG_VECTOR: u64 = 0x10;
 const DEVICE_STATUS: u64 = 0x14;
 const QUEUE_SELECT: u64 = 0x16;
 const QUEUE_SIZE: u64 = 0x18;
@@ -38,6 +39,8 @@ const ACKNOWLEDGE: u8 = 1;
 const DRIVER: u8 = 2;
 const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
+/// The vector of configuration: the link.
+const LINK_VECTOR: u16 = TRANSMIT + 1;
 /// Reads of a status that must change soon.
 const PATIENCE: u32 = 1_000;
 
@@ -191,6 +194,7 @@ impl RingBus for Rings<'_> {
         self.write(QUEUE_ENABLE, &1u16.to_le_bytes())?;
         self.function.started += 1;
         if self.function.started == 2 {
+            self.write(CONFIG_VECTOR, &LINK_VECTOR.to_le_bytes())?;
             self.status(DRIVER_OK)?;
         }
         Ok(())
@@ -214,6 +218,11 @@ impl VirtioPci {
         VirtioPci { net: VirtioNet::new(arena), function: Function::default() }
     }
 
+    /// With rings of this many descriptors (32 to 256, else the nearest), and no features but these.
+    pub fn with(arena: Arena, size: u16, features: u64) -> VirtioPci {
+        VirtioPci { net: VirtioNet::with(arena, size.min(super::SIZE), features), function: Function::default() }
+    }
+
     fn on<R>(
         &mut self,
         bus: &mut dyn Bus,
@@ -229,7 +238,7 @@ impl Driver for VirtioPci {
     }
 
     fn features(&self) -> Features {
-        self.net.features()
+        Features { interrupts: nicety_adapter::InterruptKind::Msix(LINK_VECTOR + 1), ..self.net.features() }
     }
 
     fn link(&self) -> bool {
@@ -239,15 +248,16 @@ impl Driver for VirtioPci {
     fn open(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         crate::enable(bus, &DEVICES)?;
         self.function = Function::find(bus)?;
-        bus.interrupts(nicety_adapter::InterruptKind::Msix(TRANSMIT + 1))?;
+        bus.interrupts(nicety_adapter::InterruptKind::Msix(LINK_VECTOR + 1))?;
         self.on(bus, |net, rings| net.open(rings))
     }
 
     fn interrupt(&mut self, bus: &mut dyn Bus, vector: u16) -> Result<bool, DriverError> {
-        if vector != RECEIVE && vector != TRANSMIT {
-            return Ok(false);
+        match vector {
+            RECEIVE | TRANSMIT => self.on(bus, |net, rings| net.interrupt(rings, vector)),
+            LINK_VECTOR => self.on(bus, |net, rings| net.look_at_link(rings).map(|()| false)),
+            _ => Ok(false),
         }
-        self.on(bus, |net, rings| net.interrupt(rings, vector))
     }
 
     fn receive(&mut self, bus: &mut dyn Bus, budget: usize, sink: &mut Sink<'_>) -> Result<usize, DriverError> {

@@ -5,9 +5,10 @@ use nicety_adapter::{Context, PciFace, RingFace};
 use nicety_pci::{Changes, Function, Mode, Rom};
 
 use super::common::NO_VECTOR;
-use super::registers::{BAR, CONFIG_AT, LEGACY_BAR, LEGACY_CONFIG, MSIX_BAR, NOTIFY_AT, TABLE};
+use super::registers::{BAR, CONFIG_AT, LEGACY_BAR, LEGACY_CONFIG, LEGACY_LEN, MSIX_BAR, NOTIFY_AT, TABLE};
 use super::{PCI_CFG, VirtioPci};
 use crate::msix;
+use crate::pieces::pieces;
 
 /// Where the window's fields lie in its capability (4.1.4 and 4.1.4.9).
 const WINDOW_KIND: u64 = 3;
@@ -22,40 +23,56 @@ impl VirtioPci {
         let legacy = if self.function.mode() == Mode::Msix { LEGACY_CONFIG + 4 } else { LEGACY_CONFIG };
         match bar {
             BAR if (u64::from(CONFIG_AT)..u64::from(NOTIFY_AT)).contains(&offset) => Some(CONFIG_AT.into()),
-            LEGACY_BAR if offset >= legacy => Some(legacy),
+            LEGACY_BAR if (legacy..LEGACY_LEN).contains(&offset) => Some(legacy),
             _ => None,
         }
     }
 
-    /// The legacy interface's vectors: of configuration and of the selected queue, while MSI-X is enabled.
-    fn legacy_vector(&mut self, offset: u64) -> Option<&mut u16> {
-        let at = offset.checked_sub(LEGACY_CONFIG).filter(|at| *at < 4)?;
-        if self.function.mode() != Mode::Msix {
+    /// The legacy interface's vectors, if an offset lies in them: of configuration, and of the selected queue. They are there while MSI-X
+    /// is enabled.
+    fn legacy_vectors(&self, bar: u8, offset: u64) -> Option<[u8; 4]> {
+        let within = (LEGACY_CONFIG..LEGACY_CONFIG + 4).contains(&offset);
+        if bar != LEGACY_BAR || !within || self.function.mode() != Mode::Msix {
             return None;
         }
-        match at {
-            0 | 1 => Some(&mut self.common.config_vector),
-            _ => self.common.queues.get_mut(usize::from(self.common.select)).map(|queue| &mut queue.vector),
-        }
+        let queue = self.common.queues.get(usize::from(self.common.select)).map_or(NO_VECTOR, |queue| queue.vector);
+        let ([a, b], [c, d]) = (self.common.config_vector.to_le_bytes(), queue.to_le_bytes());
+        Some([a, b, c, d])
+    }
+
+    fn write_legacy_vectors(&mut self, mut vectors: [u8; 4], skip: usize, data: &[u8]) {
+        vectors.iter_mut().skip(skip).zip(data).for_each(|(to, from)| *to = *from);
+        let [a, b, c, d] = vectors;
+        let [config, queue] = [[a, b], [c, d]].map(|bytes| {
+            let vector = u16::from_le_bytes(bytes);
+            if vector < super::VECTORS { vector } else { NO_VECTOR }
+        });
+        self.common.config_vector = config;
+        self.common.queues.get_mut(usize::from(self.common.select)).into_iter().for_each(|at| at.vector = queue);
     }
 
     fn read_bar(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         if bar == MSIX_BAR {
             return msix::read(&self.function, bar, offset, data);
         }
-        data.fill(0);
-        if let Some(base) = self.config_at(bar, offset) {
-            for (at, byte) in (offset - base..).zip(data) {
-                // Beyond its end are zeros.
-                let _within = self.device.config(u32::try_from(at).unwrap_or(u32::MAX), std::slice::from_mut(byte));
+        for (at, part) in pieces(offset, data.len()) {
+            let data = &mut data[part];
+            if let Some(base) = self.config_at(bar, at) {
+                data.fill(0);
+                for (at, byte) in (at - base..).zip(data) {
+                    // Beyond its end are zeros.
+                    let _within = self.device.config(u32::try_from(at).unwrap_or(u32::MAX), std::slice::from_mut(byte));
+                }
+            } else if let Some(vectors) = self.legacy_vectors(bar, at) {
+                let skip = (at - LEGACY_CONFIG) as usize;
+                data.iter_mut().zip(&vectors[skip..]).for_each(|(to, from)| *to = *from);
+            } else {
+                self.read_table(bar, at, data, cx);
             }
-            return;
         }
-        if bar == LEGACY_BAR && offset >= LEGACY_CONFIG {
-            let vector = self.legacy_vector(offset).copied().unwrap_or(NO_VECTOR);
-            data.iter_mut().zip(vector.to_le_bytes()).for_each(|(to, from)| *to = from);
-            return;
-        }
+    }
+
+    fn read_table(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         for part in TABLE.parts(TABLE.region(bar), offset, data.len(), Way::Read) {
             let value = match &part.place {
                 Some(place) => self.read_register(place.name, cx),
@@ -72,30 +89,32 @@ impl VirtioPci {
         if bar == MSIX_BAR {
             return msix::write(&mut self.function, bar, offset, data);
         }
-        // The driver sets its address by a command; configuration space is read-only.
-        if self.config_at(bar, offset).is_some() {
-            return;
+        for (at, part) in pieces(offset, data.len()) {
+            let data = &data[part];
+            // The driver sets its address by a command; configuration space is read-only.
+            if self.config_at(bar, at).is_some() {
+                continue;
+            }
+            if let Some(vectors) = self.legacy_vectors(bar, at) {
+                self.write_legacy_vectors(vectors, (at - LEGACY_CONFIG) as usize, data);
+            } else {
+                self.write_table(bar, at, data, cx);
+            }
         }
-        if bar == LEGACY_BAR && offset >= LEGACY_CONFIG {
-            let value = data.first_chunk().map_or(NO_VECTOR, |bytes| u16::from_le_bytes(*bytes));
-            let value = if value < super::VECTORS { value } else { NO_VECTOR };
-            self.legacy_vector(offset).into_iter().for_each(|vector| *vector = value);
-            return;
-        }
+        self.settle(cx);
+    }
+
+    fn write_table(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         for part in TABLE.parts(TABLE.region(bar), offset, data.len(), Way::Write) {
             match &part.place {
                 Some(place) => {
-                    let stored = if part.bytes.len() < usize::from(place.row.width) && place.name.is_value() {
-                        self.read_register(place.name, cx)
-                    } else {
-                        0
-                    };
+                    let narrow = part.bytes.len() < usize::from(place.row.width) && place.name.is_value();
+                    let stored = if narrow { self.read_register(place.name, cx) } else { 0 };
                     self.write_register(place.name, place.index, part.take(data, stored), cx);
                 }
                 None => cx.counters.bad_accesses += 1,
             }
         }
-        self.settle(cx);
     }
 
     fn window(&self) -> Option<u64> {
@@ -153,9 +172,7 @@ impl PciFace for VirtioPci {
             self.interrupts.update(&mut self.function, cx);
         }
         if changes.intersects(Changes::BUS_MASTER | Changes::POWER) && self.may_act() {
-            for ring in 0..self.device.rings() {
-                self.device.wake(ring, cx);
-            }
+            self.resume(cx);
         }
         if changes.contains(Changes::CAPABILITY) {
             self.use_window(offset.into(), cx);

@@ -9,9 +9,12 @@ use super::registers::{NOTIFY_EVERY, Reg, status};
 use super::{RING_SIZE, VirtioPci};
 use crate::virtio_net::RINGS_MOST;
 use crate::virtio_net::registers::feature;
+use crate::virtio_net::ring::Ring;
 
 /// No vector (4.1.5.1.2).
 pub(super) const NO_VECTOR: u16 = 0xffff;
+/// Where a new ring begins, split or packed.
+const NEW_RING: u32 = 0x8000_8000;
 /// Bits of a legacy queue's address that its register leaves out.
 const LEGACY_PAGE_BITS: u32 = 12;
 
@@ -211,26 +214,58 @@ impl VirtioPci {
         (legacy || wanted & feature::VERSION_1 != 0) && self.device.take_features(wanted)
     }
 
-    /// The selected queue begins; nothing of it is used before DRIVER_OK.
+    /// The selected queue begins, as soon as memory may be read.
     fn enable_queue(&mut self, cx: &mut Context<'_>) {
-        let (ring, on) = (self.common.select, self.common.has(status::DRIVER_OK));
+        let ring = self.common.select;
         let Some(queue) = self.common.selected().filter(|queue| !queue.enabled) else { return };
+        queue.enabled = true;
+        self.start_queue(ring, cx);
+    }
+
+    /// Nothing of a modern driver's queue is used before DRIVER_OK. Some legacy drivers use theirs before they say so (3.1.2).
+    fn start_queue(&mut self, ring: u16, cx: &mut Context<'_>) {
+        let on = self.common.has(status::DRIVER_OK) || !self.device.took(feature::VERSION_1);
+        let started = self.device.rings.get(usize::from(ring)).is_none_or(|ring| ring.started);
+        let may_act = self.may_act();
+        let Some(queue) = self.common.queues.get_mut(usize::from(ring)) else { return };
+        if !queue.enabled || started || !may_act {
+            return;
+        }
         let [descriptors, driver, device] = queue.areas;
         let place = RingPlace { size: queue.size, descriptors, driver, device };
-        if self.device.place(ring, place) && self.device.start(ring, 0, cx) {
-            queue.enabled = true;
+        // A new packed ring begins with its wrap counters at 1 (2.8.1).
+        if self.device.place(ring, place) && self.device.start(ring, NEW_RING, cx) {
             self.device.enable(ring, on, cx);
         } else {
+            queue.enabled = false;
             cx.counters.guest_errors += 1;
         }
     }
 
+    /// Memory may be reached again: queues begin that could not, and each of the others is looked at, and told of once. What its driver
+    /// wanted meanwhile could not be read.
+    pub(super) fn resume(&mut self, cx: &mut Context<'_>) {
+        for ring in 0..self.device.rings() {
+            self.start_queue(ring, cx);
+            self.device.wake(ring, cx);
+            if self.device.rings.get(usize::from(ring)).is_some_and(|ring| ring.live()) {
+                cx.out.messages.insert(ring);
+                cx.counters.interrupts += 1;
+            }
+        }
+        cx.out.wake_by(cx.now);
+        self.settle(cx);
+    }
+
     /// The selected queue ends (2.6.1).
     fn reset_queue(&mut self, cx: &mut Context<'_>) {
-        let ring = self.common.select;
-        if let Some(queue) = self.common.selected() {
+        let (ring, may_act) = (self.common.select, self.may_act());
+        let Some(queue) = self.common.selected() else { return };
+        *queue = Queue { vector: queue.vector, ..Queue::NEW };
+        if may_act {
             self.device.stop(ring, cx);
-            *queue = Queue { vector: queue.vector, ..Queue::NEW };
+        } else if let Some(ring) = self.device.rings.get_mut(usize::from(ring)) {
+            *ring = Ring { generation: ring.generation.wrapping_add(1), ..Ring::default() };
         }
     }
 
@@ -250,8 +285,6 @@ impl VirtioPci {
             (queue.size, queue.areas) = (RING_SIZE, [descriptors, driver, device]);
         }
         self.enable_queue(cx);
-        // Some legacy drivers use their queues before they say so (3.1.2).
-        self.device.enable(self.common.select, true, cx);
     }
 
     /// As after power-on, but for configuration space.

@@ -207,7 +207,10 @@ impl Adapter for VirtioPci {
 
     fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
         let before = (self.device.config.link, self.device.control.announce);
-        self.call(cx, |device, cx| device.notice(event, cx));
+        // A restored device that may not reach memory looks at it when it may.
+        if event != Event::Restored || self.may_act() {
+            self.call(cx, |device, cx| device.notice(event, cx));
+        }
         if (self.device.config.link, self.device.control.announce) != before {
             self.common.generation = self.common.generation.wrapping_add(1);
             if self.common.has(status::DRIVER_OK) {
