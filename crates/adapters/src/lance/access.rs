@@ -6,7 +6,7 @@ use nicety_adapter::bank::Way;
 
 use super::Lance;
 use super::interrupts::{CSR4_AT, CSR5_AT, UINT};
-use super::registers::{self as r, Place, bcr, csr0, csr4, csr5};
+use super::registers::{self as r, Place, bcr, csr0, csr4, csr5, eecas};
 
 impl Lance {
     /// How the ports lie.
@@ -73,7 +73,7 @@ impl Lance {
             }
             r::RDP => self.write_csr(value & 0xffff, cx),
             r::RAP => self.rap = (value % r::FILE) as u8,
-            r::BDP => self.write_bcr(value & 0xffff, cx),
+            r::BDP => self.write_bcr(value & 0xffff),
             _ => {}
         }
     }
@@ -182,14 +182,21 @@ impl Lance {
                 let lit = self.link_up && (value & bcr::LNKSTE != 0 || by_duplex);
                 value | if lit { bcr::LEDOUT } else { 0 }
             }
+            r::EECAS => value & !eecas::EDI | self.eeprom.shown(),
             _ => value,
         }
     }
 
-    fn write_bcr(&mut self, value: u32, _cx: &mut Context<'_>) {
+    fn write_bcr(&mut self, value: u32) {
         let Some(place) = self.chosen(r::BCR) else { return };
         match place.name {
             r::SWSTYLE => self.write_style(value),
+            // The chip reads it anew, and is done with it at once.
+            r::EECAS if value & eecas::PREAD != 0 => self.prom = self.eeprom.read(),
+            r::EECAS => {
+                self.registers.write(&place, value);
+                self.eeprom.drive(value);
+            }
             _ => {
                 self.registers.write(&place, value);
             }

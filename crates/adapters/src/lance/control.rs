@@ -4,6 +4,7 @@ use nicety_adapter::Context;
 
 use super::Lance;
 use super::interrupts::{CSR4_AT, CSR5_AT, Tidings};
+use super::polling::Polling;
 use super::receive::Receive;
 use super::registers::{self as r, bcr, csr0, csr4, csr5, mode};
 use super::ring::Style;
@@ -66,6 +67,10 @@ impl Lance {
         }
         if value & csr0::STRT != 0 && old & csr0::STRT == 0 {
             self.start();
+            self.begin_polling();
+        }
+        if value & csr0::TDMD != 0 {
+            self.poll_demanded();
         }
         if self.has(r::CSR0, csr0::TXON) {
             cx.out.work.insert(0);
@@ -149,6 +154,7 @@ impl Lance {
         self.load_words(r::PADR, &prom[..6]);
         self.rap = 0;
         self.transmit = Transmit::default();
+        self.polling = Polling::default();
         self.receive = Receive::default();
         self.stalls = [None; 2];
         self.interrupts.reset();

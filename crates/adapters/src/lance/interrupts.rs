@@ -195,6 +195,7 @@ impl Lance {
             self.tidings.moderation.due().filter(|_| open & RINT != 0 && self.tidings.waiting > 0),
             self.tidings.completions.due().filter(|_| open & TINT != 0),
             self.next_look(),
+            self.next_poll(cx),
         ];
         if let Some(due) = due.into_iter().flatten().min() {
             cx.out.wake = Some(due);

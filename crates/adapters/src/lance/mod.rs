@@ -21,18 +21,19 @@
 //!
 //! Features: ports as words and as double words, in I/O and in memory; structures of 16 and of 32 bits (SWSTYLE 0 to 3), chained
 //! buffers both ways, the initialization block, suspension, all masks and causes of CSR0, 3, 4 and 5, address filter with hash,
-//! loopback, automatic padding and stripping, the address PROM with its shadow, link in the LED registers.
+//! loopback, automatic padding and stripping, the address PROM with its shadow, the EEPROM behind BCR19,
+//! link in the LED registers.
 //!
 //! # Few messages
 //! A driver that accesses a CSR writes RAP first, so that each access is two. Linux makes two for a frame that it sends, and
 //! fourteen for an interrupt. So a bulk flow interrupts at three quarters of a ring, or after 500 µs (`ReceiveModeration`), and completions wait
 //! for company (`CompletionDelay`). When a driver lifts its masks, the rings are looked at: what its poll has taken meanwhile does
-//! not interrupt again. CSR0 always shows all of it. The transmit ring is looked at with TDMD, and with every write to CSR0.
+//! not interrupt again. CSR0 always shows all of it. The transmit ring is looked at with TDMD, with every write to
+//! CSR0, and by time (`polling.rs`) until the first TDMD.
 //!
 //! # Not implemented
-//! - Polling by time (CSR46, CSR47): a frame that no access to CSR0 follows is not sent. No driver is known that relies on it.
-//! - Look-ahead (LAPPEN), big-endian structures (BSWP), Magic Packet, sleep, the EEPROM behind BCR19, the timers and FIFO marks of
-//!   CSR80, 82 and 100: their registers hold what is written.
+//! - Look-ahead (LAPPEN), big-endian structures (BSWP), Magic Packet, sleep, the timers and FIFO marks of CSR80, 82 and 100: their
+//!   registers hold what is written. What the EEPROM says of bus configuration registers is not loaded into them.
 //! - Collisions and their counts; jabber. A frame's own check sequence (DXMTFCS) is cut off unread, and the check sequence of a
 //!   received frame is four zeros.
 //! - CSR18 to CSR23, 40 to 45 and 62 to 67, the chip's working copies of descriptors, hold what is written.
@@ -46,9 +47,11 @@
 
 mod access;
 mod control;
+mod eeprom;
 mod filter;
 mod interrupts;
 pub mod models;
+mod polling;
 mod receive;
 pub mod registers;
 mod ring;
@@ -62,8 +65,10 @@ use nicety_adapter::{
 use nicety_frame::Mac;
 use nicety_pci::{Bar, Changes, Function, Identity, Pin, Rom};
 
+use self::eeprom::Eeprom;
 use self::interrupts::Tidings;
 use self::models::{AMD, Model};
+use self::polling::Polling;
 use self::receive::Receive;
 use self::registers::{self as r, bcr, csr0, mode};
 use self::transmit::Transmit;
@@ -85,14 +90,15 @@ pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adap
 pub struct Lance {
     model: &'static Model,
     rom: Option<Rom>,
-    mac: Mac,
     function: Function,
     registers: r::Bank,
     /// The register that RDP and BDP are.
     rap: u8,
+    eeprom: Eeprom,
     /// What the address PROM shows.
     prom: [u8; 16],
     transmit: Transmit,
+    polling: Polling,
     receive: Receive,
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
@@ -119,12 +125,13 @@ impl Lance {
         let mut this = Self {
             model,
             rom: settings.rom.clone(),
-            mac: settings.mac,
             function: function(model, settings.rom.as_ref())?,
             registers: r::Bank::new(model.registers),
             rap: 0,
+            eeprom: Eeprom::new(settings.mac),
             prom: prom(settings.mac),
             transmit: Transmit::default(),
+            polling: Polling::default(),
             receive: Receive::default(),
             looped: None,
             link_up: true,
@@ -140,7 +147,7 @@ impl Lance {
     /// H_RESET: everything as new, but the cable.
     fn hard_reset(&mut self, cx: &mut Context<'_>) {
         self.registers.reset(|_| true);
-        self.prom = prom(self.mac);
+        self.prom = self.eeprom.read();
         self.clear_chip();
         self.settle(cx);
         self.function.reset();
@@ -216,6 +223,7 @@ impl PciFace for Lance {
         if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
             cx.out.work.insert(0);
             self.offer_room(cx);
+            self.settle(cx);
         }
     }
 
@@ -251,6 +259,7 @@ impl Adapter for Lance {
     }
 
     fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        self.poll_soon(cx);
         self.deliver_frames(frames, cx)
     }
 
@@ -266,6 +275,7 @@ impl Adapter for Lance {
 
     fn tick(&mut self, cx: &mut Context<'_>) {
         self.look_for_room(cx);
+        self.poll_if_due(cx);
         self.settle(cx);
     }
 

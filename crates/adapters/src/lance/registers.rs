@@ -93,6 +93,8 @@ pub mod csr0 {
 pub mod csr4 {
     /// CSR3: the transmitter stays on after an underflow.
     pub const DXSUFLO: u32 = 1 << 6;
+    /// CSR4: the transmit ring is not polled by time.
+    pub const DPOLL: u32 = 1 << 12;
     /// CSR4: short frames are padded.
     pub const APAD_XMT: u32 = 1 << 11;
     /// Frames of IEEE 802.3 lose pad and check sequence.
@@ -143,6 +145,24 @@ pub mod mode {
     pub const DRCVBC: u32 = 1 << 14;
     /// All frames are received.
     pub const PROM: u32 = 1 << 15;
+}
+
+/// BCR19.
+pub mod eecas {
+    /// What was read of the EEPROM made sense.
+    pub const PVALID: u32 = 1 << 15;
+    /// The chip reads the EEPROM.
+    pub const PREAD: u32 = 1 << 14;
+    /// There is one.
+    pub const EEDET: u32 = 1 << 13;
+    /// Software drives its wires.
+    pub const EEN: u32 = 1 << 4;
+    /// Chip select.
+    pub const ECS: u32 = 1 << 2;
+    /// Clock.
+    pub const ESK: u32 = 1 << 1;
+    /// Data to it; as it is read, data from it.
+    pub const EDI: u32 = 1;
 }
 
 /// Bus configuration.

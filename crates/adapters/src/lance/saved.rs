@@ -7,10 +7,26 @@ use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
 use super::Lance;
+use super::eeprom::Eeprom;
 use super::interrupts::Tidings;
+use super::polling::Polling;
 use super::receive::Receive;
 use super::registers as r;
 use super::transmit::Transmit;
+
+/// Version 1, without EEPROM and polling.
+#[derive(Serialize, Deserialize)]
+struct State1 {
+    registers: Vec<u32>,
+    rap: u8,
+    prom: [u8; 16],
+    transmit: u32,
+    receive: Receive,
+    interrupts: Interrupts,
+    tidings: Tidings,
+    link_up: bool,
+    function: Vec<u8>,
+}
 
 #[derive(Serialize, Deserialize)]
 struct State {
@@ -24,14 +40,27 @@ struct State {
     tidings: Tidings,
     link_up: bool,
     function: Vec<u8>,
+    eeprom: Eeprom,
+    polling: Polling,
 }
 
-impl Version for State {
+impl Version for State1 {
     const NUMBER: u16 = 1;
     type Before = Nothing;
 
     fn from_before(before: Nothing) -> Result<Self, RestoreError> {
         match before {}
+    }
+}
+
+impl Version for State {
+    const NUMBER: u16 = 2;
+    type Before = State1;
+
+    fn from_before(before: State1) -> Result<Self, RestoreError> {
+        let State1 { registers, rap, prom, transmit, receive, interrupts, tidings, link_up, function } = before;
+        let (eeprom, polling) = (Eeprom::of(&prom), Polling::default());
+        Ok(Self { registers, rap, prom, transmit, receive, interrupts, tidings, link_up, function, eeprom, polling })
     }
 }
 
@@ -41,12 +70,13 @@ impl Snapshot for Lance {
         let Self {
             model: _,
             rom: _,
-            mac: _,
             function,
             registers,
             rap,
+            eeprom,
             prom,
             transmit,
+            polling,
             receive,
             looped: _,
             link_up,
@@ -65,6 +95,8 @@ impl Snapshot for Lance {
             tidings: *tidings,
             link_up: *link_up,
             function: function.save().to_bytes(),
+            eeprom: eeprom.clone(),
+            polling: *polling,
         };
         encode(self.model.about.name, State::NUMBER, &state)
     }
@@ -83,10 +115,26 @@ impl Snapshot for Lance {
         if !state.receive.fits() || !state.interrupts.fits(&self.interrupts) || !state.tidings.fits() {
             return impossible("interrupts");
         }
+        if !state.eeprom.fits() || !state.polling.fits() {
+            return impossible("EEPROM or polling");
+        }
         let function = SavedFunction::from_bytes(&state.function).map_err(|_| RestoreError::Damaged)?;
         self.function.restore(&function).map_err(|_| RestoreError::Impossible("configuration space"))?;
-        let State { registers: _, rap, prom, transmit, receive, interrupts, tidings, link_up, function: _ } = state;
+        let State {
+            registers: _,
+            rap,
+            prom,
+            transmit,
+            receive,
+            interrupts,
+            tidings,
+            link_up,
+            function: _,
+            eeprom,
+            polling,
+        } = state;
         (self.registers, self.rap, self.prom) = (registers, rap, prom);
+        (self.eeprom, self.polling) = (eeprom, polling);
         (self.transmit, self.receive) = (Transmit::at(transmit), receive);
         (self.interrupts, self.tidings, self.link_up) = (interrupts, tidings, link_up);
         self.stalls = [None; 2];

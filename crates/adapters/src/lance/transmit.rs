@@ -39,6 +39,11 @@ impl Transmit {
         Self { next: done, done, ..Self::default() }
     }
 
+    /// The next descriptor to fetch.
+    pub fn next(&self) -> u32 {
+        self.next
+    }
+
     /// The first descriptor that was not given back.
     pub fn position(&self) -> u32 {
         self.done
@@ -245,5 +250,6 @@ impl Lance {
         }
         self.transmit = Transmit::at(next);
         self.transmitted(frames, (last, ring.buffer(last)), ring.len, cx);
+        self.poll_soon(cx);
     }
 }

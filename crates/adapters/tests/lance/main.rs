@@ -2,9 +2,11 @@
 //! of pcnet32.c.
 
 mod bench;
+mod eeprom;
 mod frames;
 mod hostile;
 mod interrupts;
+mod polling;
 mod probe;
 mod saved;
 mod styles;

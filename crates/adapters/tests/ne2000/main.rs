@@ -2,7 +2,9 @@
 //! ns8390.c.
 
 mod bench;
+mod driver;
 mod frames;
 mod hostile;
 mod interrupts;
 mod ports;
+mod races;

@@ -6,11 +6,13 @@
 
 mod boot;
 mod down_up;
+mod dpdk;
 mod drivers;
 mod messages;
 mod mixed;
 mod packed;
 mod pcnet;
+mod scp;
 mod server_gone;
 mod stage;
 mod switching;

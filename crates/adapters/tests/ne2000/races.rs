@@ -1,0 +1,32 @@
+//! Nothing is lost: whatever happens between whichever accesses of Linux's driver, all that it sends goes out and is told of, and all that
+//! comes is seen. All orders of a few events are tried at every distance from each other.
+
+use crate::driver::{Driver, Event};
+
+const EVENTS: [Event; 6] =
+    [Event::Frames(1), Event::Frames(12), Event::Send, Event::Turn, Event::Wait, Event::Restored];
+/// Accesses of the longest way from an interrupt to its end, with one frame.
+const GAPS: usize = 50;
+/// From the second event to the third: any, as each of them comes at every distance from what the driver does.
+const THIRD: [usize; 4] = [0, 3, 10, 29];
+/// Interrupts for a story's events: one each, and as many that find what another has seen to already.
+const MOST: u32 = 8;
+
+fn happen(stories: impl Iterator<Item = [(usize, Event); 4]> + Clone) {
+    for acknowledges in [false, true] {
+        let mut driver = Driver::new(acknowledges);
+        for story in stories.clone() {
+            let told = driver.live(&story).unwrap_or_else(|why| panic!("{acknowledges}, {story:?}: {why}"));
+            assert!(told <= MOST, "{acknowledges}, {story:?}: {told} interrupts");
+        }
+    }
+}
+
+#[test]
+fn whatever_comes_between_two_accesses_of_linux_s_driver_is_sent_and_seen() {
+    let gaps = (0..GAPS).flat_map(|second| THIRD.map(move |third| [second, third]));
+    let orders = EVENTS.into_iter().flat_map(|second| EVENTS.map(|third| [second, third]));
+    happen(orders.flat_map(|[second, third]| {
+        gaps.clone().map(move |gaps| [(0, Event::Send), (0, Event::Send), (gaps[0], second), (gaps[1], third)])
+    }));
+}
