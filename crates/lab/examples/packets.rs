@@ -65,7 +65,11 @@ fn plan(mut words: impl Iterator<Item = String>, folder: PathBuf) -> Result<Plan
                 plan.cores = cores.try_into().map_err(|_| "--cores: two are needed, as in 0,1".to_owned())?;
             }
             "--nicety" => named = Some(value.into()),
-            _ => return Err(format!("`{word}` is not known: --rounds, --bytes, --addresses, --rings, --cores, --nicety")),
+            _ => {
+                return Err(format!(
+                    "`{word}` is not known: --rounds, --bytes, --addresses, --rings, --cores, --nicety"
+                ));
+            }
         }
     }
     plan.nicety = daemon::program(named)?;

@@ -6,7 +6,7 @@ use nicety_adapter::{Adapter, Context, Reset, RingFace, RingPlace};
 use serde::{Deserialize, Serialize};
 
 use super::registers::{NOTIFY_EVERY, Reg, status};
-use super::{RING_SIZE, VirtioPci};
+use super::{QUEUE, RING_SIZE, VirtioPci};
 use crate::virtio_net::RINGS_MOST;
 use crate::virtio_net::registers::feature;
 use crate::virtio_net::ring::Ring;
@@ -249,12 +249,12 @@ impl VirtioPci {
             self.start_queue(ring, cx);
             self.device.wake(ring, cx);
             if self.device.rings.get(usize::from(ring)).is_some_and(|ring| ring.live()) {
-                cx.out.messages.insert(ring);
-                cx.counters.interrupts += 1;
+                let vector = self.common.queues.get(usize::from(ring)).map_or(NO_VECTOR, |queue| queue.vector);
+                self.raise(vector, QUEUE);
             }
         }
         cx.out.wake_by(cx.now);
-        self.settle(cx);
+        self.interrupts.update(&mut self.function, cx);
     }
 
     /// The selected queue ends (2.6.1).
