@@ -121,6 +121,11 @@ pub const REGISTRY: &[Entry] = &[
         register: |region, offset| vmxnet3::registers::REGISTERS.name(region, offset),
     },
     Entry { about: &virtio_net::ABOUT, create: virtio_net::create, register: |_, _| None },
+    Entry {
+        about: &virtio_net::pci::ABOUT,
+        create: virtio_net::pci::create,
+        register: |region, offset| virtio_net::pci::TABLE.name(region, offset),
+    },
 ];
 
 /// Finds an adapter by its name.

@@ -1,7 +1,9 @@
 //! A guest with a whole driver, of whichever kind, that takes interrupts and polls as an operating system does.
 
 use nicety_adapter::Offload;
-use nicety_drivers::{Arena, BUDGET, Driver, DriverError, Features, Made, Received, Sink, VirtioNet, Vmxnet3, vmxnet3};
+use nicety_drivers::{
+    Arena, BUDGET, Driver, DriverError, Features, Made, Received, Sink, VirtioNet, Vmxnet3, virtio_net, vmxnet3,
+};
 use nicety_frame::Mac;
 
 use crate::bus::PortBus;
@@ -49,6 +51,11 @@ impl Net {
     /// virtio-net's with rings of this size and no features but these.
     pub fn virtio(size: u16, features: u64) -> Net {
         Net::Rings(Box::new(VirtioNet::with(arena(), size, features)))
+    }
+
+    /// The same on PCI.
+    pub fn virtio_pci(size: u16, features: u64) -> Net {
+        Net::Pci(Box::new(virtio_net::pci::VirtioPci::with(arena(), size, features)))
     }
 }
 

@@ -30,6 +30,7 @@ pub(crate) fn nets() -> Vec<(&'static str, &'static str, Net)> {
         ],
         // VIRTIO_NET_F_GUEST_CSUM, GUEST_TSO4 and GUEST_TSO6.
         "virtio-net" => vec![(name, "without TSO", Net::virtio(256, !(1 << 1 | 1 << 7 | 1 << 8)))],
+        "virtio-net-pci" => vec![(name, "without TSO", Net::virtio_pci(256, !(1 << 1 | 1 << 7 | 1 << 8)))],
         _ => vec![(name, "", Net::named(name))],
     };
     all().flat_map(nets).collect()
