@@ -113,11 +113,12 @@ pub const REGISTRY: &[Entry] = &[
     },
     chip!(lance, PCNET),
     chip!(lance, VLANCE),
+    Entry { about: &lance::models::FLEXIBLE.about, create: vmxnet::flexible::create, register: vmxnet::flexible::name },
     Entry { about: &ne2000::ABOUT, create: ne2000::create, register: ne2000::registers::name },
     chip!(rtl8139, C_PLUS),
     chip!(rtl8139, C),
-    chip!(vmxnet, VMXNET),
     chip!(vmxnet, VMXNET2),
+    chip!(vmxnet, VMXNET),
     Entry {
         about: &vmxnet3::ABOUT,
         create: vmxnet3::create,

@@ -1,7 +1,9 @@
 //! A guest with a whole driver, of whichever kind, that takes interrupts and polls as an operating system does.
 
 use nicety_adapter::Offload;
-use nicety_drivers::{Arena, BUDGET, Driver, DriverError, Features, Made, Received, Sink, VirtioNet, Vmxnet3, vmxnet3};
+use nicety_drivers::{
+    Arena, BUDGET, Driver, DriverError, Features, Made, Received, Sink, VirtioNet, Vmxnet, Vmxnet3, vmxnet, vmxnet3,
+};
 use nicety_frame::Mac;
 
 use crate::bus::PortBus;
@@ -44,6 +46,11 @@ impl Net {
     /// vmxnet3's with other settings.
     pub fn vmxnet3(settings: vmxnet3::Settings) -> Net {
         Net::Pci(Box::new(Vmxnet3::with(arena(), settings)))
+    }
+
+    /// vmxnet's with other settings.
+    pub fn vmxnet(settings: vmxnet::Settings) -> Net {
+        Net::Pci(Box::new(Vmxnet::with(arena(), settings)))
     }
 
     /// virtio-net's with rings of this size and no features but these.

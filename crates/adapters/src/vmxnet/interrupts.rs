@@ -35,14 +35,29 @@ pub struct Tidings {
     /// The driver was told of something that it may have overlooked.
     owed: bool,
     /// When that is looked at.
-    again: Option<Time>,
+    again: Option<Again>,
     moderation: ReceiveModeration,
+}
+
+/// A look at what the driver had when it acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Again {
+    at: Time,
+    /// The next entry of the first receive ring then.
+    received: u32,
+    /// The next of the transmit ring to be given back.
+    sent: u32,
 }
 
 impl Tidings {
     /// Bytes went through.
     pub fn carried(&mut self, bytes: u64) {
         self.carried = self.carried.wrapping_add(bytes);
+    }
+
+    /// Entries that the driver was not told of.
+    pub fn untold(&self) -> [u32; 2] {
+        self.untold
     }
 
     /// Entries were filled.
@@ -96,11 +111,12 @@ impl Vmxnet {
     pub(super) fn acknowledge(&mut self, cx: &mut Context<'_>) {
         self.interrupts.clear(CAUSE);
         self.settle(cx);
-        self.look_for_room(cx);
+        self.expect_room(cx);
         if self.tidings.owed {
-            self.tidings.again = Some(cx.now.after_ns(AGAIN_NS));
-            self.schedule(cx);
+            let (received, sent) = (self.receive.next[0], self.transmit.position());
+            self.tidings.again = Some(Again { at: cx.now.after_ns(AGAIN_NS), received, sent });
         }
+        self.schedule(cx);
     }
 
     /// INTR_ENABLE, or INTR_DISABLE.
@@ -123,18 +139,21 @@ impl Vmxnet {
 
     /// A deadline has come, or none: both are fine.
     pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
-        let mut tell = self.transmit.completions.over(cx.now) && self.has_completions(cx);
+        let (received, sent) = (self.receive.next[0], self.transmit.position());
+        let mut tell = self.transmit.completions.over(cx.now) && self.has_completions(sent, cx);
         if self.tidings.moderation.over(cx.now) {
-            if self.has_frames(cx) {
+            if self.has_frames(received, cx) {
                 tell = true;
             } else {
                 self.tidings.moderation.seen();
             }
         }
-        if self.tidings.again.is_some_and(|at| at <= cx.now) {
+        if let Some(Again { at, received, sent }) = self.tidings.again
+            && at <= cx.now
+        {
             self.tidings.again = None;
             let owed = std::mem::take(&mut self.tidings.owed) && self.interrupts.pending() == 0;
-            if owed && (self.has_frames(cx) || self.has_completions(cx)) {
+            if owed && (self.has_frames(received, cx) || self.has_completions(sent, cx)) {
                 // Once: not again and again to a driver that does not care.
                 self.tell(cx);
                 self.tidings.owed = false;
@@ -156,7 +175,7 @@ impl Vmxnet {
             self.transmit.completions.due(),
             self.transmit.recheck,
             self.tidings.moderation.due(),
-            self.tidings.again,
+            self.tidings.again.map(|again| again.at),
             self.next_look(),
         ];
         if let Some(next) = times.into_iter().flatten().min() {
@@ -166,7 +185,7 @@ impl Vmxnet {
 
     /// Whether what was saved can be.
     pub(super) fn tidings_fit(tidings: &Tidings, interrupts: &Interrupts) -> bool {
-        let Tidings { carried: _, untold, owed: _, again: _, moderation: _ } = tidings;
-        interrupts.fits(&self::interrupts()) && untold.iter().all(|untold| *untold < u32::MAX)
+        let Tidings { carried: _, untold: _, owed: _, again: _, moderation: _ } = tidings;
+        interrupts.fits(&self::interrupts())
     }
 }

@@ -1,5 +1,5 @@
 //! vmxnet, VMware's first paravirtual adapter (15ad:0720), the enhanced vmxnet that followed it ("vmxnet2"), and the
-//! `flexible` adapter, a lance that becomes a vmxnet. One protocol, of version 0xbabe864f.
+//! [`flexible`] adapter, a lance that becomes a vmxnet. One protocol, of version 0xbabe864f.
 //!
 //! Everything but commands lies in the guest's memory, in one piece of a few pages that INIT_ADDR and INIT_LENGTH name.
 //!
@@ -58,7 +58,7 @@ use crate::{CreateError, Settings};
 
 mod access;
 mod filter;
-
+pub mod flexible;
 mod interrupts;
 pub mod models;
 mod receive;

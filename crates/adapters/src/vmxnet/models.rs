@@ -65,6 +65,16 @@ pub static VMXNET2: Model = Model {
     transmit_buffers: 512,
 };
 
+/// What a [flexible](super::flexible) becomes.
+pub static MORPHED: Model = Model {
+    about: crate::lance::models::FLEXIBLE.about,
+    registers: &r::FLEXIBLE,
+    features: feature::ZERO_COPY_TX,
+    capabilities: CAPABILITIES,
+    receive_buffers: 128,
+    transmit_buffers: 128,
+};
+
 const ABOUT: About = About {
     name: "vmxnet",
     chip: "VMware vmxnet",

@@ -122,11 +122,19 @@ impl Vmxnet {
         }
     }
 
-    /// Whether frames lie in the ring that the driver has not taken; also if nobody can say. It takes them in order.
-    pub(super) fn has_frames(&self, cx: &Context<'_>) -> bool {
+    /// The driver is about to take frames: if anybody waits for room, the rings are looked at soon.
+    pub(super) fn expect_room(&mut self, cx: &mut Context<'_>) {
+        self.look_for_room(cx);
+        if self.receive.starved {
+            self.receive.look = Some((cx.now.after(ROOM_FIRST), ROOM_FIRST));
+        }
+    }
+
+    /// Whether the driver has not taken the frame before an entry of the first ring; also if nobody can say. It takes them in order.
+    pub(super) fn has_frames(&self, next: u32, cx: &Context<'_>) -> bool {
         let Some(setup) = self.running() else { return true };
         let ring = setup.receive[0];
-        let last = ring.place(ring.before(self.receive.next[0]));
+        let last = ring.place(ring.before(next));
         setup.open(cx.memory).map_or(true, |shared| is_owned(shared.window(), last, owner::DRIVER))
     }
 
@@ -147,7 +155,8 @@ impl Vmxnet {
         let own = self.address();
         let target = Target { memory, window: *shared.window(), setup: &setup };
         let mut refused = frames.held.contains(0);
-        let before = self.receive.next[0];
+        // Positions do not tell: a ring may have gone all around.
+        let before = self.tidings.untold();
         for (place, pick, packet) in frames.iter() {
             if !self.filter.wants(own, frames.batch.head(packet)) {
                 cx.counters.receive_drop(Reason::Filtered);
@@ -167,7 +176,7 @@ impl Vmxnet {
             self.receive.starved = true;
             self.receive.look.get_or_insert((cx.now.after(ROOM_FIRST), ROOM_FIRST));
         }
-        if self.receive.next[0] != before {
+        if self.tidings.untold() != before {
             self.received(refused, cx);
         } else {
             self.schedule(cx);

@@ -274,10 +274,14 @@ impl Vmxnet {
         self.time_passed(cx);
     }
 
-    /// Whether the driver has not taken back all that it got, or waits for it; also if nobody can say.
-    pub(super) fn has_completions(&self, cx: &Context<'_>) -> bool {
-        let shared = self.running().and_then(|setup| setup.open(cx.memory).ok());
-        shared.is_none_or(|shared| shared.driver_cur() != self.transmit.done || shared.is_stopped())
+    /// Whether the driver has not taken back all entries before one that lies in front of those that were not given back, or waits for
+    /// some; also if nobody can say.
+    pub(super) fn has_completions(&self, before: u32, cx: &Context<'_>) -> bool {
+        let Some(setup) = self.running() else { return true };
+        let Ok(shared) = setup.open(cx.memory) else { return true };
+        let (len, done) = (setup.transmit.len, self.transmit.done);
+        let behind = |index: u32| (done + len - index.min(len)) % len;
+        behind(shared.driver_cur()) > behind(before) || shared.is_stopped()
     }
 
     /// Whether an entry waits to be fetched.

@@ -36,10 +36,26 @@ const SEGMENT_BYTES: u32 = 65_535;
 /// How often the device is asked whether all is sent, before it is closed.
 const PATIENCE: u32 = 200;
 
+/// What of the driver is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Packets may come uncut, if the device can.
+    pub lpd: bool,
+    /// Pages that a received packet may take. Linux's `MAX_SKB_FRAGS`.
+    pub frags: u16,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { lpd: true, frags: 17 }
+    }
+}
+
 /// The driver.
 #[derive(Debug)]
 pub struct Vmxnet {
     arena: Arena,
+    settings: Settings,
     memory: Arc<Map>,
     ports: Ports,
     mac: Mac,
@@ -53,10 +69,16 @@ pub struct Vmxnet {
 }
 
 impl Vmxnet {
-    /// A driver that will use this memory: some 4 MB of it.
+    /// A driver with Linux's settings that will use this memory: some 4 MB of it.
     pub fn new(arena: Arena) -> Vmxnet {
+        Vmxnet::with(arena, Settings::default())
+    }
+
+    /// A driver with other settings.
+    pub fn with(arena: Arena, settings: Settings) -> Vmxnet {
         Vmxnet {
             arena,
+            settings,
             memory: Map::empty(),
             ports: Ports::default(),
             mac: Mac([0; 6]),
@@ -78,7 +100,7 @@ impl Vmxnet {
     fn choose(&mut self) {
         let jumbo = self.has(FEATURE_JUMBO, CAP_TX_CHAIN | CAP_RX_CHAIN);
         let tso = self.has(FEATURE_TSO, CAP_TSO | CAP_TX_CHAIN) && self.capabilities & CAP_CHECKSUM != 0;
-        let large = jumbo && self.has(FEATURE_LPD, CAP_LPD);
+        let large = jumbo && self.settings.lpd && self.has(FEATURE_LPD, CAP_LPD);
         let on = [(jumbo, FEATURE_JUMBO), (tso, FEATURE_TSO), (large, FEATURE_LPD)];
         self.features = on.into_iter().filter(|&(on, _)| on).map(|(_, bit)| bit).sum();
     }
@@ -91,7 +113,8 @@ impl Vmxnet {
         // Every time it is opened, the driver has all of its memory anew.
         let (memory, mut arena) = (Arc::clone(&self.memory), self.arena);
         let rings = [receive, if jumbo { PAGES } else { 1 }];
-        self.shared = Shared::new(&memory, &mut arena, rings, transmit, self.features)?;
+        self.shared = Shared::new(&memory, &mut arena, rings, transmit)?;
+        self.shared.enable(&memory, self.features, self.settings.frags)?;
         self.receive = Receive::new(&memory, &mut arena, &self.shared, jumbo)?;
         let chain = self.capabilities & CAP_TX_CHAIN != 0;
         self.transmit = Transmit::new(&memory, &mut arena, &self.shared, chain)?;

@@ -1,6 +1,7 @@
 //! The receive rings: buffers of 1536 bytes for frames, pages for what does not fit. Entries go back as soon as their bytes are copied
 //! out.
 
+use nicety_frame::Layout;
 use nicety_memory::{Map, Rights, Window};
 
 use super::layout::*;
@@ -11,9 +12,7 @@ use crate::{Arena, DriverError, Received};
 const BUFFER: u32 = 1536;
 const PAGE: u32 = 4096;
 /// Bytes of a frame of an MTU of 1500: a packet that is longer was joined, or never cut, and does not say from how many.
-const FRAME: u32 = 1514;
-/// `MAX_SKB_FRAGS`.
-pub(super) const FRAGS: u16 = 17;
+const FRAME: usize = 1514;
 
 /// One of the two.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,8 +89,8 @@ impl Receive {
             self.rings[0].give(&window, NIC);
             self.told(&window);
             if whole {
-                let frames = (self.packet.len() as u32).div_ceil(FRAME).max(1);
-                return Ok(Some(Received { checksum_good: flags & rx::CHECKSUM_GOOD != 0, frames }));
+                let checksum_good = flags & rx::CHECKSUM_GOOD != 0;
+                return Ok(Some(Received { checksum_good, frames: frames(&self.packet) }));
             }
         }
         Ok(None)
@@ -137,6 +136,15 @@ impl Receive {
     pub(super) fn packet(&mut self) -> &mut Vec<u8> {
         &mut self.packet
     }
+}
+
+/// Frames that a packet may have been joined from, if they were as long as they could be.
+fn frames(packet: &[u8]) -> u32 {
+    if packet.len() <= FRAME {
+        return 1;
+    }
+    let headers = usize::from(Layout::parse(packet).headers_len).min(FRAME - 1);
+    packet.len().saturating_sub(headers).div_ceil(FRAME - headers).max(1) as u32
 }
 
 impl Shared {

@@ -3,7 +3,6 @@
 use nicety_memory::Map;
 
 use super::layout::*;
-use super::receive;
 use crate::{Arena, DriverError};
 
 /// Where it lies, and each ring: offset and entries.
@@ -22,7 +21,6 @@ impl Shared {
         arena: &mut Arena,
         receive: [u32; 2],
         transmit: u32,
-        features: u32,
     ) -> Result<Shared, DriverError> {
         let mut end = DATA_BYTES;
         let mut ring = |len: u32, entry: u32| {
@@ -49,12 +47,14 @@ impl Shared {
         window.store_u32(data::TX_LENGTH, transmit.1);
         window.store_u32(data::IFFLAGS, IFFLAGS);
         data::LADRF.into_iter().for_each(|place| window.store_u32(place, u32::MAX));
-        if features & FEATURE_JUMBO != 0 {
-            window.store_u16(data::MAX_FRAGS, receive::FRAGS);
-        }
-        if features & FEATURE_LPD != 0 {
-            window.store_u16(data::FEATURE_CTL, FEATURE_LPD as u16);
-        }
         Ok(shared)
+    }
+
+    /// Says which features the driver uses.
+    pub(super) fn enable(&self, memory: &Map, features: u32, frags: u16) -> Result<(), DriverError> {
+        let window = self.window(memory)?;
+        window.store_u16(data::MAX_FRAGS, if features & FEATURE_JUMBO != 0 { frags } else { 0 });
+        window.store_u16(data::FEATURE_CTL, (features & FEATURE_LPD) as u16);
+        Ok(())
     }
 }
