@@ -80,12 +80,15 @@ impl Vmxnet {
     /// What waits is told with what is told now.
     fn join(&mut self, cx: &Context<'_>) {
         self.transmit.completions.join();
-        self.tidings.moderation.told(self.tidings.carried, cx.now);
+        if self.tidings.moderation.due().is_some() {
+            self.tidings.moderation.told(self.tidings.carried, cx.now);
+        }
         (self.tidings.untold, self.tidings.owed) = ([0; 2], true);
     }
 
+    /// Also if it may not interrupt now: what is pending needs no other deadline.
     fn tell(&mut self, cx: &mut Context<'_>) {
-        // Also if it may not interrupt now: what is pending needs no other deadline.
+        self.tidings.moderation.told(self.tidings.carried, cx.now);
         self.join(cx);
         self.interrupts.raise(CAUSE);
         self.settle(cx);

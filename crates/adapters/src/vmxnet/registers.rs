@@ -46,24 +46,27 @@ pub const LANCE_CHIP: u32 = 0x2934;
 /// The same of a vmxnet (VMXNET_CHIP).
 pub const VMXNET_CHIP: u32 = 0x4392;
 
-const ROWS: &[Row] = &[
-    Row::rw(INIT_ADDR, 0x00, !0, 0, "VMXNET_INIT_ADDR"),
-    // Reads as what was taken: 0 if nothing was (vmxnet.c of open-vm-tools' Solaris driver, Vxn_Start).
-    Row::rw(INIT_LENGTH, 0x04, 0, 0, "VMXNET_INIT_LENGTH").device(!0),
-    Row::port(TX_ADDR, 0x08, 4, "VMXNET_TX_ADDR"),
-    // Reads as what the last command answered.
-    Row::rw(COMMAND_ADDR, 0x0c, 0, 0, "VMXNET_COMMAND_ADDR").device(!0),
-    Row::rw(MAC_ADDR, 0x10, 0xff, 0, "VMXNET_MAC_ADDR").wide(1).times(6),
-    Row::rw(LOW_VERSION, 0x18, 0, MAGIC, "VMXNET_LOW_VERSION"),
-    Row::rw(HIGH_VERSION, 0x1c, 0, MAGIC, "VMXNET_HIGH_VERSION"),
-    Row::port(STATUS_ADDR, 0x20, 4, "VMXNET_STATUS_ADDR"),
-    Row::rw(TOE_INIT_ADDR, 0x24, 0, 0, "VMXNET_TOE_INIT_ADDR"),
-    Row::port(APROM_ADDR, 0x28, 1, "VMXNET_APROM_ADDR").times(6),
-    Row::rw(INT_ENABLE_ADDR, 0x30, 0, 0, "VMXNET_INT_ENABLE_ADDR"),
-    Row::rw(WAKE_PKT_PATTERNS, 0x34, 0, 0, "VMXNET_WAKE_PKT_PATTERNS"),
-];
+/// The registers of a vmxnet, from an offset on.
+const fn rows(base: u32) -> [Row; 12] {
+    [
+        Row::rw(INIT_ADDR, base + 0x00, !0, 0, "VMXNET_INIT_ADDR"),
+        // Reads as what was taken: 0 if nothing was (vmxnet.c of open-vm-tools' Solaris driver, Vxn_Start).
+        Row::rw(INIT_LENGTH, base + 0x04, 0, 0, "VMXNET_INIT_LENGTH").device(!0),
+        Row::port(TX_ADDR, base + 0x08, 4, "VMXNET_TX_ADDR"),
+        // Reads as what the last command answered.
+        Row::rw(COMMAND_ADDR, base + 0x0c, 0, 0, "VMXNET_COMMAND_ADDR").device(!0),
+        Row::rw(MAC_ADDR, base + 0x10, 0xff, 0, "VMXNET_MAC_ADDR").wide(1).times(6),
+        Row::rw(LOW_VERSION, base + 0x18, 0, MAGIC, "VMXNET_LOW_VERSION"),
+        Row::rw(HIGH_VERSION, base + 0x1c, 0, MAGIC, "VMXNET_HIGH_VERSION"),
+        Row::port(STATUS_ADDR, base + 0x20, 4, "VMXNET_STATUS_ADDR"),
+        Row::rw(TOE_INIT_ADDR, base + 0x24, 0, 0, "VMXNET_TOE_INIT_ADDR"),
+        Row::port(APROM_ADDR, base + 0x28, 1, "VMXNET_APROM_ADDR").times(6),
+        Row::rw(INT_ENABLE_ADDR, base + 0x30, 0, 0, "VMXNET_INT_ENABLE_ADDR"),
+        Row::rw(WAKE_PKT_PATTERNS, base + 0x34, 0, 0, "VMXNET_WAKE_PKT_PATTERNS"),
+    ]
+}
 
-const MORPH_ROWS: &[Row] = &[Row::port(MORPH, 0, 4, "net.h, MORPH_PORT_SIZE")];
+const MORPH_ROWS: &[Row] = &[Row::port(MORPH, MORPH_AT, 4, "net.h, MORPH_PORT_SIZE")];
 
 const fn ports(len: u32) -> Region {
     Region { bars: &[0], len, reads: Widths::ANY, writes: Widths::DWORD.or(Widths::WORD).or(Widths::BYTE), hole: !0 }
@@ -72,7 +75,7 @@ const fn ports(len: u32) -> Region {
 /// The registers of 15ad:0720.
 pub static VMXNET: Table = Table {
     regions: &[ports(PORTS)],
-    blocks: &[Block { region: 0, base: 0, stride: PORTS, count: 1, rows: ROWS }],
+    blocks: &[Block { region: 0, base: 0, stride: PORTS, count: 1, rows: &rows(0) }],
     aliases: &[],
 };
 
@@ -81,7 +84,7 @@ pub static FLEXIBLE: Table = Table {
     regions: &[ports(FLEXIBLE_PORTS)],
     blocks: &[
         Block { region: 0, base: MORPH_AT, stride: 4, count: 1, rows: MORPH_ROWS },
-        Block { region: 0, base: BASE, stride: PORTS, count: 1, rows: ROWS },
+        Block { region: 0, base: BASE, stride: PORTS, count: 1, rows: &rows(BASE) },
     ],
     aliases: &[],
 };
