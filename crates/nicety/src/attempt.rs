@@ -38,7 +38,8 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     // What is wrong with the words is said before anything is built or started.
     let entry = args.adapter.as_deref().map(crate::adapters::known).transpose()?;
     if let Some(about) = entry.map(|entry| entry.about).filter(|about| !about.in_linux()) {
-        let why = format!("Linux has no driver for {}: it came {} (nicety adapters {0})", about.name, about.linux.version);
+        let why =
+            format!("Linux has no driver for {}: it came {} (nicety adapters {0})", about.name, about.linux.version);
         return Err(Failure::new(Exit::Usage, why));
     }
     let running = args.port.as_deref().map(|port| switch::running(args.host.as_deref(), port)).transpose()?;

@@ -40,7 +40,7 @@ pub static VLANCE: Model =
 
 /// A vlance that can become a vmxnet: `vmxnet/flexible.rs`.
 pub static FLEXIBLE: Model = Model {
-    about: About { name: "flexible", chip: "AMD Am79C970A, or VMware vmxnet", qemu: None, ..ABOUT },
+    about: About { name: "flexible", chip: "Am79C970A, VMware vmxnet", qemu: None, ..ABOUT },
     ports_bytes: FLEXIBLE_PORTS,
     ..VLANCE
 };
