@@ -49,7 +49,7 @@ pub const VMXNET_CHIP: u32 = 0x4392;
 /// The registers of a vmxnet, from an offset on.
 const fn rows(base: u32) -> [Row; 12] {
     [
-        Row::rw(INIT_ADDR, base + 0x00, !0, 0, "VMXNET_INIT_ADDR"),
+        Row::rw(INIT_ADDR, base, !0, 0, "VMXNET_INIT_ADDR"),
         // Reads as what was taken: 0 if nothing was (vmxnet.c of open-vm-tools' Solaris driver, Vxn_Start).
         Row::rw(INIT_LENGTH, base + 0x04, 0, 0, "VMXNET_INIT_LENGTH").device(!0),
         Row::port(TX_ADDR, base + 0x08, 4, "VMXNET_TX_ADDR"),
