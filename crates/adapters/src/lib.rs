@@ -13,6 +13,7 @@ pub mod ne2000;
 mod pieces;
 pub mod rtl8139;
 pub mod virtio_net;
+pub mod vmxnet;
 pub mod vmxnet3;
 
 use nicety_adapter::Adapter;
@@ -112,9 +113,12 @@ pub const REGISTRY: &[Entry] = &[
     },
     chip!(lance, PCNET),
     chip!(lance, VLANCE),
+    Entry { about: &lance::models::FLEXIBLE.about, create: vmxnet::flexible::create, register: vmxnet::flexible::name },
     Entry { about: &ne2000::ABOUT, create: ne2000::create, register: ne2000::registers::name },
     chip!(rtl8139, C_PLUS),
     chip!(rtl8139, C),
+    chip!(vmxnet, VMXNET2),
+    chip!(vmxnet, VMXNET),
     Entry {
         about: &vmxnet3::ABOUT,
         create: vmxnet3::create,

@@ -2,7 +2,8 @@
 
 use nicety_adapter::Offload;
 use nicety_drivers::{
-    Arena, BUDGET, Driver, DriverError, Features, Made, Received, Sink, VirtioNet, Vmxnet3, virtio_net, vmxnet3,
+    Arena, BUDGET, Driver, DriverError, Features, Made, Received, Sink, VirtioNet, Vmxnet, Vmxnet3, virtio_net, vmxnet,
+    vmxnet3,
 };
 use nicety_frame::Mac;
 
@@ -46,6 +47,11 @@ impl Net {
     /// vmxnet3's with other settings.
     pub fn vmxnet3(settings: vmxnet3::Settings) -> Net {
         Net::Pci(Box::new(Vmxnet3::with(arena(), settings)))
+    }
+
+    /// vmxnet's with other settings.
+    pub fn vmxnet(settings: vmxnet::Settings) -> Net {
+        Net::Pci(Box::new(Vmxnet::with(arena(), settings)))
     }
 
     /// virtio-net's with rings of this size and no features but these.
