@@ -74,10 +74,10 @@ pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option
 #[inline]
 fn is_plain_v4(head: &[u8]) -> bool {
     let Some(head) = head.first_chunk::<42>() else { return false };
-    let is_first = u16::from_be_bytes([head[20], head[21]]) & 0x1fff == 0;
+    let is_plain = head[12..15] == [8, 0, 0x45];
+    let is_later = u16::from_be_bytes([head[20], head[21]]) & 0x1fff != 0;
     let from = u16::from_be_bytes([head[34], head[35]]);
-    let serves = head[23] == protocol::UDP && !(is_first && !DHCP_SERVERS.contains(&from));
-    head[12..15] == [8, 0, 0x45] && !serves
+    is_plain && (head[23] != protocol::UDP || !is_later && !DHCP_SERVERS.contains(&from))
 }
 
 /// Whether a packet, or each frame that it is cut into, has more bytes behind its Ethernet header than that.
