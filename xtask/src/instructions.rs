@@ -14,16 +14,16 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{cargo, tally::Tally};
 
-/// What is counted: an example of `nicety-plane` with its arguments; and the most instructions for a frame. Whoever makes frames
-/// cheaper lowers them.
+/// What is counted: an example of `nicety-plane` with its arguments; and the most instructions for a frame. Lower these
+/// when frames get cheaper.
 const KEPT: [(&str, &[&str], f64); 8] = [
     ("instructions", &["64", "1", "10000"], 1100.0),
     ("instructions", &["64", "1000", "20000"], 1340.0),
     ("instructions", &["1518", "1", "10000"], 1740.0),
-    // A VLAN, all guards, storm control and shapes: 41, 46 and 27 % above the flat switch when they came; 30 % is the aim.
-    ("instructions", &["64", "1", "10000", "policed"], 1540.0),
-    ("instructions", &["64", "1000", "20000", "policed"], 1940.0),
-    ("instructions", &["1518", "1", "10000", "policed"], 2190.0),
+    // A VLAN, all guards, storm control and shapes: 19, 28 and 13 % above the flat switch; 30 % is the aim.
+    ("instructions", &["64", "1", "10000", "policed"], 1310.0),
+    ("instructions", &["64", "1000", "20000", "policed"], 1705.0),
+    ("instructions", &["1518", "1", "10000", "policed"], 1960.0),
     ("driven", &["e1000", "1518", "10000"], 4960.0),
     ("driven", &["vmxnet3", "1518", "10000"], 5240.0),
 ];

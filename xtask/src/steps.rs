@@ -95,7 +95,7 @@ fn locked(root: &Path, manifest: &str) -> [std::ffi::OsString; 5] {
     ["metadata".into(), "--locked".into(), "--format-version=1".into(), "--manifest-path".into(), path.into()]
 }
 
-/// The tests with real guests, which are not among all targets, are looked at too: what does not build is told in a minute.
+/// The tests with real guests, which are not among all targets, are checked too: what does not build shows within a minute.
 fn clippy() -> Tally {
     let targets: [&[&str]; 2] = [&["--all-targets"], &["--test", "*"]];
     targets.into_iter().fold(Tally::default(), |mut tally, targets| {

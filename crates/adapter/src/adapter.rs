@@ -54,8 +54,8 @@ pub enum Event {
     Memory,
     /// The page in which the guest maps its doorbells is new, all zeros: it shows from now on what the registers hold.
     Page,
-    /// Its state was restored: interrupts that were due or waited for a time are told now, and queues are looked at without
-    /// being rung.
+    /// Its state was restored: interrupts that were due or waited for a time are signalled now, and queues are looked at
+    /// without a doorbell.
     Restored,
 }
 
@@ -73,7 +73,7 @@ pub trait Adapter: Snapshot + Send {
     /// The packets of `batch` have been dealt with: gives their descriptors back, and interrupts if the guest wants.
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>);
 
-    /// Puts frames into the guest's buffers. Each is taken, dropped and counted, or refused for want of room; once a
+    /// Puts frames into the guest's buffers. Each is taken, dropped and counted, or refused for lack of room; once a
     /// queue refuses it refuses for the rest of the call, and a [held](Frames::held) one from the beginning. Nothing is remembered: a pick
     /// says [where it begins](crate::Pick::from), and a refusal where it ended.
     fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery;

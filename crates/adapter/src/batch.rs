@@ -35,16 +35,16 @@ const HEAD_SLACK: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
-/// What is left to do about the transport checksum.
+/// The state of the transport checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// The frame is as it is. Nobody vouches for it.
+    /// The frame is complete; its checksum was not verified.
     #[default]
     AsIs,
-    /// The frame is whole, and whoever brought it has verified its transport checksum.
+    /// The frame is complete, and its checksum was verified.
     Verified,
-    /// The field holds the folded pseudo-header sum; whoever puts the frame on a wire adds all from `start` to the
-    /// end and stores the complement. Offsets from the frame's first byte.
+    /// The field holds the folded pseudo-header sum. Before the frame goes on a wire, all from `start` to the end is added
+    /// and the complement stored. Offsets from the frame's first byte.
     Partial {
         /// First byte that is summed.
         start: u16,
@@ -159,7 +159,7 @@ impl Packet {
 #[derive(Debug)]
 pub struct Batch {
     source: Arc<Map>,
-    /// What it holds when it holds nobody's memory: made once, because making it allocates.
+    /// The source of an empty batch: made once, because making it allocates.
     nothing: Arc<Map>,
     /// The port that they come from.
     pub origin: PortId,
@@ -168,7 +168,7 @@ pub struct Batch {
     /// The adapter's generation when they were fetched: a reset since makes their completion stale.
     pub generation: u32,
     packets: ArrayVec<Packet, PACKETS>,
-    /// What each packet's private head was understood as, once somebody asked.
+    /// Each packet's parsed head, made on first use.
     layouts: Box<[OnceCell<Layout>; PACKETS]>,
     heads: Box<[u8]>,
     heads_used: usize,
@@ -210,7 +210,7 @@ impl Batch {
         self.clear();
     }
 
-    /// Empties it, and lets go of the sender's memory.
+    /// Empties it, and releases the sender's memory.
     pub fn release(&mut self) {
         self.source = Arc::clone(&self.nothing);
         self.clear();

@@ -29,7 +29,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Nobody is attached to the receiver's port.
+    /// No VM is attached to the receiver's port.
     NoVm = "no-vm",
     /// It had to wait for the receiver, and alone is larger than the port's receive buffer.
     NoBuffer = "no-buffer",
@@ -53,7 +53,7 @@ reasons! {
     LinkDown = "link-down",
     /// The frame would leave by the port that it came from.
     SamePort = "same-port",
-    /// Nobody else is on the switch.
+    /// The switch has no other port.
     NoReceiver = "no-receiver",
     /// The port's policy forbids it (source address, for one).
     Policy = "policy",
@@ -138,7 +138,7 @@ impl QueueCounters {
     }
 }
 
-/// A port's counters. Plain numbers: whoever holds the port's lock counts.
+/// A port's counters. Plain numbers, counted under the port's lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     /// Guest → wire, by queue.

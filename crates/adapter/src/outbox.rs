@@ -76,8 +76,8 @@ pub struct Outbox {
     /// Queues that have just broken, and [say why](crate::Adapter::stall): receive queue n is number 2n, transmit queue n
     /// is 2n + 1, as virtio-net's rings are.
     pub stalled: Set,
-    /// Descriptors that were read beyond what the frames that went through pay for: work that no frame's bytes show, which the port
-    /// is charged with.
+    /// Descriptors read beyond the usual number for the frames carried: work that the frames' bytes do not show. The port is
+    /// charged with them.
     pub excess: u32,
     /// The INTx line, if it changed: the level now.
     pub line: Option<bool>,

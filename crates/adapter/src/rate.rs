@@ -10,9 +10,9 @@ const UNITS: [(&str, u64); 5] =
 /// The fastest that can be asked for.
 const MOST: u64 = 10_000_000_000_000;
 
-/// How long tokens are gathered before whoever waits for them is woken.
+/// How long tokens gather before a waiting port is woken.
 const PATIENCE_NS: u64 = 200_000;
-/// For so long tokens run on while whoever waits for them is woken late, and for so long they are there then.
+/// How late a waiting port may wake without losing tokens, and how long it may spend those.
 const LATE_MOST_NS: u64 = 50_000_000;
 
 /// Bits per second of frames, their Ethernet headers included; from 1 bit/s to 10 Tbit/s.
@@ -130,8 +130,7 @@ pub struct Bucket {
     rate: Rate,
     burst_ns: u64,
     full_at: Time,
-    /// How much longer than its burst it was filled: whoever waited for tokens was woken that much later than there were
-    /// some, on a processor that others had. And until when that counts.
+    /// Tokens beyond the burst, for a port that was woken late because its processor was busy; and until when they count.
     late_ns: u64,
     late_until: Time,
     /// What the nanoseconds could not hold: bits × 10⁹ modulo the rate.
@@ -157,7 +156,7 @@ impl Bucket {
         Time(first.saturating_add(PATIENCE_NS.min(self.burst_ns / 2)))
     }
 
-    /// Whoever waited until `at` goes on now, and has lost nothing.
+    /// A port that waited until `at` goes on now, without losing tokens.
     pub fn go_on(&mut self, at: Time, now: Time) {
         self.late_ns = now.0.saturating_sub(at.0).min(LATE_MOST_NS);
         self.late_until = now.after_ns(LATE_MOST_NS);
@@ -218,7 +217,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// For so long the peak's own bucket gathers tokens: whoever is held to it is not woken for each frame.
+/// Depth of the peak's own bucket: a port at its peak is not woken for each frame.
 pub const PEAK_NS: u64 = 200_000;
 
 /// The buckets of a [`Shape`].
@@ -333,7 +332,7 @@ mod tests {
         }
     }
 
-    /// What goes in a second, if whoever waits for tokens is always woken so much later than there are some.
+    /// Bytes in a second, if each wake-up comes `late_ns` after the tokens.
     fn carried(late_ns: u64) -> u64 {
         let mut bucket = Bucket::new("100Mbit/s".parse().unwrap(), 65_536);
         let (mut now, mut sent) = (Time(5), 0);

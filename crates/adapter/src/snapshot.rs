@@ -46,17 +46,17 @@ pub enum RestoreError {
 /// What can be saved and restored: between batches, with nothing in flight.
 pub trait Snapshot {
     /// The state, all of it: saving a restored adapter gives the same bytes. Deadlines are saved as they are, as times of
-    /// the adapter's own clock: whoever restores it lets that clock go on from the time of saving.
+    /// the adapter's own clock: after a restore that clock goes on from the time of saving.
     fn save(&self) -> Vec<u8>;
 
-    /// As [`Snapshot::save`], of an adapter whose guest has mapped its doorbells: what the guest has written there without
-    /// anybody being told is part of the state.
+    /// As [`Snapshot::save`], of an adapter whose guest has mapped its doorbells: what the guest has written there, which
+    /// sends no message, is part of the state.
     fn save_mapped(&self, _page: &Window<'_>) -> Vec<u8> {
         self.save()
     }
 
-    /// Takes a saved state whole, or refuses it and changes nothing. It cannot ask for anything here: whoever restores it
-    /// [tells it so](crate::Event::Restored) before it goes on.
+    /// Takes a saved state whole, or refuses it and changes nothing. It cannot ask for anything here: the caller sends
+    /// [`Event::Restored`](crate::Event::Restored) before the adapter goes on.
     fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError>;
 }
 

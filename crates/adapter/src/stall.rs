@@ -23,7 +23,7 @@ impl fmt::Display for Queue {
     }
 }
 
-/// That a queue stands still. It prints itself as a sentence for whoever asks where the network is.
+/// That a queue stands still. It prints itself as a sentence for an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
     /// Which one.

@@ -90,14 +90,14 @@ pub enum Event {
     Disconnect,
     /// So many events were not recorded: they came faster than they could be written.
     Lost(u64),
-    /// Whoever keeps the trace says what begins here.
+    /// A note by the keeper of the trace: what begins here.
     Mark(String),
 }
 
 /// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, if that is told.
+    /// When, if known.
     pub at: Option<Time>,
     /// What.
     pub event: Event,

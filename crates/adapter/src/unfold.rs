@@ -35,7 +35,7 @@ pub struct Wants {
     pub partial: bool,
     /// An outer VLAN tag of this protocol identifier is taken out and [told apart](Piece::tag); 0: none is.
     pub strip: u16,
-    /// Transport checksums that nobody vouches for are to be verified.
+    /// Transport checksums that were not verified are to be verified.
     pub verify: bool,
 }
 

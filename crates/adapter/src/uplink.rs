@@ -43,14 +43,13 @@ pub trait Uplink: Send {
         None
     }
 
-    /// Why nothing can pass for now, in a sentence for a person: nobody is at the other end. `None` if somebody is, or if it
-    /// cannot know.
+    /// Why no peer is at the other end, in a sentence for a person. `None` if one is, or if that is unknown.
     fn vacant(&self) -> Option<String> {
         None
     }
 
-    /// What the log shall say of the other end that has not been told yet. To be asked after each `fetch` and `deliver`; may know
-    /// less than [`vacant`](Uplink::vacant), which looks.
+    /// News of the other end for the log. To be asked after each `fetch` and `deliver`; may know less than
+    /// [`vacant`](Uplink::vacant), which looks.
     fn news(&mut self) -> Option<News> {
         None
     }

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(20);
-    /// Whoever has it has all that wait in `slow` wait.
+    /// Its holder keeps all that wait in `slow` waiting.
     static SERVER: Mutex<()> = Mutex::new(());
 
     fn slow(fd: OwnedFd) {

@@ -47,7 +47,7 @@ pub(crate) fn ready() {
 /// Whether freeing a file may take long if this is its last handle. A memory file's blocks tell how much memory it has; a file on a
 /// disk may have more in memory than its blocks tell.
 pub fn holds_much(file: BorrowedFd<'_>) -> bool {
-    // F_GET_SEALS is answered for memory files alone (fcntl(2)), and waits for nobody.
+    // F_GET_SEALS is answered for memory files alone (fcntl(2)), and never waits.
     fcntl_get_seals(file).is_err() || fstat(file).map_or(true, |stat| stat.st_blocks > BLOCKS_AT_ONCE)
 }
 

@@ -39,8 +39,9 @@ mod client;
 mod inspect;
 mod routes;
 mod server;
+mod stream;
 
-pub use client::{Ask, AskError, Reply, ask, ask_within};
+pub use client::{Ask, AskError, Reply, ask, ask_within, capture};
 pub use inspect::Soon;
 
 /// The version of what programs read: the paths' first part, and what `--json` prints.
@@ -175,7 +176,7 @@ impl Control {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| system(error.into()))?;
         let bell = Arc::new(bell);
         let changers = Changers::new(&access, group);
-        let served = Arc::new(Served { host: host.to_owned(), inspect, changers });
+        let served = Arc::new(Served { host: host.to_owned(), inspect, changers, captures: Arc::default() });
         let server = Server { listener, bell: Arc::clone(&bell), served };
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime =

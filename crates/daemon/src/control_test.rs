@@ -174,9 +174,11 @@ fn the_openapi_document_names_every_path_and_type() {
         paths,
         [
             "/v1/addresses",
+            "/v1/captures",
             "/v1/daemon",
             "/v1/host",
             "/v1/host/plan",
+            "/v1/metrics",
             "/v1/openapi.json",
             "/v1/ports",
             "/v1/ports/{name}",

@@ -4,10 +4,11 @@ mod error;
 mod policy;
 mod restart;
 mod set;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -135,6 +136,8 @@ pub struct Daemon {
     /// Ports that were closed to be opened again, and could not be.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
+    /// How many times ports have come and gone.
+    generation: AtomicU64,
 }
 
 impl Daemon {
@@ -163,6 +166,7 @@ impl Daemon {
             uplink: Mutex::default(),
             lost: Mutex::default(),
             recording: Mutex::default(),
+            generation: AtomicU64::new(0),
         })
     }
 
@@ -231,6 +235,7 @@ impl Daemon {
         };
         info!(port = running.spec.name, adapter = running.spec.entry.about.name, socket = %running.spec.socket.display(), "ready");
         self.ports().insert(id, running);
+        self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(id)
     }
 
@@ -357,6 +362,7 @@ impl Daemon {
         info!(uplink = name, "opened");
         *self.uplink() =
             Some(RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker });
+        self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -375,6 +381,7 @@ impl Daemon {
         };
         drop(running.rings.take());
         self.give_up(running.port.id());
+        self.generation.fetch_add(1, Ordering::Relaxed);
         Some(view(&running))
     }
 
@@ -383,6 +390,7 @@ impl Daemon {
         let closed = self.uplink().take();
         if let Some(uplink) = closed {
             self.give_up(uplink.port.id());
+            self.generation.fetch_add(1, Ordering::Relaxed);
             info!(uplink = uplink.name, "closed");
         }
     }

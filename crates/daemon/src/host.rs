@@ -271,8 +271,9 @@ fn read_rom(path: &Path, about: &About) -> Result<Rom, RomFileError> {
     let mut rom = Rom::new(bytes).map_err(|error| wrong(error.to_string()))?;
     let (vendor, device) = about.pci;
     if let Err(error) = rom.expect(vendor, device) {
-        // iPXE's driver knows the chips of a family, and its ROM's header names one of them; or none, as Debian's pxe-ne2k_pci.rom.
-        let kin = |other: &About| other.linux.driver == about.linux.driver && other.pci == rom.ids();
+        // iPXE's driver knows several chips, and its ROM's header names one of them; or none, as Debian's pxe-ne2k_pci.rom.
+        let kin =
+            |other: &About| about.boot.rom.is_some() && other.boot.rom == about.boot.rom && other.pci == rom.ids();
         if rom.ids() != (0, 0) && !REGISTRY.iter().any(|entry| kin(entry.about)) {
             return Err(wrong(format!("{error}, and {} is {vendor:04x}:{device:04x}", about.name)));
         }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attach;
+pub mod capture;
 pub mod clock;
 pub mod control;
 pub mod daemon;
@@ -12,6 +13,7 @@ pub mod inbox;
 pub mod kicks;
 pub mod live;
 pub mod mapper;
+pub mod metrics;
 mod patience;
 pub mod port_log;
 pub mod recorder;
@@ -22,5 +24,6 @@ pub mod rings;
 pub mod serve;
 pub mod service;
 pub mod shell;
+pub mod usage;
 mod vigil;
 pub mod worker;

@@ -3,6 +3,7 @@
 //! Every change is a whole new host file: it is checked as a host file is, compared with the one that runs, and what differs is done,
 //! port by port. One change at a time; what is not named by its plan is not touched. What runs is kept in the [state file](state).
 
+pub mod capture;
 pub mod plan;
 pub mod state;
 

@@ -1,4 +1,4 @@
-//! The drivers, and the devices that each is for: whoever has an adapter finds its driver here, as an operating system does.
+//! The drivers, and the devices that each is for: an adapter's driver is found here by PCI identity, as an operating system does.
 
 use crate::{Arena, Driver, E1000, E1000e, Igb, Rtl8139, VirtioNet, Vmxnet3, e1000, e1000e, igb, rtl8139, vmxnet3};
 

@@ -1,4 +1,4 @@
-//! Configuration space, as whoever drives a function uses it: PCI Local Bus Specification 3.0, sections 6.2.2, 6.7 and 6.8; PCI Bus
+//! Configuration space, as a function's driver uses it: PCI Local Bus Specification 3.0, sections 6.2.2, 6.7 and 6.8; PCI Bus
 //! Power Management 1.2, section 3.2.
 
 use nicety_adapter::{Bus, BusError};

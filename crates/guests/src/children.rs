@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Asks all of them to end (SIGTERM): apt-get and its methods, a compiler and who called it.
 pub fn end_children() {
-    // Whoever is asked first is the youngest: a parent would start others in its place.
+    // The youngest first: a parent would start others in its place.
     for pid in descendants("self").into_iter().rev() {
         let _it_has_ended = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::TERM));
     }

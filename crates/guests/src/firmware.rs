@@ -62,7 +62,7 @@ impl Firmware {
         self.0.path("usr/lib/ipxe/snponly.efi")
     }
 
-    /// dnsmasq in the foreground, with no settings but the ones that follow, as whoever starts it.
+    /// dnsmasq in the foreground, with no settings but the ones that follow, as the user who starts it.
     pub fn dnsmasq(&self) -> Command {
         let mut command = self.0.program("usr/sbin/dnsmasq");
         command.args([

@@ -1,7 +1,7 @@
 //! A folder for sockets and logs that goes when it is dropped; if its process is killed, the next one that makes a folder
 //! removes it.
 //!
-//! Who has a folder holds its lock, and the kernel takes that from whoever dies, however it dies (flock(2)): a folder whose
+//! A process holds its folder's lock, which the kernel frees when the process dies, however it dies (flock(2)): a folder whose
 //! lock is free is an orphan.
 
 use std::fs::{self, DirBuilder, File};
@@ -58,7 +58,7 @@ pub enum FolderError {
 pub struct Folder {
     path: PathBuf,
     named: &'static str,
-    /// None where the file system has no locks: then nobody else can take it for an orphan.
+    /// None where the file system has no locks: then no other process can take it for an orphan.
     _lock: Option<OwnedFd>,
 }
 
@@ -161,7 +161,7 @@ fn own(path: &Path, how: FlockOperation) -> Result<OwnedFd, Errno> {
     if same { Ok(folder) } else { Err(Errno::NOENT) }
 }
 
-/// Removes the folders of processes that have been killed. What cannot be removed stays: it harms nobody.
+/// Removes the folders of processes that have been killed. What cannot be removed stays: it does no harm.
 fn sweep(place: &Path) {
     let us = geteuid().as_raw();
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {

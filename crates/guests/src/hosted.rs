@@ -96,7 +96,7 @@ impl Hosted {
             fcntl_setfd(line, FdFlags::empty()).map_err(failed)?;
             command.arg(format!("ssl{number}=fd:{0},fd:{0}", line.as_raw_fd()));
         }
-        // Not the script itself: its folder may be mounted noexec. What stands behind -- is told to the first process.
+        // Not the script itself: its folder may be mounted noexec. What stands behind -- is for the first process.
         let (shell, applet) = match &programs.0 {
             Some(root) => (root.busybox(), Some("sh")),
             None => ("/bin/sh".into(), None),

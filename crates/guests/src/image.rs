@@ -109,7 +109,7 @@ fn build(root: &Root, kernel: Option<&Path>) -> Result<Vec<u8>, Error> {
     let mut libraries = BTreeSet::from([OPENED_LATER.to_owned()]);
     for program in PROGRAMS {
         add(&mut archive, &tree.join(program), program)?;
-        libraries.extend(libraries_of(root, program)?);
+        libraries.extend(libraries_of(&tree, program)?);
     }
     add(&mut archive, &tree.join("usr/lib64/ld-linux-x86-64.so.2"), "lib64/ld-linux-x86-64.so.2")?;
     for library in libraries {
@@ -140,7 +140,7 @@ fn add_drivers(archive: &mut Archive, laid: &Path) -> Result<(), Error> {
 }
 
 /// Adds a file, executable, with what its links lead to as its content.
-fn add(archive: &mut Archive, from: &Path, to: &str) -> Result<(), Error> {
+pub(super) fn add(archive: &mut Archive, from: &Path, to: &str) -> Result<(), Error> {
     archive.file(to, 0o755, &fs::read(from).map_err(file("read", from))?);
     Ok(())
 }
@@ -159,16 +159,18 @@ fn applets(busybox: &Path) -> Result<Vec<String>, Error> {
     Err(Error::Unexpected { what: "busybox lists no sh".into(), path: busybox.to_owned() })
 }
 
-/// The shared libraries of a program, as the root's own loader finds them.
-fn libraries_of(root: &Root, program: &str) -> Result<Vec<String>, Error> {
-    let tree = root.tree();
+/// The shared libraries of a program, as the loader of the packages that it came with finds them.
+pub(super) fn libraries_of(tree: &Path, program: &str) -> Result<Vec<String>, Error> {
     let loader = tree.join("usr/lib64/ld-linux-x86-64.so.2");
     let mut command = Command::new(&loader);
     command.arg("--library-path").arg(tree.join(LIBRARIES)).arg("--list").arg(tree.join(program));
     let output = command.env_remove("LD_PRELOAD").output().map_err(file("run", &loader))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if text.contains("not found") || !output.status.success() {
-        return Err(Error::Unexpected { what: format!("{program} lacks a library: {}", text.trim()), path: tree });
+        return Err(Error::Unexpected {
+            what: format!("{program} lacks a library: {}", text.trim()),
+            path: tree.to_owned(),
+        });
     }
     Ok(needed(&text))
 }

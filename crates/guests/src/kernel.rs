@@ -62,7 +62,7 @@ impl FromStr for Kernel {
     }
 }
 
-/// The drivers that a guest needs: one per adapter family, and what the measurements use.
+/// The drivers that a guest needs: one per adapter family, what the measurements use, and what hands an adapter to a program.
 pub(super) const DRIVERS: &[&str] = &[
     "virtio_pci",
     "virtio_net",
@@ -81,6 +81,7 @@ pub(super) const DRIVERS: &[&str] = &[
     "pktgen",
     "failover",
     "net_failover",
+    "uio_pci_generic",
 ];
 
 /// Lays a kernel's image and drivers from its unpacked package into `to`: `vmlinux` (plain, for QEMU),

@@ -1,13 +1,16 @@
 //! Packages laid beside the guests' root, each set in a folder of its own: what a benchmark needs on the host, and no guest.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use super::{
+    cpio::Archive,
     error::{Error, file},
+    image::{add, libraries_of},
     root::{LIBRARIES, Lock, cache, fingerprint, open_mirror, remove_folder, unpack},
 };
 
@@ -54,6 +57,25 @@ impl Layer {
         fs::rename(&laying, &place).map_err(file("rename to its final name", &place))?;
         remove_folder(&downloads)?;
         Ok(Layer { folder: place })
+    }
+
+    /// Programs of the layer (`usr/bin/xz`), further files, and the libraries of all of them, as an initramfs archive that is unpacked
+    /// after a guest's own ([`GuestConfig::archive`](super::GuestConfig::archive)).
+    ///
+    /// # Errors
+    /// [`Error::File`] and [`Error::Unexpected`] if one of them is not there, or lacks a library.
+    pub fn archive(&self, files: &[&str]) -> Result<Vec<u8>, Error> {
+        let mut all: BTreeSet<String> = files.iter().map(|&name| name.to_owned()).collect();
+        for name in files {
+            all.extend(libraries_of(&self.folder, name)?.iter().map(|library| format!("{LIBRARIES}/{library}")));
+        }
+        let (mut archive, mut folders) = (Archive::new(), BTreeSet::new());
+        for name in &all {
+            let above = name.match_indices('/').filter_map(|(end, _)| name.get(..end));
+            above.filter(|folder| folders.insert((*folder).to_owned())).for_each(|folder| archive.folder(folder));
+            add(&mut archive, &self.folder.join(name), name)?;
+        }
+        Ok(archive.finish())
     }
 
     /// Where the packages' libraries are.

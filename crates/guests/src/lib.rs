@@ -23,7 +23,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
-// They panic when the terminal is gone: whoever calls says where a line for a person goes.
+// They panic when the terminal is gone: the caller says where a line for a person goes.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod accel;

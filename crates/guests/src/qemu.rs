@@ -1,15 +1,21 @@
 //! A guest in QEMU: its configuration, and the command line that follows from it.
 
-use std::{path::PathBuf, process::Command, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use super::{
     accel::Accel,
-    error::Error,
+    error::{Error, file},
     guest::{Launch, Machine},
     image::Image,
     kernel::Kernel,
     root::Root,
 };
+use crate::folder::Folder;
 
 /// For every kernel: messages where we read them, an end instead of a hang after a panic, and no work that a short-lived guest
 /// does not need. `no_timer_check`: on a busy host a translated guest may get no timer tick while the kernel counts them
@@ -74,6 +80,8 @@ pub struct GuestConfig {
     pub memory: Memory,
     /// Words before QEMU's own command line: how it enters a [`Namespace`](super::Namespace).
     pub entrance: Vec<String>,
+    /// An initramfs archive that is unpacked after the guest's own, if QEMU loads them.
+    pub archive: Option<PathBuf>,
     /// More words for the kernel's command line.
     pub append: Vec<String>,
     /// Arguments for QEMU: the adapters and what they are connected to.
@@ -97,6 +105,7 @@ impl GuestConfig {
             terminal: None,
             memory: Memory::Shared,
             entrance: Vec::new(),
+            archive: None,
             append: Vec::new(),
             devices: Vec::new(),
             boot_limit: Duration::from_secs(120),
@@ -132,7 +141,7 @@ impl GuestConfig {
     }
 
     /// QEMU's arguments. The console goes to its standard error, the control line to its standard input and output: no file, no socket.
-    fn arguments(&self, image: &Image, accel: Accel) -> Vec<String> {
+    fn arguments(&self, image: &Image, initramfs: &Path, accel: Accel) -> Vec<String> {
         let memory = self.memory_mib;
         let backend = match self.memory {
             Memory::Shared => format!("memory-backend-memfd,id=m,size={memory}M,share=on"),
@@ -150,7 +159,7 @@ impl GuestConfig {
         pair("-smp", self.cpus.to_string());
         if self.start == Start::Direct {
             pair("-kernel", image.kernel().display().to_string());
-            pair("-initrd", image.initramfs().display().to_string());
+            pair("-initrd", initramfs.display().to_string());
             pair("-append", self.command_line());
         }
         let errors = "/proc/self/fd/2";
@@ -199,10 +208,22 @@ impl Machine for GuestConfig {
     fn launch(&self, root: &Root) -> Result<Launch, Error> {
         let image = Image::of(root, self.kernel)?;
         let mut command = entered(&self.entrance, root.qemu_command());
-        command.args(self.arguments(&image, self.accel.resolve(root)?));
+        let folder = self.archive.as_ref().map(|_| Folder::new()).transpose()?;
+        let initramfs = match (&self.archive, &folder) {
+            (Some(archive), Some(folder)) => join(image.initramfs(), archive, folder)?,
+            _ => image.initramfs().to_owned(),
+        };
+        command.args(self.arguments(&image, &initramfs, self.accel.resolve(root)?));
         let title = format!("kernel {} in QEMU", self.kernel);
-        Ok(Launch { command, title, boot_limit: self.boot_limit, input: None, companion: None, folder: None })
+        Ok(Launch { command, title, boot_limit: self.boot_limit, input: None, companion: None, folder })
     }
+}
+
+/// Two archives, one after the other: the kernel unpacks what follows the first one, too.
+fn join(first: &Path, second: &Path, folder: &Folder) -> Result<PathBuf, Error> {
+    let mut both = fs::read(first).map_err(file("read", first))?;
+    both.extend(fs::read(second).map_err(file("read", second))?);
+    Ok(folder.write("initramfs.cpio", both)?)
 }
 
 /// `command`, with what it is to be started by before it.

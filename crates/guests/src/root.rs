@@ -39,7 +39,7 @@ const PACKAGES: &[&str] = &[
     "ethtool",
     "iputils-ping",
 ];
-/// What takes room and serves nobody here.
+/// What takes room and is not needed here.
 const NOT_NEEDED: &[&str] =
     &["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/lintian", "var"];
 

@@ -22,7 +22,7 @@ pub(super) fn spawn(command: Command) -> io::Result<Child> {
         let (requests, incoming) = channel::<Request>();
         thread::spawn(move || {
             for (mut command, answer) in incoming {
-                // Whoever asked may have gone: then nobody would end the child, so end it here.
+                // The thread that asked may have gone: then end the child here.
                 if let Err(unheard) = answer.send(command.spawn()) {
                     let _ = unheard.0.and_then(|mut child| child.kill());
                 }

@@ -25,7 +25,7 @@ impl Terminal {
     /// Connects; the machine starts then.
     ///
     /// # Errors
-    /// [`Error::Run`] if nobody listens there within `limit`.
+    /// [`Error::Run`] if no process listens there within `limit`.
     pub fn open(socket: &Path, limit: Duration) -> Result<Terminal, Error> {
         let end = Instant::now() + limit;
         loop {

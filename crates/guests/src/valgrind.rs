@@ -17,7 +17,7 @@ impl Valgrind {
         Layer::lay("valgrind", &["valgrind"], progress).map(Valgrind)
     }
 
-    /// It, as whoever starts it. The program that it runs is the machine's, with the machine's own loader.
+    /// Valgrind itself, to be given a program: one of the machine's, with the machine's own loader.
     pub fn command(&self) -> Command {
         // `valgrind` itself is a script that runs this one.
         let mut command = self.0.program("usr/bin/valgrind.bin");

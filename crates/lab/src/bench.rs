@@ -63,7 +63,7 @@ pub struct Measured {
     pub outcome: Outcome,
     /// What it cost.
     pub usage: Usage,
-    /// What was carried over time, in the load's unit; none where nobody tells.
+    /// What was carried over time, in the load's unit; none where unknown.
     pub series: Option<Series>,
 }
 
@@ -120,7 +120,7 @@ pub struct Usage {
     /// CPU time in seconds, of those whom the bench's notes name: the daemon alone for embedded guests, whose own work is
     /// not an adapter's; server and guests together for real ones, since QEMU serves from within the guest's process.
     pub cpu_seconds: Option<f64>,
-    /// The part of it that was the guests' own work, where that is told apart.
+    /// The part of it that was the guests' own work, where known.
     pub guest_cpu_seconds: Option<f64>,
 }
 

@@ -4,7 +4,7 @@
 //! gives [`results::Results`]; [`table::render`] and [`report::write`] show them. Nothing here knows how a guest is made:
 //! that is the bench's.
 #![forbid(unsafe_code)]
-// They panic when the terminal is gone: whoever calls says where a line for a person goes.
+// They panic when the terminal is gone: the caller says where a line for a person goes.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod bench;

@@ -225,7 +225,7 @@ pub struct Plan {
 }
 
 impl Options {
-    /// What is wrong with them whoever drives the adapters, of which these are all: so that it is said before guests are laid.
+    /// Finds mistakes that do not depend on the guests, before these are prepared. `adapters` are all there are.
     pub fn check(&self, adapters: &[&str]) -> Result<(), PlanError> {
         known(&self.adapters, adapters)?;
         if self.repeat.is_some_and(|repeat| !(1..=1000).contains(&repeat)) {

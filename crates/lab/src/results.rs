@@ -36,7 +36,7 @@ pub enum Test {
     /// CPU time of server and guests for a gigabit of payload, over the bulk runs with the outside peer; where there is none, over
     /// those between guests.
     CpuPerGigabit,
-    /// The part of that time which was the guests' own work, where it is told apart.
+    /// The part of that time that was the guests' own work, where known.
     GuestCpuPerGigabit,
     /// Register reads for a frame on the wire, over the same runs.
     ReadsPerFrame,
@@ -200,7 +200,7 @@ pub struct Run {
     pub steal_percent: Option<f64>,
     /// Why it gave no figures; null if it did.
     pub failure: Option<String>,
-    /// What was carried over time, in the unit of the load's test. Since version 2; null where nobody told.
+    /// What was carried over time, in the unit of the load's test. Since version 2; null where unknown.
     #[serde(default)]
     pub series: Option<Series>,
     /// Of request-response: percentiles of the transactions' latencies, rising. Since version 2.
@@ -278,8 +278,8 @@ impl Row {
         }
     }
 
-    /// How many times this row's figure is `other`'s: of fewer than [`RUNS_FOR_INTERVAL`] rounds that both have, the ratio
-    /// of the medians, as whoever reads them would divide; else the median of the rounds' own ratios, with its interval.
+    /// The ratio of this row's figure to `other`'s: with fewer than [`RUNS_FOR_INTERVAL`] common rounds the ratio of the
+    /// medians; else the median of the rounds' own ratios, with its interval.
     pub fn ratio_to(&self, other: &Row) -> Option<Estimate> {
         let theirs = |round| other.samples.iter().find(|sample| sample.round == round).map(|sample| sample.value);
         let (ours, theirs): (Vec<f64>, Vec<f64>) =

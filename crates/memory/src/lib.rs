@@ -1,8 +1,8 @@
 //! Guest memory: regions that come and go while frames are in flight, with permissions and bounded copies.
 //!
 //! A [`Map`] is an immutable picture of what a device may reach: guest-physical (bus) addresses onto regions that are
-//! mapped here, or known but [absent](Fault::Absent). When a region comes or goes there is a new one, which shares with the old
-//! one what has not changed; whoever still holds the old one (a batch in flight) keeps its mappings alive, and nobody else's.
+//! mapped here, or known but [absent](Fault::Absent). When a region comes or goes there is a new map, which shares with the old
+//! one what has not changed. A batch in flight holds the old map, and keeps only its mappings alive.
 //!
 //! Guest memory can change at any time. Nothing here ever makes a Rust reference to it: bytes are copied in or out, with bounds checked
 //! against the region. Read a value once and use the copy.

@@ -162,7 +162,7 @@ impl Map {
         self.insert(Region { base, len, rights, place: Some((mapping, offset)) })
     }
 
-    /// This map and a region that the peer has told of but not shared.
+    /// This map and a region that the peer has announced but not shared.
     pub fn with_absent(&self, base: u64, len: u64, rights: Rights) -> Result<Map, MapError> {
         self.insert(Region { base, len, rights, place: None })
     }
@@ -231,8 +231,8 @@ impl Map {
         self.sums.mapped
     }
 
-    /// Whether there is shared memory, and nobody but us has written to it: see [`Mapping::is_blank`]. So many files are looked at,
-    /// which a VM's memory is among.
+    /// Whether there is shared memory to which only this process has written: see [`Mapping::is_blank`]. Looks at the first
+    /// `BLANK_FILES` files, among which a VM's memory is.
     pub fn is_blank(&self) -> bool {
         !self.mappings.is_empty() && self.mappings.iter().take(BLANK_FILES).all(|(mapping, _)| mapping.is_blank())
     }

@@ -266,7 +266,7 @@ impl Mapping {
         self.presence.as_ref().map_or(0, |presence| presence.allocated())
     }
 
-    /// Whether nobody but us has written to the first 64 MiB of its file. False if that cannot be told (huge pages, a file on a disk,
+    /// Whether only this process has written to the first 64 MiB of its file. False if that is unknown (huge pages, a file on a disk,
     /// Linux before 6.5).
     pub fn is_blank(&self) -> bool {
         self.presence.as_ref().is_some_and(|presence| presence.is_blank())

@@ -136,7 +136,7 @@ impl Presence {
         self.allocated.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody but us has ever written to the beginning of it. False if that cannot be told.
+    /// Whether only this process has ever written to the beginning of it. False if that is unknown.
     pub fn is_blank(&self) -> bool {
         let look = LOOK.min(self.len as u64);
         let found = cachestat(&self.file, self.start, look);

@@ -26,7 +26,7 @@ use console::Console;
 use ended::{by_itself, failure};
 use switch::Switch;
 
-/// The addresses of the guest and its peer, on a switch that nobody else is at.
+/// The addresses of the guest and its peer, on a switch of their own.
 const OWN: &str = "10.0.0.1";
 const PEER: &str = "10.0.0.2";
 /// As long as the person likes.
@@ -106,7 +106,7 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     match ended {
         // A code is the last byte of what a program ends with.
         Ok(output) => Ok(ExitCode::from(output.code.to_le_bytes()[0])),
-        // That is a way to leave a shell. Of a command nobody knows whether it did well.
+        // That is a way to leave a shell. Whether a command succeeded is unknown.
         Err(error) => match by_itself(&error).filter(|_| args.command.is_empty()) {
             Some(sentence) => {
                 tell(sentence);

@@ -17,7 +17,7 @@ use crate::ports::{failure, odd, restart, served};
 
 /// `nicety apply`.
 pub fn apply(args: &Apply) -> Result<(), Failure> {
-    // All mistakes are told as `serve` tells them.
+    // All mistakes are printed as `serve` prints them.
     let host = Host::read(&args.file)?;
     let text = std::fs::read_to_string(&args.file)
         .map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", args.file.display())))?;
@@ -75,7 +75,7 @@ pub fn export(which: &Which) -> Result<(), Failure> {
     }
 }
 
-fn socket(Which { host, control }: &Which, port: Option<&str>) -> Result<PathBuf, Failure> {
+pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Result<PathBuf, Failure> {
     if let Some(control) = control {
         return Ok(control.clone());
     }

@@ -50,7 +50,9 @@ pub enum Command {
     Port(PortCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
-    /// Say what each adapter is, and where that is written
+    /// Write the frames that pass a port, an uplink or a port group of a running daemon, or that are dropped, as pcapng
+    Capture(Capture),
+    /// List the adapters, or all about one, with sources
     Adapters(Adapters),
     /// Measure the adapters against each other, and write a report
     Compare(Compare),
@@ -92,9 +94,7 @@ pub struct Serve {
 
 /// `attach`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The words go to stdout, what to know besides to stderr. With a host file no daemon needs to run."
-)]
+#[command(after_help = "The arguments go to stdout, notes to stderr. With a host file no daemon needs to run.")]
 pub struct Attach {
     /// The port's name in the host file
     pub port: String,
@@ -164,7 +164,7 @@ pub struct Apply {
     /// The host file
     #[arg(default_value = HOST_FILE)]
     pub file: PathBuf,
-    /// Do not ask, whatever VMs lose
+    /// Do not ask, even if VMs are cut off
     #[arg(long, short = 'y')]
     pub yes: bool,
     /// Only show the plan
@@ -178,6 +178,46 @@ pub struct Apply {
 /// `export`.
 #[derive(Debug, Args)]
 pub struct Export {
+    /// Which daemon
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// On which side of the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stage {
+    /// Frames as they come in from a port
+    Ingress,
+    /// Frames as they are offered to a port, with what the switch has changed
+    Egress,
+}
+
+/// `capture`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+  nicety capture vm1 -w vm1.pcapng
+  nicety capture drops -w - | tcpdump -n -r -
+  nicety capture vm1 --filter 'tcp port 443' | wireshark -k -i -
+Each port is an interface of its name. Comments say where a frame went, what the switch changed, and why it was dropped.
+What is lost because the reader is slow is counted in the file; no port waits for it. Ctrl-C ends it, with exit code 0.")]
+pub struct Capture {
+    /// The port, uplink or port group; or `drops`: whatever any port drops
+    pub of: String,
+    /// Only one side of the switch [default: both]
+    #[arg(long, value_enum)]
+    pub stage: Option<Stage>,
+    /// Only frames that this wants, in the language of tcpdump, which must be installed for it (pcap-filter(7))
+    #[arg(long, value_name = "EXPR")]
+    pub filter: Option<String>,
+    /// Bytes of each frame at most [default: all]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(14..))]
+    pub snap: Option<u32>,
+    /// End after so many frames
+    #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// The file; `-` is stdout [default: stdout, if that is no terminal]
+    #[arg(long, short = 'w', value_name = "FILE")]
+    pub write: Option<PathBuf>,
     /// Which daemon
     #[command(flatten)]
     pub which: Which,
@@ -299,7 +339,7 @@ pub struct Compare {
     pub seed: u64,
 }
 
-/// A number of rounds. One that is none becomes 0, of which `compare` says what is possible.
+/// A number of rounds. A text that is no number becomes 0; `compare` then says what is allowed.
 fn rounds(text: &str) -> Result<u32, ParseIntError> {
     Ok(u32::try_from(text.parse::<i64>()?).unwrap_or(0))
 }
@@ -317,7 +357,7 @@ fn seed(text: &str) -> Result<u64, String> {
 pub enum Peer {
     /// A second guest with the same adapter, which serves iperf3 and netperf if this machine has them
     Guest,
-    /// Nobody
+    /// No second guest
     None,
 }
 

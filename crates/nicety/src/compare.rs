@@ -94,8 +94,8 @@ fn stored(file: &Path) -> Result<Results, Failure> {
 
 /// Writes the report and prints the table.
 fn show(results: &Results, dir: &Path) -> Result<(), Failure> {
-    // The report first: whoever reads the table may have gone. Then the table, whatever became of the report: a full disk is no reason
-    // to lose what was measured for minutes.
+    // The report first: the table's reader may have gone. Then the table, even if the report failed: a full disk must not lose minutes
+    // of measuring.
     let written = report::write(results, dir).map_err(Failure::with(Exit::Failed));
     let told = output::print(&table::render(results));
     written.and(told)?;

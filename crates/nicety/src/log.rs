@@ -1,9 +1,8 @@
-//! What the log of `nicety serve` says, and how it comes to standard error: nobody who logs waits for whoever reads it. A line goes to a
-//! buffer, and a thread of its own writes what is there. Lines for which there is no room are left out whole, and the log tells how many
-//! in their place.
+//! The log of `nicety serve` on standard error. Logging never waits for the log's reader: a line goes to a buffer, and a thread of its
+//! own writes the buffer out. Lines for which there is no room are left out whole; the log says how many in their place.
 //!
-//! Not `tracing-appender`: it counts the lines that it loses and tells nobody, says on stdout that it could not end (`println!`, which
-//! panics if that is closed), and brings more crates.
+//! Not `tracing-appender`: it does not report the lines that it loses, complains on stdout (`println!`, which panics if that is
+//! closed), and brings more crates.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
@@ -28,9 +27,9 @@ use crate::output;
 
 pub mod filter;
 
-/// Of lines that nobody has read yet.
+/// Bytes of lines that were not read yet.
 const ROOM_BYTES: usize = 1 << 20;
-/// Of lines that are written at once: a pipe takes no more of them without parting them (pipe(7), `PIPE_BUF`).
+/// Bytes written at once: a pipe takes no more without splitting them (pipe(7), `PIPE_BUF`).
 const PART_BYTES: usize = 4096;
 /// How long the end, or a panic, waits for what is still to be written.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -45,7 +44,7 @@ pub fn start(asked: Targets) -> Result<Log, Failure> {
     let log = Log::start(move |bytes| write_all(io::stderr(), bytes), colours).map_err(Failure::with(Exit::Failed))?;
     let formatted = format(Arc::clone(&log.0), colours).with_max_level(LevelFilter::TRACE).finish();
     formatted.with(asked).try_init().map_err(|error| Failure::new(Exit::Failed, error))?;
-    // The thread would wait for a reader, and with it whoever joins it.
+    // The thread waits for a reader, and joining it would too.
     let lines = Arc::clone(&log.0);
     std::panic::set_hook(Box::new(move |panic| {
         let (thread, trace) = (std::thread::current(), Backtrace::force_capture());
@@ -119,7 +118,7 @@ impl Drop for Log {
 struct Out<W> {
     write: W,
     colours: bool,
-    /// Lines of which nothing was told yet.
+    /// Lines left out and not reported yet.
     left_out: u64,
     /// The last line was cut.
     torn: bool,
@@ -127,7 +126,7 @@ struct Out<W> {
 
 impl<W: FnMut(&[u8]) -> usize> Out<W> {
     fn lines(&mut self, lines: &[u8]) {
-        // What is missing is told before what comes after it.
+        // Missing lines are reported before the next line.
         let done = if self.tell() { self.put(lines) } else { 0 };
         self.left_out += lines[done..].iter().filter(|byte| **byte == b'\n').count() as u64;
     }
@@ -197,7 +196,7 @@ impl State {
     }
 }
 
-/// What the log has said and nobody has written yet.
+/// Lines logged and not written yet.
 #[derive(Debug, Default)]
 struct Lines {
     state: Mutex<State>,

@@ -11,6 +11,7 @@ use clap::Parser;
 mod adapters;
 mod attach;
 mod attempt;
+mod capture;
 mod change;
 mod cli;
 mod compare;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Export(args) => change::export(&args.which).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => words::completions(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { folder } => words::man(folder.as_deref()).map(|()| ExitCode::SUCCESS),
+        Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Try(args) => attempt::run(&args),

@@ -19,7 +19,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 
 /// Writes a line to stderr. If that fails, there is nobody to tell.
 pub fn tell(line: impl Display) {
-    // At once, so that nobody else's words come between.
+    // In one write, so that no other output comes between.
     let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 

@@ -32,7 +32,7 @@ pub fn control_of(host: &Host) -> Result<PathBuf, Failure> {
     host.control(runtime_dir().as_deref()).map_err(Failure::with(Exit::Usage))
 }
 
-/// Runs it. A failure that comes when there is a log is told at the log's end.
+/// Runs it. Once there is a log, a failure is written at its end.
 pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     let begin = Begin::new(Host::read(&args.host)?);
     let host = &begin.host;

@@ -22,10 +22,14 @@ mod pace;
 mod plane;
 mod poll;
 mod port;
+mod times;
 mod turn;
+mod watch;
 
 pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
 pub use plane::{Plane, PlaneError};
 pub use port::{End, Port, Saved, Shell, State, caught};
+pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
 pub use turn::{Outcome, Turn};
+pub use watch::{Fate, Watcher};

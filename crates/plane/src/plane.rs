@@ -1,12 +1,15 @@
 //! All ports of one switch.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arc_swap::{ArcSwap, Guard};
 use nicety_adapter::PortId;
 use nicety_switch::{Full, Limits, Policy, Switch};
 
 use crate::port::Port;
+use crate::times::{Histogram, Times};
+use crate::watch::Watcher;
 
 /// Why a port was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +38,22 @@ type Ports = Vec<Option<Arc<Port>>>;
 pub struct Plane {
     switch: Switch,
     ports: ArcSwap<Ports>,
+    /// Whether there are any: looked at once a batch and receiver.
+    pub(crate) watched: AtomicBool,
+    pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
+    pub(crate) times: Times,
 }
 
 impl Plane {
     /// A switch without ports.
     pub fn new(limits: Limits) -> Self {
-        Self { switch: Switch::new(limits), ports: ArcSwap::default() }
+        Self {
+            switch: Switch::new(limits),
+            ports: ArcSwap::default(),
+            watched: AtomicBool::new(false),
+            watchers: ArcSwap::default(),
+            times: Times::default(),
+        }
     }
 
     /// The switch.
@@ -100,6 +113,11 @@ impl Plane {
         list.iter().flatten().for_each(|other| other.forget(id));
         drop(list);
         port
+    }
+
+    /// How long frames were in the switch, of one batch in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
+    pub fn times(&self) -> Histogram {
+        self.times.histogram()
     }
 
     /// A port by its number.

@@ -5,6 +5,7 @@ use nicety_switch::Plan;
 
 use crate::plane::Plane;
 use crate::port::{Port, caught};
+use crate::times::SAMPLE_EVERY;
 
 /// Bytes that one turn copies to receivers before other ports have theirs; at least one receiver is served.
 const REPLICA_BYTES: u64 = 128 << 10;
@@ -33,12 +34,25 @@ pub struct Turn {
     port: Option<PortId>,
     /// Packets whose receiver had left when they were to be delivered, a bit each.
     missed: u64,
+    /// Batches until the next one whose time is taken, and when the one that is under way was fetched if it is that.
+    until_sample: u32,
+    since: Option<Time>,
 }
 
 impl Turn {
     /// Room for one batch. Nothing is allocated after the switch has its final size.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Takes the time of one batch in [`SAMPLE_EVERY`], the first included.
+    #[inline]
+    fn sample(&mut self, port: &Port, now: Time) {
+        if self.until_sample == 0 {
+            self.until_sample = SAMPLE_EVERY;
+            self.since = Some(port.clock(now));
+        }
+        self.until_sample -= 1;
     }
 
     /// The port whose batch is under way.
@@ -70,10 +84,14 @@ impl Plane {
                 outcome.more = port.busy(now);
                 return outcome;
             }
+            turn.sample(port, now);
             let Turn { batch, plan, .. } = &mut *turn;
             if let Err(cause) = caught(|| self.switch().forward(batch, now, plan)) {
                 plan.drop_all(batch.len(), Reason::Failed);
                 port.fail(cause);
+            }
+            if self.is_watched() {
+                self.show_ingress(batch, plan, now);
             }
             (turn.next, turn.port, turn.missed) = (0, Some(port.id()), 0);
         }
@@ -88,6 +106,9 @@ impl Plane {
         }
         outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
         port.finish(&turn.batch, turn.plan.drops(), now);
+        if let Some(since) = turn.since.take() {
+            self.times.took(turn.batch.len(), since, port.clock(now));
+        }
         turn.port = None;
         turn.plan.clear();
         turn.batch.release();
@@ -105,9 +126,12 @@ impl Plane {
                 continue;
             };
             let picks = turn.plan.picks(receiver);
-            if port.offer(&turn.batch, picks, now)
-                && let Some(sender) = ports.get(usize::from(turn.batch.origin.0)).and_then(Option::as_ref)
-            {
+            let holds = if self.is_watched() {
+                self.offer_watched(port, &turn.batch, picks, now)
+            } else {
+                port.offer(&turn.batch, picks, now)
+            };
+            if holds && let Some(sender) = ports.get(usize::from(turn.batch.origin.0)).and_then(Option::as_ref) {
                 sender.hold();
             }
             let bytes = if picks.len() == turn.batch.len() {

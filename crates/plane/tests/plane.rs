@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Frames, Offload, PortId, Progress, Reason, Scratch, Set, Time, Unfolded, Uplink,
-    Wants,
+    Batch, Budget, Counters, Delivery, Frames, Offload, Pick, PortId, Progress, Reason, Scratch, Set, Time, Unfolded,
+    Uplink, Wants,
 };
 use nicety_memory::{Map, Rights, Span};
-use nicety_plane::{End, Plane, Port, Shell, Turn};
-use nicety_switch::Limits;
+use nicety_plane::{End, Fate, Plane, Port, Shell, Turn, Watcher};
+use nicety_switch::{Limits, Plan};
 use owners::as_worker;
 
 with_one_worker_and_with_two!(
@@ -28,6 +28,7 @@ with_one_worker_and_with_two!(
     a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody,
     between_two_turns_of_a_port_a_flood_to_255_others_is_served_a_bounded_number_of_bytes,
     frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks,
+    who_looks_on_sees_each_frame_and_its_fate_and_changes_nothing,
 );
 
 /// What the world sees of an end: frames to send, frames received, and how many more it takes.
@@ -370,4 +371,57 @@ fn a_number_is_taken_once() {
     let world = World::new(1, 1, 0, 1 << 16);
     let again = Arc::clone(&world.ports[0]);
     assert!(world.plane.join(again).is_err());
+}
+
+/// What somebody has seen: frames that came in, those of them that go nowhere; of those for port 1 what became of them.
+#[derive(Debug, Default)]
+struct Onlooker {
+    came: AtomicU32,
+    nowhere: AtomicU32,
+    fates: Mutex<Vec<(PortId, Fate)>>,
+}
+
+impl Watcher for Onlooker {
+    fn watches_egress(&self, port: PortId) -> bool {
+        port == PortId(1)
+    }
+
+    fn ingress(&self, batch: &Batch, plan: &Plan, _: Time) {
+        self.came.fetch_add(batch.len() as u32, Ordering::Relaxed);
+        self.nowhere.fetch_add(plan.drops().len() as u32, Ordering::Relaxed);
+    }
+
+    fn egress(&self, port: PortId, _: &Batch, offered: &[(Pick, Fate)], _: Time) {
+        self.fates.lock().unwrap().extend(offered.iter().map(|(_, fate)| (port, *fate)));
+    }
+}
+
+fn who_looks_on_sees_each_frame_and_its_fate_and_changes_nothing(workers: usize) {
+    let mut world = World::new(workers, 3, 3, 10 << 10);
+    let onlooker = Arc::new(Onlooker::default());
+    let watcher: Arc<dyn Watcher> = onlooker.clone();
+    world.plane.watch(&watcher);
+    // Too long for who receives it; some that find room; some that wait, as many as there is room for; and some that are dropped.
+    let mut frames = vec![frame(0xff, 0, 1600, 0)];
+    frames.extend((1..50).map(|i| frame(0xff, 0, 1000, i)));
+    world.send(0, frames);
+    world.send(2, [vec![2; 10]]);
+    world.run();
+    let came = [&onlooker.came, &onlooker.nowhere].map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(came, [51, 1]);
+    let fates = std::mem::take(&mut *onlooker.fates.lock().unwrap());
+    let count = |wanted: Fate| fates.iter().filter(|fate| **fate == (PortId(1), wanted)).count() as u64;
+    let (one, other) = (world.ports[1].state(), world.ports[2].state());
+    assert_eq!(count(Fate::Taken), 3);
+    assert_eq!(count(Fate::Waits), one.backlog_frames as u64);
+    for reason in [Reason::TooLong, Reason::BufferFull] {
+        assert_eq!(count(Fate::Dropped(reason)), one.counters.receive_drops[reason as usize], "{reason:?}");
+    }
+    assert_eq!(fates.len(), 50);
+    // Port 2 was not looked at, and fared no better.
+    assert_eq!(one.counters.receive_drops, other.counters.receive_drops);
+    world.plane.unwatch(&watcher);
+    world.send(2, [frame(1, 2, 60, 0)]);
+    world.run();
+    assert_eq!(onlooker.came.load(Ordering::Relaxed), 51);
 }

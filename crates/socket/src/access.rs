@@ -21,7 +21,7 @@ pub struct Account {
     pub name: String,
 }
 
-/// Who may connect: whoever may read and write the socket's file.
+/// Who may connect: users who may read and write the socket's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The user whose it becomes, if not who makes it.
@@ -83,7 +83,7 @@ impl Access {
             return Ok(());
         }
         let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
-        // Whoever may write to the folder may put another file there meanwhile, which is not ours to give.
+        // Another user of the folder may put another file there meanwhile, which must not be given away.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::empty()).map_err(failed("find"))?;
         let stat = fstat(&file).map_err(failed("find"))?;

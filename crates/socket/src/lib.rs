@@ -46,7 +46,7 @@ pub enum ListenError {
     /// Another process serves it.
     #[error("{0} is served by another process or another port: stop it or choose another path")]
     InUse(PathBuf),
-    /// A socket of another user that nobody serves.
+    /// A socket of another user that no process serves.
     #[error("{path} is a socket of user {uid} that nobody serves: remove it")]
     NotOurs {
         /// The path.
@@ -54,7 +54,7 @@ pub enum ListenError {
         /// Its owner.
         uid: u32,
     },
-    /// A socket that its mode keeps us from: nobody can tell whether it is served.
+    /// A socket that its mode keeps us from: whether it is served is unknown.
     #[error("{path} is a socket of user {uid}, which user {user} may not try: stop who serves it, or remove it")]
     NotToTry {
         /// The path.
@@ -151,7 +151,7 @@ fn may_write(folder: &Path) -> Result<(), Errno> {
 pub enum Place {
     /// Nothing.
     Free,
-    /// A socket of ours that nobody serves any more.
+    /// A stale socket of ours.
     Stale,
     /// A socket that somebody serves.
     Served,
@@ -204,7 +204,7 @@ pub struct PeerCredentials {
 /// What [`Listener::accept`] found.
 #[derive(Debug)]
 pub enum Accepted {
-    /// Nobody.
+    /// No connection.
     Nobody,
     /// A client, on a socket that does not block.
     Client(OwnedFd, Option<PeerCredentials>),
@@ -228,12 +228,12 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Makes the socket, of bytes, for its owner only. A socket of ours that nobody serves any more is replaced; nothing else is removed.
+    /// Makes the socket, of bytes, for its owner only. A stale socket of ours is replaced; nothing else is removed.
     pub fn bind(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
         Self::bind_for(path, &Access::default())
     }
 
-    /// As [`Listener::bind`], for whom `access` says. Nobody else can connect at any time.
+    /// As [`Listener::bind`], for those that `access` names. No one else can connect at any time.
     pub fn bind_for(path: impl AsRef<Path>, access: &Access) -> Result<Listener, ListenError> {
         Self::bind_kind(path.as_ref(), SocketType::STREAM, geteuid(), access)
     }
@@ -307,8 +307,8 @@ fn socket(kind: SocketType) -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-/// Whether there is a socket of ours that nobody serves; an error if anything else is there. Ours is also one that an earlier daemon of
-/// ours gave away.
+/// Whether there is a stale socket of ours; an error if anything else is there. Ours is also one that an earlier daemon of ours gave
+/// to another user.
 fn look(
     path: &Path,
     address: &SocketAddrUnix,

@@ -80,7 +80,7 @@ impl Plan {
         missed
     }
 
-    /// Packets that departed receivers missed, and that nobody else got, count as going nowhere.
+    /// Packets whose receivers have all departed count as going nowhere.
     #[cold]
     pub fn drop_missed(&mut self, missed: u64) {
         let reached = self.receivers.iter().fold(0, |all, port| all | bits(self.picks(*port)));

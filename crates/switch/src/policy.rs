@@ -159,7 +159,7 @@ pub enum Vlan {
     /// The flat network, which all such ports are on: frames pass with whatever tags they have.
     #[default]
     Flat,
-    /// One VLAN, of which the guest knows nothing: untagged and priority-tagged frames alone.
+    /// One VLAN, without a tag on the guest's side: untagged and priority-tagged frames only.
     Access(VlanId),
     /// Several, each frame with its tag: 802.1Q, or 802.1ad for those of [`Vlan::Service`] ports.
     Trunk {
@@ -176,7 +176,7 @@ pub enum Vlan {
 /// Which part of a private VLAN a port is of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Private {
-    /// It reaches all, and all reach it: also every port of which nothing is said.
+    /// It reaches all, and all reach it. The default.
     #[default]
     Promiscuous,
     /// It reaches promiscuous ports alone.
@@ -219,7 +219,7 @@ pub struct Policy {
     pub vlan: Vlan,
     /// Its part of a private VLAN.
     pub private: Private,
-    /// VMware's "promiscuous mode": it gets every frame of its VLANs, whomever it is for.
+    /// VMware's "promiscuous mode": it gets every frame of its VLANs.
     pub promiscuous: bool,
     /// VMware's "MAC address changes": if not, frames for other than its own addresses do not reach it.
     pub mac_changes: bool,
@@ -235,7 +235,7 @@ pub struct Policy {
     pub storm: Storm,
     /// The longest packet that it may send, in bytes behind the Ethernet header and its tags.
     pub mtu: Option<u16>,
-    /// Whether refusals are told in the log.
+    /// Whether refusals are logged.
     pub log: bool,
     /// Guest → wire.
     pub transmit: Option<Shape>,

@@ -177,8 +177,8 @@ pub fn every_register_answers(entry: &Entry) {
     assert!(counters.bad_accesses > 0, "{}: accesses of three bytes are counted as bad", entry.about.name);
 }
 
-/// A read of any width, at any offset, gives what reads of the dwords that it touches give: so do block copies. Of I/O ports, and of a
-/// BAR that is no longer than a few of them, nobody copies blocks: an index and a data register answer one way there.
+/// A read of any width, at any offset, gives what reads of the dwords that it touches give: so do block copies. I/O ports, and
+/// BARs as short as a few ports, are left out: an index and a data register answer only one width there.
 pub fn wide_and_narrow_reads_agree(entry: &Entry) {
     let (mut by_dwords, mut by_width) = (adapter(entry), adapter(entry));
     let (Face::Pci(by_dwords), Face::Pci(by_width)) = (by_dwords.face(), by_width.face()) else { return };
@@ -218,7 +218,7 @@ pub fn wide_and_narrow_reads_agree(entry: &Entry) {
     }
 }
 
-/// In a part that can be mapped, where nobody is told of a write, each register is one that is looked at.
+/// In a part that can be mapped, where a write sends no message, each register is one that is looked at.
 pub fn no_mapped_doorbell_is_overlooked(entry: &Entry) {
     let mut adapter = adapter(entry);
     let (mut out, memory) = (Outbox::default(), Map::empty());

@@ -4,7 +4,7 @@ use nicety_adapters::{Entry, REGISTRY, find};
 
 use crate::guest::driver;
 
-/// The variable by which tests are told: `1` for everything.
+/// The environment variable for tests: `1` for everything.
 pub const VARIABLE: &str = "NICETY_FULL";
 
 /// What every adapter is tried with: the one whose driver and whose adapter can do most.

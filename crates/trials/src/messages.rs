@@ -1,6 +1,6 @@
 //! MSI and MSI-X are memory writes of the function, so that none may go while bus mastering is off (PCI 3.0, sections
 //! 6.2.2 and 6.8.1), or in D3hot, where a function starts no transaction and its line is low (PCI PM 1.2, section 5.4.1; PCIe 4.0,
-//! section 5.3.1.4). What was to be told meanwhile is told afterwards; a function that D3hot resets (No_Soft_Reset of PCI PM 1.2, section
+//! section 5.3.1.4). What was due meanwhile is signalled afterwards; a function that D3hot resets (No_Soft_Reset of PCI PM 1.2, section
 //! 3.2.4, is clear) owes nothing.
 
 use nicety_adapter::{Bus, InterruptKind, Offload};

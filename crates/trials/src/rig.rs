@@ -148,7 +148,7 @@ impl Rig {
         more || self.memo.asked().scheduled
     }
 
-    /// Turns until nobody has anything to do at this time.
+    /// Turns until no port has anything to do at this time.
     pub fn settle(&mut self) {
         self.uplink.ready();
         let mut turns = 0;
@@ -158,7 +158,7 @@ impl Rig {
         }
     }
 
-    /// Lets time pass; whoever asked for a wake-up on the way gets it.
+    /// Lets time pass; ports get the wake-ups that they asked for.
     pub fn pass(&mut self, ns: u64) {
         let end = self.now.after_ns(ns);
         loop {

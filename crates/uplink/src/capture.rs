@@ -235,7 +235,7 @@ impl Capture {
         let before = self.gathered.len();
         if before + len as usize + AROUND_BYTES <= self.gathered.capacity() {
             let time = self.origin + Duration::from_nanos(self.now.0);
-            let note = Note { time, direction: self.direction, lost: self.gap, comment };
+            let note = Note { interface: 0, time, direction: self.direction, len, lost: self.gap, comment };
             let frame = &self.frame;
             pcapng::packet(&mut self.gathered, note, len, |out| fill(frame, out));
             if self.written + (self.gathered.len() - self.done) as u64 <= self.most_bytes {

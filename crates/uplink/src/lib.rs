@@ -25,7 +25,7 @@ mod null;
 mod offload;
 mod paced;
 mod pair;
-mod pcapng;
+pub mod pcapng;
 mod socket;
 mod stream;
 mod system;

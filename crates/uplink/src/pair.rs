@@ -89,15 +89,14 @@ impl Pair {
         Ok((Self::over(one)?, Self::over(other)?))
     }
 
-    /// An end that waits at `path` for a peer, and for the next one when it has gone. A socket that nobody listens at
-    /// any more is replaced.
+    /// An end that waits at `path` for a peer, and for the next one when it has gone. A stale socket is replaced.
     pub fn listen(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::alone()?;
         this.way = Way::listen(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;
         Ok(this)
     }
 
-    /// An end that joins whoever listens at `path`, now or later, and again when the peer has gone.
+    /// An end that joins the peer that listens at `path`, now or later, and again when the peer has gone.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
         let mut this = Self::alone()?;
         this.way = Way::connect(path.as_ref(), SocketType::SEQPACKET, &this.watch)?;

@@ -1,5 +1,5 @@
 //! Blocks of a pcapng file. Follows draft-ietf-opsawg-pcapng, sections 4.1 (section header), 4.2 (interface
-//! description), 4.3 (enhanced packet) and 3.5 (options). Little endian, as the byte-order magic says.
+//! description), 4.3 (enhanced packet), 4.6 (interface statistics) and 3.5 (options). Little endian, as the byte-order magic says.
 
 use std::time::Duration;
 
@@ -7,7 +7,9 @@ const SECTION: u32 = 0x0a0d_0d0a;
 /// How every file begins, in either byte order.
 pub(crate) const MAGIC: [u8; 4] = SECTION.to_le_bytes();
 const INTERFACE: u32 = 1;
-const ENHANCED_PACKET: u32 = 6;
+const STATISTICS: u32 = 5;
+/// The type of a packet block.
+pub const ENHANCED_PACKET: u32 = 6;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const ETHERNET: u16 = 1;
 
@@ -16,7 +18,9 @@ const OPTION_COMMENT: u16 = 1;
 const OPTION_PACKET_FLAGS: u16 = 2;
 const OPTION_INTERFACE_NAME: u16 = 2;
 const OPTION_PACKET_LOST: u16 = 4;
+const OPTION_RECEIVED: u16 = 4;
 const OPTION_APPLICATION: u16 = 4;
+const OPTION_DROPPED: u16 = 5;
 const OPTION_RESOLUTION: u16 = 9;
 /// Bytes of a comment at most.
 const COMMENT_MOST: usize = 256;
@@ -34,17 +38,29 @@ pub enum Direction {
 
 /// What a packet block says beside the frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Note<'a> {
+pub struct Note<'a> {
+    /// The number of its interface, in the order of their blocks.
+    pub interface: u32,
     /// Since 1970-01-01 00:00 UTC.
-    pub(crate) time: Duration,
-    pub(crate) direction: Direction,
+    pub time: Duration,
+    /// Which way it went.
+    pub direction: Direction,
+    /// Its bytes, of which the file may hold fewer.
+    pub len: u32,
     /// Packets that were lost since the block before.
-    pub(crate) lost: u64,
-    pub(crate) comment: Option<&'a str>,
+    pub lost: u64,
+    /// What a person reads besides.
+    pub comment: Option<&'a str>,
 }
 
-/// Appends the blocks that begin a file.
-pub(crate) fn begin(out: &mut Vec<u8>, interface: &str) {
+/// Appends the blocks that begin a file of one interface.
+pub(crate) fn begin(out: &mut Vec<u8>, name: &str) {
+    section(out);
+    interface(out, name);
+}
+
+/// Appends the block that begins a file.
+pub fn section(out: &mut Vec<u8>) {
     block(out, SECTION, |out| {
         out.extend(BYTE_ORDER.to_le_bytes());
         out.extend([1, 0, 0, 0]);
@@ -52,30 +68,43 @@ pub(crate) fn begin(out: &mut Vec<u8>, interface: &str) {
         option(out, OPTION_APPLICATION, b"Nicety");
         option(out, OPTION_END, &[]);
     });
+}
+
+/// Appends the block of an interface of this name: its number is how many were before it.
+pub fn interface(out: &mut Vec<u8>, name: &str) {
     block(out, INTERFACE, |out| {
         out.extend(ETHERNET.to_le_bytes());
         out.extend([0; 2]);
         out.extend(0u32.to_le_bytes());
-        option(out, OPTION_INTERFACE_NAME, &interface.as_bytes()[..interface.floor_char_boundary(COMMENT_MOST)]);
+        option(out, OPTION_INTERFACE_NAME, &name.as_bytes()[..name.floor_char_boundary(COMMENT_MOST)]);
         // Nanoseconds: 10^-9.
         option(out, OPTION_RESOLUTION, &[9]);
         option(out, OPTION_END, &[]);
     });
 }
 
-/// Appends a packet block for a frame of `len` bytes, which `fill` writes.
-pub(crate) fn packet(out: &mut Vec<u8>, note: Note<'_>, len: u32, fill: impl FnOnce(&mut [u8])) {
+/// Appends what was seen at an interface so far: frames that were looked at, and those that were lost on the way to the file.
+pub fn statistics(out: &mut Vec<u8>, interface: u32, time: Duration, received: u64, lost: u64) {
+    block(out, STATISTICS, |out| {
+        out.extend(interface.to_le_bytes());
+        out.extend(halves(time));
+        option(out, OPTION_RECEIVED, &received.to_le_bytes());
+        option(out, OPTION_DROPPED, &lost.to_le_bytes());
+        option(out, OPTION_END, &[]);
+    });
+}
+
+/// Appends a packet block for a frame, of which `fill` writes so many bytes.
+pub fn packet(out: &mut Vec<u8>, note: Note<'_>, bytes: u32, fill: impl FnOnce(&mut [u8])) {
     block(out, ENHANCED_PACKET, |out| {
-        let ns = u64::try_from(note.time.as_nanos()).unwrap_or(u64::MAX);
-        out.extend(0u32.to_le_bytes());
-        out.extend(((ns >> 32) as u32).to_le_bytes());
-        out.extend((ns as u32).to_le_bytes());
-        out.extend(len.to_le_bytes());
-        out.extend(len.to_le_bytes());
+        out.extend(note.interface.to_le_bytes());
+        out.extend(halves(note.time));
+        out.extend(bytes.to_le_bytes());
+        out.extend(note.len.to_le_bytes());
         let at = out.len();
-        out.resize(at + len as usize, 0);
+        out.resize(at + bytes as usize, 0);
         fill(&mut out[at..]);
-        pad(out, len as usize);
+        pad(out, bytes as usize);
         option(out, OPTION_PACKET_FLAGS, &(note.direction as u32).to_le_bytes());
         if note.lost > 0 {
             option(out, OPTION_PACKET_LOST, &note.lost.to_le_bytes());
@@ -85,6 +114,15 @@ pub(crate) fn packet(out: &mut Vec<u8>, note: Note<'_>, len: u32, fill: impl FnO
         }
         option(out, OPTION_END, &[]);
     });
+}
+
+/// A time in nanoseconds, the high half first.
+fn halves(time: Duration) -> [u8; 8] {
+    let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&((ns >> 32) as u32).to_le_bytes());
+    bytes[4..].copy_from_slice(&(ns as u32).to_le_bytes());
+    bytes
 }
 
 /// A block: its type and length, its body, its length again.

@@ -48,7 +48,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Listens at `path`. A socket of ours that nobody listens at any more is replaced.
+    /// Listens at `path`. A stale socket of ours is replaced.
     pub(crate) fn bind(path: &Path, kind: SocketType) -> Result<Self, SocketError> {
         let bind = if kind == SocketType::SEQPACKET { Listener::bind_messages } else { Listener::bind };
         Ok(Self { listener: bind(path)?, shut_until: None })
@@ -70,7 +70,7 @@ impl Door {
     }
 
     /// A peer that waits, if there is one. One that cannot be taken, because no descriptors are left, keeps the socket
-    /// readable: it is not watched for a while, so that nobody is kept awake by it.
+    /// readable: it is not watched for a while, so that it keeps no worker awake.
     pub(crate) fn accept(&mut self, watch: &Watch, now: Time) -> Option<OwnedFd> {
         if self.shut_until.is_some_and(|at| now < at) {
             return None;
@@ -95,7 +95,7 @@ impl Door {
     }
 }
 
-/// Joins whoever listens at `path`. The error is that nobody does, or has room for one more that waits.
+/// Joins the process that listens at `path`. Fails if none does, or its queue is full.
 pub(crate) fn connect(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, FLAGS, None)?;
     rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;

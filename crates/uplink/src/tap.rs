@@ -49,7 +49,7 @@ pub struct Tap {
     arrived: Buffers,
     leaving: Buffers,
     lent: bool,
-    /// Refused for want of room, or down; the watch tells when it takes frames again.
+    /// It refused for lack of room, or is down; the watch tells when it takes frames again.
     full: bool,
     /// It does again.
     room: bool,
@@ -167,8 +167,8 @@ impl Tap {
         self.full = self.full || self.watch.room(&self.fd, true).is_ok();
     }
 
-    /// The interface was deleted, and nobody tells when there is one of its name again: it is looked for now and then. Then only is it
-    /// attached, for it would be made else.
+    /// The interface was deleted, and no event tells when there is one of its name again: the name is looked up now and then. It is
+    /// attached only if it exists, since attaching would make it.
     fn look_again(&mut self, now: Time) {
         if self.line != Line::Gone || now < self.again {
             return;

@@ -1,7 +1,7 @@
 //! One descriptor that stays the same while what it stands for comes and goes: an epoll instance.
 //!
-//! A socket whose peer has hung up, or a tap that was deleted, is ready for ever, and would keep whoever waits for it
-//! awake. Taken out of the watch it is silent, and nobody outside has to know.
+//! A socket whose peer has hung up, or a tap that was deleted, is ready for ever, and would keep its worker awake. It is taken
+//! out of the epoll instance; the worker's own set does not change.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

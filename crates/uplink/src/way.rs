@@ -41,14 +41,14 @@ pub(crate) struct Dial {
 }
 
 impl Way {
-    /// Peers come to `path`. A socket there that nobody listens at any more is replaced.
+    /// Peers come to `path`. A stale socket there is replaced.
     pub(crate) fn listen(path: &Path, kind: SocketType, watch: &Watch) -> Result<Self, SocketError> {
         let door = Door::bind(path, kind)?;
         door.watch(watch).map_err(watching)?;
         Ok(Self::Listen(door))
     }
 
-    /// Whoever listens at `path`, now or later: [`Way::dial`] tries it for the first time.
+    /// A peer that listens at `path`, now or later: [`Way::dial`] tries it for the first time.
     pub(crate) fn connect(path: &Path, kind: SocketType, watch: &Watch) -> Result<Self, SocketError> {
         // A path that no socket can have will have none later.
         SocketAddrUnix::new(path).map_err(|error| SocketError::Os {
@@ -72,7 +72,7 @@ impl Way {
         }
     }
 
-    /// Tries to join the one that listens; if nobody does, the timer is set.
+    /// Tries to join the peer that listens; if none does, sets the timer.
     pub(crate) fn dial(&mut self) -> Option<OwnedFd> {
         let Self::Connect(dial) = self else { return None };
         match socket::connect(&dial.path, dial.kind) {
@@ -85,7 +85,7 @@ impl Way {
         }
     }
 
-    /// Why nobody is at the other end, for a person: after what was wrong with the last one, if anything was.
+    /// Why no peer is at the other end, for a person, with what was wrong with the last one.
     pub(crate) fn vacant(&self, last: Option<impl Display>) -> String {
         let last = last.map(|last| format!("{last}; ")).unwrap_or_default();
         match self {

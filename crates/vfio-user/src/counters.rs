@@ -5,7 +5,7 @@ use crate::codec::Command;
 /// Counts of one session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Commands received, by number ([`Command`]); index 0 counts commands that nobody knows.
+    /// Commands received, by number ([`Command`]); index 0 counts unknown commands.
     pub commands_received: [u64; Command::TABLE],
     /// Commands sent, by number.
     pub commands_sent: [u64; Command::TABLE],

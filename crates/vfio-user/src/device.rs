@@ -60,7 +60,7 @@ pub enum Change {
     /// It is made.
     Done,
     /// It is being made elsewhere, since it may wait for the client. The session handles no further message until
-    /// [`Device::dma_changed`] says how it went; whoever drives the session calls [`crate::Session::receive`] then.
+    /// [`Device::dma_changed`] says how it went; its driver calls [`crate::Session::receive`] then.
     UnderWay,
 }
 
@@ -85,8 +85,8 @@ pub trait Device {
     /// What interrupt index `index` is; `None` is answered with an error.
     fn irq_info(&self, index: u32) -> Option<IrqInfo>;
 
-    /// What the writes since it was last asked took beside the access, in accesses: one that took as long as a hundred does
-    /// counts for so many among those that a session handles before others have their turns.
+    /// Extra cost of the writes since the last call, in accesses: a write that took as long as a hundred accesses counts as a
+    /// hundred in the session's share.
     fn excess(&mut self) -> u32 {
         0
     }
@@ -97,12 +97,12 @@ pub trait Device {
     /// Writes a region, under the same conditions.
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno>;
 
-    /// Takes a window, which overlaps no other. On `Err` the client is told that it was not taken.
+    /// Takes a window, which overlaps no other. `Err` is the client's answer.
     fn dma_map(&mut self, map: DmaMap) -> Result<Change, Errno>;
 
     /// Gives a window back that was taken as exactly this range; `None` is all of them. When it returns, nothing
-    /// touches that memory any more; the client is told when the change is made. The client may have gone, and then nobody asks
-    /// [`Device::dma_changed`].
+    /// touches that memory any more; the client gets its answer when the change is made. If the client has gone,
+    /// [`Device::dma_changed`] is not called.
     fn dma_unmap(&mut self, range: Option<DmaRange>) -> Change;
 
     /// How the change that was under way went; `None`: it still is.

@@ -1,7 +1,8 @@
 //! Eventfds, masks and what is pending (vfio-user.rst, "VFIO_USER_DEVICE_SET_IRQS"; PCI 3.0, 2.2.6 and 6.8.2).
 //!
-//! Shared between the session's thread, which connects and masks, and whoever raises: one short lock, and a ringing of an
-//! eventfd under it, which never waits for the client ([`Bell`]), so that an unmask and a raise at the same time give one interrupt, neither none nor two.
+//! Shared between the session's thread, which connects and masks, and the threads that raise: one short lock, under which an
+//! eventfd is rung without waiting for the client ([`Bell`]). So an unmask and a raise at the same time give one interrupt,
+//! neither none nor two.
 //!
 //! - **MSI and MSI-X:** a raise of a vector that is masked, or has no eventfd, is kept pending and sent once when the
 //!   vector is unmasked or connected. QEMU disables and connects all vectors again while the guest runs: what is raised
@@ -63,7 +64,7 @@ pub struct InterruptCounters {
     pub held: u64,
     /// Raises of a vector that was pending already.
     pub merged: u64,
-    /// Rings that failed: nobody is at a socket's other end any more.
+    /// Rings that failed: a socket's other end is closed.
     pub failed: u64,
 }
 
@@ -316,7 +317,7 @@ impl Line {
     }
 }
 
-/// Rings whoever is connected. A full eventfd is signalled already.
+/// Rings the connected eventfd. A full one is signalled already.
 fn signal(bell: Option<&Bell>, counters: &mut InterruptCounters) -> bool {
     let Some(bell) = bell else { return false };
     let rung = bell.ring().is_ok();

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! - [`Listener`]: the socket in the file system.
-//! - [`Session`]: one connection. It blocks in its own thread: a front end that sends half a message stops nobody else.
+//! - [`Session`]: one connection. It blocks in its own thread: a front end that sends half a message stops no other port.
 //! - [`Port`]: what the daemon does for a session.
-//! - [`Bell`]: a kick or call descriptor, eventfd or, for calls, socket; whoever rings or hears it never waits for the peer.
+//! - [`Bell`]: a kick or call descriptor, eventfd or, for calls, socket; ringing and hearing it never wait for the peer.
 //! - [`frontend`]: the other side, for guests in this process and for tests.
 //!
 //! **Not implemented**, and not offered: dirty page logs (so no live migration), in-flight tracking (a network device

@@ -44,7 +44,7 @@ impl ProtocolFeatures {
     pub const RESET_DEVICE: Self = Self(1 << 13);
     /// Memory regions come and go one by one.
     pub const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
-    /// The device status is told.
+    /// SET_STATUS and GET_STATUS are served.
     pub const STATUS: Self = Self(1 << 16);
     /// All that a [`Session`](crate::Session) offers.
     pub const OFFERED: Self = Self(

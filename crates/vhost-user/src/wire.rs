@@ -96,7 +96,7 @@ impl Message {
 
 /// The number of the VERSION command of vfio-user (vfio-user.rst, "Header"), which is always the first, if a connection begins with it:
 /// 16 bits of message number, 16 of command, 1; 32 bits of size, this header's 16 bytes included; 32 of flags, whose lowest
-/// four say what it is, a command. Here that is a request whose number nobody has.
+/// four say what it is, a command. In vhost-user no request has that number.
 fn vfio_user(header: &[u8; HEADER_BYTES]) -> Option<u16> {
     let [a, b, c, d, e, f, g, h, i, j, k, l] = *header;
     let (command, size) = (u16::from_ne_bytes([c, d]), u32::from_ne_bytes([e, f, g, h]));

@@ -377,6 +377,36 @@ impl<N: Names> Table<N> {
         })
     }
 
+    /// Reads a part of a region into `data`: what `read` answers of each register, and what a hole reads as. How many holes there were.
+    pub fn read(
+        &'static self,
+        region: u8,
+        offset: u64,
+        data: &mut [u8],
+        mut read: impl FnMut(&Place<N>) -> u32,
+    ) -> u64 {
+        let mut holes = 0;
+        for part in self.parts(region, offset, data.len(), Way::Read) {
+            let value = part.place.as_ref().map(&mut read);
+            holes += u64::from(value.is_none());
+            part.put(value.unwrap_or(part.hole), data);
+        }
+        holes
+    }
+
+    /// Writes a part of a region: `write` takes each register's value, whose bytes that the access leaves out are zero. How many holes
+    /// there were.
+    pub fn write(&'static self, region: u8, offset: u64, data: &[u8], mut write: impl FnMut(&Place<N>, u32)) -> u64 {
+        let mut holes = 0;
+        for part in self.parts(region, offset, data.len(), Way::Write) {
+            match &part.place {
+                Some(place) => write(place, part.take(data, 0)),
+                None => holes += 1,
+            }
+        }
+        holes
+    }
+
     /// Every register: its region, its offset there, and what it is.
     pub fn places(&'static self) -> impl Iterator<Item = (u8, u32, Place<N>)> {
         self.blocks.iter().flat_map(|block| {

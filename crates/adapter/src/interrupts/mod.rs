@@ -6,9 +6,9 @@
 //!  (ICR)     (IMS)         (IVAR)             (EITR)
 //!                      └── all together ─────► not before ──► line (INTx)
 //! ```
-//! A cause is a bit. It is told once: it holds the line until it is taken, cleared or disabled, or its message goes out and it must
-//! end before there is another one. What happens while its cause is disabled, its vector pauses, or messages may not go (no bus
-//! master, D3hot) stays pending, and is told when it may be.
+//! A cause is a bit. It is signalled once: it holds the line until it is taken, cleared or disabled; or its message goes out, and it
+//! must end before there is another one. A cause that is disabled, whose vector pauses, or whose message may not go (no bus master,
+//! D3hot) stays pending, and is signalled later.
 //!
 //! The adapter keeps the registers: it maps reads and writes to [`take`](Interrupts::take), [`clear`](Interrupts::clear),
 //! [`enable`](Interrupts::enable) and so on, and then calls [`update`](Interrupts::update), which alone has effects. Masks of MSI-X's
@@ -253,12 +253,12 @@ impl Interrupts {
         self.show(function, cx);
     }
 
-    /// Nobody outside knows where the line stands: says so.
+    /// Reports the line's level, which the transport may not know (after a restore).
     pub fn show(&self, function: &mut Function, cx: &mut Context<'_>) {
         cx.out.line = Some(function.set_intx(function.intx_level()));
     }
 
-    /// What is to be told, and was not.
+    /// Causes that are due and were not signalled.
     fn untold(&self, mode: Mode) -> u128 {
         let ready = self.pending & self.enabled;
         match (self.line, mode) {

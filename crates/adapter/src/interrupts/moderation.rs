@@ -39,7 +39,7 @@ impl ReceiveModeration {
         !self.held
     }
 
-    /// It is told now.
+    /// An interrupt signals it now.
     pub fn told(&mut self, carried: u64, now: Time) {
         let bulk = carried.wrapping_sub(self.carried) >= BULK;
         *self = Self { until: now.after_ns(if bulk { MODERATION_NS } else { 0 }), carried, held: false };

@@ -54,7 +54,7 @@ pub enum Format {
     /// One buffer, whose address stays.
     #[default]
     Legacy,
-    /// One buffer, and more is told.
+    /// One buffer, and more status is written back.
     Extended,
     /// A buffer for headers and three others.
     Split,
@@ -65,7 +65,7 @@ pub enum Format {
     },
 }
 
-/// What is told of a frame in its last descriptor.
+/// What a frame's last descriptor says about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Status and errors as extended descriptors have them; legacy ones have the same in two bytes.
@@ -95,7 +95,7 @@ pub struct Ring<'m> {
     pub format: Format,
     /// Bytes of each buffer of a descriptor: one, or four; apart: the packet's, the headers'.
     pub buffers: [u32; 4],
-    /// Bytes of check sequence that the guest is told of.
+    /// Bytes of check sequence that the length includes.
     pub check: u32,
     /// A small frame came (RSRPD).
     pub small: bool,

@@ -523,7 +523,7 @@ fn segment(draft: &mut Draft<'_>, task: &Task) -> Option<Offload> {
         return None;
     }
     let (ip, transport) = (usize::from(l3.offset), usize::from(l4.offset));
-    // What a 16-bit field cannot say is not looked at by whoever segments.
+    // Segmentation does not read a length that does not fit into 16 bits.
     let below = |from: usize| u16::try_from(len as usize - from).unwrap_or(u16::MAX);
     let (at, value) = match l3.kind {
         L3Kind::V4 => (ip + 2, below(ip)),

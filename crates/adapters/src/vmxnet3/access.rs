@@ -1,6 +1,6 @@
 //! Accesses to configuration space and the three BARs, and what they do beyond storing (vmxnet3_defs.h, "BAR 0", "BAR 1").
 
-use nicety_adapter::bank::{Place, Way};
+use nicety_adapter::bank::Place;
 use nicety_adapter::{Context, Mappable, PciFace};
 use nicety_pci::{Changes, Function, Rom};
 
@@ -82,28 +82,17 @@ impl PciFace for Vmxnet3 {
         if bar == 2 {
             return msix::read(&self.function, bar, offset, data);
         }
-        for part in REGISTERS.parts(REGISTERS.region(bar), offset, data.len(), Way::Read) {
-            let value = match &part.place {
-                Some(place) => self.read_register(place, cx),
-                None => {
-                    cx.counters.bad_accesses += 1;
-                    part.hole
-                }
-            };
-            part.put(value, data);
-        }
+        let holes = REGISTERS.read(REGISTERS.region(bar), offset, data, |place| self.read_register(place, cx));
+        cx.counters.bad_accesses += holes;
     }
 
     fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         if bar == 2 {
             return msix::write(&mut self.function, bar, offset, data);
         }
-        for part in REGISTERS.parts(REGISTERS.region(bar), offset, data.len(), Way::Write) {
-            match &part.place {
-                Some(place) => self.write_register(place, part.take(data, 0), cx),
-                None => cx.counters.bad_accesses += 1,
-            }
-        }
+        let holes =
+            REGISTERS.write(REGISTERS.region(bar), offset, data, |place, value| self.write_register(place, value, cx));
+        cx.counters.bad_accesses += holes;
     }
 
     fn mappable(&self) -> Option<Mappable> {

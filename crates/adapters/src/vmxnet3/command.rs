@@ -211,7 +211,7 @@ impl Vmxnet3 {
         }
     }
 
-    /// The queue descriptors were there when the device was activated. If they are gone there is nobody to tell.
+    /// The queue descriptors were there when the device was activated. If they are gone, there is no way to report it.
     fn tell(&self, _written: Result<(), Fault>) {}
 
     /// Something happened that the driver should look at, when memory can be reached.

@@ -110,11 +110,11 @@ pub static ABOUT: About = About {
     transports: &["vfio-user"],
 };
 
-/// What makes a driver activate the device anew. Linux's does so when it is told of the error (vmxnet3_drv.c,
+/// What makes a driver activate the device anew. Linux's does so when it learns of the error (vmxnet3_drv.c,
 /// vmxnet3_process_events), and whenever its interface goes up.
 const CURE: &str = "Linux's driver resets the device by itself; if it stays so, restart the guest's driver (in Linux: \
      `ip link set eth0 down`, then up)";
-/// Queue pairs if nobody said how many: what drivers before version 6 use at most for transmit.
+/// Queue pairs by default: what drivers before version 6 use at most for transmit.
 const QUEUES_DEFAULT: u16 = 8;
 /// How long after a refusal the rings are looked at for the first time; doubles up to [`ROOM_MOST`].
 const ROOM_FIRST: Duration = Duration::from_micros(200);
@@ -322,7 +322,7 @@ impl Vmxnet3 {
         sent.chain(received).fold(0, u64::wrapping_add)
     }
 
-    /// Raises a queue's vector; whatever else shares it is told with it. In a mapped page nobody may see its mask lifted: then a tick looks.
+    /// Raises a queue's vector, for all queues that share it. A mask that is lifted in a mapped page sends no message: then a tick looks.
     fn raise(&mut self, vector: u8, cx: &mut Context<'_>) {
         let carried = self.carried(vector);
         for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
@@ -382,7 +382,7 @@ impl Adapter for Vmxnet3 {
         let mut given_back = false;
         let mut fetched = transmit.fetch(queue, self.link, budget, batch, cx);
         if fetched.is_ok() && batch.is_empty() {
-            // Nobody will complete what was dropped.
+            // Dropped packets are in no batch that would be completed.
             match transmit.give_back(None, cx) {
                 Ok(any) => given_back = any,
                 Err(error) => fetched = Err(error),
@@ -395,7 +395,7 @@ impl Adapter for Vmxnet3 {
             self.schedule(cx);
         }
         match fetched {
-            // Nobody is told of a doorbell, or of a mask, in a mapped page: the queue is polled.
+            // A doorbell or a mask in a mapped page sends no message: the queue is polled.
             Ok(Progress { more, armed }) => Progress { more, armed: armed && cx.page.is_none() },
             Err(error) => {
                 self.stop_transmit(queue, error, cx);

@@ -39,7 +39,7 @@ pub struct ReceiveQueue {
     /// VMXNET3_ERR_*; 0 while it runs.
     pub error: u32,
     pub statistics: Statistics,
-    /// It has refused, and has not told of room since.
+    /// It has refused, and has not reported room since.
     pub starved: bool,
     /// It was bodies that it lacked.
     pub lacks_bodies: bool,
@@ -305,7 +305,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The next head of ring 0, past bodies that nobody used.
+    /// The next head of ring 0, past unused bodies.
     fn head(window: &Window<'_>, ring: &mut Ring) -> Result<Posted, Miss> {
         for _ in 0..ring.size {
             let next = posted(window, ring).ok_or(Miss::NoRoom { bodies: false })?;

@@ -75,6 +75,35 @@ pub struct Exported {
 #[serde(transparent)]
 pub struct PortValues(pub BTreeMap<String, serde_json::Value>);
 
+/// What is to be captured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureRequest {
+    /// A port, an uplink, a port group, or `drops`: whatever is dropped.
+    pub of: String,
+    /// Only frames as they come in from a port, or only as they are offered to one.
+    #[serde(default)]
+    pub stage: Option<StageWord>,
+    /// A program in classic BPF: code, jump if true, jump if false, and operand of each instruction. Frames for which it returns 0 are
+    /// left out. `tcpdump -ddd -y EN10MB EXPRESSION` makes one.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<Vec<u32>>>)]
+    pub filter: Option<Vec<(u16, u8, u8, u32)>>,
+    /// Bytes of each frame at most; all if this is left out.
+    #[serde(default)]
+    pub snap: Option<u32>,
+}
+
+/// On which side of the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StageWord {
+    /// As frames come in from a port.
+    Ingress,
+    /// As they are offered to one, with what the switch has changed.
+    Egress,
+}
+
 /// A port that is as new.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Restarted {
@@ -148,6 +177,8 @@ pub(super) const EXISTS: Kind = (409, "port-exists", "there is a port of this na
 pub(super) const CUTS_OFF: Kind = (409, "cuts-off", "VMs would be cut off");
 /// A restart of a port that works.
 pub(super) const NOT_RESTARTED: Kind = (409, "not-restarted", "the port was not restarted");
+/// There are enough.
+pub(super) const TOO_MANY: Kind = (409, "too-many-captures", "there are as many captures as there may be");
 /// What is needed is not there.
 pub(super) const REFUSED: Kind = (409, "refused", "what it needs is not there");
 /// The body did not come.
@@ -224,6 +255,8 @@ impl From<ChangeError> for Box<Problem> {
         super::routes::remove_port,
         super::routes::restart_port,
         super::routes::addresses,
+        super::routes::capture,
+        super::routes::metrics,
         super::routes::export,
         super::routes::plan,
         super::routes::apply,

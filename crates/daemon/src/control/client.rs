@@ -1,17 +1,20 @@
 //! Who asks: one connection, one request, one answer.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::api::{AddressList, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted};
+use super::api::{
+    AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
+};
 use crate::live::Changed;
 use crate::live::plan::Plan;
 use crate::report::PortReport;
@@ -22,6 +25,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 const CHANGE_PATIENCE: Duration = Duration::from_secs(120);
 /// Headers that an answer has at most.
 const HEADERS_MOST: usize = 32;
+/// Bytes of an answer's head at most.
+const HEAD_MOST: u64 = 16 << 10;
 /// Longest reply that a client takes.
 const REPLY_MOST: u64 = 64 << 20;
 
@@ -218,46 +223,116 @@ pub fn ask(path: &Path, ask: Ask) -> Result<Reply, AskError> {
 
 /// As [`ask`], with so much patience for each step.
 pub fn ask_within(path: &Path, ask: Ask, patience: Duration) -> Result<Reply, AskError> {
-    let path_buf = || path.to_owned();
-    let lost = |error: io::Error| match error.kind() {
-        io::ErrorKind::ConnectionRefused if !is_socket(path) => AskError::NoSocket(path_buf()),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::Nobody(path_buf()),
-        io::ErrorKind::PermissionDenied => AskError::NotAllowed(path_buf()),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Full { path: path_buf(), patience },
-        _ => AskError::System { path: path_buf(), error },
-    };
-    let mut stream = connect(path, patience).map_err(lost)?;
-    let process = sockopt::socket_peercred(&stream).map(|peer| format!("process {}", peer.pid.as_raw_nonzero()));
-    let process = process.unwrap_or_else(|_| "a process".to_owned());
-    let lost = |error: io::Error| match lost(error) {
-        AskError::Full { path, patience } => AskError::Silent { path, process: process.clone(), patience },
-        error => error,
-    };
-    let foreign = |why: String| AskError::Foreign { path: path_buf(), why };
-    let Request { method, path: place, body } = ask.request().map_err(|error| foreign(error.to_string()))?;
-    let length = body.len();
-    let kind = if length > 0 { "content-type: application/json\r\n" } else { "" };
-    let head = format!(
-        "{method} {place} HTTP/1.1\r\nhost: nicety\r\nconnection: close\r\n{kind}content-length: {length}\r\n\r\n"
-    );
+    let request = ask.request().map_err(|error| foreign(path, error.to_string()))?;
+    let asked = Asked::send(path, &request, "HTTP/1.1", patience)?;
     let mut answer = Vec::new();
-    // Who answers before all was written has closed its end: its answer says why.
-    let written = stream.write_all(&[head.into_bytes(), body].concat());
-    let heard = stream.take(REPLY_MOST).read_to_end(&mut answer);
+    let heard = (&asked.stream).take(REPLY_MOST).read_to_end(&mut answer);
     if answer.is_empty() {
-        written.and(heard).map_err(lost)?;
+        asked.written.and(heard).map_err(|error| asked.whose.silent(error))?;
     }
-    let (status, body) = parts(&answer).map_err(foreign)?;
+    let (status, body) = parts(&answer).map_err(|why| foreign(path, why))?;
     if (200..300).contains(&status) {
-        return ask.reply(body).map_err(|error| foreign(error.to_string()));
+        return ask.reply(body).map_err(|error| foreign(path, error.to_string()));
     }
-    let problem: Problem =
-        serde_json::from_slice(body).map_err(|error| foreign(format!("status {status}: {error}")))?;
-    Err(if problem.is_starting() {
-        AskError::Starting(Box::new(problem))
-    } else {
-        AskError::Refused(Box::new(problem))
-    })
+    Err(refused(path, status, body))
+}
+
+/// Begins a capture: what is read is pcapng, block by block, until the daemon ends. A read that waits for longer than `tick` ends with
+/// [`io::ErrorKind::WouldBlock`].
+pub fn capture(path: &Path, request: &CaptureRequest, tick: Duration) -> Result<impl Read + use<>, AskError> {
+    let body = serde_json::to_vec(request).map_err(|error| foreign(path, error.to_string()))?;
+    let request = Request { method: "POST", path: "/v1/captures".to_owned(), body };
+    // The older version's answers come as they are, and end with the connection.
+    let asked = Asked::send(path, &request, "HTTP/1.0", CLIENT_PATIENCE)?;
+    let mut answer = BufReader::new(asked.stream);
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let most = HEAD_MOST.saturating_sub(head.len() as u64);
+        let heard = (&mut answer).take(most).read_until(b'\n', &mut head).map_err(|error| asked.whose.silent(error))?;
+        if heard == 0 {
+            return Err(foreign(path, "its answer is cut".to_owned()));
+        }
+    }
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MOST];
+    let mut response = httparse::Response::new(&mut headers);
+    response.parse(&head).map_err(|error| foreign(path, error.to_string()))?;
+    let status = response.code.unwrap_or_default();
+    if status != 200 {
+        let mut body = Vec::new();
+        answer.take(REPLY_MOST).read_to_end(&mut body).map_err(|error| asked.whose.silent(error))?;
+        return Err(refused(path, status, &body));
+    }
+    let failed = |error: Errno| AskError::System { path: path.to_owned(), error: error.into() };
+    sockopt::set_socket_timeout(answer.get_ref(), sockopt::Timeout::Recv, Some(tick)).map_err(failed)?;
+    Ok(answer)
+}
+
+fn foreign(path: &Path, why: String) -> AskError {
+    AskError::Foreign { path: path.to_owned(), why }
+}
+
+/// What an answer says that is no success.
+fn refused(path: &Path, status: u16, body: &[u8]) -> AskError {
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) if problem.is_starting() => AskError::Starting(Box::new(problem)),
+        Ok(problem) => AskError::Refused(Box::new(problem)),
+        Err(error) => foreign(path, format!("status {status}: {error}")),
+    }
+}
+
+/// Who is asked, to say what goes wrong.
+struct Whose<'a> {
+    path: &'a Path,
+    patience: Duration,
+    process: String,
+}
+
+impl Whose<'_> {
+    /// The question did not go out.
+    fn lost(&self, error: io::Error) -> AskError {
+        let path = self.path.to_owned();
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused if !is_socket(&path) => AskError::NoSocket(path),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::Nobody(path),
+            io::ErrorKind::PermissionDenied => AskError::NotAllowed(path),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Full { path, patience: self.patience },
+            _ => AskError::System { path, error },
+        }
+    }
+
+    /// No answer came.
+    fn silent(&self, error: io::Error) -> AskError {
+        match self.lost(error) {
+            AskError::Full { path, patience } => AskError::Silent { path, process: self.process.clone(), patience },
+            error => error,
+        }
+    }
+}
+
+/// A question on its way.
+struct Asked<'a> {
+    whose: Whose<'a>,
+    stream: UnixStream,
+    /// Who answers before all was written has closed its end: its answer says why.
+    written: io::Result<()>,
+}
+
+impl<'a> Asked<'a> {
+    fn send(path: &'a Path, request: &Request, version: &str, patience: Duration) -> Result<Self, AskError> {
+        let mut whose = Whose { path, patience, process: "a process".to_owned() };
+        let mut stream = connect(path, patience).map_err(|error| whose.lost(error))?;
+        if let Ok(peer) = sockopt::socket_peercred(&stream) {
+            whose.process = format!("process {}", peer.pid.as_raw_nonzero());
+        }
+        let Request { method, path: place, body } = request;
+        let length = body.len();
+        let kind = if length > 0 { "content-type: application/json\r\n" } else { "" };
+        let head = format!(
+            "{method} {place} {version}\r\nhost: nicety\r\nconnection: close\r\n{kind}content-length: {length}\r\n\r\n"
+        );
+        let written = stream.write_all(&[head.as_bytes(), body.as_slice()].concat());
+        Ok(Self { whose, stream, written })
+    }
 }
 
 /// The status and the body of an answer that is whole.

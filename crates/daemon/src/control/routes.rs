@@ -1,6 +1,7 @@
 //! The paths of the API: each reads, or changes by way of [`Live`](crate::live::Live).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -14,16 +15,21 @@ use serde::de::DeserializeOwned;
 use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
-    AddressList, DaemonView, Document, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_SUCH_PORT, NOT_ALLOWED,
-    NOT_FOUND, NOT_RESTARTED, PortList, PortValues, Problem, REFUSED, Restarted, STARTING,
+    AddressList, CaptureRequest, DaemonView, Document, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_SUCH_PORT,
+    NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, PortList, PortValues, Problem, REFUSED, Restarted, STARTING, StageWord,
+    TOO_MANY,
 };
 use super::server::{Peer, Served};
-use super::{REQUEST_MOST, STARTING_SENTENCE, no_port};
+use super::stream::{Endless, Place, Stream};
+use super::{NAMES_MOST, REQUEST_MOST, STARTING_SENTENCE, no_port};
+use crate::capture::{Program, Scope, Stage};
 use crate::daemon::RestartError;
-use crate::host::Host;
+use crate::host::{Host, did_you_mean};
 use crate::live::plan::Plan;
 use crate::live::{ChangeError, Changed, Consent, Live};
+use crate::metrics::{self, Facts};
 use crate::report::PortReport;
+use crate::usage;
 
 /// An answer, or why there is none.
 type Answer<T> = Result<T, Box<Problem>>;
@@ -46,6 +52,9 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/ports/{name}", get(port).patch(set_port).delete(remove_port))
         .route("/v1/ports/{name}/restart", post(restart_port))
         .route("/v1/addresses", get(addresses))
+        .route("/v1/captures", post(capture))
+        .route("/v1/metrics", get(metrics))
+        .route("/metrics", get(metrics))
         .route("/v1/host", get(export).put(apply))
         .route("/v1/host/plan", post(plan))
         .route("/v1/openapi.json", get(openapi))
@@ -266,6 +275,51 @@ pub(super) async fn addresses(State(served): Daemon) -> Answer<axum::Json<Addres
     Ok(axum::Json(AddressList { addresses: served.inspect.addresses() }))
 }
 
+/// Capture what passes a port, an uplink or a group, or what is dropped: pcapng, until the reader goes
+#[utoipa::path(post, path = "/v1/captures", request_body = CaptureRequest, responses(
+    (status = 200, description = "pcapng, with an interface for each port", body = Vec<u8>, content_type = "application/x-pcapng"),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn capture(State(served): Daemon, Extension(peer): Extension<Peer>, body: Bytes) -> Answer<Response> {
+    // Who sees others' frames can do more than who reads counters.
+    let live = served.may_change(peer)?;
+    let CaptureRequest { of, stage, filter, snap } = json(&body)?;
+    let filter = filter.map(|raw| Program::new(&raw)).transpose();
+    let filter = filter.map_err(|error| Problem::new(MALFORMED, error.to_string()))?;
+    let stage = stage.map(|word| match word {
+        StageWord::Ingress => Stage::Ingress,
+        StageWord::Egress => Stage::Egress,
+    });
+    let snap = snap.unwrap_or(u32::MAX);
+    let place = Place::take(&served.captures).ok_or_else(|| Problem::new(TOO_MANY, "end one of them first"))?;
+    let (whose, scope) = (Arc::clone(&live), Scope { ports: None, stage, drops: false, filter, snap });
+    let capture = beside(move || {
+        whose.capture(&of, scope).map_err(|error| match error {
+            ChangeError::Missing(of) => Problem::new(NO_SUCH_PORT, nothing_of(&of, &whose)),
+            error => error.into(),
+        })
+    })
+    .await?;
+    let mut response = axum::body::Body::new(Stream::new(live, capture, place)).into_response();
+    let kind = header::HeaderValue::from_static("application/x-pcapng");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response.extensions_mut().insert(Endless);
+    Ok(response)
+}
+
+/// What to answer who asks for a capture of what is not there.
+fn nothing_of(of: &str, live: &Live) -> String {
+    let names = live.daemon().names();
+    let listed: Vec<&str> = names.values().map(String::as_str).take(NAMES_MOST).collect();
+    let meant = did_you_mean(of, names.values().map(String::as_str));
+    format!("there is no port, uplink or port group {of:?}{meant} (ports: {}; or `drops`)", listed.join(", "))
+}
+
 /// The running state as a host file
 #[utoipa::path(get, path = "/v1/host", responses(
     (status = 200, body = Exported),
@@ -317,6 +371,30 @@ pub(super) async fn apply(
         Ok(axum::Json(live.apply(&host, &consent)?))
     })
     .await
+}
+
+/// Metrics for Prometheus, also at `/metrics`
+#[utoipa::path(get, path = "/v1/metrics", responses(
+    (status = 200, description = "Prometheus's text format", body = String, content_type = "text/plain"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn metrics(State(served): Daemon) -> Answer<impl IntoResponse> {
+    let live = served.live()?;
+    let captures = served.captures.load(Ordering::Relaxed);
+    let text = beside(move || {
+        let daemon = live.daemon();
+        let facts = Facts {
+            ports: daemon.views(),
+            addresses: daemon.addresses().len(),
+            threads: usage::threads(),
+            times: daemon.times(),
+            captures,
+        };
+        Ok(metrics::text(&facts))
+    })
+    .await?;
+    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
 /// This document

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -27,13 +27,14 @@ use tower_service::Service;
 use tracing::{debug, warn};
 
 use super::api::{Problem, TOO_LARGE, TOO_LATE};
+use super::stream::Endless;
 use super::{Inspect, PATIENCE, REQUEST_MOST, routes};
 use crate::clock::Clock;
 use crate::port_log::{Share, counted};
 
 /// Connections at once at most.
 pub(super) const CONNECTIONS_MOST: usize = 64;
-/// How long one connection may last, whatever it does.
+/// How long one connection may last, unless it is a capture's.
 const LIFE: Duration = Duration::from_secs(60);
 /// How long to wait after the system refused a connection (no descriptors left, say).
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
@@ -46,6 +47,8 @@ pub(super) struct Served {
     pub(super) host: PathBuf,
     pub(super) inspect: Arc<dyn Inspect>,
     pub(super) changers: Changers,
+    /// Captures that are read now.
+    pub(super) captures: Arc<AtomicUsize>,
 }
 
 /// Who may change: root, the daemon's user, the socket's owner, and the members of a group.
@@ -179,8 +182,10 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
     };
     let busy = Arc::new(AtomicBool::new(false));
     let (asked, router) = (Arc::clone(&busy), router.clone());
+    let endless = Arc::new(AtomicBool::new(false));
+    let goes_on = Arc::clone(&endless);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (asked, mut router) = (Arc::clone(&asked), router.clone());
+        let (asked, mut router, endless) = (Arc::clone(&asked), router.clone(), Arc::clone(&endless));
         async move {
             let (mut head, body) = request.into_parts();
             head.extensions.insert(peer);
@@ -199,7 +204,10 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
             };
             asked.store(true, Ordering::Relaxed);
             let answer = router.call(Request::from_parts(head, Body::from(body))).await;
-            asked.store(false, Ordering::Relaxed);
+            // It has its place as long as it lasts.
+            let lasts = answer.as_ref().is_ok_and(|answer| answer.extensions().get::<Endless>().is_some());
+            endless.store(lasts, Ordering::Relaxed);
+            asked.store(lasts, Ordering::Relaxed);
             answer
         }
     });
@@ -208,10 +216,15 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
         // A client may end its half when it has asked: socat does.
         http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).half_close(true);
         let connection = http.serve_connection(TokioIo::new(stream), service);
-        match tokio::time::timeout(LIFE, connection).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!("a control connection ended: {error}"),
-            Err(_) => debug!("a control connection ended: it had lasted {LIFE:?}"),
+        tokio::pin!(connection);
+        loop {
+            match tokio::time::timeout(LIFE, &mut connection).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => debug!("a control connection ended: {error}"),
+                Err(_) if goes_on.load(Ordering::Relaxed) => continue,
+                Err(_) => debug!("a control connection ended: it had lasted {LIFE:?}"),
+            }
+            break;
         }
     });
     Some(Client { task, busy })

@@ -63,6 +63,14 @@ impl Document {
         Some(whole)
     }
 
+    /// The names of the ports of a group; nothing if there is no such group.
+    pub fn members(&self, group: &str) -> Option<Vec<&str>> {
+        let groups = self.0.get(GROUP).and_then(Value::as_array)?;
+        groups.iter().find(|known| name_of(known) == Some(group))?;
+        let is_in = |port: &&Value| port.get(GROUP).and_then(Value::as_str) == Some(group);
+        Some(self.list().iter().filter(is_in).filter_map(name_of).collect())
+    }
+
     /// The tables beside the ports and `[sockets]`, in the order of their names: `switch`, `groups.web`. A table of tables is as many.
     pub fn tables(&self) -> Vec<(String, Table)> {
         let mut tables = Vec::new();

@@ -50,7 +50,7 @@ pub struct Pcnet {
     /// The next descriptor to send from, and how many are on their way.
     next: u32,
     flying: u32,
-    /// Frames were queued that the device was not told of.
+    /// Frames were queued without a doorbell.
     queued: bool,
     /// A packet in the making, over several descriptors.
     packet: Vec<u8>,

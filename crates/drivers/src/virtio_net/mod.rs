@@ -8,7 +8,7 @@
 //!
 //! Sent packets interrupt only when the ring was full; received ones when polling is over. Rings are reached through
 //! [`RingBus`], so that a rig in this process and a socket serve alike. A received packet whose checksum the sender left
-//! to be made is handed on as it is: within one host nobody needs it. Not driven: several pairs, the control queue,
+//! to be made is handed on as it is: within one host it is not needed. Not driven: several pairs, the control queue,
 //! packed rings, receive filters.
 
 mod features;

@@ -94,7 +94,7 @@ impl Ring {
         }
     }
 
-    /// Whether the device wants to be told of what was shown since the last time.
+    /// Whether the device wants a kick for what was shown since the last one.
     pub(super) fn must_tell(&mut self, window: &Window<'_>) -> bool {
         let (old, new) = (self.told, self.shown);
         if old == new {

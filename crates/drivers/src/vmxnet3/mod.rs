@@ -6,8 +6,8 @@
 //!                                                ─ per receive queue: rings 0 and 1 with buffers, completions, short packets
 //! ```
 //!
-//! Transmit queues are told of packets when as many wait as the device asks for (`txThreshold`), receive queues of
-//! buffers only if it asks at all (`updateRxProd`). A tag is taken out of a packet that is sent and given to the device
+//! Transmit doorbells are rung when as many packets wait as the device asks for (`txThreshold`), receive doorbells
+//! only if it asks at all (`updateRxProd`). A tag is taken out of a packet that is sent and given to the device
 //! apart, and put back into one that was received. Not driven: INTx and MSI, wake-up patterns, versions beyond 3, UDP
 //! segmentation, coalescing.
 

@@ -1,4 +1,4 @@
-//! A ring whose owner of each entry is told by a generation bit that flips at every round.
+//! A ring of which a generation bit, which flips at every round, shows who owns an entry.
 
 use nicety_memory::{Fault, Map, Rights, Window};
 

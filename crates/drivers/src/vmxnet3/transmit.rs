@@ -114,7 +114,7 @@ impl Transmit {
         Ok(true)
     }
 
-    /// The producer index, if the device wants to be told of it now.
+    /// The producer index, if the device wants a doorbell now.
     pub(super) fn doorbell(&mut self, memory: &Map) -> Result<Option<u32>, DriverError> {
         if !self.untold {
             return Ok(None);

@@ -28,7 +28,7 @@ use super::{
 
 /// Raised when what is built changes otherwise than by `crates/guests/uml/`.
 const LAYOUT: u32 = 1;
-/// How many kernels stay in the cache that nobody runs.
+/// How many unused kernels stay in the cache.
 const KEPT: usize = 2;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -212,7 +212,7 @@ fn prepare(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Resul
     let (origin_fits, changes_fit) = (same(&unpacked, &origin), same(&applied, &changes));
     let mut taken_back = None;
     if origin_fits && !changes_fit {
-        // Whoever is stopped half-way leaves a tree that is not trusted.
+        // If this is stopped half-way, the tree is not trusted afterwards.
         let _ = fs::remove_file(&unpacked);
         taken_back = source.restore(&tree, &names_in(&files), tools).unwrap_or(None);
     }

@@ -40,7 +40,7 @@ impl Embedded {
         Embedded { program, rigs: BTreeMap::new() }
     }
 
-    /// The processes that run now: whoever drops the bench may check that they are gone.
+    /// The processes that run now, to check that they are gone when the bench was dropped.
     pub fn pids(&self) -> Vec<u32> {
         self.rigs.values().flat_map(Rig::pids).collect()
     }

@@ -35,7 +35,7 @@ pub const EXEC: &str = "exec";
 
 /// Guest memory, all of it shared with the adapter's server.
 const MEMORY_BYTES: u64 = 32 << 20;
-/// The first page stays empty, so that address 0 is nobody's.
+/// The first page stays empty: address 0 belongs to no ring or buffer.
 const ARENA_BASE: u64 = 4096;
 /// How long the other side's socket may take to appear, and the link to come up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ fn exec(args: &[OsString], tell: &mut dyn FnMut(&str)) -> i32 {
         tell(&error.to_string());
         return 1;
     }
-    // If the parent went before that call, nobody would tell.
+    // If the parent went before that call, no signal would come.
     if parent.is_none() || getppid() != parent {
         return 1;
     }

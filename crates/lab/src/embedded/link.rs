@@ -18,7 +18,7 @@ pub enum GuestError {
     /// A system call.
     #[error("{0}: {1}")]
     System(&'static str, Errno),
-    /// Whoever was to be reached.
+    /// The process to be reached.
     #[error("{0}")]
     Peer(String),
 }

@@ -23,7 +23,7 @@ pub const PACKAGES: &[&str] = &[
     "librte-bus-vdev25",
     "coreutils",
 ];
-/// Makes it write each line at once, though nobody reads it on a terminal: what `stdbuf -oL` preloads.
+/// Makes it write each line at once without a terminal: what `stdbuf -oL` preloads.
 const LINE_BY_LINE: &str = "usr/libexec/coreutils/libstdbuf.so";
 /// Where its drivers are, under the libraries.
 const DRIVERS: &str = "dpdk/pmds-25.0";

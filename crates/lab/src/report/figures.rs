@@ -91,7 +91,7 @@ fn summary_cell<'a>(row: Option<&'a Row>, reasons: &mut Vec<&'a str>) -> String 
     format!("{}{range}", number::figure(median))
 }
 
-/// How many times each of Nicety's figures is QEMU's, what is worse marked and named. Nothing where QEMU served nobody.
+/// The ratio of each of Nicety's figures to QEMU's; worse ones are marked and named. Nothing where QEMU was not measured.
 pub(super) fn against_qemu(out: &mut String, results: &Results) {
     let compared = results.compared();
     let ratio = |adapter: &str, test, server| findings::server_ratio(results, adapter, test, server);

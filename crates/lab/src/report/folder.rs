@@ -70,7 +70,7 @@ pub(super) fn check(dir: &Path, names: &[&str]) -> Result<(), ReportError> {
         .and_then(|()| write_one(&probe, "probe", create))
         .map_err(|error| ReportError::of(dir, error))
         .and_then(|()| names.iter().try_for_each(|name| fits(&dir.join(name))));
-    // What was not made cannot be removed, and what cannot be removed harms nobody.
+    // What was not made cannot be removed, and what cannot be removed does no harm.
     let _ = fs::remove_file(&probe);
     remove(&missing);
     made

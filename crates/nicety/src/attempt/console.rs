@@ -66,7 +66,7 @@ impl Console {
         }
     }
 
-    /// Begins to carry bytes. `stop` becomes true when nobody reads them any more.
+    /// Begins to carry bytes. `stop` becomes true when their reader has gone.
     pub fn begin(&mut self, stop: &Arc<AtomicBool>) -> io::Result<()> {
         self.readers.push(carry(self.first.try_clone()?, io::stdout(), stop));
         if !self.terminal {
@@ -74,7 +74,7 @@ impl Console {
             return Ok(());
         }
         self.raw = Some(Raw::begin()?);
-        // Both wait for what may never come, and end with this process.
+        // Both may block for ever; they end with this process.
         let _ = carry(Keys(Arc::clone(stop)), self.first.try_clone()?, stop);
         let mut sizes = self.second.try_clone()?;
         let mut changes = Signals::new([SIGWINCH])?;
@@ -96,7 +96,7 @@ impl Console {
     }
 }
 
-/// Carries bytes from here to there until either ends. `stop` becomes true if it is the reader: then nobody is left to go on for.
+/// Carries bytes from here to there until either ends. `stop` becomes true if the reader ended.
 fn carry(
     mut from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,

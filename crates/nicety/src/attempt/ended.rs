@@ -1,4 +1,4 @@
-//! What is said of a guest that ended before what ran in it did. The script that carries it is nobody's business.
+//! The message when a guest ended before its shell or command did.
 
 use nicety_guests::Error;
 

@@ -6,10 +6,13 @@
 
 mod boot;
 mod down_up;
+mod dpdk;
 mod drivers;
+mod listed;
 mod messages;
 mod mixed;
 mod pcnet;
+mod scp;
 mod server_gone;
 mod stage;
 mod switching;

@@ -193,10 +193,11 @@ pub fn send(from: &mut Guest, to: &mut Guest, address: &str, megabytes: u32) {
     assert_eq!(came, sent, "what came to {address}");
 }
 
-/// The guest's kernel has complained of nothing.
+/// The guest's kernel has complained of nothing. Intel's drivers count how often they were probed, and take the options of their 33rd board
+/// for missing (e1000_param.c, E1000_MAX_NIC): that is their own.
 #[track_caller]
 pub fn quiet(guest: &mut Guest) {
-    let text =
-        sh(guest, "dmesg | grep -iE 'bug:|warning:|oops|call trace|unit hang|hung|timed out|reset adapter' || true");
+    let complaints = "bug:|warning:|oops|call trace|unit hang|hung|timed out|reset adapter";
+    let text = sh(guest, &format!("dmesg | grep -iE '{complaints}' | grep -v 'no configuration for board' || true"));
     assert_eq!(text, "");
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use nicety_adapters::{About, Entry, REGISTRY};
 use nicety_guests::{
-    Guest, Root,
+    Guest, Layer, Root,
     uml::{End, Endurance, UmlConfig, UmlKernel},
 };
 use nicety_trials::extent::entries;
@@ -98,6 +98,15 @@ fn a_driver_in_a_user_mode_kernel_leaves_its_device_under_traffic_and_comes_back
     for entry in entries() {
         goes_and_returns(both(entry.about.name), (GO, COME));
     }
+}
+
+/// Programs of a layer of the host's, each where it is to be, with those of their libraries that the guest has not.
+pub fn take(guest: &mut Guest, layer: &Layer, paths: &[&str]) {
+    let mount = format!("mkdir /layer; mount -t hostfs -o {} none /layer", layer.path("").display());
+    let lacking = "cd /layer/usr/lib/x86_64-linux-gnu; for f in *.so.*; do [ -e /usr/lib/x86_64-linux-gnu/$f ] || ln -s $PWD/$f \
+                   /usr/lib/x86_64-linux-gnu/; done";
+    let links: Vec<String> = paths.iter().map(|path| format!("ln -s /layer/{path} /{path}")).collect();
+    sh(guest, &format!("{mount} && {lacking}; {}", links.join("; ")));
 }
 
 /// The kernel for so many processors, and a guest of it.

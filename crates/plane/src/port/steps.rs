@@ -8,6 +8,7 @@ use super::inner::Inner;
 use super::{End, Port};
 use crate::backlog::Drained;
 use crate::poll;
+use crate::watch::Fate;
 
 /// What the first steps of a turn did.
 #[derive(Debug, Default)]
@@ -41,20 +42,61 @@ impl Port {
     }
 
     /// As [`Port::offer`], in one hold; returns what is left. What the adapter wants is done after the last.
+    #[inline]
     fn offer_some<'a>(&self, batch: &Batch, picks: &'a [Pick], holds: &mut bool, now: Time) -> &'a [Pick] {
         let mut inner = self.lock();
+        let frames = inner.pace.frames();
+        self.offer_held(&mut inner, batch, picks, frames, holds, now)
+    }
+
+    /// As [`Port::offer`], each frame in a hold of its own; says what became of it.
+    pub(crate) fn offer_each(
+        &self,
+        batch: &Batch,
+        picks: &[Pick],
+        now: Time,
+        mut told: impl FnMut(Pick, Fate),
+    ) -> bool {
+        let (mut rest, mut holds) = (picks, false);
+        while let Some(&pick) = rest.first() {
+            let mut inner = self.lock();
+            let (drops, waiting) = (inner.counters.receive_drops, inner.backlog.len());
+            rest = self.offer_held(&mut inner, batch, rest, 1, &mut holds, now);
+            let grown = drops.iter().zip(&inner.counters.receive_drops).position(|(before, after)| before != after);
+            let fate = match grown.and_then(|reason| Reason::ALL.get(reason)) {
+                Some(&reason) => Fate::Dropped(reason),
+                None if inner.backlog.len() > waiting => Fate::Waits,
+                None => Fate::Taken,
+            };
+            drop(inner);
+            told(pick, fate);
+        }
+        holds
+    }
+
+    /// Offers the first frames, so many at most, to a port that is locked; returns what is left, which is nothing if nobody is there.
+    #[inline]
+    fn offer_held<'a>(
+        &self,
+        inner: &mut Inner,
+        batch: &Batch,
+        picks: &'a [Pick],
+        most: usize,
+        holds: &mut bool,
+        now: Time,
+    ) -> &'a [Pick] {
+        let (picks, rest) = picks.split_at(picks.len().min(most));
         if !inner.attached || inner.has_failed() {
             let reason = if inner.has_failed() { Reason::Failed } else { Reason::NoVm };
             for _ in picks {
                 inner.counters.receive_drop(reason);
             }
-            return &[];
+            return rest;
         }
         let begin = self.shell.now(now);
-        let (picks, rest) = picks.split_at(picks.len().min(inner.pace.frames()));
         if inner.receive.is_some() || inner.pooled {
             let taken = inner.deliver_shaped(batch, picks, now);
-            self.offered(&mut inner, rest, now);
+            self.offered(inner, rest, now);
             inner.wait_for_tokens(now, self.shell.as_ref());
             inner.pace.took(taken, begin, self.shell.now(now));
             return rest;
@@ -71,7 +113,7 @@ impl Port {
                 *holds |= inner.hold(batch.origin, now, self.shell.as_ref());
             }
         }
-        self.offered(&mut inner, rest, now);
+        self.offered(inner, rest, now);
         // Refused frames touched none of the receiver's memory: they prove nothing about its speed.
         let taken = picks.len().saturating_sub(delivery.refused().count_ones() as usize);
         inner.pace.took(taken, begin, self.shell.now(now));
@@ -89,6 +131,11 @@ impl Port {
             }
             inner.settle(self.shell.as_ref());
         }
+    }
+
+    /// What time it is, if its owner can tell in some nanoseconds.
+    pub(crate) fn clock(&self, given: Time) -> Time {
+        self.shell.now(given)
     }
 
     /// The uplink's descriptor is ready: frames have come, or may go again. The caller, its owner, gives it a turn.

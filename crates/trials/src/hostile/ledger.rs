@@ -5,7 +5,7 @@ use nicety_adapter::{Counters, Reason};
 
 use crate::rig::Rig;
 
-/// What the switch itself may say of a frame that it forwards to nobody; an adapter never says these.
+/// The switch's own reasons for a frame that it does not forward; an adapter never gives these.
 const BY_SWITCH: [Reason; 3] = [Reason::Policy, Reason::SamePort, Reason::NoReceiver];
 
 /// What is wrong with the books of a rig between two turns; `None` if nothing is.

@@ -78,7 +78,7 @@ struct Guest {
     entry: &'static Entry,
     rig: Rig,
     random: Random,
-    /// The driver, while nobody has pulled the device away under it.
+    /// The driver, as long as its device was not reset under it.
     working: Option<Box<dyn Working>>,
     begun: u64,
     /// Places that were written before: a guest that means harm comes back.

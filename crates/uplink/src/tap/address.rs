@@ -25,7 +25,7 @@ impl Address {
 
     /// The tap was deleted.
     pub(super) fn lose(&mut self) {
-        // One that never came up was known to nobody.
+        // No guest has seen the address of a tap that never came up.
         self.lost = self.before();
     }
 

@@ -1,4 +1,4 @@
-//! What a person is told of a tap, and is to do.
+//! A tap's state in words, with what to do.
 
 use super::{Line, Tap};
 

@@ -149,7 +149,7 @@ impl Command {
 pub struct Header {
     /// Chosen by the sender of the command, echoed in the reply.
     pub id: u16,
-    /// Number of the command; a number that nobody knows stays a number.
+    /// Number of the command; an unknown number stays a number.
     pub command: u16,
     /// Bytes of the whole message, this header included.
     pub size: u32,

@@ -86,9 +86,8 @@ impl Capabilities {
         Value::Object(top).to_string()
     }
 
-    /// Reads the JSON of a VERSION message, without its terminating NUL. Keys that nobody knows are passed over. Those that the
-    /// specification has are checked also where they are of no use here: what makes no sense is told to the peer now rather than
-    /// found later.
+    /// Reads the JSON of a VERSION message, without its terminating NUL. Unknown keys are ignored. Keys of the specification are
+    /// checked even if they are not used here, so that the peer learns of a mistake at once.
     pub fn from_json(json: &[u8]) -> Result<Capabilities, Malformed> {
         let top: Value =
             serde_json::from_slice(json).map_err(|_| Malformed("the version's capabilities are not valid JSON"))?;

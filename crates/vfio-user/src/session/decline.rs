@@ -8,8 +8,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use crate::codec::{FLAG_ERROR, HEADER_SIZE, Header};
 use crate::wire::reply_header;
 
-/// Answers the command that a connection begins with by an error, so that whoever sent it can say why it is not served. The command
-/// stays unread, and so does what came with it. Whether it was there; what is no command, or wants no answer, never is.
+/// Answers the first command of a connection by an error, so that its sender can say why it is not served. The command stays unread,
+/// and so does what came with it. False if no command was there that wants an answer.
 pub fn decline(connection: impl AsFd, errno: Errno) -> bool {
     let mut first = [0; HEADER_SIZE];
     let read = recv(&connection, &mut first, RecvFlags::PEEK | RecvFlags::DONTWAIT);

@@ -1,7 +1,7 @@
 //! DMA_MAP and DMA_UNMAP (vfio-user.rst): windows of the client's memory come and go.
 //!
-//! The kernel maps and unmaps a file when whoever has its lock lets it, and a client can keep that for seconds. So a device may say that
-//! a change is under way: the session then handles nothing more of this client, and answers when the device says how it went.
+//! Mapping and unmapping a file wait for the file's lock, which a client can hold for seconds. So a device may say that a change is
+//! under way: the session then handles nothing more of this client, and answers when the device says how it went.
 
 use nicety_bell::Lent;
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! The server's end of one connection (vfio-user.rst, "Client/server interactions").
 //!
-//! A session is driven by whoever owns the event loop: on any readiness of its descriptor, [`Session::receive`] once.
+//! The owner of the event loop drives a session: on any readiness of its descriptor, [`Session::receive`] once.
 //! It handles whole messages in the order in which they came, so that a read follows the posted writes before it, and
 //! answers them together. It never waits: neither for the rest of a message, nor for room to answer, nor for the reply
 //! to a request of its own. (QEMU answers DMA_READ only after its own request has been answered, so waiting deadlocks.)
@@ -147,8 +147,8 @@ impl Session {
         self.core.changing.is_some()
     }
 
-    /// Whether a message has begun to arrive and is not whole. The session waits for its rest as long as it is left alone: how
-    /// long that is, is for whoever drives it to say, who has a clock.
+    /// Whether a message has begun to arrive and is not whole. The session itself waits without a limit: the caller, who has a
+    /// clock, sets one.
     pub fn is_within_message(&self) -> bool {
         self.inbound.has_partial() && !self.inbound.has_whole() && !self.is_changing()
     }
@@ -190,11 +190,11 @@ impl Session {
     pub fn disconnect(&mut self, device: &mut dyn Device) {
         self.core.maps.clear();
         self.core.changing = None;
-        // Nobody is there to be told when that is done.
+        // No client is left to answer when that is done.
         let _done_or_under_way = device.dma_unmap(None);
         for index in 0..device.info().irqs {
             if device.irq_info(index).is_some_and(|info| info.count > 0) {
-                // The client is gone: there is nobody to tell of an error.
+                // The client is gone: an error has no receiver.
                 let _ = device.set_irqs(IrqSet::disable(index));
             }
         }

@@ -1,4 +1,4 @@
-//! Where others knock while a front end is served.
+//! The listening socket while a front end is served: further connections.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ pub(super) struct Door<'a> {
 }
 
 impl<'a> Door<'a> {
-    /// Readable when somebody knocks, which `knocked` sees to; then it is shut for as long as that says.
+    /// Readable when another connection comes, which `knocked` handles; it returns how long to ignore the socket.
     pub(super) fn new(fd: Option<BorrowedFd<'a>>, knocked: &'a mut dyn FnMut() -> Duration) -> Self {
         Self { fd, knocked, shut_until: None }
     }
 
-    /// Until when nobody is heard, if it is shut now.
+    /// Until when connections are ignored, if they are now.
     pub(super) fn shut_until(&mut self, now: Instant) -> Option<Instant> {
         self.shut_until = self.shut_until.filter(|until| *until > now);
         self.shut_until

@@ -90,7 +90,7 @@ impl Session {
         Ok(Closer(self.socket.as_fd().try_clone_to_owned()?.into()))
     }
 
-    /// Serves the connection until it ends; then the rings are stopped, the memory is let go and the port is told.
+    /// Serves the connection until it ends; then stops the rings, releases the memory and tells the port.
     pub fn run(self) -> Ended {
         self.run_beside(None, || Duration::ZERO)
     }

@@ -16,7 +16,7 @@ struct Addresses {
     driver: u64,
 }
 
-/// What has been told of one ring.
+/// What the front end has said about one ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     size: u16,

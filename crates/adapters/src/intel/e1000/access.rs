@@ -1,7 +1,6 @@
 //! Register accesses: the masks of the table, and what reading or writing does beyond them (manual, chapter 13).
 
 use nicety_adapter::Context;
-use nicety_adapter::bank::Way;
 use nicety_adapter::interrupts::{CompletionDelay, Delay};
 
 use super::E1000;
@@ -17,26 +16,16 @@ impl E1000 {
 
     /// Reads a part of a region.
     pub(super) fn read_region(&mut self, region: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        for part in self.registers.table().parts(region, offset, data.len(), Way::Read) {
-            let value = match &part.place {
-                Some(place) => self.read_register(place, cx),
-                None => {
-                    cx.counters.bad_accesses += 1;
-                    part.hole
-                }
-            };
-            part.put(value, data);
-        }
+        let table = self.registers.table();
+        let holes = table.read(region, offset, data, |place| self.read_register(place, cx));
+        cx.counters.bad_accesses += holes;
     }
 
     /// Writes a part of a region. Only whole dwords can be written.
     pub(super) fn write_region(&mut self, region: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        for part in self.registers.table().parts(region, offset, data.len(), Way::Write) {
-            match &part.place {
-                Some(place) => self.write_register(place, part.take(data, 0), cx),
-                None => cx.counters.bad_accesses += 1,
-            }
-        }
+        let table = self.registers.table();
+        let holes = table.write(region, offset, data, |place, value| self.write_register(place, value, cx));
+        cx.counters.bad_accesses += holes;
     }
 
     /// Where IODATA leads to.
@@ -120,7 +109,7 @@ impl E1000 {
         buffer[index % r::PACKET_BUFFER_DWORDS] = value;
     }
 
-    /// What was fetched and not completed is nobody's any more: the ring begins at TDH again.
+    /// Forgets what was fetched and not completed: the ring begins at TDH again.
     fn forget_fetched(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.transmit.next = self.registers[r::TDH];
@@ -193,7 +182,7 @@ impl E1000 {
         self.settle_line(cx);
     }
 
-    /// The reset itself, which nobody outside needs to hear of.
+    /// The reset itself, without effects outside.
     pub(super) fn clear_chip(&mut self) {
         self.registers.reset(|region| region == r::WINDOW);
         self.load_address();

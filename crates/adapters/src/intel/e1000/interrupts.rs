@@ -8,8 +8,8 @@
 //! less than the interrupts that they save cost a virtual machine.
 //!
 //! The throttle runs from an interrupt, as in the chip, and anew from the reading of its cause and from the end of
-//! the driver's poll (IMS). Between these a driver makes accesses that are nothing on a bus and a whole pause over a
-//! socket: without that, frames that a poll has just taken interrupt once more, for nothing.
+//! the driver's poll (IMS). Over a socket the accesses between these take as long as the whole pause: without the new
+//! start, frames that a poll has just taken would interrupt once more.
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
@@ -101,7 +101,7 @@ impl E1000 {
         self.cause(bits, cx);
     }
 
-    /// So many descriptors were completed. `delayed`: all of them may wait for company.
+    /// So many descriptors were completed. `delayed`: all of them may wait for another interrupt.
     pub(super) fn transmitted(&mut self, descriptors: u32, delayed: bool, empty: bool, cx: &mut Context<'_>) {
         if empty {
             self.interrupts.raise(cause::TXQE.into());
@@ -114,7 +114,7 @@ impl E1000 {
         self.time_passed(cx);
     }
 
-    /// Completions that wait are told with whatever is told now.
+    /// An interrupt goes out: completions that wait join it.
     fn join_completions(&mut self) {
         if self.completions.join() {
             self.interrupts.raise(cause::TXDW.into());

@@ -183,7 +183,7 @@ pub static M82540: Table = Table {
 
 /// The 82544's are those of its successors without what is marked "not applicable to the 82544GC/EI": the throttle
 /// (13.4.18), the absolute delays (13.4.31, 13.4.44), detection of small packets (13.4.32), LED control (13.4.16: its
-/// LEDs hang on CTRL's pins, e1000_setup_led in Linux's e1000_hw.c). Its EEPROM is nobody's else, so that there is
+/// LEDs hang on CTRL's pins, e1000_setup_led in Linux's e1000_hw.c). Its EEPROM is not shared, so that there is
 /// nothing to request (e1000_acquire_eeprom).
 const GENERAL_82544: [Row; GENERAL.len() - 2] =
     changed(without(&GENERAL, &[0x00c4, 0x0e00]), &[rw(EECD, 0x0010, 0x0000_0037, 0x0000_0010, "13.4.3")]);

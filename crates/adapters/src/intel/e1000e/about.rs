@@ -15,7 +15,7 @@ pub static ABOUT: About = About {
     mtu_max: 9212,
     announces_mtu: false,
     dma: true,
-    boot: Boot { rom: Some("e1000e"), u_boot: None },
+    boot: Boot { rom: Some("e1000e"), u_boot: Some("e1000#0") },
     linux: Since {
         driver: "e1000e",
         version: "2.6.27",

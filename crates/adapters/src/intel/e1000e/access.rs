@@ -1,6 +1,5 @@
 //! Register accesses: the masks of the table, and what reading or writing does beyond them (datasheet, chapter 10); the MSI-X table.
 
-use nicety_adapter::bank::Way;
 use nicety_adapter::interrupts::{CompletionDelay, Delay};
 use nicety_adapter::{Context, PciFace};
 use nicety_pci::{Changes, Function, Rom};
@@ -17,26 +16,16 @@ pub(super) const MSIX_BAR: u8 = 3;
 impl E1000e {
     /// Reads a part of a region.
     fn read_region(&mut self, region: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        for part in self.registers.table().parts(region, offset, data.len(), Way::Read) {
-            let value = match &part.place {
-                Some(place) => self.read_register(place, cx),
-                None => {
-                    cx.counters.bad_accesses += 1;
-                    part.hole
-                }
-            };
-            part.put(value, data);
-        }
+        let table = self.registers.table();
+        let holes = table.read(region, offset, data, |place| self.read_register(place, cx));
+        cx.counters.bad_accesses += holes;
     }
 
     /// Writes a part of a region. Only whole dwords can be written.
     fn write_region(&mut self, region: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
-        for part in self.registers.table().parts(region, offset, data.len(), Way::Write) {
-            match &part.place {
-                Some(place) => self.write_register(place, part.take(data, 0), cx),
-                None => cx.counters.bad_accesses += 1,
-            }
-        }
+        let table = self.registers.table();
+        let holes = table.write(region, offset, data, |place, value| self.write_register(place, value, cx));
+        cx.counters.bad_accesses += holes;
     }
 
     /// Where IODATA leads to.
@@ -137,7 +126,7 @@ impl E1000e {
         }
     }
 
-    /// What was fetched and not completed is nobody's any more: the ring begins at TDH again.
+    /// Forgets what was fetched and not completed: the ring begins at TDH again.
     fn forget_fetched(&mut self, queue: usize) {
         self.generation = self.generation.wrapping_add(1);
         let head = self.registers.of(r::TDH).get(queue).copied().unwrap_or(0);
@@ -205,7 +194,7 @@ impl E1000e {
         self.set_throttles(cx);
     }
 
-    /// The reset itself, which nobody outside needs to hear of.
+    /// The reset itself, without effects outside.
     pub(super) fn clear_chip(&mut self) {
         self.registers.reset(|region| region == r::WINDOW);
         self.nvm.reload();

@@ -10,9 +10,9 @@
 //! ICR clears on reading if no cause is enabled, or if the chip interrupts (INT_ASSERTED): a driver that shares the line loses nothing.
 //!
 //! Throttle: as the e1000's, from an interrupt, and anew where a poll ends (IMS) that has probably taken what came meanwhile.
-//! RDTR and RADV wait only where no throttle does: Linux sets both, and what they save the throttle saves already.
-//! Completions that may wait (IDE) do so as the e1000's. With MSI-X they have a message of their own, and join nothing: their driver, which
-//! looks at them then alone, is told within 100 µs, or when a quarter of the ring is done with.
+//! RDTR and RADV wait only where no throttle does: Linux sets both, and the throttle saves as many interrupts.
+//! Completions that may wait (IDE) do so as the e1000's. With MSI-X they have a message of their own, because the driver looks at them
+//! in that interrupt alone: it goes out within 100 µs, or when a quarter of the ring is complete.
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{CompletionDelay, InterruptRouter, Interrupts, Line};
@@ -63,7 +63,7 @@ impl E1000e {
         }
     }
 
-    /// Completions that wait are told with whatever is told now.
+    /// An interrupt goes out: completions that wait join it.
     fn join_completions(&mut self) {
         for (queue, completions) in self.completions.iter_mut().enumerate() {
             if completions.join() {

@@ -82,7 +82,7 @@ impl Igb {
         self.settle(cx);
     }
 
-    /// A row of IVAR is written. What happened in a queue while it had no vector is told now: Linux's igb_open turns rings on before it
+    /// A row of IVAR is written. What happened in a queue while it had no vector is signalled now: Linux's igb_open turns rings on before it
     /// routes them. A real link takes seconds to come up, and brings nothing before; this one is up at once.
     pub(super) fn route(&mut self, row: usize, before: u32, cx: &mut Context<'_>) {
         let now = self.registers.of(r::IVAR).get(row).copied().unwrap_or(0);
@@ -103,7 +103,7 @@ impl Igb {
         self.settle(cx);
     }
 
-    /// Brings what is told in step with causes, masks and throttles.
+    /// Signals what causes, masks and throttles now allow.
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
         let before = cx.counters.interrupts;
         if self.multiple() {
@@ -256,7 +256,7 @@ impl Igb {
         self.time_passed(cx);
     }
 
-    /// Completions whose vector is one of `bits` are told with it; without vectors all are.
+    /// Completions whose vector is one of `bits` join its interrupt; without vectors all do.
     fn join_completions(&mut self, bits: u32) {
         let multiple = self.multiple();
         for queue in 0..r::QUEUES {

@@ -106,7 +106,7 @@ pub const ABOUT: About = About {
     mtu_max: 9216,
     announces_mtu: false,
     dma: true,
-    boot: Boot { rom: None, u_boot: None },
+    boot: Boot { rom: Some("e1000e"), u_boot: None },
     linux: Since {
         driver: "igb",
         version: "2.6.28",
@@ -196,7 +196,7 @@ pub struct Igb {
     causes: Interrupts,
     /// EICR, EIMS, EITR.
     extended: Interrupts,
-    /// Causes of ICR that EICR has been told of.
+    /// Causes of ICR that EICR has signalled.
     other: u32,
     /// Completions that wait for an interrupt, by transmit queue.
     completions: [CompletionDelay; QUEUES],

@@ -27,7 +27,7 @@ mod kind {
 /// SCTP's number in an IP header.
 const SCTP: u8 = 132;
 
-/// Where a frame goes, and what is told of it.
+/// Where a frame goes, and what its descriptor says about it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Way {
     /// The queue.

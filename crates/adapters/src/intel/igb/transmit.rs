@@ -103,7 +103,7 @@ impl Contexts for Advanced {
 pub struct TransmitQueue {
     /// Where it stands.
     pub state: Transmit<Advanced>,
-    /// What was fetched earlier is nobody's any more if this has changed.
+    /// What was fetched earlier is forgotten if this has changed.
     pub generation: u32,
 }
 
@@ -144,7 +144,7 @@ impl Igb {
         on && self.registers[r::TCTL] & tctl::EN != 0
     }
 
-    /// What was fetched and not completed is nobody's any more: the ring begins at TDH again.
+    /// Forgets what was fetched and not completed: the ring begins at TDH again.
     pub(super) fn forget_fetched(&mut self, number: usize) {
         let head = self.registers.of(r::TDH).get(number).copied().unwrap_or(0);
         if let Some(queue) = self.transmit.get_mut(number) {

@@ -72,7 +72,7 @@ pub fn bound(function: &mut Function) {
     let mut asked = [0; 2];
     function.config_read(at, &mut asked);
     if u16::from_le_bytes(asked) > VFS {
-        // These bytes are nobody's but this capability's: no reset comes of them.
+        // These bytes are this capability's alone: writing them resets nothing.
         let _ = function.config_write(at, &[0; 2]);
     }
 }

@@ -1,0 +1,257 @@
+//! Captures: what passes the switch, shown to whoever asks at the control socket.
+//!
+//! ```text
+//! worker:          batch, decision, fates → Tap: filter, copy → Chunk ──► bounded queue
+//! control thread:  Chunk → pcapng blocks (`file.rs`) → the connection
+//! ```
+//!
+//! A worker never waits here: what the queue has no room for is lost and counted, by port. While nobody captures there is no tap, and
+//! nothing is looked at.
+
+mod bpf;
+mod file;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use nicety_adapter::{
+    Batch, Checksum, Edit, Frames, Offload, PACKET_BYTES, Packet, Pick, PortId, Reason, Scratch, Segment, Time,
+    Unfolded, Wants,
+};
+use nicety_frame::{Sum, checksum};
+use nicety_plane::{Fate, Watcher};
+use nicety_switch::{PORTS, Plan};
+use tokio::sync::mpsc;
+
+pub use bpf::{BpfError, INSTRUCTIONS_MOST, Program, Raw};
+pub(crate) use file::Encoder;
+
+/// Bytes that wait for a reader at most.
+const WAITING_MOST: usize = 8 << 20;
+/// Chunks that wait for a reader at most.
+const CHUNKS_MOST: usize = 4096;
+
+/// On which side of the switch frames are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// As they come in from a port, before anything is changed.
+    Ingress,
+    /// As they are offered to a port, with what the switch has changed.
+    Egress,
+}
+
+/// What is captured.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// These ports; all if there is no list.
+    pub ports: Option<Vec<PortId>>,
+    /// Only at this stage.
+    pub stage: Option<Stage>,
+    /// Only what is dropped.
+    pub drops: bool,
+    /// Only what this wants.
+    pub filter: Option<Program>,
+    /// Bytes of each frame at most.
+    pub snap: u32,
+}
+
+impl Scope {
+    fn has(&self, port: PortId, stage: Stage) -> bool {
+        self.stage.is_none_or(|only| only == stage) && self.ports.as_ref().is_none_or(|ports| ports.contains(&port))
+    }
+}
+
+/// One frame.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    /// The port that it came from, or was for.
+    port: PortId,
+    /// Its bytes in all, and in the chunk.
+    len: u32,
+    bytes: u32,
+    /// Frames that it is to be cut into.
+    cut: Option<(u32, u16)>,
+    what: What,
+}
+
+/// What a capture says of a frame.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// It came in, and goes to this port and so many others.
+    To(PortId, usize),
+    /// It came in, and goes nowhere.
+    Nowhere(Reason),
+    /// It came out, from this port.
+    Out { from: PortId, edit: Edit, fate: Fate },
+}
+
+/// Frames of one batch.
+#[derive(Debug)]
+struct Chunk {
+    time: Time,
+    records: Vec<Record>,
+    bytes: Vec<u8>,
+}
+
+/// What happens at one port.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Frames that were wanted.
+    seen: AtomicU64,
+    /// Those of them for which there was no room.
+    lost: AtomicU64,
+}
+
+/// Looks on for one capture.
+#[derive(Debug)]
+struct Tap {
+    scope: Scope,
+    sender: mpsc::Sender<Chunk>,
+    /// Bytes that wait.
+    waiting: Arc<AtomicUsize>,
+    tallies: Arc<[Tally]>,
+}
+
+/// The end of a capture that is read.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    chunks: mpsc::Receiver<Chunk>,
+    waiting: Arc<AtomicUsize>,
+    tallies: Arc<[Tally]>,
+}
+
+/// Both ends of a capture.
+pub(crate) fn tap(scope: Scope) -> (Arc<dyn Watcher>, Reader) {
+    let (sender, chunks) = mpsc::channel(CHUNKS_MOST);
+    let tallies: Arc<[Tally]> = (0..PORTS).map(|_| Tally::default()).collect();
+    let waiting = Arc::<AtomicUsize>::default();
+    let reader = Reader { chunks, waiting: Arc::clone(&waiting), tallies: Arc::clone(&tallies) };
+    (Arc::new(Tap { scope, sender, waiting, tallies }), reader)
+}
+
+impl Watcher for Tap {
+    fn watches_egress(&self, port: PortId) -> bool {
+        self.scope.has(port, Stage::Egress)
+    }
+
+    fn ingress(&self, batch: &Batch, plan: &Plan, now: Time) {
+        if !self.scope.has(batch.origin, Stage::Ingress) {
+            return;
+        }
+        let mut gathering = Gathering::new(self, now);
+        for (packet, index) in batch.packets().iter().zip(0..) {
+            let dropped = plan.drops().iter().find(|(dropped, _)| *dropped == index);
+            let what = match dropped {
+                Some((_, reason)) => What::Nowhere(*reason),
+                None if self.scope.drops => continue,
+                None => {
+                    let mut receivers = plan
+                        .receivers()
+                        .iter()
+                        .filter(|port| plan.picks(**port).iter().any(|pick| pick.packet == index));
+                    let Some(first) = receivers.next() else { continue };
+                    What::To(*first, receivers.count())
+                }
+            };
+            let private = (batch.head(packet), packet.offload);
+            gathering.add(batch.origin, batch, packet, private, what);
+        }
+        gathering.send();
+    }
+
+    fn egress(&self, port: PortId, batch: &Batch, offered: &[(Pick, Fate)], now: Time) {
+        // Whole, as the batch has it: what the receiver cannot take is cut on the way.
+        let wants =
+            Wants { frame_max: PACKET_BYTES, tcp4: true, tcp6: true, udp: true, partial: true, ..Wants::default() };
+        let (mut gathering, mut scratch) = (Gathering::new(self, now), Scratch::new());
+        for &(pick, fate) in offered {
+            if self.scope.drops && !matches!(fate, Fate::Dropped(_)) {
+                continue;
+            }
+            let Some(packet) = batch.packet(pick.packet) else { continue };
+            let what = What::Out { from: batch.origin, edit: pick.edit, fate };
+            let picks = [pick];
+            let unfolded = Unfolded::new(&Frames::new(batch, &picks), pick, wants);
+            match unfolded.as_ref().ok().and_then(|unfolded| unfolded.piece(0, &mut scratch)) {
+                Some(piece) => gathering.add(port, batch, packet, (piece.head(), piece.offload), what),
+                None => gathering.add(port, batch, packet, (batch.head(packet), packet.offload), what),
+            }
+        }
+        gathering.send();
+    }
+}
+
+/// A chunk that is being made.
+struct Gathering<'a> {
+    tap: &'a Tap,
+    chunk: Chunk,
+}
+
+impl<'a> Gathering<'a> {
+    fn new(tap: &'a Tap, time: Time) -> Self {
+        Self { tap, chunk: Chunk { time, records: Vec::new(), bytes: Vec::new() } }
+    }
+
+    /// A frame with this head and request, and the batch's payload behind it.
+    fn add(&mut self, port: PortId, batch: &Batch, packet: &Packet, (head, offload): (&[u8], Offload), what: What) {
+        let Scope { filter, snap, .. } = &self.tap.scope;
+        let Some(tally) = self.tap.tallies.get(usize::from(port.0)) else { return };
+        let (len, begin) = (head.len() as u32 + packet.payload_len(), self.chunk.bytes.len());
+        // A filter may look at anything, and a checksum is of all bytes.
+        let most = if filter.is_some() || offload.checksum != Checksum::AsIs { len } else { len.min(*snap) };
+        write(&mut self.chunk.bytes, head, batch, packet, most as usize);
+        let frame = &mut self.chunk.bytes[begin..];
+        if let (Checksum::Partial { start, field }, None) = (offload.checksum, offload.segment) {
+            let (start, field) = (usize::from(start), usize::from(field));
+            let _one_that_cannot_be_made_stays =
+                checksum::complete(frame, start, field.saturating_sub(start), Sum::ZERO);
+        }
+        if filter.as_ref().is_some_and(|filter| !filter.wants(frame)) {
+            self.chunk.bytes.truncate(begin);
+            return;
+        }
+        tally.seen.fetch_add(1, Ordering::Relaxed);
+        let bytes = most.min(*snap);
+        self.chunk.bytes.truncate(begin + bytes as usize);
+        if self.tap.waiting.load(Ordering::Relaxed) + self.chunk.bytes.len() > WAITING_MOST {
+            self.chunk.bytes.truncate(begin);
+            tally.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let cut = offload.segment.map(|segment: Segment| (segment.frames(len), segment.mss));
+        self.chunk.records.push(Record { port, len, bytes, cut, what });
+    }
+
+    /// Hands it on, if there is anything in it.
+    fn send(self) {
+        let Self { tap, chunk } = self;
+        if chunk.records.is_empty() {
+            return;
+        }
+        let bytes = chunk.bytes.len();
+        tap.waiting.fetch_add(bytes, Ordering::Relaxed);
+        if let Err(unsent) = tap.sender.try_send(chunk) {
+            tap.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            for record in unsent.into_inner().records {
+                tap.tallies[usize::from(record.port.0)].lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Appends the first bytes of a frame.
+fn write(out: &mut Vec<u8>, head: &[u8], batch: &Batch, packet: &Packet, most: usize) {
+    let end = out.len() + most;
+    out.extend_from_slice(&head[..head.len().min(most)]);
+    for span in batch.spans(packet) {
+        let at = out.len();
+        out.resize((at + span.len() as usize).min(end), 0);
+        batch.source().read_span(*span, &mut out[at..]);
+    }
+    // Its spans hold what its length says; if ever not, the rest is zeros.
+    out.resize(end, 0);
+}
+
+#[cfg(test)]
+#[path = "capture_test.rs"]
+mod tests;

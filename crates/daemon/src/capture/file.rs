@@ -1,0 +1,167 @@
+//! What a capture's reader gets: chunks, as pcapng blocks. On the control thread.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nicety_adapter::{Edit, PortId};
+use nicety_plane::Fate;
+use nicety_uplink::Direction;
+use nicety_uplink::pcapng::{self, Note};
+
+use super::{Chunk, Reader, Record, What};
+
+/// Names of ports, by their numbers.
+pub(crate) type Names = BTreeMap<PortId, String>;
+
+/// An interface of the file.
+#[derive(Debug)]
+struct Interface {
+    number: u32,
+    name: String,
+    /// What had been counted of its number on the switch before: another port had that.
+    base: (u64, u64),
+    /// What was told of it: frames that were wanted, and lost, by blocks of statistics; and lost, by packet blocks.
+    told: (u64, u64),
+    gap: u64,
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    reader: Reader,
+    /// When the daemon's clock began, since 1970-01-01 00:00 UTC.
+    epoch: Duration,
+    names: Names,
+    interfaces: BTreeMap<PortId, Interface>,
+    /// Interfaces so far, those of ports included that have gone.
+    count: u32,
+}
+
+impl Encoder {
+    pub(crate) fn new(reader: Reader, epoch: Duration, names: Names) -> Self {
+        Self { reader, epoch, names, interfaces: BTreeMap::new(), count: 0 }
+    }
+
+    /// Ports may have come and gone.
+    pub(crate) fn rename(&mut self, names: Names) {
+        self.names = names;
+    }
+
+    /// The file's first blocks, with an interface for each of these ports.
+    pub(crate) fn begin(&mut self, ports: &[PortId]) -> Vec<u8> {
+        let mut out = Vec::new();
+        pcapng::section(&mut out);
+        for port in ports {
+            self.interface(*port, &mut out);
+        }
+        out
+    }
+
+    /// What has come since, if anything has; the end if nothing more will.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+        self.reader.chunks.poll_recv(cx).map(|chunk| {
+            let chunk = chunk?;
+            self.reader.waiting.fetch_sub(chunk.bytes.len(), Ordering::Relaxed);
+            Some(self.blocks(&chunk))
+        })
+    }
+
+    /// Bytes that wait for it.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.reader.waiting.load(Ordering::Relaxed)
+    }
+
+    fn blocks(&mut self, chunk: &Chunk) -> Vec<u8> {
+        let mut out = Vec::with_capacity(chunk.bytes.len() + 128 * chunk.records.len());
+        let (mut at, mut comment) = (0, String::new());
+        for record in &chunk.records {
+            let frame = chunk.bytes.get(at..at + record.bytes as usize).unwrap_or_default();
+            at += record.bytes as usize;
+            let interface = self.interface(record.port, &mut out);
+            let lost = self.lost(record.port);
+            comment.clear();
+            self.say(record, &mut comment);
+            let direction = match record.what {
+                What::Out { .. } => Direction::Outbound,
+                What::To(..) | What::Nowhere(_) => Direction::Inbound,
+            };
+            let time = self.epoch + Duration::from_nanos(chunk.time.0);
+            let note = Note { interface, time, direction, len: record.len, lost, comment: Some(&comment) };
+            pcapng::packet(&mut out, note, frame.len() as u32, |to| to.copy_from_slice(frame));
+        }
+        out
+    }
+
+    /// The number of a port's interface, which gets its block if it has none.
+    fn interface(&mut self, port: PortId, out: &mut Vec<u8>) -> u32 {
+        let name = self.names.get(&port).map_or("(a port that has gone)", String::as_str);
+        match self.interfaces.get(&port) {
+            Some(known) if known.name == name => known.number,
+            known => {
+                let base = if known.is_some() { self.tally(port) } else { (0, 0) };
+                pcapng::interface(out, name);
+                let (number, name) = (self.count, name.to_owned());
+                self.count += 1;
+                self.interfaces.insert(port, Interface { number, name, base, told: base, gap: base.1 });
+                number
+            }
+        }
+    }
+
+    /// Frames of a port that were wanted so far, and those of them that were lost.
+    fn tally(&self, port: PortId) -> (u64, u64) {
+        let tally = self.reader.tallies.get(usize::from(port.0));
+        tally.map_or((0, 0), |tally| (tally.seen.load(Ordering::Relaxed), tally.lost.load(Ordering::Relaxed)))
+    }
+
+    /// Those that were lost since the port's last block.
+    fn lost(&mut self, port: PortId) -> u64 {
+        let (_, lost) = self.tally(port);
+        self.interfaces.get_mut(&port).map_or(0, |known| lost - std::mem::replace(&mut known.gap, lost))
+    }
+
+    /// Statistics of the interfaces of which there is news; of one in any case, so that a reader who has gone is noticed.
+    pub(crate) fn statistics(&mut self, now: Duration) -> Vec<u8> {
+        let mut out = Vec::new();
+        let tallies: Vec<_> = self.interfaces.keys().map(|port| (*port, self.tally(*port))).collect();
+        for (port, tally) in tallies {
+            let Some(known) = self.interfaces.get_mut(&port) else { continue };
+            if known.told != tally || (out.is_empty() && known.number + 1 == self.count) {
+                known.told = tally;
+                let (seen, lost) = (tally.0 - known.base.0, tally.1 - known.base.1);
+                pcapng::statistics(&mut out, known.number, now, seen, lost);
+            }
+        }
+        out
+    }
+
+    fn say(&self, record: &Record, out: &mut String) {
+        let name = |port: PortId| self.names.get(&port).map_or("a port that has gone", String::as_str);
+        // A text takes whatever is written to it.
+        let _ = match record.what {
+            What::To(port, 0) => write!(out, "to {}", name(port)),
+            What::To(port, more) => write!(out, "to {} and {more} more", name(port)),
+            What::Nowhere(reason) => write!(out, "dropped: {}", reason.name()),
+            What::Out { from, edit, fate } => write!(out, "from {}", name(from)).and_then(|()| {
+                match edit {
+                    Edit::Keep => {}
+                    Edit::Untag => out.push_str("; its tag was taken out"),
+                    Edit::Tag(tag) => write!(out, "; tag {} was put in", tag.tci.id())?,
+                    Edit::Retag(tag) => write!(out, "; its tag became {}", tag.tci.id())?,
+                }
+                match fate {
+                    Fate::Taken => Ok(()),
+                    Fate::Waits => write!(out, "; waits in the receive buffer"),
+                    Fate::Dropped(reason) => write!(out, "; dropped: {}", reason.name()),
+                }
+            }),
+        };
+        if let Some((frames, mss)) = record.cut.filter(|(frames, _)| *frames > 1) {
+            let _ = write!(out, "; {frames} frames on a wire (MSS {mss})");
+        }
+    }
+}

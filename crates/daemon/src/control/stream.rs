@@ -1,0 +1,96 @@
+//! The body of an answer that does not end: a capture, as long as its reader reads.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Bytes, HttpBody};
+use hyper::body::Frame;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::live::Live;
+use crate::live::capture::Capture;
+
+/// Captures at once at most.
+const CAPTURES_MOST: usize = 8;
+/// Between two blocks of statistics: also how soon a reader who has gone is noticed.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Says of an answer that it goes on until its reader goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Endless;
+
+/// A place among the captures; free again when dropped.
+#[derive(Debug)]
+pub(super) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// A place, if there is one.
+    pub(super) fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
+        let one_more = |count: usize| (count < CAPTURES_MOST).then_some(count + 1);
+        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self(Arc::clone(taken)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub(super) struct Stream {
+    live: Arc<Live>,
+    capture: Capture,
+    generation: u64,
+    begun: bool,
+    tick: Interval,
+    _place: Place,
+}
+
+impl Stream {
+    pub(super) fn new(live: Arc<Live>, capture: Capture, place: Place) -> Self {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let generation = live.daemon().generation();
+        Self { live, capture, generation, begun: false, tick, _place: place }
+    }
+
+    fn next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+        let Self { live, capture, generation, begun, tick, .. } = self;
+        let daemon = live.daemon();
+        if !std::mem::replace(begun, true) {
+            return Poll::Ready(Some(capture.encoder.begin(&capture.ports)));
+        }
+        if std::mem::replace(generation, daemon.generation()) != *generation {
+            capture.encoder.rename(daemon.names());
+        }
+        if let Poll::Ready(blocks) = capture.encoder.poll(cx) {
+            return Poll::Ready(blocks);
+        }
+        tick.poll_tick(cx).map(|_| Some(capture.encoder.statistics(daemon.wall())))
+    }
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        self.next(cx).map(|blocks| blocks.map(|blocks| Ok(Frame::data(Bytes::from(blocks)))))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.live.daemon().unwatch(&self.capture.watcher);
+    }
+}

@@ -1,0 +1,49 @@
+//! What a capture is of, by the names of the host file that runs.
+
+use std::sync::Arc;
+
+use nicety_adapter::PortId;
+use nicety_plane::Watcher;
+
+use super::{ChangeError, Live};
+use crate::capture::{self, Encoder, Scope};
+
+/// What stands for all that is dropped, unless a port has that name.
+pub const DROPS: &str = "drops";
+
+/// A capture that has begun.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub(crate) watcher: Arc<dyn Watcher>,
+    pub(crate) encoder: Encoder,
+    /// The ports that it is of.
+    pub(crate) ports: Vec<PortId>,
+}
+
+impl Live {
+    /// Begins to show what passes a port, an uplink, the ports of a group, or whatever is [dropped](DROPS). `scope` says the rest.
+    pub(crate) fn capture(&self, of: &str, mut scope: Scope) -> Result<Capture, ChangeError> {
+        let names = self.daemon.names();
+        let of_port = |wanted: &str| names.iter().find(|(_, name)| *name == wanted).map(|(id, _)| *id);
+        let ports: Vec<PortId> = match of_port(of) {
+            Some(id) => vec![id],
+            None if of == DROPS => {
+                scope.drops = true;
+                names.keys().copied().collect()
+            }
+            None => {
+                let running = self.running();
+                let members = running.host.document.members(of);
+                let members = members.ok_or_else(|| ChangeError::Missing(of.to_owned()))?;
+                members.into_iter().filter_map(of_port).collect()
+            }
+        };
+        if !scope.drops {
+            scope.ports = Some(ports.clone());
+        }
+        let (watcher, reader) = capture::tap(scope);
+        let encoder = Encoder::new(reader, self.daemon.epoch(), names);
+        self.daemon.watch(&watcher);
+        Ok(Capture { watcher, encoder, ports })
+    }
+}

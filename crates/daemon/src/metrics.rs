@@ -1,0 +1,203 @@
+//! Metrics in Prometheus's text format, version 0.0.4: names with their units, counters that end in `_total`, drops by reason.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+use nicety_adapter::{QueueCounters, Reason};
+use nicety_plane::{BUCKETS_NS, Histogram};
+
+use crate::daemon::PortView;
+
+/// What the text's header says of it.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What there is to tell.
+#[derive(Debug)]
+pub struct Facts {
+    /// All ports, uplinks first.
+    pub ports: Vec<PortView>,
+    /// Addresses that the switch knows.
+    pub addresses: usize,
+    /// Processor time by threads' names.
+    pub threads: BTreeMap<String, Duration>,
+    /// How long frames are in the switch.
+    pub times: Histogram,
+    /// Captures that run.
+    pub captures: usize,
+}
+
+/// A metric's name, what it says, and where its value stands.
+type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+/// A text that is being made.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    /// Begins a metric.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+    }
+
+    fn line(&mut self, line: impl Display) {
+        // A text takes whatever is written to it.
+        let _ = writeln!(self.0, "{line}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        self.line(format_args!("{name}{labels} {value}"));
+    }
+
+    /// One value of each port.
+    fn of_ports(&mut self, ports: &[PortView], kind: &str, name: &str, help: &str, value: impl Fn(&PortView) -> u64) {
+        self.family(name, kind, help);
+        for port in ports {
+            self.sample(name, &[("port", &port.name)], value(port));
+        }
+    }
+}
+
+/// A label's value (the format's "escaping").
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+/// All of it.
+pub fn text(facts: &Facts) -> String {
+    let mut page = Page::default();
+    page.family("nicety_build_info", "gauge", "The program's version; always 1.");
+    page.sample("nicety_build_info", &[("version", nicety_version::BUILD)], 1);
+    ports(&mut page, &facts.ports);
+    traffic(&mut page, &facts.ports);
+    drops(&mut page, &facts.ports);
+    let one = |page: &mut Page, name: &str, help: &str, value: usize| {
+        page.family(name, "gauge", help);
+        page.sample(name, &[], value);
+    };
+    one(
+        &mut page,
+        "nicety_switch_addresses",
+        "Addresses that the switch has learned and not forgotten.",
+        facts.addresses,
+    );
+    one(&mut page, "nicety_captures", "Captures that run.", facts.captures);
+    page.family("nicety_thread_cpu_seconds_total", "counter", "Processor time of the daemon's threads of a name.");
+    for (thread, time) in &facts.threads {
+        page.sample("nicety_thread_cpu_seconds_total", &[("thread", thread)], time.as_secs_f64());
+    }
+    times(&mut page, &facts.times);
+    page.0
+}
+
+fn ports(page: &mut Page, ports: &[PortView]) {
+    page.family("nicety_port_info", "gauge", "A port's adapter and address; always 1.");
+    for port in ports {
+        let mac = port.spec.as_ref().map(|spec| spec.settings.mac.to_string()).unwrap_or_default();
+        let adapter = port.spec.as_ref().map_or("(uplink)", |spec| spec.entry.about.name);
+        page.sample("nicety_port_info", &[("port", &port.name), ("adapter", adapter), ("mac", &mac)], 1);
+    }
+    let gauges: [Metric<PortView>; 7] = [
+        ("nicety_port_attached", "Whether a VM is attached; always 1 for an uplink.", |port| {
+            port.state.attached.into()
+        }),
+        ("nicety_port_driver_up", "Whether the guest's driver has started the adapter.", |port| {
+            port.state.driven.into()
+        }),
+        ("nicety_port_failed", "Whether a defect of the daemon has ended the port.", |port| {
+            port.state.failed.is_some().into()
+        }),
+        ("nicety_port_held", "Whether what it sends waits for an uplink.", |port| port.state.held.into()),
+        ("nicety_port_waiting_frames", "Frames that wait for the receiver.", |port| port.state.backlog_frames as u64),
+        ("nicety_port_waiting_bytes", "Bytes of the receive buffer that they take.", |port| port.state.backlog_bytes),
+        (
+            "nicety_port_allocated_bytes",
+            "Guest memory that nobody had touched before the daemon wrote to it.",
+            |port| port.state.allocated_bytes,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        page.of_ports(ports, "gauge", name, help, value);
+    }
+    let counters: [Metric<PortView>; 6] = [
+        ("nicety_port_interrupts_total", "Interrupts that the adapter raised.", |port| port.state.counters.interrupts),
+        ("nicety_port_signals_total", "Interrupt descriptors that were written.", |port| port.signals),
+        ("nicety_port_register_reads_total", "Register reads by the guest.", |port| port.state.counters.reads),
+        ("nicety_port_register_writes_total", "Register writes by the guest.", |port| port.state.counters.writes),
+        (
+            "nicety_port_bad_accesses_total",
+            "Register accesses of a wrong width, to a hole, or to an adapter asleep.",
+            |port| port.state.counters.bad_accesses,
+        ),
+        ("nicety_port_guest_errors_total", "Breaches of the device's protocol by the guest.", |port| {
+            port.state.counters.guest_errors
+        }),
+    ];
+    for (name, help, value) in counters {
+        page.of_ports(ports, "counter", name, help, value);
+    }
+}
+
+/// Queues that carried something, each way.
+fn traffic(page: &mut Page, ports: &[PortView]) {
+    let values: [Metric<QueueCounters>; 3] = [
+        ("packets", "Packets as the guest sees them", |queue| queue.packets),
+        ("frames", "Frames as a wire would see them", |queue| queue.frames),
+        ("bytes", "Bytes, without frame check sequences", |queue| queue.bytes),
+    ];
+    for way in ["transmit", "receive"] {
+        for (unit, what, value) in values {
+            let name = format!("nicety_port_{way}_{unit}_total");
+            let from = if way == "transmit" { "that the guest sent" } else { "that the guest received" };
+            page.family(&name, "counter", &format!("{what}, {from}; of an uplink, the world is the guest."));
+            for port in ports {
+                let counters = &port.state.counters;
+                let queues = if way == "transmit" { &counters.transmit } else { &counters.receive };
+                // The first is always there, so that a rate is 0 and not missing.
+                for (number, queue) in
+                    queues.iter().enumerate().filter(|(number, queue)| *number == 0 || queue.packets > 0)
+                {
+                    page.sample(&name, &[("port", &port.name), ("queue", &number.to_string())], value(queue));
+                }
+            }
+        }
+    }
+}
+
+fn drops(page: &mut Page, ports: &[PortView]) {
+    const NAME: &str = "nicety_port_drops_total";
+    page.family(
+        NAME,
+        "counter",
+        "Frames that the guest sent and that went nowhere, or that were for it and did not reach it.",
+    );
+    for port in ports {
+        let counters = &port.state.counters;
+        for (direction, drops) in [("transmit", &counters.transmit_drops), ("receive", &counters.receive_drops)] {
+            for (reason, count) in Reason::ALL.iter().zip(drops).filter(|(_, count)| **count > 0) {
+                let labels = [("port", port.name.as_str()), ("direction", direction), ("reason", reason.name())];
+                page.sample(NAME, &labels, count);
+            }
+        }
+    }
+}
+
+fn times(page: &mut Page, times: &Histogram) {
+    const NAME: &str = "nicety_frame_duration_seconds";
+    let help = "From the fetch of a frame until its last receiver had it, of one batch of frames in 64.";
+    page.family(NAME, "histogram", help);
+    let (bucket, mut sum) = (format!("{NAME}_bucket"), 0);
+    for (count, end) in times.buckets.iter().zip(BUCKETS_NS.map(Some).into_iter().chain([None])) {
+        sum += count;
+        let end = end.map_or("+Inf".to_owned(), |ns| (ns as f64 / 1e9).to_string());
+        page.sample(&bucket, &[("le", &end)], sum);
+    }
+    page.sample(&format!("{NAME}_sum"), &[], times.sum_ns as f64 / 1e9);
+    page.sample(&format!("{NAME}_count"), &[], sum);
+}
+
+#[cfg(test)]
+#[path = "metrics_test.rs"]
+mod tests;

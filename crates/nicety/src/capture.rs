@@ -1,0 +1,182 @@
+//! `nicety capture`: what a running daemon's switch carries, as pcapng.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nicety_daemon::control;
+use nicety_daemon::control::api::{CaptureRequest, StageWord};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::change::socket;
+use crate::cli::{Capture, Stage};
+use crate::exit::{Exit, Failure};
+use crate::output::{self, count};
+use crate::ports::failure;
+
+/// How soon a signal is noticed while no frame comes.
+const TICK: Duration = Duration::from_millis(100);
+/// The type of a packet block, and of statistics: draft-ietf-opsawg-pcapng, section 4.
+const PACKET: u32 = 6;
+const STATISTICS: u32 = 5;
+/// The option of statistics that counts what was lost (section 4.6).
+const LOST: u16 = 5;
+/// A block of a packet has its bytes and little more.
+const BLOCK_MOST: usize = 1 << 20;
+
+/// Runs it.
+pub fn run(args: &Capture) -> Result<(), Failure> {
+    let Capture { of, stage, filter, snap, count: most, write, which } = args;
+    let to_stdout = write.as_deref().is_none_or(|path| path == Path::new("-"));
+    if to_stdout && io::stdout().is_terminal() {
+        let what =
+            "a capture is nothing for a terminal: name a file with -w FILE, or a program with | wireshark -k -i -";
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    let filter = filter.as_deref().map(compiled).transpose()?;
+    let stage = stage.map(|stage| match stage {
+        Stage::Ingress => StageWord::Ingress,
+        Stage::Egress => StageWord::Egress,
+    });
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register(signal, Arc::clone(&ended)).map_err(Failure::with(Exit::Failed))?;
+    }
+    let control = socket(which, Some(of.as_str()).filter(|_| which.host.is_none()))?;
+    let request = CaptureRequest { of: of.clone(), stage, filter, snap: *snap };
+    let source = control::capture(&control, &request, TICK).map_err(failure)?;
+    // Not before: a file that is there stays if there is nothing to capture.
+    let target: Box<dyn Write> = match write {
+        Some(path) if !to_stdout => {
+            let file = File::create(path);
+            Box::new(file.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", path.display())))?)
+        }
+        _ => Box::new(io::stdout()),
+    };
+    output::tell(format_args!("capturing {of}: Ctrl-C ends it"));
+    let sum = copy(source, target, *most, &ended)?;
+    let lost = if sum.lost > 0 { format!(", and {} lost: the reader was slow", sum.lost) } else { String::new() };
+    output::tell(format_args!("{}{lost}", count(sum.frames, "frame")));
+    if sum.ended {
+        output::tell("note: the daemon ended, or the capture with it");
+    }
+    Ok(())
+}
+
+/// A filter's words as a program: libpcap does it, by way of tcpdump.
+fn compiled(expression: &str) -> Result<Vec<(u16, u8, u8, u32)>, Failure> {
+    let mut tcpdump = Command::new("tcpdump");
+    tcpdump.args(["-ddd", "-y", "EN10MB", "--", expression]).stdin(Stdio::null());
+    let said = tcpdump.output().map_err(|error| {
+        let what = format!("tcpdump, which reads filters, cannot be run ({error}): install it, or leave --filter out");
+        Failure::new(Exit::Missing, what)
+    })?;
+    if !said.status.success() {
+        let why = String::from_utf8_lossy(&said.stderr);
+        return Err(Failure::new(Exit::Usage, format!("--filter {expression:?}: {}", why.trim())));
+    }
+    let odd = || Failure::new(Exit::Failed, "tcpdump -ddd has said something else than a program");
+    let text = String::from_utf8_lossy(&said.stdout);
+    // The first line has their number.
+    let instruction = |line: &str| {
+        let mut words = line.split_whitespace();
+        Some((
+            words.next()?.parse().ok()?,
+            words.next()?.parse().ok()?,
+            words.next()?.parse().ok()?,
+            words.next()?.parse().ok()?,
+        ))
+    };
+    text.lines().skip(1).map(instruction).collect::<Option<Vec<_>>>().filter(|all| !all.is_empty()).ok_or_else(odd)
+}
+
+/// What a capture came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sum {
+    frames: u64,
+    lost: u64,
+    /// The source has ended by itself.
+    ended: bool,
+}
+
+/// Copies whole blocks, until there have been so many frames, or a signal came, or either end has gone.
+fn copy(mut source: impl Read, mut target: impl Write, most: Option<u64>, ended: &AtomicBool) -> Result<Sum, Failure> {
+    let mut sum = Sum::default();
+    let mut losses = std::collections::BTreeMap::new();
+    let mut gathered = Vec::new();
+    let mut piece = vec![0; 64 << 10];
+    while !ended.load(Ordering::Relaxed) {
+        match source.read(&mut piece) {
+            Ok(0) => {
+                sum.ended = true;
+                break;
+            }
+            Ok(len) => gathered.extend_from_slice(&piece[..len]),
+            Err(error) if is_nothing_yet(&error) => continue,
+            Err(error) => return Err(Failure::new(Exit::Failed, format!("reading from the daemon: {error}"))),
+        }
+        let mut whole = 0;
+        while let Some(block) = block_at(&gathered[whole..])? {
+            whole += block.len();
+            match word(block, 0) {
+                Some(PACKET) => sum.frames += 1,
+                Some(STATISTICS) => drop(lost_in(block).map(|(interface, lost)| losses.insert(interface, lost))),
+                _ => {}
+            }
+            if most.is_some_and(|most| sum.frames >= most) {
+                break;
+            }
+        }
+        match target.write_all(&gathered[..whole]).and_then(|()| target.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            done => done.map_err(|error| Failure::new(Exit::Failed, format!("writing the capture: {error}")))?,
+        }
+        gathered.drain(..whole);
+        if most.is_some_and(|most| sum.frames >= most) {
+            break;
+        }
+    }
+    sum.lost = losses.values().sum();
+    Ok(sum)
+}
+
+fn is_nothing_yet(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+/// The block that begins here, if all of it is there.
+fn block_at(bytes: &[u8]) -> Result<Option<&[u8]>, Failure> {
+    let Some(len) = word(bytes, 4) else { return Ok(None) };
+    let len = len as usize;
+    if !(12..=BLOCK_MOST).contains(&len) || !len.is_multiple_of(4) {
+        return Err(Failure::new(Exit::Failed, "what the daemon sends is no pcapng"));
+    }
+    Ok(bytes.get(..len))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The interface that a block of statistics is of, and how many of its frames were lost.
+fn lost_in(block: &[u8]) -> Option<(u32, u64)> {
+    let interface = word(block, 8)?;
+    let mut options = block.get(20..)?;
+    loop {
+        let head = word(options, 0)?;
+        let (code, len) = (head as u16, (head >> 16) as usize);
+        if code == LOST {
+            return Some((interface, u64::from_le_bytes(*options.get(4..)?.first_chunk()?)));
+        }
+        options = options.get(4 + len.next_multiple_of(4)..).filter(|_| code != 0)?;
+    }
+}
+
+#[cfg(test)]
+#[path = "capture_test.rs"]
+mod tests;

@@ -1,0 +1,139 @@
+//! DPDK's poll-mode drivers in a guest: another author's drivers for the same chips, which take them by `uio_pci_generic`. An engine of
+//! DPDK's own answers echo requests with them.
+
+use std::time::Duration;
+
+use nicety_guests::{Folder, Guest, GuestConfig, Kernel, Layer};
+use nicety_trials::extent::is_full;
+
+use crate::stage::{LATER, Stage, address, port, quiet, sh, well};
+
+/// testpmd, and the drivers that it is told to load.
+const PACKAGES: &[&str] =
+    &["libc6", "dpdk-dev", "librte-net-e1000-25", "librte-net-vmxnet3-25", "librte-mempool-ring25", "librte-bus-pci25"];
+const TESTPMD: &str = "usr/bin/dpdk-testpmd";
+/// Where they are.
+const DRIVERS: [&str; 4] = [
+    "usr/lib/x86_64-linux-gnu/librte_bus_pci.so.25",
+    "usr/lib/x86_64-linux-gnu/librte_mempool_ring.so.25",
+    "usr/lib/x86_64-linux-gnu/librte_net_e1000.so.25",
+    "usr/lib/x86_64-linux-gnu/librte_net_vmxnet3.so.25",
+];
+/// Which driver takes which adapter; of the last one only of everything. Not virtio-net: QEMU keeps to itself what a vhost-user port is to
+/// filter, so that it would answer for others.
+const TAKEN: [(&str, &str); 5] = [
+    ("e1000", "net_e1000_em"),
+    ("e1000e", "net_e1000_em"),
+    ("igb", "net_e1000_igb"),
+    ("vmxnet3", "net_vmxnet3"),
+    ("e1000-82545em", "net_e1000_em"),
+];
+/// Requests to each, usually and of everything.
+const REQUESTS: [u64; 2] = [300, 20_000];
+/// Until testpmd runs and has answered.
+const ANSWERED: Duration = Duration::from_secs(180);
+/// Gives every network function to `uio_pci_generic`, and memory in huge pages to whoever asks.
+const HAND_OVER: &str = "chmod 755 /; mkdir -p /dev/hugepages /var/run; mount -t hugetlbfs none /dev/hugepages; cd /sys/bus/pci; for f in devices/*; do \
+                         case $(cat $f/class) in 0x0200*) echo uio_pci_generic >$f/driver_override; [ ! -e $f/driver ] || echo \
+                         ${f##*/} >$f/driver/unbind; echo ${f##*/} >drivers_probe;; esac; done; ls -d \
+                         drivers/uio_pci_generic/0000:* | wc -l";
+
+#[test]
+fn dpdk_s_poll_mode_drivers_in_a_guest_answer_every_request_and_count_as_the_switch_does() {
+    let taken = TAKEN.get(..TAKEN.len() - usize::from(!is_full())).unwrap_or_default();
+    let names: Vec<&str> = taken.iter().map(|(adapter, _)| *adapter).collect();
+    let mut stage = Stage::new(&names);
+    let folder = well(Folder::new());
+    let mut guest = polling(&stage, &folder, taken.len() as u8);
+    let requests = REQUESTS[usize::from(is_full())];
+    for (number, adapter) in (1..).zip(&names) {
+        ask(&mut stage, &mut guest, &address(number), &port(adapter, number).mac, requests);
+    }
+    let counted = |number: u8| {
+        let report = stage.report(&format!("vm{number}"));
+        ["receive", "transmit"].map(|way| {
+            let queues = report[way].as_array().into_iter().flatten();
+            queues.filter_map(|queue| queue["frames"].as_u64()).sum::<u64>()
+        })
+    };
+    let before: Vec<_> = (1..).take(taken.len()).map(counted).collect();
+    let said = ended(&mut guest);
+    for ((number, before), (adapter, driver)) in (1..).zip(before).zip(taken) {
+        let after = counted(number);
+        let own = statistics(&said, &port(adapter, number).mac, driver);
+        println!("{adapter}: {driver} counted {own:?} frames in and out, the switch {after:?}");
+        for way in [0, 1] {
+            assert!(before[way] >= requests && (before[way]..=after[way]).contains(&own[way]), "{before:?}, {own:?}");
+        }
+        // It asks for registers that later chips have.
+        let report = stage.report(&format!("vm{number}"));
+        println!("{adapter}: accesses to what it has not: {}", report["bad_accesses"]);
+        assert_eq!(report["guest_errors"], 0, "{report}");
+    }
+    quiet(&mut guest);
+}
+
+/// Asks from the host's side of the tap. An engine that answers requests for every address needs no other's answer to who has it.
+fn ask(stage: &mut Stage, guest: &mut Guest, to: &str, mac: &str, requests: u64) {
+    let ping = stage.root.program("usr/bin/ping");
+    let words: Vec<_> = std::iter::once(ping.get_program()).chain(ping.get_args()).collect();
+    let ping = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let ready = format!(
+        "\"$busybox\" arp -s {to} {mac}; for n in $(\"$busybox\" seq 10); do ! {ping} -n -q -c 1 -W 1 {to} >/dev/null || break; done"
+    );
+    let text = stage.namespace.run(&format!("{ready}; {ping} -n -q -f -w 30 -c {requests} {to}"), ANSWERED);
+    let text = text.unwrap_or_else(|error| error.to_string());
+    assert!(text.contains(&format!("{requests} received")), "{to}: {text}\n{}", ended(guest));
+}
+
+/// A guest with an adapter at each of the first ports, which testpmd has taken.
+fn polling(stage: &Stage, folder: &Folder, ports: u8) -> Guest {
+    let layer = well(Layer::lay("dpdk", PACKAGES, &mut |line| eprintln!("{line}")));
+    let archive = well(layer.archive(&[&[TESTPMD], &DRIVERS[..]].concat()));
+    let config = GuestConfig {
+        cpus: 2,
+        memory_mib: 768,
+        drivers: vec!["uio_pci_generic".into()],
+        archive: Some(well(folder.write("dpdk.cpio", archive))),
+        append: vec!["hugepages=64".into()],
+        // DPDK asks for SSE 4.2, which QEMU's default processor has not.
+        devices: ["-cpu", "max"].map(str::to_owned).into(),
+        ..GuestConfig::new(Kernel::V6_12)
+    };
+    let config = (1..=ports).fold(config, |config, number| stage.served.attach(config, &format!("vm{number}")));
+    let mut guest = stage.ready(Guest::boot(&stage.root, config));
+    assert_eq!(sh(&mut guest, HAND_OVER), format!("{ports}\n"));
+    let drivers = DRIVERS.map(|path| format!("-d /{path}")).join(" ");
+    let engine =
+        "-i --cmdline-file=/tmp/first --forward-mode=icmpecho --port-topology=loop --nb-cores=1 --total-num-mbufs=8192";
+    let testpmd = format!("/{TESTPMD} -l 0,1 --no-telemetry {drivers} -- {engine} </tmp/typed >/tmp/said 2>&1");
+    // A frame to an address that the switch has not learnt yet comes to all of them: one is to answer.
+    let first = "printf 'set promisc all off\\nstart\\n' >/tmp/first; mkfifo /tmp/typed; (sleep 7200 >/tmp/typed &)";
+    sh(&mut guest, &format!("{first}; ({testpmd}; echo $? >/tmp/ended) >/dev/null 2>&1 &"));
+    guest
+}
+
+/// What testpmd has said, with what it knows of its ports.
+fn ended(guest: &mut Guest) -> String {
+    let typed = "show port info all\nshow port stats all\nquit\n";
+    let output = guest.succeed(
+        &format!(
+            "[ -s /tmp/ended ] || printf '{typed}' >/tmp/typed; until [ -s /tmp/ended ]; do usleep 20000; done; cat /tmp/said /tmp/ended"
+        ),
+        LATER,
+    );
+    output.unwrap_or_else(|error| panic!("{error}\n{}", sh(guest, "tail -n 40 /tmp/said")))
+}
+
+/// The frames in and out of the port with this address, which this driver is to have.
+fn statistics(said: &str, mac: &str, driver: &str) -> [u64; 2] {
+    let about = said.split("Infos for port ").skip(1);
+    let about = about.filter(|text| text.to_lowercase().contains(&format!("mac address: {mac}"))).next();
+    let about = about.unwrap_or_else(|| panic!("no port {mac}: {said}"));
+    assert!(about.contains(&format!("Driver name: {driver}\n")), "{about}");
+    let number = about.split_whitespace().next().unwrap_or_default();
+    let counts = said.split_once(&format!("NIC statistics for port {number} "));
+    let (_, counts) = counts.unwrap_or_else(|| panic!("no statistics of port {number}: {said}"));
+    let count = |name: &str| counts.split_once(name).and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok());
+    ["RX-packets:", "TX-packets:"].map(|name| count(name).unwrap_or_else(|| panic!("no {name} {counts}")))
+}

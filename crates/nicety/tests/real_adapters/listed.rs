@@ -1,0 +1,72 @@
+//! What `lspci -vv` lists of each chip.
+
+use nicety_adapters::{Entry, REGISTRY};
+use nicety_guests::{Guest, Layer};
+
+use crate::{
+    stage::{Stage, quiet, sh, well},
+    user_mode::{machine, take},
+};
+
+/// What a user-mode kernel's PCI host has room for (`MAX_DEVICES` in virt-pci.c).
+const FUNCTIONS: usize = 8;
+/// What stands in a chip's list, by its datasheet: 317453 (8254x), 318694 (82574), 320961 (82576), 19436 (PCnet-PCI II), RTL8139C, RTL8029AS.
+const LISTED: [(&str, &[&str]); 10] = [
+    ("e1000", &["66MHz+", "DEVSEL=medium", "[size=128K]", "[dc] Power Management version 2", "DSI+"]),
+    ("e1000-82545em", &["66MHz+", "DEVSEL=medium", "[size=128K]", "[dc] Power Management version 2", "DSI+"]),
+    ("e1000-82544gc", &["66MHz+", "DEVSEL=medium", "[size=128K]", "[dc] Power Management version 2", "DSI+"]),
+    (
+        "e1000e",
+        &[
+            "[c8] Power Management version 2",
+            "[d0] MSI: Enable- Count=1/1 Maskable- 64bit+",
+            "[e0] Express (v1) Endpoint",
+            "LnkCap:\tPort #0, Speed 2.5GT/s, Width x1",
+            "[a0] MSI-X: Enable+ Count=5 Masked-",
+        ],
+    ),
+    (
+        "igb",
+        &[
+            "[40] Power Management version 3",
+            "[50] MSI: Enable- Count=1/1 Maskable+ 64bit+",
+            "[70] MSI-X: Enable+ Count=25 Masked-",
+            "[a0] Express (v2) Endpoint",
+            "Device Serial Number 52-54-00-ff-ff-4e-03-05",
+            "[160 v1] Single Root I/O Virtualization (SR-IOV)",
+            "Initial VFs: 8, Total VFs: 8, Number of VFs: 0",
+            "VF offset: 128, stride: 2, Device ID: 10ca",
+        ],
+    ),
+    ("pcnet", &["Cap-", "FastB2B+", "(1500ns min, 63750ns max)", "I/O ports", "[size=32]"]),
+    ("vlance", &["Cap-", "FastB2B+", "(1500ns min, 63750ns max)", "I/O ports", "[size=32]"]),
+    ("ne2k_pci", &["Cap-", "DEVSEL=medium", "I/O ports", "[size=32]"]),
+    ("rtl8139", &["FastB2B+", "(8000ns min, 16000ns max)", "I/O ports", "[size=256]"]),
+    ("rtl8139-plain", &["FastB2B+", "(8000ns min, 16000ns max)", "I/O ports", "[size=256]"]),
+];
+
+#[test]
+fn lspci_lists_every_chip_with_its_own_capabilities_and_its_driver() {
+    let layer = well(Layer::lay("pciutils", &["pciutils"], &mut |line| eprintln!("{line}")));
+    let functions = REGISTRY.iter().filter(|entry| entry.about.transports.contains(&"vfio-user"));
+    let functions: Vec<&Entry> = functions.collect();
+    let stage = Stage::new(&functions.iter().map(|entry| entry.about.name).collect::<Vec<_>>());
+    for (from, some) in functions.chunks(FUNCTIONS).enumerate() {
+        let numbers = (from * FUNCTIONS + 1..).take(some.len());
+        let machine = numbers.fold(machine(1), |machine, number| stage.served.attach(machine, &format!("vm{number}")));
+        let mut guest = stage.ready(Guest::boot(&stage.root, machine));
+        take(&mut guest, &layer, &["usr/bin/lspci"]);
+        let text = sh(&mut guest, "lspci -vv 2>/dev/null");
+        for (list, entry) in text.split("\n\n").zip(some) {
+            let about = entry.about;
+            let identity = format!("{:04x}:{:04x}", about.pci.0, about.pci.1);
+            let driver = format!("Kernel driver in use: {}", about.linux.driver);
+            let own = LISTED.iter().find(|(name, _)| *name == about.name).map_or(&[][..], |(_, listed)| listed);
+            for listed in own.iter().copied().chain([&*identity, &driver]) {
+                assert!(list.contains(listed), "{}: no `{listed}` in\n{list}", about.name);
+            }
+            println!("{}: {} facts of its list", about.name, own.len() + 2);
+        }
+        quiet(&mut guest);
+    }
+}
