@@ -94,9 +94,7 @@ pub struct Serve {
 
 /// `attach`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The arguments go to stdout, notes to stderr. With a host file no daemon needs to run."
-)]
+#[command(after_help = "The arguments go to stdout, notes to stderr. With a host file no daemon needs to run.")]
 pub struct Attach {
     /// The port's name in the host file
     pub port: String,

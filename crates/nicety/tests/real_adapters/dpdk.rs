@@ -9,14 +9,8 @@ use nicety_trials::extent::is_full;
 use crate::stage::{LATER, Stage, address, port, quiet, sh, well};
 
 /// testpmd, and the drivers that it is told to load.
-const PACKAGES: &[&str] = &[
-    "libc6",
-    "dpdk-dev",
-    "librte-net-e1000-25",
-    "librte-net-vmxnet3-25",
-    "librte-mempool-ring25",
-    "librte-bus-pci25",
-];
+const PACKAGES: &[&str] =
+    &["libc6", "dpdk-dev", "librte-net-e1000-25", "librte-net-vmxnet3-25", "librte-mempool-ring25", "librte-bus-pci25"];
 const TESTPMD: &str = "usr/bin/dpdk-testpmd";
 /// Where they are.
 const DRIVERS: [&str; 4] = [
