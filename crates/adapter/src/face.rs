@@ -72,13 +72,13 @@ pub trait PciFace {
 /// Where a virtio ring lies, in the guest's bus addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingPlace {
-    /// Descriptors: a power of two, at most 32768.
+    /// Descriptors: at most 32768, and a power of two unless the ring is a packed one.
     pub size: u16,
-    /// Descriptor table.
+    /// Descriptor table, or ring (packed).
     pub descriptors: u64,
-    /// Driver area (split: available ring).
+    /// Driver area (split: available ring; packed: event suppression).
     pub driver: u64,
-    /// Device area (split: used ring).
+    /// Device area (split: used ring; packed: event suppression).
     pub device: u64,
 }
 
@@ -96,11 +96,11 @@ pub trait RingFace {
     /// Places a stopped ring. False if the place is impossible.
     fn place(&mut self, ring: u16, place: RingPlace) -> bool;
 
-    /// Starts a ring at this available index (for packed rings: with wrap counters, as vhost-user packs them).
-    fn start(&mut self, ring: u16, base: u16, cx: &mut Context<'_>) -> bool;
+    /// Starts a ring at this available index (for packed rings: two places with their wrap counters, as vhost-user has them).
+    fn start(&mut self, ring: u16, base: u32, cx: &mut Context<'_>) -> bool;
 
     /// Stops a ring; returns where it stood.
-    fn stop(&mut self, ring: u16, cx: &mut Context<'_>) -> u16;
+    fn stop(&mut self, ring: u16, cx: &mut Context<'_>) -> u32;
 
     /// Enables or disables a started ring: a disabled receive ring drops, a disabled transmit ring is not served.
     fn enable(&mut self, ring: u16, on: bool, cx: &mut Context<'_>);

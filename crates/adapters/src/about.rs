@@ -85,3 +85,10 @@ pub struct About {
     /// The transports that serve it: "vfio-user", "vhost-user".
     pub transports: &'static [&'static str],
 }
+
+impl About {
+    /// Whether Linux itself has the driver, and since when is said by a version; else it came with something else.
+    pub fn in_linux(&self) -> bool {
+        self.linux.version.starts_with(|first: char| first.is_ascii_digit())
+    }
+}

@@ -13,6 +13,7 @@ pub mod ne2000;
 mod pieces;
 pub mod rtl8139;
 pub mod virtio_net;
+pub mod vmxnet;
 pub mod vmxnet3;
 
 use nicety_adapter::Adapter;
@@ -112,15 +113,23 @@ pub const REGISTRY: &[Entry] = &[
     },
     chip!(lance, PCNET),
     chip!(lance, VLANCE),
+    Entry { about: &lance::models::FLEXIBLE.about, create: vmxnet::flexible::create, register: vmxnet::flexible::name },
     Entry { about: &ne2000::ABOUT, create: ne2000::create, register: ne2000::registers::name },
     chip!(rtl8139, C_PLUS),
     chip!(rtl8139, C),
+    chip!(vmxnet, VMXNET2),
+    chip!(vmxnet, VMXNET),
     Entry {
         about: &vmxnet3::ABOUT,
         create: vmxnet3::create,
         register: |region, offset| vmxnet3::registers::REGISTERS.name(region, offset),
     },
     Entry { about: &virtio_net::ABOUT, create: virtio_net::create, register: |_, _| None },
+    Entry {
+        about: &virtio_net::pci::ABOUT,
+        create: virtio_net::pci::create,
+        register: |region, offset| virtio_net::pci::TABLE.name(region, offset),
+    },
 ];
 
 /// Finds an adapter by its name.

@@ -176,13 +176,17 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/addresses",
             "/v1/captures",
             "/v1/daemon",
+            "/v1/groups",
+            "/v1/groups/{name}",
             "/v1/host",
             "/v1/host/plan",
             "/v1/metrics",
             "/v1/openapi.json",
             "/v1/ports",
             "/v1/ports/{name}",
-            "/v1/ports/{name}/restart"
+            "/v1/ports/{name}/restart",
+            "/v1/uplinks",
+            "/v1/uplinks/{name}"
         ]
     );
     let port = &document["components"]["schemas"]["PortReport"]["properties"];

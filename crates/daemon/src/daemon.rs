@@ -132,7 +132,7 @@ pub struct Daemon {
     workers: Vec<WorkerHandle>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     ports: Mutex<BTreeMap<PortId, Running>>,
-    uplink: Mutex<Option<RunningUplink>>,
+    uplinks: Mutex<Vec<RunningUplink>>,
     /// Ports that were closed to be opened again, and could not be.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
@@ -163,7 +163,7 @@ impl Daemon {
             workers: handles,
             threads: Mutex::new(threads),
             ports: Mutex::default(),
-            uplink: Mutex::default(),
+            uplinks: Mutex::default(),
             lost: Mutex::default(),
             recording: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -195,10 +195,11 @@ impl Daemon {
         self.ports.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The lowest number that no port has. Number 0 is the uplink's.
-    fn free_id(&self) -> PortId {
+    /// The lowest number, of these on, that nobody has.
+    fn free_id(&self, from: u16) -> PortId {
+        let uplinks: Vec<PortId> = self.uplinks().iter().map(|uplink| uplink.port.id()).collect();
         let ports = self.ports();
-        let free = (1..u16::MAX).map(PortId).find(|id| !ports.contains_key(id));
+        let free = (from..u16::MAX).map(PortId).find(|id| !ports.contains_key(id) && !uplinks.contains(id));
         free.unwrap_or(PortId(u16::MAX))
     }
 
@@ -211,8 +212,8 @@ impl Daemon {
         Arc::clone(&self.worker(id).inbox)
     }
 
-    fn uplink(&self) -> MutexGuard<'_, Option<RunningUplink>> {
-        self.uplink.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn uplinks(&self) -> MutexGuard<'_, Vec<RunningUplink>> {
+        self.uplinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Opens a port: its socket is there when this returns.
@@ -222,7 +223,8 @@ impl Daemon {
     }
 
     fn open_recorded(&self, spec: PortSpec, recorder: Option<Arc<Recorder>>) -> Result<PortId, StartError> {
-        let id = self.free_id();
+        // The first uplink has number 0, whenever it comes.
+        let id = self.free_id(1);
         let adapter = (spec.entry.create)(&spec.settings);
         let mut adapter = adapter.map_err(|source| StartError::Adapter { port: spec.name.clone(), source })?;
         let layout = match adapter.face() {
@@ -339,7 +341,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Puts an uplink on the switch, as port 0. With a maker it can be restarted.
+    /// Puts an uplink on the switch, the first as port 0. With a maker it can be restarted.
     pub fn open_uplink(
         &self,
         name: &str,
@@ -348,7 +350,9 @@ impl Daemon {
         policy: &Policy,
         maker: Option<UplinkMaker>,
     ) -> Result<(), StartError> {
-        let id = PortId(0);
+        // One that is restarted keeps its number.
+        let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
+        let id = known.unwrap_or_else(|| self.free_id(0));
         let inbox = self.inbox(id);
         let schedule = Arc::new(Schedule::default());
         let fd = uplink.descriptor().map(|fd| fd.try_clone_to_owned()).transpose();
@@ -360,8 +364,12 @@ impl Daemon {
         let service = Service::new(self.log(id, name, "(uplink)"), Arc::clone(&port), schedule, Link::Uplink(fd));
         self.join(name, &port, policy, service)?;
         info!(uplink = name, "opened");
-        *self.uplink() =
-            Some(RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker });
+        let running = RunningUplink { name: name.to_owned(), port, buffer_bytes, policy: policy.clone(), maker };
+        let mut uplinks = self.uplinks();
+        uplinks.retain(|other| other.name != name);
+        uplinks.push(running);
+        uplinks.sort_by_key(|uplink| uplink.port.id());
+        drop(uplinks);
         self.generation.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -385,9 +393,13 @@ impl Daemon {
         Some(view(&running))
     }
 
-    /// Closes the uplink, if there is one: whoever waited for it goes on.
-    pub fn close_uplink(&self) {
-        let closed = self.uplink().take();
+    /// Closes the uplink of this name, if there is one: whoever waited for it goes on.
+    pub fn close_uplink(&self, name: &str) {
+        let closed = {
+            let mut uplinks = self.uplinks();
+            let index = uplinks.iter().position(|uplink| uplink.name == name);
+            index.map(|index| uplinks.remove(index))
+        };
         if let Some(uplink) = closed {
             self.give_up(uplink.port.id());
             self.generation.fetch_add(1, Ordering::Relaxed);
@@ -403,10 +415,11 @@ impl Daemon {
         }
     }
 
-    /// All ports, the uplink first.
+    /// All ports, uplinks first.
     pub fn views(&self) -> Vec<PortView> {
-        let uplink = self.uplink();
-        let uplink = uplink.iter().map(|uplink| PortView {
+        let uplinks = self.uplinks();
+        let mut views: Vec<PortView> = Vec::new();
+        views.extend(uplinks.iter().map(|uplink| PortView {
             spec: None,
             name: uplink.name.clone(),
             id: uplink.port.id(),
@@ -414,8 +427,8 @@ impl Daemon {
             signals: 0,
             blank: false,
             last_end: None,
-        });
-        let mut views: Vec<PortView> = uplink.collect();
+        }));
+        drop(uplinks);
         views.extend(self.ports().values().map(view));
         views
     }

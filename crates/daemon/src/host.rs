@@ -10,7 +10,7 @@ use nicety_adapters::{About, Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
 use nicety_pci::Rom;
 use nicety_socket::MAX_PATH;
-use nicety_switch::{Policy, Vlan};
+use nicety_switch::{Policy, Private, Vlan};
 use nicety_uplink::Rate;
 use toml::de::DeTable;
 
@@ -24,7 +24,7 @@ mod sections;
 mod walk;
 
 pub use access::{AccessConfig, AccountError, group_number};
-pub use document::Document;
+pub use document::{Document, List};
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
@@ -43,8 +43,8 @@ pub struct Host {
     pub path: PathBuf,
     /// The switch.
     pub switch: SwitchConfig,
-    /// How the switch reaches the world, if it does.
-    pub uplink: Option<UplinkConfig>,
+    /// How the switch reaches the world, if it does, in the file's order.
+    pub uplinks: Vec<UplinkConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
     /// The ports, in the file's order; at least one.
@@ -72,15 +72,19 @@ impl Default for SwitchConfig {
     }
 }
 
-/// `[uplink]`.
+/// `[uplink]`, or one of several `[[uplink]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UplinkConfig {
+    /// What the switch calls it: a tap's interface, else its `name`, or without one its kind.
+    pub name: String,
     /// What it is.
     pub kind: UplinkKind,
     /// How fast it is both ways at most.
     pub rate: Option<Rate>,
     /// Which VLANs are beyond it.
     pub vlan: Vlan,
+    /// Its part of a private VLAN.
+    pub private: Private,
 }
 
 /// What an uplink is.
@@ -115,7 +119,7 @@ pub enum UplinkKind {
 }
 
 impl UplinkKind {
-    /// What the switch calls it: the interface's name, or the kind.
+    /// The interface's name, or the kind.
     pub fn name(&self) -> &str {
         match self {
             Self::Tap { name } => name,
@@ -338,6 +342,11 @@ impl Host {
         let mut host = sections::host(&mut walk, root.get_ref(), path);
         host.document = Document::parse(text, path.parent().unwrap_or(Path::new(""))).unwrap_or_default();
         if walk.errors.is_empty() { Ok(host) } else { Err(HostErrors::new(path, walk.errors)) }
+    }
+
+    /// The uplink of this name.
+    pub fn uplink(&self, name: &str) -> Option<&UplinkConfig> {
+        self.uplinks.iter().find(|uplink| uplink.name == name)
     }
 
     /// The port of this name.

@@ -41,8 +41,14 @@ fn ten_lines_are_a_host() {
     .unwrap();
     assert_eq!(host.switch, SwitchConfig { name: "switch0".into(), addresses: 32_768, ageing: Seconds(300) });
     assert_eq!(
-        host.uplink,
-        Some(UplinkConfig { kind: UplinkKind::Tap { name: "tap0".into() }, rate: None, vlan: Default::default() })
+        host.uplinks,
+        [UplinkConfig {
+            name: "tap0".into(),
+            kind: UplinkKind::Tap { name: "tap0".into() },
+            rate: None,
+            vlan: Default::default(),
+            private: Default::default()
+        }]
     );
     assert_eq!(host.daemon, DaemonConfig::default());
     let [port] = &host.ports[..] else { panic!("{:?}", host.ports) };
@@ -88,7 +94,7 @@ fn every_key_is_taken() {
     )
     .unwrap();
     assert_eq!(host.switch, SwitchConfig { name: "lan".into(), addresses: 1024, ageing: Seconds(60) });
-    let uplink = host.uplink.as_ref().unwrap();
+    let uplink = &host.uplinks[0];
     assert_eq!(uplink.kind, UplinkKind::Pair { socket: "/run/nicety/wire.sock".into(), role: Role::Listen });
     assert_eq!(uplink.rate.as_ref().unwrap().to_string(), "100Mbit/s");
     assert_eq!(host.daemon.workers, 2);
@@ -347,16 +353,16 @@ fn an_uplink_has_the_keys_of_its_kind() {
     assert!(uplink("kind = \"tap\"").starts_with("6: uplink.name: it is missing from this [uplink]"));
     assert!(uplink("kind = \"pair\"").starts_with("6: uplink.socket: it is missing"));
     assert!(uplink("kind = \"capture\"").starts_with("6: uplink.file: it is missing"));
-    assert!(uplink("kind = \"null\"\nname = \"tap0\"").starts_with("8: uplink.name: it does not belong to this kind"));
+    assert!(uplink("kind = \"none\"\nname = \"tap0\"").starts_with("8: uplink.name: it does not belong to this kind"));
     assert!(uplink("kind = \"none\"\nrate = \"1Gbit/s\"").contains("there is nothing to pace without an uplink"));
     for name in ["", "sixteen-letters-", "a/b", "a b", ".."] {
         let said = uplink(&format!("kind = \"tap\"\nname = {name:?}"));
         assert!(said.contains("cannot be an interface's name"), "{said}");
     }
     let none = parse(&format!("{PORT}[uplink]\nkind = \"none\"")).unwrap();
-    assert_eq!(none.uplink, None);
+    assert_eq!(none.uplinks, []);
     let capture = parse(&format!("{PORT}[uplink]\nkind = \"capture\"\nfile = \"all.pcapng\"")).unwrap();
-    assert_eq!(capture.uplink.unwrap().kind, UplinkKind::Capture { file: "/etc/nicety/all.pcapng".into() });
+    assert_eq!(capture.uplinks[0].kind, UplinkKind::Capture { file: "/etc/nicety/all.pcapng".into() });
 }
 
 #[test]
@@ -367,7 +373,8 @@ fn a_pair_or_a_stream_listens_unless_it_is_to_connect() {
     let kinds: [(&str, &dyn Fn(Role) -> UplinkKind); 2] = [("stream", &stream), ("pair", &pair)];
     for (name, kind) in kinds {
         let text = |text: &str| format!("{PORT}[uplink]\nkind = \"{name}\"\n{text}");
-        let uplink = |role: &str| parse(&text(&format!("socket = \"up.sock\"\n{role}"))).unwrap().uplink.unwrap().kind;
+        let uplink =
+            |role: &str| parse(&text(&format!("socket = \"up.sock\"\n{role}"))).unwrap().uplinks.remove(0).kind;
         assert_eq!(uplink(""), kind(Role::Listen));
         assert_eq!(uplink("role = \"listen\""), kind(Role::Listen));
         assert_eq!(uplink("role = \"connect\""), kind(Role::Connect));
@@ -489,4 +496,17 @@ fn an_option_rom_of_one_chip_is_shown_as_the_chips_that_have_the_same_driver() {
     std::fs::write(&path, option_rom(0, 0)).unwrap();
     let about = nicety_adapters::find("ne2k_pci").unwrap().about;
     assert_eq!(read_rom(&path, about).map(|rom| rom.ids()).map_err(|error| error.why), Ok((0x10ec, 0x8029)));
+}
+
+#[test]
+fn there_may_be_several_uplinks_each_with_a_name_of_its_own() {
+    let pair = |name: &str, socket: &str| format!("[[uplink]]\nkind = \"pair\"\nsocket = \"{socket}\"\n{name}\n");
+    let text = format!("{PORT}{}{}", pair("", "a.sock"), pair("name = \"far\"\nprivate = \"isolated\"", "b.sock"));
+    let host = parse(&text).unwrap();
+    let names: Vec<&str> = host.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
+    assert_eq!((names, host.uplink("far").unwrap().private), (vec!["pair", "far"], nicety_switch::Private::Isolated));
+    let said = error(&format!("{PORT}{}{}", pair("", "a.sock"), pair("", "b.sock")));
+    assert!(said.starts_with("11: uplink.name: \"pair\" is the uplink of line 7 already"), "{said}");
+    let said = error(&format!("{PORT}{}", pair("name = \"vm1\"", "a.sock")));
+    assert!(said.starts_with("2: port.name: \"vm1\" is the uplink of line 9 already"), "{said}");
 }

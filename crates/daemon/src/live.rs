@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use utoipa::ToSchema;
 
 use crate::daemon::{Daemon, PortSpec, RestartError};
-use crate::host::{Host, HostErrors};
+use crate::host::{Host, HostErrors, List, UplinkConfig};
 use crate::report::PortReport;
 use crate::serve;
 use plan::{Change, Kind, Plan};
@@ -60,12 +60,12 @@ pub struct Changed {
 /// Why nothing was changed, or not all.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// There is no port of this name.
-    #[error("there is no port {0:?}")]
-    Missing(String),
-    /// There is a port of this name.
-    #[error("there is a port {0:?} already")]
-    Exists(String),
+    /// There is none of this name.
+    #[error("there is no {0} {1:?}")]
+    Missing(List, String),
+    /// There is one of this name.
+    #[error("there is {0} {1:?} already")]
+    Exists(List, String),
     /// It makes no host file.
     #[error("{}", .0.list.iter().map(|error| error.to_string()).collect::<Vec<_>>().join("\n"))]
     Wrong(HostErrors),
@@ -197,46 +197,57 @@ impl Live {
         }
     }
 
-    /// Adds a port. Its relative paths begin at the host file's folder.
-    pub fn add_port(&self, port: Table) -> Result<Changed, ChangeError> {
+    /// Adds a port, a group or an uplink. Its relative paths begin at the host file's folder.
+    pub fn add(&self, list: List, entry: Table) -> Result<Changed, ChangeError> {
         let mut running = self.running();
-        if let Some(name) = port.get("name").and_then(Value::as_str)
-            && running.host.port(name).is_some()
+        let name = entry.get("name").or_else(|| entry.get("kind")).and_then(Value::as_str);
+        if let Some(name) = name
+            && running.host.document.has(list, name)
         {
-            return Err(ChangeError::Exists(name.to_owned()));
+            return Err(ChangeError::Exists(list, name.to_owned()));
         }
-        let new = self.understood(&running.host.document.with_port(port, self.folder()).text())?;
+        let new = self.understood(&running.host.document.with(list, entry, self.folder()).text())?;
         let done = self.change(&mut running, new, &Consent::Nothing);
         self.kept(&running, done)
     }
 
-    /// Removes a port.
-    pub fn remove_port(&self, name: &str, consent: &Consent) -> Result<Changed, ChangeError> {
+    /// Removes a port, a group that no port is in, or an uplink.
+    pub fn remove(&self, list: List, name: &str, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
-        if running.host.port(name).is_none() {
-            return Err(ChangeError::Missing(name.to_owned()));
+        let document = &running.host.document;
+        if !document.has(list, name) {
+            return Err(ChangeError::Missing(list, name.to_owned()));
         }
-        let new = self.understood(&running.host.document.without_port(name).text())?;
+        if list == List::Groups
+            && let Some(members @ [_, ..]) = document.members(name).as_deref()
+        {
+            let members = members.join(", ");
+            return Err(ChangeError::Refused(format!(
+                "port group {name} is in use, by {members}: give them another first"
+            )));
+        }
+        let new = self.understood(&document.without(list, name).text())?;
         let done = self.change(&mut running, new, consent);
         self.kept(&running, done)
     }
 
-    /// Changes values of a port; a key without a value gets its default.
-    pub fn set_port(
+    /// Changes values of a port, a group or an uplink; a key without a value gets its default.
+    pub fn set(
         &self,
+        list: List,
         name: &str,
         values: &[(String, Option<Value>)],
         consent: &Consent,
     ) -> Result<Changed, ChangeError> {
         let mut running = self.running();
-        if running.host.port(name).is_none() {
-            return Err(ChangeError::Missing(name.to_owned()));
+        if !running.host.document.has(list, name) {
+            return Err(ChangeError::Missing(list, name.to_owned()));
         }
-        let new = running.host.document.with_values(name, values, self.folder());
+        let new = running.host.document.with_values(list, name, values, self.folder());
+        if !new.has(list, name) {
+            return Err(ChangeError::Refused(format!("a {list} keeps its name, {name}: remove it, and add another")));
+        }
         let new = self.understood(&new.text())?;
-        if new.port(name).is_none() {
-            return Err(ChangeError::Refused(format!("a port keeps its name, {name}: remove it, and add another")));
-        }
         let done = self.change(&mut running, new, consent);
         self.kept(&running, done)
     }
@@ -269,8 +280,9 @@ impl Live {
             closed.extend(self.daemon.close(name).map(|view| PortReport::of(&view)));
         }
         let (mut host, mut why) = (new, Vec::new());
-        if work.uplink {
-            why.extend(serve::change_uplink(&self.daemon, host.uplink.as_ref()).err().map(|error| error.to_string()));
+        work.close_uplinks.iter().for_each(|name| self.daemon.close_uplink(name));
+        for uplink in &work.open_uplinks {
+            why.extend(serve::open_uplink(&self.daemon, uplink).err().map(|error| error.to_string()));
         }
         for (spec, is_new) in work.opens {
             let name = spec.name.clone();
@@ -278,7 +290,7 @@ impl Live {
                 why.push(error.to_string());
                 if is_new {
                     // It is as if it had never been asked for.
-                    let without = host.document.without_port(&name);
+                    let without = host.document.without(List::Ports, &name);
                     host = self.understood(&without.text()).unwrap_or(host);
                 }
             }
@@ -326,7 +338,8 @@ struct Work {
     /// What is opened, and whether it is a new port.
     opens: Vec<(PortSpec, bool)>,
     sets: Vec<PortSpec>,
-    uplink: bool,
+    close_uplinks: Vec<String>,
+    open_uplinks: Vec<UplinkConfig>,
 }
 
 impl Work {
@@ -342,10 +355,11 @@ impl Work {
             .filter_map(|change| Some(old.port(change.port.as_deref()?)?.socket.as_path()))
             .collect();
         for Change { kind, object, port, .. } in &plan.changes {
-            let Some(name) = port else {
-                work.uplink |= object == "uplink";
+            if object == "uplink" {
+                work.uplink(*kind, port.as_deref(), old, new);
                 continue;
-            };
+            }
+            let Some(name) = port else { continue };
             if matches!(kind, Kind::Reopen | Kind::Remove) {
                 work.closes.push(name.clone());
             }
@@ -361,11 +375,20 @@ impl Work {
         refused.extend(
             served.iter().map(|path| format!("{} is served by another process: choose another path", path.display())),
         );
-        if work.uplink
-            && let Some(uplink) = &new.uplink
-        {
-            refused.extend(serve::check_uplink_again(old.uplink.as_ref(), uplink).err().map(|error| error.to_string()));
+        for uplink in &work.open_uplinks {
+            refused.extend(serve::check_uplink_again(&old.uplinks, uplink).err().map(|error| error.to_string()));
         }
         if refused.is_empty() { Ok(work) } else { Err(ChangeError::Refused(refused.join("; "))) }
+    }
+
+    /// What is to be done with an uplink: the one of this name, or the only one.
+    fn uplink(&mut self, kind: Kind, name: Option<&str>, old: &Host, new: &Host) {
+        let of = |host: &Host| name.map_or_else(|| host.uplinks.first(), |name| host.uplink(name)).cloned();
+        if kind != Kind::Add {
+            self.close_uplinks.extend(of(old).map(|uplink| uplink.name));
+        }
+        if kind != Kind::Remove {
+            self.open_uplinks.extend(of(new));
+        }
     }
 }

@@ -12,6 +12,9 @@ use crate::daemon::PortView;
 /// What the text's header says of it.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// A metric's name, or a part of it; what it is; its value.
+type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
+
 /// What there is to tell.
 #[derive(Debug)]
 pub struct Facts {
@@ -26,6 +29,9 @@ pub struct Facts {
     /// Captures that run.
     pub captures: usize,
 }
+
+/// A metric's name, what it says, and where its value stands.
+type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 /// A text that is being made.
 #[derive(Default)]
@@ -96,7 +102,7 @@ fn ports(page: &mut Page, ports: &[PortView]) {
         let adapter = port.spec.as_ref().map_or("(uplink)", |spec| spec.entry.about.name);
         page.sample("nicety_port_info", &[("port", &port.name), ("adapter", adapter), ("mac", &mac)], 1);
     }
-    let gauges: [(&str, &str, fn(&PortView) -> u64); 7] = [
+    let gauges: [Metric<PortView>; 7] = [
         ("nicety_port_attached", "Whether a VM is attached; always 1 for an uplink.", |port| {
             port.state.attached.into()
         }),
@@ -118,7 +124,7 @@ fn ports(page: &mut Page, ports: &[PortView]) {
     for (name, help, value) in gauges {
         page.of_ports(ports, "gauge", name, help, value);
     }
-    let counters: [(&str, &str, fn(&PortView) -> u64); 6] = [
+    let counters: [Metric<PortView>; 6] = [
         ("nicety_port_interrupts_total", "Interrupts that the adapter raised.", |port| port.state.counters.interrupts),
         ("nicety_port_signals_total", "Interrupt descriptors that were written.", |port| port.signals),
         ("nicety_port_register_reads_total", "Register reads by the guest.", |port| port.state.counters.reads),
@@ -139,7 +145,7 @@ fn ports(page: &mut Page, ports: &[PortView]) {
 
 /// Queues that carried something, each way.
 fn traffic(page: &mut Page, ports: &[PortView]) {
-    let values: [(&str, &str, fn(&QueueCounters) -> u64); 3] = [
+    let values: [Metric<QueueCounters>; 3] = [
         ("packets", "Packets as the guest sees them", |queue| queue.packets),
         ("frames", "Frames as a wire would see them", |queue| queue.frames),
         ("bytes", "Bytes, without frame check sequences", |queue| queue.bytes),

@@ -104,7 +104,7 @@ pub fn prepare<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<
             Err(error) => errors.push(error),
         }
     }
-    errors.extend(host.uplink.as_ref().and_then(|config| check_uplink(&config.kind, &mut served).err()));
+    errors.extend(host.uplinks.iter().filter_map(|config| check_uplink(&config.kind, &mut served).err()));
     if errors.is_empty() { Ok(Prepared { host, record, ports, served }) } else { Err(Refused(errors)) }
 }
 
@@ -196,19 +196,18 @@ fn paced<U: Uplink + 'static>(uplink: U, rate: Option<Rate>) -> Result<Box<dyn U
 
 /// What an uplink may do: its VLANs.
 fn policy(config: &UplinkConfig) -> Policy {
-    Policy { vlan: config.vlan.clone(), ..Policy::default() }
+    Policy { vlan: config.vlan.clone(), private: config.private, ..Policy::default() }
 }
 
-/// Replaces the uplink that is by another, or by none. A peer that was connected finds it closed.
-pub(crate) fn change_uplink(daemon: &Daemon, config: Option<&UplinkConfig>) -> Result<(), ServeError> {
-    daemon.close_uplink();
-    let Some(config) = config else { return Ok(()) };
+/// Makes an uplink, and puts it on the switch.
+pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
+    let maker = maker(config);
     let made = uplink(config, daemon)?;
-    Ok(daemon.open_uplink(config.kind.name(), made, nicety_plane::SENDER_BYTES, &policy(config), maker(config))?)
+    Ok(daemon.open_uplink(&config.name, made, nicety_plane::SENDER_BYTES, &policy(config), maker)?)
 }
 
-/// As [`check_uplink`], for one that takes the place of another, whose socket is ours.
-pub(crate) fn check_uplink_again(old: Option<&UplinkConfig>, new: &UplinkConfig) -> Result<(), ServeError> {
+/// As [`check_uplink`], for one that takes the place of others, whose sockets are ours.
+pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Result<(), ServeError> {
     let socket = |config: &UplinkConfig| match &config.kind {
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
             Some(socket.clone())
@@ -218,7 +217,7 @@ pub(crate) fn check_uplink_again(old: Option<&UplinkConfig>, new: &UplinkConfig)
     let mut served = Vec::new();
     check_uplink(&new.kind, &mut served)?;
     match served.pop() {
-        Some(path) if old.and_then(socket).as_ref() != Some(&path) => {
+        Some(path) if !old.iter().filter_map(socket).any(|ours| ours == path) => {
             Err(SocketError::from(nicety_socket::ListenError::InUse(path)).into())
         }
         _ => Ok(()),
@@ -241,10 +240,8 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
         daemon.open(port)?;
     }
     // The last: a capture, and traces, take the place of older ones, which must not be lost if something else cannot be had.
-    if let Some(config) = &host.uplink {
-        let maker = maker(config);
-        let made = uplink(config, &daemon)?;
-        daemon.open_uplink(config.kind.name(), made, nicety_plane::SENDER_BYTES, &policy(config), maker)?;
+    for config in &host.uplinks {
+        open_uplink(&daemon, config)?;
     }
     daemon.begin_traces()?;
     Ok(daemon)

@@ -36,14 +36,24 @@ pub const DRIVERS: &[Entry] = &[
         devices: &crate::pcnet::DEVICES,
         make: |arena| Made::Pci(Box::new(crate::Pcnet::new(arena))),
     },
+    // Of either kind: it asks the device. A flexible one is a pcnet, until somebody morphs it.
+    Entry {
+        name: "vmxnet",
+        devices: &crate::vmxnet::DEVICES,
+        make: |arena| Made::Pci(Box::new(crate::Vmxnet::new(arena))),
+    },
     Entry { name: "vmxnet3", devices: &vmxnet3::DEVICES, make: |arena| Made::Pci(Box::new(Vmxnet3::new(arena))) },
     // With C+ mode or without: it looks at the revision.
     Entry { name: "rtl8139", devices: &rtl8139::DEVICES, make: |arena| Made::Pci(Box::new(Rtl8139::new(arena))) },
-    // Modern, and transitional.
     Entry {
         name: "virtio-net",
-        devices: &[(0x1af4, 0x1041), (0x1af4, 0x1000)],
+        devices: &[(0x1af4, 0x1041)],
         make: |arena| Made::Rings(Box::new(VirtioNet::new(arena))),
+    },
+    Entry {
+        name: "virtio-net-pci",
+        devices: &crate::virtio_net::pci::DEVICES,
+        make: |arena| Made::Pci(Box::new(crate::virtio_net::pci::VirtioPci::new(arena))),
     },
 ];
 

@@ -20,6 +20,7 @@ pub mod ne2000;
 pub mod pcnet;
 pub mod rtl8139;
 pub mod virtio_net;
+pub mod vmxnet;
 pub mod vmxnet3;
 
 use nicety_adapter::{Bus, BusError, InterruptKind, Offload};
@@ -34,6 +35,7 @@ pub use igb::Igb;
 pub use pcnet::Pcnet;
 pub use rtl8139::Rtl8139;
 pub use virtio_net::{RingBus, VirtioNet};
+pub use vmxnet::Vmxnet;
 pub use vmxnet3::Vmxnet3;
 
 /// Packets that one call of [`Driver::receive`] should ask for: Linux's NAPI weight.

@@ -1,7 +1,7 @@
 //! Frames per second of vhost-user ports, beside testpmd's: `cargo run --release -p nicety-lab --example packets`.
 //!
-//! `--rounds N`, `--bytes 64,1518`, `--addresses 1,1000,100000`, `--cores 0,1` (generator, server), `--nicety PROGRAM`
-//! (else it is built first). Both cores are taken whole: on a machine that does anything else the figures say little.
+//! `--rounds N`, `--bytes 64,1518`, `--addresses 1,1000,100000`, `--rings packed` (else split), `--cores 0,1` (generator, server),
+//! `--nicety PROGRAM` (else it is built first). Both cores are taken whole: on a machine that does anything else the figures say little.
 
 mod daemon;
 
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use nicety_guests::Layer;
-use nicety_lab::packets::{Cell, Error, PACKAGES, Plan};
+use nicety_lab::packets::{Cell, Error, PACKAGES, Plan, Rings};
 
 fn main() -> ExitCode {
     let folder = std::env::temp_dir().join(format!("nicety-packets-{}", std::process::id()));
@@ -44,6 +44,7 @@ fn plan(mut words: impl Iterator<Item = String>, folder: PathBuf) -> Result<Plan
         rounds: 7,
         wire_bytes: vec![64, 1518],
         addresses: vec![1, 1_000, 100_000],
+        rings: Rings::Split,
     };
     let mut named = None;
     while let Some(word) = words.next() {
@@ -52,12 +53,23 @@ fn plan(mut words: impl Iterator<Item = String>, folder: PathBuf) -> Result<Plan
             "--rounds" => plan.rounds = value.parse().map_err(|_| format!("--rounds: {value} is no number"))?,
             "--bytes" => plan.wire_bytes = list(&word, &value)?,
             "--addresses" => plan.addresses = list(&word, &value)?,
+            "--rings" => {
+                plan.rings = match value.as_str() {
+                    "split" => Rings::Split,
+                    "packed" => Rings::Packed,
+                    _ => return Err(format!("--rings: `{value}` is neither split nor packed")),
+                }
+            }
             "--cores" => {
                 let cores: Vec<u16> = list(&word, &value)?;
                 plan.cores = cores.try_into().map_err(|_| "--cores: two are needed, as in 0,1".to_owned())?;
             }
             "--nicety" => named = Some(value.into()),
-            _ => return Err(format!("`{word}` is not known: --rounds, --bytes, --addresses, --cores, --nicety")),
+            _ => {
+                return Err(format!(
+                    "`{word}` is not known: --rounds, --bytes, --addresses, --rings, --cores, --nicety"
+                ));
+            }
         }
     }
     plan.nicety = daemon::program(named)?;
@@ -75,8 +87,9 @@ fn run(plan: &Plan) -> Result<(), Error> {
     std::fs::create_dir_all(&plan.folder).map_err(|source| Error::Folder { folder: plan.folder.clone(), source })?;
     println!(
         "Million frames per second through two vhost-user ports, both ways together; median of {} rounds.\n\
-         Generator (testpmd, virtio-user) on core {}, server on core {}.\n{}",
+         Generator (testpmd, virtio-user, {:?} rings) on core {}, server on core {}.\n{}",
         plan.rounds,
+        plan.rings,
         plan.cores[0],
         plan.cores[1],
         Cell::HEAD

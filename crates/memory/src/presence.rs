@@ -53,7 +53,7 @@ impl Presence {
     }
 
     /// Whether all pages of a range may be read through the mapping, as far as is known.
-    #[inline]
+    #[inline(always)]
     pub fn is_known(&self, offset: usize, len: usize) -> bool {
         let (first, last) = (offset / PAGE, offset.wrapping_add(len).wrapping_sub(1) / PAGE);
         self.is_page_known(first) && (last <= first || self.is_known_to(first + 1, last))

@@ -202,6 +202,18 @@ impl<'a> Window<'a> {
         unsafe { touch::store_u32(place, value.to_le()) };
     }
 
+    /// One atomic 64-bit write with release ordering: everything written before is seen by who sees this.
+    #[inline]
+    pub fn store_u64(&self, offset: usize, value: u64) {
+        let Some(place) = self.target(offset, 8) else { return };
+        fence(Ordering::Release);
+        if !place.addr().is_multiple_of(8) {
+            return self.write(offset, &value.to_le_bytes());
+        }
+        // SAFETY: it lies within.
+        unsafe { touch::store_u64(place, value.to_le()) };
+    }
+
     /// One atomic 8-bit write with release ordering: a status byte that hands a descriptor over.
     pub fn store_u8(&self, offset: usize, value: u8) {
         if let Some(place) = self.target(offset, 1) {

@@ -37,6 +37,11 @@ const SOON: Duration = Duration::from_secs(10);
 pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     // What is wrong with the words is said before anything is built or started.
     let entry = args.adapter.as_deref().map(crate::adapters::known).transpose()?;
+    if let Some(about) = entry.map(|entry| entry.about).filter(|about| !about.in_linux()) {
+        let why =
+            format!("Linux has no driver for {}: it came {} (nicety adapters {0})", about.name, about.linux.version);
+        return Err(Failure::new(Exit::Usage, why));
+    }
     let running = args.port.as_deref().map(|port| switch::running(args.host.as_deref(), port)).transpose()?;
     let console = Console::new(args.command.is_empty()).map_err(Failure::with(Exit::Failed))?;
     let Some((mut console, lines)) = console else {

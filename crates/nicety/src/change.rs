@@ -1,15 +1,15 @@
-//! `nicety apply`, `port` and `export`: what a running daemon serves, changed while it serves.
+//! `nicety apply`, `port`, `group`, `uplink` and `export`: what a running daemon serves, changed while it serves.
 
 use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nicety_daemon::control::api::{HostText, PortValues, Problem};
 use nicety_daemon::control::{self, Ask, AskError, Reply};
-use nicety_daemon::host::Host;
+use nicety_daemon::host::{Host, List};
 use nicety_daemon::live::Changed;
 use serde_json::Value;
 
-use crate::cli::{Apply, PortChange, Which};
+use crate::cli::{Apply, ListChange, PortChange, Which};
 use crate::exit::{Exit, Failure};
 use crate::find::Meant;
 use crate::output;
@@ -47,24 +47,39 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
 
 /// `nicety port`.
 pub fn port(change: &PortChange) -> Result<(), Failure> {
+    let its = |port: &str, which: &Which| socket(which, Some(port));
     match change {
-        PortChange::Add { port, values, which } => {
-            let mut values = parsed(values);
-            values.insert("name".to_owned(), Value::from(port.clone()));
-            tell(control::ask(&socket(which, None)?, Ask::Add(PortValues(values))), "")
-        }
-        PortChange::Remove { port, yes, which } => {
-            let socket = socket(which, Some(port))?;
-            agreed(*yes, |cut_off| control::ask(&socket, Ask::Remove { name: port.clone(), cut_off }))
-        }
-        PortChange::Set { port, values, yes, which } => {
-            let (socket, values) = (socket(which, Some(port))?, PortValues(parsed(values)));
-            agreed(*yes, |cut_off| {
-                control::ask(&socket, Ask::Set { name: port.clone(), values: values.clone(), cut_off })
-            })
-        }
+        PortChange::Add { port, values, which } => add(List::Ports, port, values, &socket(which, None)?),
+        PortChange::Remove { port, yes, which } => remove(List::Ports, port, *yes, &its(port, which)?),
+        PortChange::Set { port, values, yes, which } => set(List::Ports, port, values, *yes, &its(port, which)?),
         PortChange::Restart { port, which } => restart(port, which.host.as_deref(), which.control.as_deref()),
     }
+}
+
+/// `nicety group` and `nicety uplink`.
+pub fn list(list: List, change: &ListChange) -> Result<(), Failure> {
+    match change {
+        ListChange::Add { name, values, which } => add(list, name, values, &socket(which, None)?),
+        ListChange::Remove { name, yes, which } => remove(list, name, *yes, &socket(which, None)?),
+        ListChange::Set { name, values, yes, which } => set(list, name, values, *yes, &socket(which, None)?),
+    }
+}
+
+fn add(list: List, name: &str, values: &[(String, String)], socket: &Path) -> Result<(), Failure> {
+    let mut values = parsed(values);
+    values.insert("name".to_owned(), Value::from(name));
+    tell(control::ask(socket, Ask::Add(list, PortValues(values))), "")
+}
+
+fn remove(list: List, name: &str, yes: bool, socket: &Path) -> Result<(), Failure> {
+    agreed(yes, |cut_off| control::ask(socket, Ask::Remove { list, name: name.to_owned(), cut_off }))
+}
+
+fn set(list: List, name: &str, values: &[(String, String)], yes: bool, socket: &Path) -> Result<(), Failure> {
+    let values = PortValues(parsed(values));
+    agreed(yes, |cut_off| {
+        control::ask(socket, Ask::Set { list, name: name.to_owned(), values: values.clone(), cut_off })
+    })
 }
 
 /// `nicety export`.

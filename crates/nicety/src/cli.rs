@@ -48,6 +48,10 @@ pub enum Command {
     Apply(Apply),
     /// Add, remove, change or restart one port of a running daemon
     Port(PortCommand),
+    /// Add, remove or change one port group of a running daemon
+    Group(ListCommand),
+    /// Add, remove or change one uplink of a running daemon
+    Uplink(ListCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
     /// Write the frames that pass a port, an uplink or a port group of a running daemon, or that are dropped, as pcapng
@@ -274,6 +278,55 @@ pub enum PortChange {
     Restart {
         /// The port's name; `uplink`'s kind for the uplink
         port: String,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+/// `group` and `uplink`.
+#[derive(Debug, Args)]
+pub struct ListCommand {
+    /// What to do
+    #[command(subcommand)]
+    pub change: ListChange,
+}
+
+/// What may be done to a port group or an uplink.
+#[derive(Debug, Subcommand)]
+pub enum ListChange {
+    /// Add one, with the keys of the host file: nicety group add web vlan=10; nicety uplink add tap7 kind=tap
+    Add {
+        /// Its name; a tap's is its interface
+        name: String,
+        /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
+        #[arg(value_name = "KEY=VALUE", value_parser = value)]
+        values: Vec<(String, String)>,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Remove one; a group that ports are in stays
+    Remove {
+        /// Its name; an uplink's without one is its kind
+        name: String,
+        /// Do not ask, even if VMs lose their way out
+        #[arg(long, short = 'y')]
+        yes: bool,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Change values of one: nicety group set web vlan=20
+    Set {
+        /// Its name; an uplink's without one is its kind
+        name: String,
+        /// Keys and their new values; without a value a key gets its default
+        #[arg(value_name = "KEY=VALUE", required = true, value_parser = value)]
+        values: Vec<(String, String)>,
+        /// Do not ask, even if VMs lose their way out
+        #[arg(long, short = 'y')]
+        yes: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,

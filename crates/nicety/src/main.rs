@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use nicety_daemon::host::List;
 
 mod adapters;
 mod attach;
@@ -39,6 +40,8 @@ fn main() -> ExitCode {
         Command::Ports(args) => ports::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Apply(args) => change::apply(&args).map(|()| ExitCode::SUCCESS),
         Command::Port(args) => change::port(&args.change).map(|()| ExitCode::SUCCESS),
+        Command::Group(args) => change::list(List::Groups, &args.change).map(|()| ExitCode::SUCCESS),
+        Command::Uplink(args) => change::list(List::Uplinks, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => change::export(&args.which).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => words::completions(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { folder } => words::man(folder.as_deref()).map(|()| ExitCode::SUCCESS),

@@ -10,7 +10,7 @@ use nicety_daemon::control::api::DaemonView;
 use nicety_daemon::control::{self, Ask, Control, ControlError, Inspect, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
-use nicety_daemon::host::{AccessConfig, Host, ReadError, UplinkKind};
+use nicety_daemon::host::{AccessConfig, Host, ReadError, UplinkConfig, UplinkKind};
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::registry::Registry;
@@ -147,22 +147,24 @@ fn unheld(error: ControlError, host: &Host, socket: &Path) -> Failure {
     Failure::new(Exit::Failed, message)
 }
 
+/// An uplink, for a person to check.
+fn uplink(UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> String {
+    let what = match kind {
+        UplinkKind::Tap { name } => format!("tap {name}"),
+        UplinkKind::Pair { socket, role } => format!("pair {} ({role})", socket.display()),
+        UplinkKind::Stream { socket, role } => format!("stream {} ({role})", socket.display()),
+        UplinkKind::Capture { file } => format!("capture {}", file.display()),
+        UplinkKind::Null => "null".to_owned(),
+    };
+    let named = if name == kind.name() { String::new() } else { format!(" {name}:") };
+    let rate = rate.map(|rate| format!(", {rate} both ways")).unwrap_or_default();
+    format!("uplink{named} {what}{rate}")
+}
+
 /// What a host file asks for, for a person to check.
 fn summary(host: &Host, control: &Path) -> String {
-    let uplink = match host.uplink.as_ref().map(|uplink| (&uplink.kind, uplink.rate)) {
-        None => "no uplink".to_owned(),
-        Some((kind, rate)) => {
-            let kind = match kind {
-                UplinkKind::Tap { name } => format!("tap {name}"),
-                UplinkKind::Pair { socket, role } => format!("pair {} ({role})", socket.display()),
-                UplinkKind::Stream { socket, role } => format!("stream {} ({role})", socket.display()),
-                UplinkKind::Capture { file } => format!("capture {}", file.display()),
-                UplinkKind::Null => "null".to_owned(),
-            };
-            let rate = rate.map(|rate| format!(", {rate} both ways")).unwrap_or_default();
-            format!("uplink {kind}{rate}")
-        }
-    };
+    let uplinks: Vec<String> = host.uplinks.iter().map(uplink).collect();
+    let uplink = if uplinks.is_empty() { "no uplink".to_owned() } else { uplinks.join(", ") };
     let head = format!(
         "switch {}, {} addresses, ageing {}; {uplink}; {}; control {}\n",
         host.switch.name,

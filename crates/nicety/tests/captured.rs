@@ -49,7 +49,8 @@ fn daemon(dir: &Path) -> Process {
     std::fs::write(dir.join("host.toml"), HOST).unwrap();
     let daemon = serve(dir);
     let begin = Instant::now();
-    while !dir.join("nicety-switch0.sock").exists() {
+    // Until it has opened its ports it answers that it starts.
+    while !nicety(dir, &["ports"]).stderr(Stdio::null()).status().unwrap().success() {
         assert!(begin.elapsed() < Duration::from_secs(60), "no daemon");
         std::thread::sleep(Duration::from_millis(10));
     }

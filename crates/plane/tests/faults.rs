@@ -184,12 +184,12 @@ impl RingFace for Test {
         true
     }
 
-    fn start(&mut self, _: u16, _: u16, _: &mut Context<'_>) -> bool {
+    fn start(&mut self, _: u16, _: u32, _: &mut Context<'_>) -> bool {
         self.pass(At::Start);
         true
     }
 
-    fn stop(&mut self, _: u16, _: &mut Context<'_>) -> u16 {
+    fn stop(&mut self, _: u16, _: &mut Context<'_>) -> u32 {
         self.pass(At::Stop);
         0
     }

@@ -55,11 +55,11 @@ impl RingFace for Guest {
         true
     }
 
-    fn start(&mut self, _: u16, _: u16, _: &mut Context<'_>) -> bool {
+    fn start(&mut self, _: u16, _: u32, _: &mut Context<'_>) -> bool {
         true
     }
 
-    fn stop(&mut self, _: u16, _: &mut Context<'_>) -> u16 {
+    fn stop(&mut self, _: u16, _: &mut Context<'_>) -> u32 {
         0
     }
 

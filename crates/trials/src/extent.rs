@@ -33,6 +33,11 @@ pub fn entries() -> Vec<&'static Entry> {
     if is_full() { REGISTRY.iter().collect() } else { families().into_iter().filter(|entry| entry.about.dma).collect() }
 }
 
+/// Of those, the ones that Linux has a driver for.
+pub fn in_linux() -> Vec<&'static Entry> {
+    entries().into_iter().filter(|entry| entry.about.in_linux()).collect()
+}
+
 /// The adapter that each is tried with.
 ///
 /// # Panics

@@ -1,7 +1,10 @@
 //! A guest with a whole driver, of whichever kind, that takes interrupts and polls as an operating system does.
 
 use nicety_adapter::Offload;
-use nicety_drivers::{Arena, BUDGET, Driver, DriverError, Features, Made, Received, Sink, VirtioNet, Vmxnet3, vmxnet3};
+use nicety_drivers::{
+    Arena, BUDGET, Driver, DriverError, Features, Made, Received, Sink, VirtioNet, Vmxnet, Vmxnet3, virtio_net, vmxnet,
+    vmxnet3,
+};
 use nicety_frame::Mac;
 
 use crate::bus::PortBus;
@@ -46,9 +49,19 @@ impl Net {
         Net::Pci(Box::new(Vmxnet3::with(arena(), settings)))
     }
 
+    /// vmxnet's with other settings.
+    pub fn vmxnet(settings: vmxnet::Settings) -> Net {
+        Net::Pci(Box::new(Vmxnet::with(arena(), settings)))
+    }
+
     /// virtio-net's with rings of this size and no features but these.
     pub fn virtio(size: u16, features: u64) -> Net {
         Net::Rings(Box::new(VirtioNet::with(arena(), size, features)))
+    }
+
+    /// The same on PCI.
+    pub fn virtio_pci(size: u16, features: u64) -> Net {
+        Net::Pci(Box::new(virtio_net::pci::VirtioPci::with(arena(), size, features)))
     }
 }
 

@@ -155,14 +155,14 @@ impl Frontend {
     }
 
     /// Starts a ring at a guest-physical place, and enables it.
-    pub fn start(&mut self, ring: u16, place: RingPlace, base: u16) -> Result<Bells, FrontendError> {
+    pub fn start(&mut self, ring: u16, place: RingPlace, base: u32) -> Result<Bells, FrontendError> {
         let bells = Bells {
             kick: Bell::new().map_err(std::io::Error::from)?,
             call: Bell::new().map_err(std::io::Error::from)?,
         };
         let number = u32::from(ring);
         self.tell(Request::SetVringNum, &pair(number, place.size.into()), &[])?;
-        self.tell(Request::SetVringBase, &pair(number, base.into()), &[])?;
+        self.tell(Request::SetVringBase, &pair(number, base), &[])?;
         let mut addresses = pair(number, 0);
         for address in [place.descriptors, place.device, place.driver] {
             addresses.extend(address.wrapping_add(USER_OFFSET).to_ne_bytes());
@@ -190,10 +190,10 @@ impl Frontend {
     }
 
     /// Stops a ring; returns where it stood.
-    pub fn stop(&mut self, ring: u16) -> Result<u16, FrontendError> {
+    pub fn stop(&mut self, ring: u16) -> Result<u32, FrontendError> {
         let reply = self.exchange(Request::GetVringBase, &pair(ring.into(), 0), &[])?;
-        let base = reply.get(4..6).and_then(|bytes| bytes.try_into().ok());
-        base.map(u16::from_ne_bytes).ok_or(FrontendError::Answer(Request::GetVringBase))
+        let base = reply.get(4..8).and_then(|bytes| bytes.try_into().ok());
+        base.map(u32::from_ne_bytes).ok_or(FrontendError::Answer(Request::GetVringBase))
     }
 
     /// Reads configuration space.

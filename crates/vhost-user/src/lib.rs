@@ -14,7 +14,7 @@
 //! - [`frontend`]: the other side, for guests in this process and for tests.
 //!
 //! **Not implemented**, and not offered: dirty page logs (so no live migration), in-flight tracking (a network device
-//! resumes from its used index), requests of the back end's own, packed rings' in-band notifications, postcopy.
+//! resumes from its used index), requests of the back end's own, in-band notifications, postcopy.
 #![forbid(unsafe_code)]
 
 mod ending;

@@ -59,7 +59,7 @@ impl<'a> Whole<'a> {
     }
 
     /// Writes it over a span of the receiver's memory, which must hold at least [`Whole::len`] bytes.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, target: &Map, to: Span) {
         let head = self.batch.head(self.packet);
         target.write_span(to, head);

@@ -111,7 +111,7 @@ pub struct Lance {
 }
 
 impl Lance {
-    fn new(model: &'static Model, settings: &Settings) -> Result<Self, CreateError> {
+    pub(crate) fn new(model: &'static Model, settings: &Settings) -> Result<Self, CreateError> {
         let address = settings.mac.0;
         if address[0] & 1 != 0 || address == [0; 6] {
             return Err(CreateError::Address(settings.mac));
@@ -146,11 +146,21 @@ impl Lance {
 
     /// H_RESET: everything as new, but the cable.
     fn hard_reset(&mut self, cx: &mut Context<'_>) {
+        self.reset_chip(cx);
+        self.function.reset();
+    }
+
+    /// The same, but for configuration space.
+    pub(crate) fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.registers.reset(|_| true);
         self.prom = self.eeprom.read();
         self.clear_chip();
         self.settle(cx);
-        self.function.reset();
+    }
+
+    /// Configuration space, which another personality may take over.
+    pub(crate) fn function_mut(&mut self) -> &mut Function {
+        &mut self.function
     }
 
     /// A ring could not be walked, or now it can.
@@ -195,7 +205,7 @@ fn function(model: &Model, rom: Option<&Rom>) -> Result<Function, CreateError> {
     };
     let mut builder = Function::builder(identity)
         .interrupt_pin(Pin::A)
-        .bar(0, Bar::io(r::WINDOW_BYTES.into()))
+        .bar(0, Bar::io(model.ports_bytes.into()))
         .bar(1, Bar::memory(r::WINDOW_BYTES.into()))
         // Fast back-to-back, medium DEVSEL; MIN_GNT and MAX_LAT as BCR22 has them.
         .status(0x0280)

@@ -1,7 +1,8 @@
 //! The family's models as data: one chip, under its own name and under VMware's.
 
-use super::registers::{AM79C970A, Table};
+use super::registers::{AM79C970A, Table, WINDOW_BYTES};
 use crate::about::{About, Boot, Kind, Since, Sources};
+use crate::vmxnet::registers::FLEXIBLE_PORTS;
 
 /// PCI's number of the vendor.
 pub const AMD: u16 = 0x1022;
@@ -15,6 +16,8 @@ pub struct Model {
     pub revision: u8,
     /// PCI subsystem: vendor and device.
     pub subsystem: (u16, u16),
+    /// Bytes of BAR 0: its ports, and what a board has behind them.
+    pub ports_bytes: u32,
     /// CSR88 and CSR89: version, part, manufacturer, and a one.
     pub chip_id: u32,
     /// Its registers.
@@ -22,16 +25,24 @@ pub struct Model {
 }
 
 /// The PCnet-PCI II by itself.
-pub static PCNET: Model =
-    Model { about: ABOUT, revision: 0x10, subsystem: (0, 0), chip_id: CHIP_ID, registers: &AM79C970A };
-
-/// The same as VMware names it.
-pub static VLANCE: Model = Model {
-    about: About { name: "vlance", qemu: None, ..ABOUT },
+pub static PCNET: Model = Model {
+    about: ABOUT,
     revision: 0x10,
-    subsystem: (AMD, 0x2000),
+    subsystem: (0, 0),
+    ports_bytes: WINDOW_BYTES,
     chip_id: CHIP_ID,
     registers: &AM79C970A,
+};
+
+/// The same as VMware names it.
+pub static VLANCE: Model =
+    Model { about: About { name: "vlance", qemu: None, ..ABOUT }, subsystem: (AMD, 0x2000), ..PCNET };
+
+/// A vlance that can become a vmxnet: `vmxnet/flexible.rs`.
+pub static FLEXIBLE: Model = Model {
+    about: About { name: "flexible", chip: "Am79C970A, VMware vmxnet", qemu: None, ..ABOUT },
+    ports_bytes: FLEXIBLE_PORTS,
+    ..VLANCE
 };
 
 /// Version 0, part 0x2621, manufacturer 0x001 (CSR88, CSR89).

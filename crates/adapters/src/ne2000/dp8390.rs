@@ -7,6 +7,7 @@ use nicety_frame::{Mac, crc};
 use nicety_memory::MapError;
 
 use super::buffer::{Buffer, PAGE, PAGES};
+use super::pace::Pace;
 use super::registers::{self as r, Bank, TABLE, cr, isr, rcr};
 
 /// What the world is to do after an access.
@@ -66,19 +67,23 @@ pub struct Dp8390 {
     pub looked: bool,
     /// Until then the driver is taken to be in its receive routine, unless it says otherwise: no frame comes meanwhile.
     pub busy_until: Option<Time>,
+    /// How many frames it is given at once.
+    pub pace: Pace,
 }
-
-/// A driver that has found frames is thought to take them for so long after it last looked for the next one.
-const TAKING_NS: u64 = 2_000_000;
-/// One that has found no more is thought to come to its end within this time.
-const ENDING_NS: u64 = 500_000;
 
 impl Dp8390 {
     /// As after power-on.
     pub fn new(mac: Mac) -> Result<Self, MapError> {
         let causes = Interrupts::new(8, Line::Level, InterruptRouter::Direct);
         let registers = Bank::new(&TABLE);
-        let mut this = Self { registers, causes, buffer: Buffer::new(mac)?, looked: false, busy_until: None };
+        let mut this = Self {
+            registers,
+            causes,
+            buffer: Buffer::new(mac)?,
+            looked: false,
+            busy_until: None,
+            pace: Pace::default(),
+        };
         this.reset();
         Ok(this)
     }
@@ -97,7 +102,7 @@ impl Dp8390 {
         self.registers[r::DCR] |= 1 << 2;
         self.causes.reset();
         self.causes.raise(isr::RST.into());
-        (self.looked, self.busy_until) = (false, None);
+        (self.looked, self.busy_until, self.pace) = (false, None, Pace::default());
     }
 
     fn command_is(&self, bit: u32) -> bool {
@@ -148,13 +153,19 @@ impl Dp8390 {
 
     /// Whether frames are in the ring, by either way in which drivers keep the boundary: at what they read next, or a page before.
     fn has_unread(&self) -> bool {
-        self.ring().is_some_and(|ring| ring.free() < ring.len() - 2)
+        self.ring().is_some_and(|ring| ring.free() + 2 < ring.len())
     }
 
     /// A frame is in the ring.
     pub fn received(&mut self) {
         self.looked &= self.causes.pending() & u128::from(isr::PRX) != 0;
         self.causes.raise(isr::PRX.into());
+    }
+
+    /// Whether the driver has time for one more frame.
+    pub fn has_time(&mut self) -> bool {
+        let unread = self.has_unread();
+        self.pace.allows(unread)
     }
 
     /// Tells of frames again that a driver may not know of.
@@ -168,10 +179,12 @@ impl Dp8390 {
     fn look(&mut self, now: Time) {
         self.looked = true;
         let told = self.causes.pending() & u128::from(isr::PRX) != 0;
-        if told && self.has_unread() {
-            self.busy_until = Some(now.after_ns(TAKING_NS));
+        let unread = self.has_unread();
+        self.pace.looks(unread, now);
+        if told && unread {
+            self.busy_until = Some(now.after_ns(self.pace.taking_ns()));
         } else if told && self.busy_until.is_some() {
-            self.busy_until = Some(now.after_ns(ENDING_NS));
+            self.busy_until = Some(now.after_ns(self.pace.ending_ns()));
         }
     }
 
@@ -199,6 +212,7 @@ impl Dp8390 {
                 let pending = self.causes.pending() as u32;
                 if pending & isr::PRX == 0 {
                     self.busy_until = None;
+                    self.pace.ends();
                 }
                 pending
             }

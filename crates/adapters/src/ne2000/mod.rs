@@ -48,6 +48,7 @@
 mod access;
 mod buffer;
 mod dp8390;
+mod pace;
 mod receive;
 pub mod registers;
 mod saved;
@@ -177,7 +178,8 @@ impl Ne2000 {
             return;
         }
         self.chip.busy_until = None;
-        if std::mem::take(&mut self.waiting) {
+        if self.waiting && self.chip.has_time() {
+            self.waiting = false;
             self.offer_room(cx);
         }
     }

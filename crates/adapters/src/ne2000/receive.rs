@@ -64,7 +64,7 @@ impl Ne2000 {
             }
         }
         self.starved |= full;
-        self.waiting |= full && busy;
+        self.waiting |= full && (busy || !self.chip.has_time());
         if let Some(until) = self.chip.busy_until.filter(|_| busy) {
             cx.out.wake_by(until);
         }
@@ -98,7 +98,7 @@ impl Ne2000 {
             if pages >= ring.len() {
                 return Err(Miss::Never(Reason::TooLong));
             }
-            if pages > ring.free() {
+            if pages > ring.free() || !self.chip.has_time() {
                 return Err(Miss::NoRoom(index));
             }
             let spans = self.spans(ring, len).ok_or(Miss::Never(Reason::BadAddress))?;
@@ -113,6 +113,7 @@ impl Ne2000 {
             self.chip.registers[r::CURR] = next;
             self.chip.registers[r::RSR] = status;
             self.chip.received();
+            self.chip.pace.gives();
         }
         Ok((u64::from(unfolded.count()), u64::from(unfolded.packet().len())))
     }

@@ -7,13 +7,15 @@
 use nicety_adapter::PACKETS;
 use nicety_memory::{Map, Rights, Span, Touch, Translator};
 
-use super::ring::{Areas, INDIRECT, NEXT, Ring, WRITE};
+use super::areas::Areas;
+use super::chain::{INDIRECT, NEXT, Token, WRITE};
+use super::ring::Ring;
 
 /// How many entries before its turn a buffer's first bytes are asked for.
 const AHEAD: u16 = 4;
 
 /// Entries that wait, from a place in the driver's ring on; their buffers are for the device to write, or to read.
-pub(super) struct Ahead<'m, const WRITES: bool> {
+pub(super) struct Ahead<'m, const WRITES: bool, const PACKED: bool> {
     memory: Translator<'m>,
     first: u16,
     len: u16,
@@ -21,13 +23,14 @@ pub(super) struct Ahead<'m, const WRITES: bool> {
     looked: u16,
     /// Bytes of each buffer that are asked for.
     foreseen: u32,
-    heads: [u16; PACKETS],
+    /// Heads of a split ring, identifiers of a packed one.
+    names: [u16; PACKETS],
     descriptors: [u128; PACKETS],
     /// Of no bytes, if the chain is to be walked.
     spans: [Span; PACKETS],
 }
 
-impl<'m, const WRITES: bool> Ahead<'m, WRITES> {
+impl<'m, const WRITES: bool, const PACKED: bool> Ahead<'m, WRITES, PACKED> {
     const TOUCH: Touch = if WRITES { Touch::Write } else { Touch::Read };
     const RIGHTS: Rights = if WRITES { Rights::WRITE } else { Rights::READ };
 
@@ -39,23 +42,17 @@ impl<'m, const WRITES: bool> Ahead<'m, WRITES> {
             len: 0,
             looked: 0,
             foreseen,
-            heads: [0; PACKETS],
+            names: [0; PACKETS],
             descriptors: [0; PACKETS],
             spans: [Span::default(); PACKETS],
         }
     }
 
-    /// Reads the next entries of a ring, of which so many wait at least, and hints at what of its device's ring they will be given
-    /// back in.
-    pub fn read(&mut self, ring: &Ring, areas: &Areas<'_>, entries: u16) {
-        self.len = entries.min(ring.size).min(PACKETS as u16);
+    /// Reads the next entries of a ring that were [seen](Areas::seen), at most so many, and hints at what of its device's ring they
+    /// will be given back in.
+    pub fn read(&mut self, ring: &Ring, areas: &Areas<'_, PACKED>, seen: u16, most: u16) {
         (self.first, self.looked) = (ring.next, 0);
-        let heads = &mut self.heads[..usize::from(self.len)];
-        areas.heads(self.first, heads);
-        heads.iter().for_each(|head| areas.foresee(*head));
-        for (descriptor, head) in self.descriptors.iter_mut().zip(&*heads) {
-            *descriptor = areas.descriptor(*head);
-        }
+        self.len = areas.read_ahead(self.first, seen, most, &mut self.names, &mut self.descriptors);
         areas.foresee_used(ring.used, self.len);
         (0..AHEAD).for_each(|_| self.look());
     }
@@ -69,7 +66,8 @@ impl<'m, const WRITES: bool> Ahead<'m, WRITES> {
         let index = usize::from(self.looked) % PACKETS;
         self.looked += 1;
         let descriptor = self.descriptors[index];
-        let (address, len, flags) = (descriptor as u64, (descriptor >> 64) as u32, (descriptor >> 96) as u16);
+        let (address, len) = (descriptor as u64, (descriptor >> 64) as u32);
+        let flags = Areas::<PACKED>::flags(descriptor);
         self.spans[index] = if flags & (NEXT | INDIRECT | WRITE) == if WRITES { WRITE } else { 0 }
             && let Some(span) = self.memory.whole(address, len, Self::RIGHTS)
         {
@@ -82,20 +80,20 @@ impl<'m, const WRITES: bool> Ahead<'m, WRITES> {
         };
     }
 
-    /// The head and the only buffer of an entry; nothing if it was not read ahead, or its chain is to be walked.
+    /// The only buffer of the chain at a place, and what that is given back by; nothing if it was not read ahead, or is to be walked.
     #[inline(always)]
-    pub fn only(&self, entry: u16) -> Option<(u16, Span)> {
-        let index = entry.wrapping_sub(self.first);
+    pub fn only(&self, areas: &Areas<'_, PACKED>, at: u16) -> Option<(Token, Span)> {
+        let index = areas.distance(self.first, at);
         if index >= self.looked {
             return None;
         }
         let index = usize::from(index) % PACKETS;
         let span = self.spans[index];
-        if span.is_empty() { None } else { Some((self.heads[index], span)) }
+        if span.is_empty() { None } else { Some((Areas::<PACKED>::token_of_one(self.names[index]), span)) }
     }
 }
 
-/// Entries of a device's ring that are to be written.
+/// Chains that are to be given back.
 pub(super) struct Returns {
     len: usize,
     entries: [u64; PACKETS],
@@ -108,21 +106,19 @@ impl Returns {
 
     /// Gives a chain back, of which so many bytes were written. It is in the ring after [`Returns::write`].
     #[inline]
-    pub fn push(&mut self, ring: &mut Ring, areas: &Areas<'_>, head: u16, bytes: u32) {
+    pub fn push<const PACKED: bool>(&mut self, ring: &mut Ring, areas: &Areas<'_, PACKED>, token: Token, bytes: u32) {
         if self.len == PACKETS {
             self.write(ring, areas);
         }
         if let Some(entry) = self.entries.get_mut(self.len) {
-            *entry = u64::from(head) | u64::from(bytes) << 32;
+            *entry = u64::from(token.0) | u64::from(bytes) << 32;
             self.len += 1;
-            ring.used = ring.used.wrapping_add(1);
         }
     }
 
-    /// Fills the entries of the device's ring; the driver does not see them before [`Ring::publish`].
-    pub fn write(&mut self, ring: &Ring, areas: &Areas<'_>) {
-        let entries = self.entries.get(..self.len).unwrap_or_default();
-        areas.fill(ring.used.wrapping_sub(self.len as u16), entries);
+    /// Fills the entries of the device's ring; the driver of a split one does not see them before [`Areas::show`].
+    pub fn write<const PACKED: bool>(&mut self, ring: &mut Ring, areas: &Areas<'_, PACKED>) {
+        areas.give_back(ring, self.entries.get(..self.len).unwrap_or_default());
         self.len = 0;
     }
 }

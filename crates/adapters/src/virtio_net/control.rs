@@ -1,16 +1,19 @@
 //! The control queue (virtio 1.2, section 5.1.6.5): receive modes, addresses, VLANs, queue pairs, receive offloads.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::Context;
+use nicety_adapter::{Context, Counters};
 use nicety_frame::Tag;
 use nicety_frame::ethernet::ethertype;
 use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
-use super::VirtioNet;
+use super::areas::Areas;
 use super::broken::Broken;
+use super::chain::Token;
+use super::coalescing::{self, Coalescing};
+use super::hashing::Hashing;
 use super::registers::{command, feature};
-use super::ring::Areas;
+use super::{RINGS_MOST, VirtioNet, role, statistics};
 
 /// Addresses that are filtered one by one, of each kind; more turn the filter of that kind off (5.1.6.5.2).
 const ADDRESSES: usize = 64;
@@ -35,6 +38,30 @@ pub(super) struct Control {
     unicast: Table,
     multicast: Table,
     vlans: ArrayVec<u64, VLAN_WORDS>,
+    /// Notification limits that the driver has set.
+    pub coalescing: Coalescing,
+    /// The driver is asked to announce itself (5.1.6.5.4).
+    pub announce: bool,
+}
+
+/// What versions 2 and 3 of a saved state have of it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Settings {
+    pairs: u16,
+    off: u128,
+    mac: [u8; 6],
+    modes: [bool; 6],
+    unicast: Table,
+    multicast: Table,
+    vlans: ArrayVec<u64, VLAN_WORDS>,
+}
+
+impl Settings {
+    /// As version 4 has it.
+    pub fn into_next(self) -> Control {
+        let Self { pairs, off, mac, modes, unicast, multicast, vlans } = self;
+        Control { pairs, off, modes, unicast, multicast, vlans, ..Control::new(mac) }
+    }
 }
 
 /// Indices in `modes`: the commands of class RX, in order (5.1.6.5.1).
@@ -64,12 +91,15 @@ impl Control {
         let mut modes = [false; 6];
         modes[PROMISCUOUS] = true;
         let vlans = std::iter::repeat_n(0, VLAN_WORDS).collect();
-        Self { pairs: 1, off: 0, mac, modes, unicast: Table::default(), multicast: Table::default(), vlans }
+        let (unicast, multicast) = (Table::default(), Table::default());
+        let (coalescing, announce) = (coalescing::none(), false);
+        Self { pairs: 1, off: 0, mac, modes, unicast, multicast, vlans, coalescing, announce }
     }
 
     /// Whether saved state is whole.
     pub fn possible(&self, pairs: u16) -> bool {
-        (1..=pairs).contains(&self.pairs) && self.vlans.len() == VLAN_WORDS && self.off & !feature::OFFLOADS == 0
+        let counted = self.vlans.len() == VLAN_WORDS && self.coalescing.len() == RINGS_MOST;
+        (1..=pairs).contains(&self.pairs) && counted && self.off & !feature::OFFLOADS == 0
     }
 
     /// The address that it answers to.
@@ -145,8 +175,12 @@ impl Control {
                 taken(feature::CTRL_VLAN)?;
                 self.set_vlan(data, command == 0)?;
             }
-            (command::MQ, 0) => {
-                taken(feature::MQ)?;
+            (command::ANNOUNCE, 0) => {
+                taken(feature::GUEST_ANNOUNCE)?;
+                self.announce = false;
+            }
+            (command::MQ, command::MQ_PAIRS) => {
+                taken(feature::MQ | feature::RSS)?;
                 let asked = u16::from_le_bytes(*data.first_chunk()?);
                 self.pairs = (1..=pairs).contains(&asked).then_some(asked)?;
             }
@@ -162,22 +196,30 @@ impl Control {
     }
 }
 
-/// One command out of its chain: the bytes read, and where the acknowledgement goes.
+/// Pieces of an answer's place at most.
+const PIECES: usize = 8;
+/// An answer, without its acknowledgement.
+type Answer = ArrayVec<u8, { statistics::ANSWER_MOST }>;
+
+/// One command out of its chain: the bytes read, and where the answer goes.
 struct Command {
     bytes: ArrayVec<u8, COMMAND_MOST>,
     long: bool,
-    acknowledge: Option<u64>,
+    /// Addresses and bytes.
+    answer: ArrayVec<(u64, u32), PIECES>,
+    /// What the chain is given back by.
+    token: Token,
 }
 
 impl Command {
-    fn read(areas: &Areas<'_>, memory: &Map, head: u16, indirect: bool) -> Result<Self, Broken> {
-        let mut this = Self { bytes: ArrayVec::new(), long: false, acknowledge: None };
-        let mut chain = areas.chain(head, indirect);
+    fn read<const PACKED: bool>(areas: &Areas<'_, PACKED>, memory: &Map, at: u16) -> Result<Self, Broken> {
+        let (bytes, long, answer, token) = (ArrayVec::new(), false, ArrayVec::new(), Token(0));
+        let mut this = Self { bytes, long, answer, token };
+        let mut chain = areas.chain(at)?;
         for buffer in chain.by_ref() {
             let buffer = buffer?;
             if buffer.write {
-                // Commands that read something back are not served; their only answer is the last byte.
-                this.acknowledge = Some(buffer.address.wrapping_add(u64::from(buffer.len) - 1));
+                this.answer.try_push((buffer.address, buffer.len)).map_err(|_| Broken::Answer)?;
                 continue;
             }
             let room = COMMAND_MOST - this.bytes.len();
@@ -187,46 +229,115 @@ impl Command {
             memory.read(buffer.address, &mut part[..n]).map_err(|_| Broken::Buffer)?;
             let _fits = this.bytes.try_extend_from_slice(&part[..n]);
         }
+        this.token = chain.token()?;
         areas.note(&chain);
         Ok(this)
     }
+
+    /// Bytes that an answer may have, without the acknowledgement.
+    fn room(&self) -> usize {
+        self.answer.iter().fold(0usize, |sum, (_, len)| sum.saturating_add(*len as usize)).saturating_sub(1)
+    }
+
+    /// Writes the acknowledgement, the first byte (5.1.6.5: `ack`, then `command-specific-result`); then the answer. How many bytes.
+    fn write(&self, memory: &Map, acknowledge: u8, answer: &[u8]) -> Result<u32, Broken> {
+        if self.answer.is_empty() {
+            return Err(Broken::Answer);
+        }
+        let mut left = std::iter::once(acknowledge).chain(answer.iter().copied());
+        let mut written = 0;
+        for (address, len) in &self.answer {
+            let piece: Answer = left.by_ref().take((*len as usize).min(statistics::ANSWER_MOST)).collect();
+            memory.write(*address, &piece).map_err(|_| Broken::Buffer)?;
+            written += piece.len() as u32;
+        }
+        Ok(written)
+    }
+}
+
+/// Carries out a command that more than the filters have to do with; its answer. `None`: refused.
+fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Option<Answer> {
+    let Given { class, command, data, features, pairs, counters } = *given;
+    let role = |ring: u16| role(features, pairs, ring);
+    match (class, command) {
+        (command::MQ, command::MQ_RSS) if features & feature::RSS != 0 => {
+            control.pairs = hashing.set_scaling(data, pairs)?;
+            Some(Answer::new())
+        }
+        (command::MQ, command::MQ_HASH) if features & feature::HASH_REPORT != 0 => {
+            hashing.set_report(data)?;
+            Some(Answer::new())
+        }
+        (command::NOTF_COAL, command) => {
+            Some(coalescing::obey(&mut control.coalescing, command, data, features, role)?.into_iter().collect())
+        }
+        (command::STATS, command) if features & feature::DEVICE_STATS != 0 => {
+            statistics::obey(command, data, counters, role)
+        }
+        _ => {
+            control.obey(class, command, data, features, pairs)?;
+            if (class, command) == (command::MQ, command::MQ_PAIRS) {
+                hashing.end_scaling();
+            }
+            Some(Answer::new())
+        }
+    }
+}
+
+/// A command, and what it is carried out with.
+struct Given<'a> {
+    class: u8,
+    command: u8,
+    data: &'a [u8],
+    features: u128,
+    pairs: u16,
+    counters: &'a Counters,
 }
 
 impl VirtioNet {
     /// Serves the control queue.
     pub(super) fn serve_control(&mut self, number: u16, cx: &mut Context<'_>) {
-        if let Err(broken) = self.serve_commands(number, cx) {
+        let served = match self.is_packed() {
+            true => self.serve_commands::<true>(number, cx),
+            false => self.serve_commands::<false>(number, cx),
+        };
+        if let Err(broken) = served {
             self.break_ring(number, broken, cx);
         }
     }
 
-    fn serve_commands(&mut self, number: u16, cx: &mut Context<'_>) -> Result<(), Broken> {
+    fn serve_commands<const PACKED: bool>(&mut self, number: u16, cx: &mut Context<'_>) -> Result<(), Broken> {
         let (features, pairs) = (self.taken, self.config.pairs);
         let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else { return Ok(()) };
         let memory = cx.memory.as_ref();
-        let areas = ring.open(memory, features & feature::EVENT_IDX != 0)?;
+        let areas = ring.open::<PACKED>(memory, features)?;
         for _ in 0..COMMANDS_PER_CALL {
-            if !areas.has_steps() || (ring.waiting(&areas)? == 0 && !ring.arm(&areas, ring.next)) {
+            let waits = areas.has(ring.next, areas.seen(ring)?);
+            if !areas.has_steps() || (!waits && !areas.arm(ring, ring.next)) {
                 break;
             }
-            let head = areas.head(ring.next)?;
             let before = areas.walked();
-            let read = Command::read(&areas, memory, head, features & feature::INDIRECT_DESC != 0)?;
+            let read = Command::read(&areas, memory, ring.next)?;
             cx.out.charge(areas.walked() - before + COMMAND_COST);
             let done = match read.bytes.as_slice() {
-                [class, command, data @ ..] if !read.long => self.control.obey(*class, *command, data, features, pairs),
+                [class, command, data @ ..] if !read.long => {
+                    let (class, command, counters) = (*class, *command, &*cx.counters);
+                    let given = Given { class, command, data, features, pairs, counters };
+                    obey(&mut self.control, &mut self.hashing, &given).filter(|answer| answer.len() <= read.room())
+                }
                 _ => None,
             };
             if done.is_none() {
                 cx.counters.guest_errors += 1;
             }
-            let answer = if done.is_some() { command::OK } else { command::ERR };
-            let at = read.acknowledge.ok_or(Broken::Answer)?;
-            memory.write(at, &[answer]).map_err(|_| Broken::Buffer)?;
-            ring.next = ring.next.wrapping_add(1);
-            ring.give_back(&areas, head, 1);
+            let written = match &done {
+                Some(answer) => read.write(memory, command::OK, answer)?,
+                None => read.write(memory, command::ERR, &[])?,
+            };
+            ring.next = areas.behind(ring.next, read.token);
+            ring.give_back(&areas, read.token, written);
         }
-        if ring.waiting(&areas)? > 0 {
+        if areas.has(ring.next, areas.seen(ring)?) {
             // More than a driver ever sends at once: the rest in the next call, not in this one.
             cx.out.wake_by(cx.now);
         }

@@ -1,6 +1,7 @@
 //! virtio-net (virtio 1.2, section 5.1): an adapter that is nothing but rings.
 //!
-//! A transport places the rings and tells of kicks ([`RingFace`](nicety_adapter::RingFace)); there are no registers.
+//! A transport places the rings and tells of kicks ([`RingFace`](nicety_adapter::RingFace)); there are no registers. With registers
+//! before it the same device is a PCI function: [`pci`].
 //!
 //! ```text
 //! ring 0     receive, queue 0      chains of buffers for the device to write:  header │ frame
@@ -18,25 +19,33 @@
 //! bulk (`ReceiveModeration`), those for transmitted ones wait for one that is due anyway (`CompletionDelay`). What they tell of is in the ring all the while.
 //!
 //! **Features**: transmit and receive checksums; TCP and UDP segmentation both ways, congestion signals included;
-//! mergeable, big and small receive buffers; indirect descriptors; notification by event index; several queue pairs
-//! with automatic steering; a control queue (receive modes, address and VLAN filters, address, pairs, receive
-//! offloads); MTU, speed, link state.
+//! mergeable, big and small receive buffers; split and packed rings, in order or not; indirect descriptors; notification by event index;
+//! ring reset; several queue pairs, with automatic steering or by the driver's table and key (receive-side scaling); hash reports; a
+//! control queue (receive modes, address and VLAN filters, address, announcements, pairs, hashes, receive offloads, notification
+//! coalescing, statistics); MTU, speed, link state.
 //!
-//! **Not implemented**: packed rings, receive-side scaling and hash reports (steering is automatic), UDP
-//! fragmentation (UFO), tunnels, ring reset, notification coalescing, announcements. None of them is offered.
+//! **Not implemented**: UDP fragmentation (UFO), tunnels, a standby for another device. None of them is offered.
 //!
 //! **Quirks**: a front end that runs the control queue itself (QEMU, hw/net/virtio-net.c) does not take CTRL_VQ here and enables
 //! queue pairs ring by ring: then every enabled ring counts, and there is no filter. QEMU sets the same features once per queue
 //! pair (hw/virtio/vhost.c), also while rings run: the same again is no change.
 
 mod ahead;
+mod areas;
 mod broken;
+mod chain;
+mod coalescing;
 mod control;
+mod hashing;
+mod landing;
+mod notify;
+pub mod pci;
 mod receive;
 mod registers;
 mod ring;
 mod rings;
 mod saved;
+mod statistics;
 mod steering;
 mod transmit;
 
@@ -46,6 +55,7 @@ use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Fra
 use crate::{About, Boot, CreateError, Kind, Settings, Since, Sources};
 use broken::Broken;
 use control::Control;
+use hashing::Hashing;
 use registers::{Config, feature, header};
 use ring::Ring;
 use steering::Steering;
@@ -121,6 +131,19 @@ fn transmit_ring(queue: u16) -> u16 {
     queue.saturating_mul(2).saturating_add(1)
 }
 
+/// What a ring is for, by the features taken and the pairs that there are (5.1.2).
+fn role(taken: u128, all: u16, number: u16) -> Role {
+    let took = |bits: u128| taken & bits != 0;
+    let pairs = if took(feature::MQ | feature::RSS) { all } else { 1 };
+    match number {
+        n if n == 2 * pairs && took(feature::CTRL_VQ) => Role::Control,
+        // A front end that runs the control queue itself may number rings for pairs that its driver has no use for.
+        n if n >= 2 * all || (n >= 2 * pairs && took(feature::CTRL_VQ)) => Role::Nothing,
+        n if n % 2 == 0 => Role::Receive(n / 2),
+        n => Role::Transmit(n / 2),
+    }
+}
+
 /// The device.
 #[derive(Debug)]
 struct VirtioNet {
@@ -133,6 +156,7 @@ struct VirtioNet {
     mtu: Option<u16>,
     control: Control,
     steering: Steering,
+    hashing: Hashing,
     rings: ArrayVec<Ring, RINGS_MOST>,
 }
 
@@ -148,7 +172,7 @@ impl VirtioNet {
         }
         let mut offer = feature::WORDS.iter().fold(0, |all, (bit, _)| all | bit);
         if pairs == 1 {
-            offer &= !feature::MQ;
+            offer &= !(feature::MQ | feature::RSS);
         }
         let mtu = settings.mtu.map(|mtu| mtu.max(MTU_LEAST));
         if mtu.is_none() {
@@ -156,19 +180,25 @@ impl VirtioNet {
         }
         let config = Config { mac, link: true, pairs, mtu: mtu.unwrap_or(0), speed_mbps: SPEED_MBPS };
         let rings = std::iter::repeat_n(Ring::default(), 2 * usize::from(pairs) + 1).collect();
-        let (control, steering) = (Control::new(mac), Steering::default());
-        Ok(Self { offer, taken: 0, config, mtu, control, steering, rings })
+        let (control, steering, hashing) = (Control::new(mac), Steering::default(), Hashing::default());
+        Ok(Self { offer, taken: 0, config, mtu, control, steering, hashing, rings })
     }
 
     /// Forgets what a driver has set, but for its features and rings.
     fn forget_driver(&mut self) {
         self.control = Control::new(self.config.mac);
         self.steering = Steering::default();
+        self.hashing = Hashing::default();
     }
 
     /// Whether the driver took a feature.
     fn took(&self, bit: u128) -> bool {
         self.taken & bit != 0
+    }
+
+    /// Whether the driver's rings are packed ones.
+    fn is_packed(&self) -> bool {
+        self.took(feature::RING_PACKED)
     }
 
     /// The features that count now: those taken, less the receive offloads turned off since.
@@ -179,19 +209,16 @@ impl VirtioNet {
     /// Bytes of the header before each frame (5.1.6.1).
     fn header_len(&self) -> usize {
         let full = self.took(feature::VERSION_1) || self.took(feature::MRG_RXBUF);
-        if full { header::LEN } else { header::LEGACY_LEN }
+        match (self.took(feature::HASH_REPORT), full) {
+            (true, _) => header::HASH_LEN,
+            (false, true) => header::LEN,
+            (false, false) => header::LEGACY_LEN,
+        }
     }
 
-    /// What a ring is for, by the features taken (5.1.2).
+    /// What a ring is for, by the features taken.
     fn role(&self, number: u16) -> Role {
-        let pairs = if self.took(feature::MQ) { self.config.pairs } else { 1 };
-        match number {
-            n if n == 2 * pairs && self.took(feature::CTRL_VQ) => Role::Control,
-            // A front end that runs the control queue itself may number rings for pairs that its driver has no use for.
-            n if n >= 2 * self.config.pairs || (n >= 2 * pairs && self.took(feature::CTRL_VQ)) => Role::Nothing,
-            n if n % 2 == 0 => Role::Receive(n / 2),
-            n => Role::Transmit(n / 2),
-        }
+        role(self.taken, self.config.pairs, number)
     }
 
     /// The queue of a transmit ring.
@@ -204,6 +231,9 @@ impl VirtioNet {
 
     /// Receive queues that may be used: as the control queue says, or all that are enabled.
     fn receive_queues(&self) -> u16 {
+        if self.hashing.scales() {
+            return self.config.pairs;
+        }
         if self.took(feature::CTRL_VQ) {
             return self.control.pairs;
         }
@@ -215,7 +245,7 @@ impl VirtioNet {
 
     /// Whether flows are worth remembering.
     fn steers(&self) -> bool {
-        self.took(feature::MQ)
+        self.took(feature::MQ) && !self.hashing.scales()
     }
 
     /// Tells the driver what it was shown, if it wants that: before a ring is left.
@@ -261,6 +291,8 @@ impl Adapter for VirtioNet {
         match event {
             Event::Link(up) => self.config.link = up,
             Event::Restored => {
+                // The switch may be another one than before.
+                self.control.announce = self.took(feature::GUEST_ANNOUNCE);
                 (0..self.rings.len() as u16).for_each(|number| self.wake(number, cx));
                 self.tell_late(cx);
             }

@@ -1,39 +1,28 @@
 //! Wire → guest: frames into the chains of a receive ring (virtio 1.2, section 5.1.6.3 and 5.1.6.4).
 
-use arrayvec::ArrayVec;
 use nicety_adapter::{
     Batch, Checked, Checksum, Context, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, QueueCounters, Reason,
     Scratch, SegmentKind, Set, Unfolded, Wants, Whole,
 };
 use nicety_frame::{L3Kind, L4Kind};
-use nicety_memory::{Map, Rights, Span};
+use nicety_memory::{Map, Rights};
 
 use super::ahead::{Ahead, Returns};
+use super::areas::Areas;
 use super::broken::Broken;
+use super::chain::{CHAIN_MOST, Token};
+use super::hashing::Hashing;
+use super::landing::Landing;
 use super::registers::{Header, feature, header};
-use super::ring::{Areas, CHAIN_MOST, Ring, STEPS_PAID};
+use super::ring::{Ring, STEPS_PAID};
 use super::{VirtioNet, receive_ring, steering};
 
-/// Chains and spans of one frame at most: 64 KB in pieces of 256 bytes, and some.
-const PIECES: usize = 300;
 /// How often one frame looks for buffers while the driver goes on adding too few.
 const LOOKS: usize = 3;
 /// Bytes of a receive buffer that are asked for before its turn: the header and a short frame.
 const FORESEEN: u32 = (header::LEN + 64) as u32;
 /// TCP's congestion-window-reduced flag, in the byte behind the data offset (RFC 3168).
 const CWR: u8 = 0x80;
-
-/// Buffers for one frame.
-struct Landing {
-    /// Head and room of each chain.
-    chains: ArrayVec<(u16, u32), PIECES>,
-    /// Where the header goes.
-    header: ArrayVec<Span, { header::LEN }>,
-    /// Where the frame goes.
-    spans: ArrayVec<Span, PIECES>,
-    /// Bytes of all chains.
-    room: u32,
-}
 
 /// How looking for buffers ended.
 enum Found {
@@ -60,12 +49,14 @@ enum Put {
 }
 
 /// What is the same for all frames of a call into one ring.
-struct Receiver<'a> {
-    areas: &'a Areas<'a>,
+struct Receiver<'a, const PACKED: bool> {
+    areas: &'a Areas<'a, PACKED>,
     memory: &'a Map,
     features: u128,
     header_len: usize,
     queue: u16,
+    /// Of which headers tell, if they do.
+    hashing: &'a Hashing,
 }
 
 impl VirtioNet {
@@ -114,7 +105,11 @@ impl VirtioNet {
         delivery: &mut Delivery,
         cx: &mut Context<'_>,
     ) {
-        if let Err(broken) = self.deliver_queue(queue, frames, queues, delivery, cx) {
+        let delivered = match self.is_packed() {
+            true => self.deliver_queue::<true>(queue, frames, queues, delivery, cx),
+            false => self.deliver_queue::<false>(queue, frames, queues, delivery, cx),
+        };
+        if let Err(broken) = delivered {
             self.break_ring(receive_ring(queue), broken, cx);
         }
     }
@@ -135,12 +130,16 @@ impl VirtioNet {
         if active == 1 {
             return if usable(0) { Ok(0) } else { Err(Reason::ReceiverOff) };
         }
+        if self.hashing.scales() {
+            let queue = self.hashing.queue(head, batch.layout(packet));
+            return if usable(queue) { Ok(queue) } else { Err(Reason::ReceiverOff) };
+        }
         let flow = steering::flow(head, batch.layout(packet));
         let (learnt, spread) = (self.steering.queue(flow), u16::from(flow) % active);
         [learnt, spread, 0].into_iter().find(|queue| usable(*queue)).ok_or(Reason::ReceiverOff)
     }
 
-    fn deliver_queue(
+    fn deliver_queue<const PACKED: bool>(
         &mut self,
         queue: u16,
         frames: &Frames<'_>,
@@ -153,13 +152,13 @@ impl VirtioNet {
         let wants = self.wants();
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
         let memory = cx.memory.as_ref();
-        let areas = ring.open(memory, self.taken & feature::EVENT_IDX != 0);
+        let areas = ring.open::<PACKED>(memory, self.taken);
         let (mut returns, mut scratch) = (Returns::new(), Scratch::new());
-        let mut ahead = Ahead::<true>::new(memory, FORESEEN);
+        let mut ahead = Ahead::<true, PACKED>::new(memory, FORESEEN);
         if let Ok(areas) = &areas
-            && let Ok(waiting) = ring.waiting(areas)
+            && let Ok(seen) = areas.seen(ring)
         {
-            ahead.read(ring, areas, waiting.min(frames.picks.len() as u16));
+            ahead.read(ring, areas, seen, frames.picks.len() as u16);
         }
         let (mut refused, mut broken) = (frames.held.contains(queue), areas.as_ref().err().copied());
         let mut got = QueueCounters::default();
@@ -180,7 +179,7 @@ impl VirtioNet {
                 continue;
             }
             ahead.look();
-            let receiver = Receiver { areas, memory, features, header_len, queue };
+            let receiver = Receiver { areas, memory, features, header_len, queue, hashing: &self.hashing };
             if let Some(whole) = Whole::of(frames, pick, &wants)
                 && receiver.put_whole(ring, &whole, &ahead, &mut returns)
             {
@@ -211,71 +210,21 @@ impl VirtioNet {
         cx.counters.received_all(queue, got);
         ring.carried = ring.carried.wrapping_add(got.bytes);
         cx.out.charge(areas.walked().saturating_sub(STEPS_PAID.saturating_mul(got.frames as u32)));
-        ring.show(&areas);
-        let short = refused || ring.waiting(&areas).is_ok_and(|waiting| waiting < ring.size / 2);
-        let untold = ring.used != ring.told;
-        let carried = self.carried(number);
+        areas.show(ring);
+        let short = refused || areas.is_short(ring);
+        let untold = ring.untold > 0;
+        let (carried, limits) = (self.carried(number), self.limits(number));
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
-        if untold && (short || ring.moderation.may_tell(carried, cx.now)) {
+        let may_tell = match limits {
+            Some(limits) => untold && ring.reaches(limits, got.packets as u32, cx.now),
+            None => untold && (short || ring.moderation.may_tell(carried, cx.now)),
+        };
+        if may_tell {
             let tells = ring.broken.is_none() && ring.tell(&areas);
             self.told_arrivals(number, tells, cx);
         }
         self.schedule(cx);
         broken.map_or(Ok(()), Err)
-    }
-
-    /// Notifies the driver of what a receive ring has shown it, if it wants that.
-    pub(super) fn tell_arrivals(&mut self, number: u16, cx: &mut Context<'_>) {
-        let event_index = self.taken & feature::EVENT_IDX != 0;
-        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
-        let live = ring.started && ring.broken.is_none();
-        let tells = live && ring.open(cx.memory, event_index).is_ok_and(|areas| ring.tell(&areas));
-        self.told_arrivals(number, tells, cx);
-    }
-
-    /// The driver of a receive ring has been told of all that is in it, by a notification if it wants one.
-    fn told_arrivals(&mut self, number: u16, by_notification: bool, cx: &mut Context<'_>) {
-        let carried = self.carried(number);
-        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
-        if !by_notification {
-            // A driver that polls finds it without.
-            ring.moderation.seen();
-            return;
-        }
-        cx.out.messages.insert(number);
-        cx.counters.interrupts += 1;
-        ring.moderation.told(carried, cx.now);
-        // Linux looks at what has gone whenever it looks at what has come (`virtnet_poll_cleantx`); others may not.
-        if let Some(transmit) = self.rings.get_mut(usize::from(number) + 1) {
-            transmit.delay.answered(cx.now);
-            transmit.delay.accompanied();
-        }
-    }
-
-    /// Bytes that a receive ring and the transmit ring beside it have carried.
-    fn carried(&self, number: u16) -> u64 {
-        let pair = self.rings.iter().skip(usize::from(number)).take(2);
-        pair.fold(0, |sum, ring| sum.wrapping_add(ring.carried))
-    }
-
-    /// Tells what has waited long enough, and asks for a tick for what has not.
-    pub(super) fn tell_late(&mut self, cx: &mut Context<'_>) {
-        for number in 0..self.rings.len() {
-            let Some(ring) = self.rings.get_mut(number) else { continue };
-            if ring.moderation.over(cx.now) {
-                self.tell_arrivals(number as u16, cx);
-            } else if ring.delay.over(cx.now) {
-                self.tell_completions(number as u16, cx);
-            }
-        }
-        self.schedule(cx);
-    }
-
-    pub(super) fn schedule(&self, cx: &mut Context<'_>) {
-        for ring in &self.rings {
-            ring.moderation.due().into_iter().for_each(|due| cx.out.wake_by(due));
-            ring.delay.due().into_iter().for_each(|due| cx.out.wake_by(due));
-        }
     }
 
     /// What the driver takes, by its features and what it has turned off since.
@@ -312,13 +261,21 @@ fn congested(batch: &Batch, packet: &Packet) -> bool {
 }
 
 // `inline(always)`, here and for `Sender::take`: as calls these three are 5 % of a frame's instructions (`plane/examples/instructions.rs`).
-impl Receiver<'_> {
+impl<const PACKED: bool> Receiver<'_, PACKED> {
     /// Writes a packet that is taken as it is into one buffer; false if that needs another look.
     #[inline(always)]
-    fn put_whole(&self, ring: &mut Ring, whole: &Whole<'_>, ahead: &Ahead<'_, true>, returns: &mut Returns) -> bool {
+    fn put_whole(
+        &self,
+        ring: &mut Ring,
+        whole: &Whole<'_>,
+        ahead: &Ahead<'_, true, PACKED>,
+        returns: &mut Returns,
+    ) -> bool {
         let need = self.need(whole.len());
-        let Some((head, span)) = ahead.only(ring.next).filter(|(_, span)| span.len() >= need) else { return false };
-        if ring.unfit.is_some() || !self.areas.has_steps() {
+        let Some((token, span)) = ahead.only(self.areas, ring.next).filter(|(_, span)| span.len() >= need) else {
+            return false;
+        };
+        if ring.unfit.is_some() || !self.areas.has_steps() || self.header_len > header::LEN {
             return false;
         }
         self.areas.note_one();
@@ -328,9 +285,9 @@ impl Receiver<'_> {
             len => self.memory.write_span(span, &header.bytes()[..len]),
         }
         whole.write(self.memory, span.piece(self.header_len as u32, span.len()));
-        ring.next = ring.next.wrapping_add(1);
-        ring.hush(self.areas);
-        returns.push(ring, self.areas, head, need);
+        ring.next = self.areas.after(ring.next, 1);
+        self.areas.hush(ring);
+        returns.push(ring, self.areas, token, need);
         true
     }
 
@@ -393,12 +350,13 @@ impl Receiver<'_> {
             return Ok(Found::Short { again: true });
         }
         let mergeable = self.features & feature::MRG_RXBUF != 0;
-        let mut waiting = ring.waiting(self.areas)?;
+        let mut seen = self.areas.seen(ring)?;
+        let (mut at, size) = (ring.next, u32::from(ring.size));
         for look in 0..LOOKS {
-            while landing.room < need && landing.chains.len() < usize::from(waiting) {
-                let entry = ring.next.wrapping_add(landing.chains.len() as u16);
-                if let Some(never) = self.add(landing, self.areas.head(entry)?)? {
-                    return Ok(never);
+            while landing.room < need && landing.slots < size && self.areas.has(at, seen) {
+                match self.add(landing, at)? {
+                    Ok(token) => at = self.areas.behind(at, token),
+                    Err(reason) => return Ok(Found::Never(reason)),
                 }
                 if landing.room < need {
                     if !mergeable {
@@ -410,27 +368,27 @@ impl Receiver<'_> {
                 }
             }
             if landing.room >= need {
-                ring.next = ring.next.wrapping_add(landing.chains.len() as u16);
-                ring.hush(self.areas);
+                ring.next = at;
+                self.areas.hush(ring);
                 ring.unfit = None;
                 return Ok(Found::Room);
             }
-            if landing.chains.len() >= usize::from(ring.size) {
+            if landing.slots >= size {
                 // All of the ring's buffers together are too small.
                 return Ok(Found::Never(Reason::TooLong));
             }
-            if look + 1 < LOOKS && !ring.arm(self.areas, ring.next.wrapping_add(waiting)) {
+            if look + 1 < LOOKS && !self.areas.arm(ring, at) {
                 return Ok(Found::Short { again: false });
             }
-            waiting = ring.waiting(self.areas)?;
+            seen = self.areas.seen(ring)?;
         }
         Ok(Found::Short { again: true })
     }
 
-    /// Adds one chain's buffers.
-    fn add(&self, landing: &mut Landing, head: u16) -> Result<Option<Found>, Broken> {
+    /// Adds the buffers of the chain at a place; or why they cannot be added.
+    fn add(&self, landing: &mut Landing, at: u16) -> Result<Result<Token, Reason>, Broken> {
         let before = landing.room;
-        let mut chain = self.areas.chain(head, self.features & feature::INDIRECT_DESC != 0);
+        let mut chain = self.areas.chain(at)?;
         let mut fits = true;
         while fits && let Some(buffer) = chain.next() {
             let buffer = buffer?;
@@ -448,19 +406,29 @@ impl Receiver<'_> {
                 return Err(Broken::Buffer);
             }
         }
-        self.areas.note(&chain);
         if !fits {
-            return Ok(Some(Found::Never(Reason::TooManyPieces)));
+            self.areas.note(&chain);
+            return Ok(Err(Reason::TooManyPieces));
         }
+        let token = chain.token()?;
+        self.areas.note(&chain);
         let room = landing.room - before;
-        let noted = landing.chains.try_push((head, room));
-        Ok(noted.err().map(|_| Found::Never(Reason::TooManyPieces)))
+        landing.slots += u32::from(Areas::<PACKED>::slots(token));
+        let noted = landing.chains.try_push((token, room));
+        Ok(noted.map(|()| token).map_err(|_| Reason::TooManyPieces))
     }
 
     fn write_header(&self, landing: &Landing, piece: &Piece<'_>, checked: Checked) {
         let mut header = header_of(&piece.offload, piece, checked, self.features);
         header.num_buffers = landing.chains.len() as u16;
-        let bytes = header.bytes();
+        let mut bytes = [0; header::HASH_LEN];
+        bytes[..header::LEN].copy_from_slice(&header.bytes());
+        if self.header_len == header::HASH_LEN
+            && let Some(hash) = self.hashing.hash(piece.private_head(), piece.layout())
+        {
+            bytes[12..16].copy_from_slice(&hash.value.to_le_bytes());
+            bytes[16..18].copy_from_slice(&hash.report.to_le_bytes());
+        }
         let mut left = &bytes[..self.header_len];
         for span in &landing.header {
             let (now, rest) = left.split_at(left.len().min(span.len() as usize));
@@ -471,31 +439,11 @@ impl Receiver<'_> {
 
     fn give_back(&self, ring: &mut Ring, returns: &mut Returns, landing: &Landing, len: u32) {
         let mut left = self.need(len);
-        for (head, room) in &landing.chains {
+        for (token, room) in &landing.chains {
             let here = left.min(*room);
-            returns.push(ring, self.areas, *head, here);
+            returns.push(ring, self.areas, *token, here);
             left -= here;
         }
-    }
-}
-
-impl Landing {
-    fn new() -> Self {
-        Self { chains: ArrayVec::new(), header: ArrayVec::new(), spans: ArrayVec::new(), room: 0 }
-    }
-
-    /// Adds room: the first bytes are the header's.
-    fn push(&mut self, span: Span, header_len: u32) -> Option<()> {
-        let for_header = header_len.saturating_sub(self.room).min(span.len());
-        if for_header > 0 {
-            self.header.try_push(span.piece(0, for_header)).ok()?;
-        }
-        let rest = span.piece(for_header, span.len());
-        self.room = self.room.checked_add(span.len())?;
-        if !rest.is_empty() && !self.spans.last_mut().is_some_and(|last| last.joins(rest)) {
-            self.spans.try_push(rest).ok()?;
-        }
-        Some(())
     }
 }
 

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::hashing::{KEY_MOST, TABLE_MOST, TYPES};
+
 /// Feature bits. The field has 128 of them: the device's own have passed 63.
 pub(super) mod feature {
     macro_rules! bits {
@@ -49,6 +51,8 @@ pub(super) mod feature {
         CTRL_VLAN = 19, "vlan-filter";
         /// It sets more receive modes.
         CTRL_RX_EXTRA = 20, "rx-mode-extra";
+        /// It can be asked to announce itself.
+        GUEST_ANNOUNCE = 21, "announce";
         /// There are several queue pairs.
         MQ = 22, "mq";
         /// It sets the address.
@@ -61,12 +65,28 @@ pub(super) mod feature {
         EVENT_IDX = 29, "event-index";
         /// Not a legacy driver.
         VERSION_1 = 32, "virtio-1";
+        /// Rings are packed ones.
+        RING_PACKED = 34, "packed";
+        /// Chains come back in the order in which they were made available.
+        IN_ORDER = 35, "in-order";
+        /// A single ring may be reset.
+        RING_RESET = 40, "ring-reset";
+        /// The device tells statistics.
+        DEVICE_STATS = 50, "statistics";
+        /// Notifications of one queue are coalesced as the driver says.
+        VQ_NOTF_COAL = 52, "queue-coalescing";
+        /// Notifications are coalesced as the driver says.
+        NOTF_COAL = 53, "coalescing";
         /// The driver takes UDP over IPv4 uncut.
         GUEST_USO4 = 54, "rx-uso4";
         /// The driver takes UDP over IPv6 uncut.
         GUEST_USO6 = 55, "rx-uso6";
         /// The device takes UDP uncut.
         HOST_USO = 56, "uso";
+        /// Headers of received frames tell their hash.
+        HASH_REPORT = 57, "hash-report";
+        /// Received frames go to queues by their hash.
+        RSS = 60, "rss";
         /// Configuration space tells speed and duplex.
         SPEED_DUPLEX = 63, "speed";
     }
@@ -112,6 +132,8 @@ pub(super) mod header {
     pub const GSO_ECN: u8 = 0x80;
     /// Bytes, with `num_buffers`.
     pub const LEN: usize = 12;
+    /// Bytes, with a hash behind it (5.1.6.4.4).
+    pub const HASH_LEN: usize = 20;
     /// Bytes, of a legacy driver without mergeable buffers.
     pub const LEGACY_LEN: usize = 10;
 }
@@ -166,8 +188,10 @@ impl Header {
 
 /// Where the driver reads its address (5.1.4).
 pub(super) const MAC_AT: usize = 0;
+/// The link's state, and whether the driver is asked to announce itself.
+pub(super) const STATUS_AT: usize = 6;
 /// Bytes of [`Config::bytes`].
-pub(super) const CONFIG_LEN: usize = 24;
+pub(super) const CONFIG_LEN: usize = 28;
 
 /// `struct virtio_net_config` (section 5.1.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,12 +213,15 @@ impl Config {
     pub fn bytes(&self) -> [u8; CONFIG_LEN] {
         let mut out = [0; CONFIG_LEN];
         out[MAC_AT..6].copy_from_slice(&self.mac);
-        out[6] = u8::from(self.link);
+        out[STATUS_AT] = u8::from(self.link);
         out[8..10].copy_from_slice(&self.pairs.to_le_bytes());
         out[10..12].copy_from_slice(&self.mtu.to_le_bytes());
         out[12..16].copy_from_slice(&self.speed_mbps.to_le_bytes());
-        // Full duplex. What follows is of receive-side scaling, which is not offered: zeros.
+        // Full duplex; what hashes there may be; of tunnels none.
         out[16] = 1;
+        out[17] = KEY_MOST as u8;
+        out[18..20].copy_from_slice(&(TABLE_MOST as u16).to_le_bytes());
+        out[20..24].copy_from_slice(&TYPES.to_le_bytes());
         out
     }
 }
@@ -207,10 +234,28 @@ pub(super) mod command {
     pub const MAC: u8 = 1;
     /// Class: VLAN filter.
     pub const VLAN: u8 = 2;
-    /// Class: queue pairs.
+    /// Class: announcements.
+    pub const ANNOUNCE: u8 = 3;
+    /// Class: queue pairs and hashes.
     pub const MQ: u8 = 4;
+    /// Its commands.
+    pub const MQ_PAIRS: u8 = 0;
+    pub const MQ_RSS: u8 = 1;
+    pub const MQ_HASH: u8 = 2;
     /// Class: receive offloads.
     pub const GUEST_OFFLOADS: u8 = 5;
+    /// Class: notification coalescing.
+    pub const NOTF_COAL: u8 = 6;
+    /// Its commands.
+    pub const COAL_TX_SET: u8 = 0;
+    pub const COAL_RX_SET: u8 = 1;
+    pub const COAL_VQ_SET: u8 = 2;
+    pub const COAL_VQ_GET: u8 = 3;
+    /// Class: statistics.
+    pub const STATS: u8 = 8;
+    /// Its commands.
+    pub const STATS_QUERY: u8 = 0;
+    pub const STATS_GET: u8 = 1;
     /// It was done.
     pub const OK: u8 = 0;
     /// It was not.

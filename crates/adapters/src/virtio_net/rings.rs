@@ -3,7 +3,7 @@
 use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
 use nicety_adapter::{Context, RingFace, RingPlace};
 
-use super::registers::{Config, feature};
+use super::registers::{Config, STATUS_AT};
 use super::ring::Ring;
 use super::{Role, VirtioNet};
 
@@ -32,42 +32,46 @@ impl RingFace for VirtioNet {
         let Some(ring) = self.rings.get_mut(usize::from(ring)).filter(|ring| !ring.started) else { return false };
         let RingPlace { size, descriptors, driver, device } = place;
         let placed = Ring { size, descriptors, driver, device, ..*ring };
-        if placed.possible() {
+        let possible = placed.possible(self.taken);
+        if possible {
             *ring = placed;
         }
-        placed.possible()
+        possible
     }
 
-    /// The device's own index in memory counts, and not `base`, where they differ: a front end that lost its back
+    /// A split ring's own index in memory counts, and not `base`, where they differ: a front end that lost its back
     /// end takes `base` from there, and entries that were taken but never given back are taken again.
-    fn start(&mut self, number: u16, _base: u16, cx: &mut Context<'_>) -> bool {
-        let event_index = self.taken & feature::EVENT_IDX != 0;
+    fn start(&mut self, number: u16, base: u32, cx: &mut Context<'_>) -> bool {
+        let (features, packed) = (self.taken, self.is_packed());
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return false };
-        if ring.started || !ring.possible() {
+        if ring.started || !ring.possible(features) {
             return false;
         }
-        let Ok(areas) = ring.open(cx.memory, event_index) else { return false };
-        let at = areas.device_index();
+        let Some(at) = ring.begins(cx.memory, features, base) else { return false };
         // As if the driver had been told to be quiet: the first arming clears the flag, whatever it says.
-        let fresh = Ring { started: true, broken: None, next: at, used: at, told: at, quiet: true, ..*ring };
+        let fresh = Ring { started: true, broken: None, next: at, used: at, untold: 0, quiet: true, ..*ring };
         *ring = Ring {
             starved: false,
-            settled: at == 0,
+            settled: at == if packed { 0x8000 } else { 0 },
             unfit: None,
             moderation: ReceiveModeration::default(),
             delay: CompletionDelay::default(),
+            held: 0,
+            late: None,
             ..fresh
         };
         self.wake(number, cx);
         true
     }
 
-    fn stop(&mut self, number: u16, cx: &mut Context<'_>) -> u16 {
+    fn stop(&mut self, number: u16, cx: &mut Context<'_>) -> u32 {
         self.tell(number, cx);
+        let packed = self.is_packed();
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return 0 };
         ring.generation = ring.generation.wrapping_add(1);
         (ring.started, ring.starved) = (false, false);
-        ring.used
+        // What was taken and not given back is taken again.
+        if packed { u32::from(ring.used) << 16 | u32::from(ring.used) } else { ring.used.into() }
     }
 
     fn enable(&mut self, number: u16, on: bool, cx: &mut Context<'_>) {
@@ -93,7 +97,8 @@ impl RingFace for VirtioNet {
     }
 
     fn config(&self, offset: u32, data: &mut [u8]) -> bool {
-        let bytes = Config { mac: self.control.mac(), ..self.config }.bytes();
+        let mut bytes = Config { mac: self.control.mac(), ..self.config }.bytes();
+        bytes[STATUS_AT] |= u8::from(self.control.announce) << 1;
         let from = bytes.get(usize::try_from(offset).unwrap_or(usize::MAX)..);
         let Some(bytes) = from.and_then(|rest| rest.get(..data.len())) else { return false };
         data.copy_from_slice(bytes);

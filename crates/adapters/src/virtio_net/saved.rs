@@ -1,6 +1,7 @@
 //! Saved state (between batches, with nothing in flight).
 
 mod v2;
+mod v3;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::snapshot::{Version, decode, encode};
@@ -8,7 +9,8 @@ use nicety_adapter::{RestoreError, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::control::Control;
-use super::registers::Config;
+use super::hashing::{Conf, Hashing};
+use super::registers::{Config, feature};
 use super::ring::Ring;
 use super::{ABOUT, RINGS_MOST, VirtioNet};
 
@@ -18,14 +20,15 @@ struct State {
     features: u128,
     config: Config,
     control: Control,
+    hashing: Conf,
     rings: ArrayVec<Ring, RINGS_MOST>,
 }
 
 impl Version for State {
-    const NUMBER: u16 = 3;
-    type Before = v2::State;
+    const NUMBER: u16 = 4;
+    type Before = v3::State;
 
-    fn from_before(before: v2::State) -> Result<Self, RestoreError> {
+    fn from_before(before: v3::State) -> Result<Self, RestoreError> {
         Ok(before.into_next())
     }
 }
@@ -33,16 +36,17 @@ impl Version for State {
 impl Snapshot for VirtioNet {
     fn save(&self) -> Vec<u8> {
         // The steering table is not state: it is learnt again from what the guest sends.
-        let Self { offer, taken, config, mtu: _, control, steering: _, rings } = self;
-        let state =
-            State { offer: *offer, features: *taken, config: *config, control: control.clone(), rings: rings.clone() };
+        let Self { offer, taken, config, mtu: _, control, steering: _, hashing, rings } = self;
+        let (control, hashing, rings) = (control.clone(), hashing.conf().clone(), rings.clone());
+        let state = State { offer: *offer, features: *taken, config: *config, control, hashing, rings };
         encode(ABOUT.name, State::NUMBER, &state)
     }
 
     fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError> {
         let state: State = decode(ABOUT.name, saved)?;
-        let State { offer, features, config, control, rings } = state;
-        if offer != self.offer || config.pairs != self.config.pairs || config.mtu != self.config.mtu {
+        let State { offer, features, config, control, hashing, rings } = state;
+        // A newer daemon may offer more than the driver was shown.
+        if offer & !self.offer != 0 || config.pairs != self.config.pairs || config.mtu != self.config.mtu {
             return Err(RestoreError::Impossible("it is of an adapter with other features or queues"));
         }
         if features & !offer != 0 {
@@ -51,7 +55,9 @@ impl Snapshot for VirtioNet {
         if rings.len() != self.rings.len() {
             return Err(RestoreError::Impossible("another number of rings"));
         }
-        if rings.iter().any(|ring| ring.started && !ring.possible()) {
+        let packed = features & feature::RING_PACKED != 0;
+        let possible = |ring: &Ring| ring.possible(features) && (!packed || ring.is_within());
+        if rings.iter().any(|ring| ring.started && !possible(ring)) {
             return Err(RestoreError::Impossible("a ring that lies where none can"));
         }
         if !rings.iter().all(|ring| ring.delay.fits()) {
@@ -60,8 +66,12 @@ impl Snapshot for VirtioNet {
         if !control.possible(config.pairs) {
             return Err(RestoreError::Impossible("settings of the control queue"));
         }
+        if !hashing.possible(config.pairs) {
+            return Err(RestoreError::Impossible("settings of the receive hash"));
+        }
         let generations: ArrayVec<u32, RINGS_MOST> = self.rings.iter().map(|ring| ring.generation).collect();
         (self.taken, self.config, self.control, self.rings) = (features, config, control, rings);
+        self.hashing = Hashing::new(hashing);
         for (ring, generation) in self.rings.iter_mut().zip(generations) {
             ring.generation = generation.wrapping_add(1);
         }

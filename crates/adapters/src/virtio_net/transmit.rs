@@ -8,9 +8,11 @@ use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
 use nicety_memory::{Map, Span};
 
 use super::ahead::{Ahead, Returns};
+use super::areas::Areas;
 use super::broken::Broken;
+use super::chain::{Buffer, Chain, Token};
 use super::registers::{Header, feature, header};
-use super::ring::{Areas, Buffer, Chain, STEPS_PAID};
+use super::ring::STEPS_PAID;
 use super::{VirtioNet, steering, transmit_ring};
 
 /// Shortest frame on a wire, without its check sequence.
@@ -51,7 +53,11 @@ impl VirtioNet {
         if self.transmit_queue(number) != Some(queue) {
             return asleep;
         }
-        match self.walk(number, queue, budget, batch, cx) {
+        let walked = match self.is_packed() {
+            true => self.walk::<true>(number, queue, budget, batch, cx),
+            false => self.walk::<false>(number, queue, budget, batch, cx),
+        };
+        match walked {
             Ok(progress) => progress,
             Err(broken) => {
                 self.break_ring(number, broken, cx);
@@ -60,7 +66,7 @@ impl VirtioNet {
         }
     }
 
-    fn walk(
+    fn walk<const PACKED: bool>(
         &mut self,
         number: u16,
         queue: u16,
@@ -69,42 +75,44 @@ impl VirtioNet {
         cx: &mut Context<'_>,
     ) -> Result<Progress, Broken> {
         let (features, header_len, link) = (self.taken, self.header_len(), self.config.link);
-        let steer = self.steers();
+        let (steer, ordered) = (self.steers(), PACKED || self.took(feature::IN_ORDER));
         let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else {
             return Ok(Progress { more: false, armed: true });
         };
         let memory = cx.memory.as_ref();
-        let areas = ring.open(memory, features & feature::EVENT_IDX != 0)?;
+        let areas = ring.open::<PACKED>(memory, features)?;
         let sender = Sender { memory, features, header_len };
         batch.generation = ring.generation;
-        let mut waiting = ring.waiting(&areas)?;
-        let mut ahead = Ahead::<false>::new(memory, FORESEEN);
-        ahead.read(ring, &areas, waiting.min(budget.packets as u16));
+        let seen = areas.seen(ring)?;
+        let mut ahead = Ahead::<false, PACKED>::new(memory, FORESEEN);
+        ahead.read(ring, &areas, seen, budget.packets as u16);
         let (mut dropped, mut sent, mut broken) = (0, QueueCounters::default(), None);
         // A dropped chain takes nothing of the batch: it is charged here.
-        while waiting > 0 && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
-            let only = ahead.only(ring.next).filter(|_| link);
+        while areas.has(ring.next, seen) && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
+            let only = ahead.only(&areas, ring.next).filter(|_| link);
             ahead.look();
-            let (head, taken) = match only {
-                Some((head, span)) => (head, Ok(sender.take_only(head, span, &areas, batch))),
-                None => match areas.head(ring.next) {
-                    Ok(head) if link => (head, sender.take(head, &areas, batch)),
-                    Ok(head) => (head, Ok(Taken::Dropped(Reason::LinkDown))),
-                    Err(why) => (0, Err(why)),
-                },
+            let taken = match only {
+                Some((token, span)) => Ok((token, sender.take_only(token, span, &areas, batch))),
+                None if link => sender.take(ring.next, &areas, batch),
+                None => areas.token(ring.next).map(|token| (token, Taken::Dropped(Reason::LinkDown))),
             };
-            match taken {
+            let (token, taken) = match taken {
+                Ok(taken) => taken,
                 Err(why) => {
                     broken = Some(why);
                     break;
                 }
-                Ok(Taken::Later) => break,
-                Ok(Taken::Dropped(reason)) => {
+            };
+            match taken {
+                Taken::Later => break,
+                // What comes first goes back first: after the batch, in the next call.
+                Taken::Dropped(_) if ordered && !batch.is_empty() => break,
+                Taken::Dropped(reason) => {
                     dropped += 1;
                     cx.counters.transmit_drop(reason);
-                    ring.give_back(&areas, head, 0);
+                    ring.give_back(&areas, token, 0);
                 }
-                Ok(Taken::Packet) => {
+                Taken::Packet => {
                     let Some(packet) = batch.packets().last() else { break };
                     sent.add(u64::from(packet.frames()), u64::from(packet.len()));
                     if steer {
@@ -112,8 +120,7 @@ impl VirtioNet {
                     }
                 }
             }
-            ring.next = ring.next.wrapping_add(1);
-            waiting -= 1;
+            ring.next = areas.behind(ring.next, token);
         }
         cx.counters.sent_all(queue, sent);
         ring.carried = ring.carried.wrapping_add(sent.bytes);
@@ -125,35 +132,54 @@ impl VirtioNet {
             cx.out.messages.insert(number);
             cx.counters.interrupts += 1;
         }
-        if waiting > 0 {
-            ring.hush(&areas);
+        if areas.has(ring.next, seen) {
+            areas.hush(ring);
             return Ok(Progress { more: true, armed: false });
         }
-        let more = ring.arm(&areas, ring.next);
+        let more = areas.arm(ring, ring.next);
         Ok(Progress { more, armed: !more })
     }
 
     pub(super) fn complete_ring(&mut self, batch: &Batch, cx: &mut Context<'_>) {
         let number = transmit_ring(batch.queue);
-        let event_index = self.taken & feature::EVENT_IDX != 0;
-        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
-        if batch.is_empty() || !ring.started || ring.broken.is_some() || ring.generation != batch.generation {
-            return;
-        }
-        let areas = match ring.open(cx.memory, event_index) {
-            Ok(areas) => areas,
-            Err(broken) => return self.break_ring(number, broken, cx),
+        let returned = match self.is_packed() {
+            true => self.return_batch::<true>(number, batch, cx),
+            false => self.return_batch::<false>(number, batch, cx),
         };
-        if ring.delay.due().is_some() && !ring.wants(&areas) {
+        if let Err(broken) = returned {
+            self.break_ring(number, broken, cx);
+        }
+    }
+
+    fn return_batch<const PACKED: bool>(
+        &mut self,
+        number: u16,
+        batch: &Batch,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Broken> {
+        let limits = self.limits(number);
+        let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
+        if batch.is_empty() || !ring.started || ring.broken.is_some() || ring.generation != batch.generation {
+            return Ok(());
+        }
+        let areas = ring.open::<PACKED>(cx.memory, self.taken)?;
+        if ring.delay.due().is_some() && !areas.wants(ring) {
             // What waited was looked at in the meantime.
             ring.tell(&areas);
             ring.delay.join();
         }
         let mut returns = Returns::new();
-        batch.packets().iter().for_each(|packet| returns.push(ring, &areas, packet.cookie as u16, 0));
+        batch.packets().iter().for_each(|packet| returns.push(ring, &areas, Token(packet.cookie as u32), 0));
         returns.write(ring, &areas);
-        ring.show(&areas);
-        if ring.wants(&areas) {
+        areas.show(ring);
+        if areas.wants(ring)
+            && let Some(limits) = limits
+        {
+            if ring.reaches(limits, batch.len() as u32, cx.now) {
+                self.tell_completions(number, cx);
+            }
+            self.schedule(cx);
+        } else if areas.wants(ring) {
             // A chain is some 18 entries at most: half the ring, if all are long.
             ring.delay.wait(batch.len() as u32, u32::from(ring.size / 32), 0, cx.now);
             if ring.delay.over(cx.now) {
@@ -164,15 +190,15 @@ impl VirtioNet {
             // Nobody waits for it.
             ring.tell(&areas);
         }
+        Ok(())
     }
 
     /// Notifies the driver of what a transmit ring has given back, if it still wants that.
     pub(super) fn tell_completions(&mut self, number: u16, cx: &mut Context<'_>) {
-        let event_index = self.taken & feature::EVENT_IDX != 0;
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
         let live = ring.started && ring.broken.is_none();
         ring.delay.join();
-        if live && ring.open(cx.memory, event_index).is_ok_and(|areas| ring.tell(&areas)) {
+        if live && ring.tell_in(cx.memory, self.taken) {
             cx.out.messages.insert(number);
             cx.counters.interrupts += 1;
         }
@@ -180,16 +206,22 @@ impl VirtioNet {
 }
 
 impl Sender<'_> {
-    /// Drafts the packet of one chain.
-    fn take(&self, head: u16, areas: &Areas<'_>, batch: &mut Batch) -> Result<Taken, Broken> {
-        let mut chain = areas.chain(head, self.features & feature::INDIRECT_DESC != 0);
-        let taken = self.walk(head, &mut chain, batch)?;
+    /// Drafts the packet of the chain at a place.
+    fn take<const PACKED: bool>(
+        &self,
+        at: u16,
+        areas: &Areas<'_, PACKED>,
+        batch: &mut Batch,
+    ) -> Result<(Token, Taken), Broken> {
+        let mut chain = areas.chain(at)?;
+        let taken = self.walk(&mut chain, batch)?;
+        let token = chain.token()?;
         areas.note(&chain);
-        Ok(taken)
+        Ok((token, taken))
     }
 
-    fn walk(&self, head: u16, chain: &mut Chain<'_>, batch: &mut Batch) -> Result<Taken, Broken> {
-        let mut bytes = [0; header::LEN];
+    fn walk(&self, chain: &mut Chain<'_>, batch: &mut Batch) -> Result<Taken, Broken> {
+        let mut bytes = [0; header::HASH_LEN];
         let (mut have, mut rest) = (0, None);
         while have < self.header_len {
             let Some(buffer) = chain.next().transpose()? else { return Ok(Taken::Dropped(Reason::BadDescriptor)) };
@@ -207,7 +239,7 @@ impl Sender<'_> {
                 write: false,
             });
         }
-        let header = Header::parse(&bytes);
+        let header = Header::parse(bytes.first_chunk().unwrap_or(&[0; header::LEN]));
         let Some(mut draft) = batch.draft(head_wanted(&header)) else { return Ok(Taken::Later) };
         let mut next = rest.map(Ok).or_else(|| chain.next());
         while let Some(buffer) = next.transpose()? {
@@ -221,12 +253,18 @@ impl Sender<'_> {
             }
             next = chain.next();
         }
-        Ok(self.finish(head, &header, draft))
+        Ok(self.finish(chain.token()?, &header, draft))
     }
 
     /// Drafts the packet of a chain of one descriptor.
     #[inline(always)]
-    fn take_only(&self, head: u16, span: Span, areas: &Areas<'_>, batch: &mut Batch) -> Taken {
+    fn take_only<const PACKED: bool>(
+        &self,
+        token: Token,
+        span: Span,
+        areas: &Areas<'_, PACKED>,
+        batch: &mut Batch,
+    ) -> Taken {
         areas.note_one();
         let len = self.header_len as u32;
         if span.len() < len {
@@ -236,10 +274,10 @@ impl Sender<'_> {
         let header = Header::of_words(self.memory.read_words(span));
         let frame = span.piece(len, span.len());
         let drafted = if header.asks_nothing() && frame.len() >= FRAME_SHORTEST {
-            batch.push_plain(frame, FRAME_LEAST, u64::from(head)).map(|_| Taken::Packet)
+            batch.push_plain(frame, FRAME_LEAST, u64::from(token.0)).map(|_| Taken::Packet)
         } else {
             let Some(mut draft) = batch.draft(head_wanted(&header)) else { return Taken::Later };
-            draft.push_span(frame).map(|()| self.finish(head, &header, draft))
+            draft.push_span(frame).map(|()| self.finish(token, &header, draft))
         };
         match drafted {
             Ok(taken) => taken,
@@ -249,7 +287,7 @@ impl Sender<'_> {
     }
 
     /// All of a packet is in the draft.
-    fn finish(&self, head: u16, header: &Header, mut draft: Draft<'_>) -> Taken {
+    fn finish(&self, token: Token, header: &Header, mut draft: Draft<'_>) -> Taken {
         let len = draft.len();
         if len < FRAME_SHORTEST {
             return Taken::Dropped(Reason::TooShort);
@@ -258,7 +296,7 @@ impl Sender<'_> {
             return Taken::Dropped(Reason::BadOffload);
         };
         draft.pad_to(FRAME_LEAST);
-        draft.finish(offload, u64::from(head));
+        draft.finish(offload, u64::from(token.0));
         Taken::Packet
     }
 }

@@ -64,7 +64,7 @@ fn what_software_writes_is_loaded_when_it_asks_and_survives_a_reset() {
     let mut b = Bench::new();
     write(&mut b, 0, 0x7777);
     assert_eq!(read(&mut b, 0), 0x5452, "writing was not enabled");
-    command(&mut b, 0b00_11_0000, 8, 0);
+    command(&mut b, 0b0011_0000, 8, 0);
     write(&mut b, 0, 0x7777);
     assert_eq!((read(&mut b, 0), b.inb(0)), (0x7777, 0x52), "it is not loaded yet");
     b.wbcr(19, PREAD);

@@ -15,7 +15,7 @@ const TAKEN: u32 = 9;
 const ALL: u8 = 0x3f;
 /// Bytes of a frame that is sent.
 const LEN: usize = 60;
-/// What an access takes.
+/// What an access takes, usually.
 const STEP_NS: u64 = 1000;
 /// More interrupts than this for one story are one that does not end.
 const ENDLESS: u32 = 200;
@@ -55,6 +55,13 @@ pub struct Driver {
     /// Frames that came and have no room yet.
     waiting: Vec<u8>,
     number: u8,
+    /// What an access takes.
+    pub step_ns: u64,
+    /// The port takes its turn after each access.
+    pub prompt: bool,
+    /// When a frame had been sent that the driver has not heard of, and the longest that it did not.
+    told: Option<u64>,
+    pub late_ns: u64,
     sent: u32,
     wanted: u32,
     seen: u8,
@@ -76,6 +83,10 @@ impl Driver {
             queued: 0,
             waiting: Vec::new(),
             number: 0,
+            step_ns: STEP_NS,
+            prompt: false,
+            told: None,
+            late_ns: 0,
             sent: 0,
             wanted: 0,
             seen: 0,
@@ -115,6 +126,7 @@ impl Driver {
         let work = self.b.out.work.contains(0);
         if work {
             self.sent += self.b.turn().len() as u32;
+            self.told = Some(self.b.now.0);
         }
         let wake = self.b.out.wake.take();
         if let Some(at) = wake {
@@ -160,7 +172,7 @@ impl Driver {
                     self.queued += 1;
                     self.wanted += 1;
                 }
-                Event::Turn => _ = self.turn(),
+                Event::Turn => self.turn(),
                 Event::Wait => {
                     self.pass(3_000_000);
                     self.turn();
@@ -197,8 +209,11 @@ impl Driver {
     /// Before each access anything may have happened, and the processor may be interrupted.
     fn step(&mut self) -> Result<(), String> {
         self.gone += 1;
-        self.pass(STEP_NS);
+        self.pass(self.step_ns);
         self.happen();
+        if self.prompt {
+            self.turn();
+        }
         self.interrupt()
     }
 
@@ -309,6 +324,8 @@ impl Driver {
         if self.inb(EN0_TSR)? & 1 == 0 {
             return Err("a transmission failed".into());
         }
+        let told = self.told.take().ok_or("it is told of nothing")?;
+        self.late_ns = self.late_ns.max(self.b.now.0 - told);
         self.outb(ENISR_TX, EN0_ISR)?;
         let done = self.buffers.iter().position(|state| *state == 2).ok_or("nothing was sent")?;
         self.buffers[done] = 0;

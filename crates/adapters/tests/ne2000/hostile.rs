@@ -147,3 +147,21 @@ fn a_ring_is_moved_in_mid_packet_and_nothing_breaks() {
         b.bring(&frame(MAC, PEER, 60 + number % 1455, number as u8), Offload::default(), 0);
     }
 }
+
+#[test]
+fn a_ring_of_one_page_holds_no_frame_and_no_look_at_it_is_a_fault() {
+    let mut b = Bench::opened();
+    assert!(b.arrive(&frame(MAC, PEER, 60, 0)));
+    for (start, stop) in [(RX_PAGE, RX_PAGE + 1), (STOP_PAGE - 1, STOP_PAGE), (RX_PAGE + 1, RX_PAGE + 2)] {
+        b.outb(0x22, E8390_CMD);
+        b.outb(start, EN0_STARTPG);
+        b.outb(stop, EN0_STOPPG);
+        b.outb(start, EN0_BOUNDARY);
+        b.outb(0x62, E8390_CMD);
+        b.outb(start, EN1_CURPAG);
+        assert_eq!(b.inb(EN1_CURPAG), start, "it has been told of a frame, and looks");
+        b.outb(0x22, E8390_CMD);
+        b.outb(ENISR_RX, EN0_ISR);
+        b.arrive(&frame(MAC, PEER, 60, 1));
+    }
+}

@@ -8,7 +8,7 @@ const EVENTS: [Event; 6] =
 /// Accesses of the longest way from an interrupt to its end, with one frame.
 const GAPS: usize = 50;
 /// From the second event to the third: any, as each of them comes at every distance from what the driver does.
-const THIRD: [usize; 4] = [0, 3, 10, 29];
+const THIRD: [usize; 2] = [0, 10];
 /// Interrupts for a story's events: one each, and as many that find what another has seen to already.
 const MOST: u32 = 8;
 
@@ -29,4 +29,22 @@ fn whatever_comes_between_two_accesses_of_linux_s_driver_is_sent_and_seen() {
     happen(orders.flat_map(|[second, third]| {
         gaps.clone().map(move |gaps| [(0, Event::Send), (0, Event::Send), (gaps[0], second), (gaps[1], third)])
     }));
+}
+
+#[test]
+fn a_slow_driver_in_a_flood_of_short_frames_hears_of_its_own_before_its_watchdog_does() {
+    // Under a translating VMM, or on a busy host: a frame takes some twenty accesses.
+    for step_ns in [1_000, 100_000, 1_000_000] {
+        let mut driver = Driver::new(false);
+        (driver.step_ns, driver.prompt) = (step_ns, true);
+        // It is known how slow it is after a frame or two.
+        driver.live(&[(0, Event::Frames(2))]).unwrap();
+        for _ in 0..20 {
+            let story = [(0, Event::Send), (10, Event::Frames(40)), (0, Event::Send), (100, Event::Send)];
+            driver.live(&story).unwrap_or_else(|why| panic!("{step_ns} ns: {why}"));
+        }
+        let late_ms = driver.late_ns / 1_000_000;
+        println!("{step_ns} ns an access: {late_ms} ms at most");
+        assert!(late_ms < 150, "{step_ns} ns an access: after {late_ms} ms, of 200");
+    }
 }

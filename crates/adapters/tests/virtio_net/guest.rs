@@ -1,6 +1,7 @@
 //! A guest with a virtio-net driver, written from virtio 1.2, sections 2.7 and 5.1, with the kernel's own constants: its
 //! rings are laid out and walked here as a driver does, not as the device does.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use nicety_adapter::{
@@ -26,7 +27,9 @@ pub struct Queue {
     pub place: RingPlace,
     pub added: u16,
     pub seen: u16,
-    slot: u16,
+    pub slot: u16,
+    /// A packed ring's wrap counters: what is added next, what comes back next.
+    pub laps: [bool; 2],
 }
 
 /// A buffer of a chain.
@@ -46,6 +49,8 @@ pub struct Guest {
     pub now: Time,
     pub queues: Vec<Queue>,
     pub header_len: u32,
+    /// Of packed rings, by ring and identifier: descriptors, and where the first buffer lies.
+    pub chains: HashMap<(u16, u16), (u16, u64)>,
     features: u128,
     free: u64,
 }
@@ -89,6 +94,7 @@ impl Guest {
             now: Time::ZERO,
             queues: Vec::new(),
             header_len: if full { 12 } else { 10 },
+            chains: HashMap::new(),
             features,
             free: BUFFERS,
         };
@@ -96,10 +102,11 @@ impl Guest {
         for number in 0..count {
             let base = u64::from(number) * 0x8000;
             let place = RingPlace { size, descriptors: base, driver: base + 0x4000, device: base + 0x5000 };
-            guest.queues.push(Queue { place, added: 0, seen: 0, slot: 0 });
+            guest.queues.push(Queue { place, added: 0, seen: 0, slot: 0, laps: [true; 2] });
+            let base = if guest.is_packed() { crate::packed::BASE } else { 0 };
             let face = rings(&mut *guest.adapter);
             assert!(face.place(number, place));
-            assert!(face.start(number, 0, cx!(guest)));
+            assert!(face.start(number, base, cx!(guest)));
             face.enable(number, true, cx!(guest));
         }
         guest.out = Outbox::default();
@@ -130,6 +137,9 @@ impl Guest {
 
     /// Adds a chain; returns its head.
     pub fn add(&mut self, ring: u16, parts: &[Part]) -> u16 {
+        if self.is_packed() {
+            return self.add_packed(ring, parts, None);
+        }
         let place = self.queues[usize::from(ring)].place;
         let head = self.queues[usize::from(ring)].slot % place.size;
         for (i, part) in parts.iter().enumerate() {
@@ -146,6 +156,9 @@ impl Guest {
     /// Adds a chain in a table of its own.
     pub fn add_indirect(&mut self, ring: u16, parts: &[Part]) -> u16 {
         let table = self.allocate(16 * parts.len() as u32);
+        if self.is_packed() {
+            return self.add_packed(ring, parts, Some(table));
+        }
         for (i, part) in parts.iter().enumerate() {
             let more = i + 1 < parts.len();
             let flags = if more { VRING_DESC_F_NEXT } else { 0 };
@@ -187,6 +200,9 @@ impl Guest {
 
     /// What the device has given back since the last look: heads and lengths.
     pub fn used(&mut self, ring: u16) -> Vec<(u32, u32)> {
+        if self.is_packed() {
+            return self.used_packed(ring);
+        }
         let queue = &mut self.queues[usize::from(ring)];
         let mut index = [0; 2];
         self.memory.read(queue.place.device + 2, &mut index).expect("the index");
@@ -267,7 +283,10 @@ impl Guest {
         let mut more = 0;
         for (head, len) in self.used(2 * queue) {
             let mut address = [0; 8];
-            self.memory.read(place.descriptors + 16 * u64::from(head), &mut address).expect("a descriptor");
+            match self.chains.get(&(2 * queue, head as u16)) {
+                Some((_, first)) => address = first.to_le_bytes(),
+                None => self.memory.read(place.descriptors + 16 * u64::from(head), &mut address).expect("a descriptor"),
+            }
             let mut bytes = vec![0; len as usize];
             self.memory.read(u64::from_le_bytes(address), &mut bytes).expect("a buffer");
             if more > 0 {

@@ -2,9 +2,12 @@
 
 mod control;
 mod guest;
+mod hashing;
 mod hostile;
 mod long;
 mod moderation;
+mod packed;
 mod packets;
+mod pci;
 mod rings;
 mod traffic;

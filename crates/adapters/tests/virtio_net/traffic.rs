@@ -290,8 +290,8 @@ fn an_mtu_bounds_what_is_delivered_and_stands_in_configuration_space() {
     assert_eq!(u16::from_le_bytes([bytes[10], bytes[11]]), 1500);
     assert_eq!(u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]), 10_000);
     assert_eq!(bytes[16], 1, "full duplex");
-    assert_eq!(bytes[17..], [0; 7], "nothing of receive-side scaling");
-    assert!(!rings(&mut *receiver.adapter).config(17, &mut [0; 8]), "a byte beyond the end");
+    assert_eq!(bytes[17..], [40, 128, 0, 0x3f, 0, 0, 0], "a key, a table, hashes of IP, TCP and UDP");
+    assert!(!rings(&mut *receiver.adapter).config(21, &mut [0; 8]), "a byte beyond the end");
     let mut sender = Guest::new(plain(), 16);
     sender.send(0, &[0; 12], &tcp4(&payload(1460)), 4000);
     sender.send(0, &[0; 12], &tcp4(&payload(1461)), 4000);

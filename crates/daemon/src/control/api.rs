@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use utoipa::{OpenApi, ToSchema};
 
-use crate::host::HostError;
+use crate::host::{HostError, List};
 use crate::live::plan::{Change, Plan};
 use crate::live::{ChangeError, Changed};
 use crate::report::{AddressReport, PortReport};
@@ -70,7 +70,7 @@ pub struct Exported {
     pub text: String,
 }
 
-/// The keys of a `[[port]]`, as the host file has them; a key that is null gets its default.
+/// The keys of a `[[port]]`, `[[port_group]]` or `[[uplink]]`, as the host file has them; a key that is null gets its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct PortValues(pub BTreeMap<String, serde_json::Value>);
@@ -167,6 +167,8 @@ pub(super) const MALFORMED: Kind = (400, "malformed-request", "the request is no
 pub(super) const FORBIDDEN: Kind = (403, "may-only-read", "this user may read, and not change");
 /// There is no such port.
 pub(super) const NO_SUCH_PORT: Kind = (404, "no-such-port", "there is no port of this name");
+/// There is no such group or uplink.
+pub(super) const NO_SUCH: Kind = (404, "no-such", "there is none of this name");
 /// There is nothing at this path.
 pub(super) const NOT_FOUND: Kind = (404, "not-found", "there is nothing at this path");
 /// It is there, and cannot do that.
@@ -215,8 +217,9 @@ impl From<ChangeError> for Box<Problem> {
     fn from(error: ChangeError) -> Self {
         let detail = error.to_string();
         match error {
-            ChangeError::Missing(_) => Problem::new(NO_SUCH_PORT, detail),
-            ChangeError::Exists(_) => Problem::new(EXISTS, detail),
+            ChangeError::Missing(List::Ports, _) => Problem::new(NO_SUCH_PORT, detail),
+            ChangeError::Missing(..) => Problem::new(NO_SUCH, detail),
+            ChangeError::Exists(..) => Problem::new(EXISTS, detail),
             ChangeError::Wrong(errors) => {
                 let mut problem = Problem::new(WRONG, detail);
                 problem.mistakes = errors.list.iter().map(Mistake::from).collect();
@@ -253,6 +256,12 @@ impl From<ChangeError> for Box<Problem> {
         super::routes::add_port,
         super::routes::set_port,
         super::routes::remove_port,
+        super::routes::lists::add_group,
+        super::routes::lists::set_group,
+        super::routes::lists::remove_group,
+        super::routes::lists::add_uplink,
+        super::routes::lists::set_uplink,
+        super::routes::lists::remove_uplink,
         super::routes::restart_port,
         super::routes::addresses,
         super::routes::capture,

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use super::api::{
     AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
 };
+use crate::host::List;
 use crate::live::Changed;
 use crate::live::plan::Plan;
 use crate::report::PortReport;
@@ -113,10 +114,12 @@ pub enum Ask {
     Plan(HostText),
     /// That it be applied.
     Apply(HostText),
-    /// A port more.
-    Add(PortValues),
-    /// Other values for a port.
+    /// A port, a group or an uplink more.
+    Add(List, PortValues),
+    /// Other values for one.
     Set {
+        /// Of what.
+        list: List,
         /// Its name.
         name: String,
         /// The values.
@@ -124,8 +127,10 @@ pub enum Ask {
         /// A VM that is attached may lose its adapter.
         cut_off: bool,
     },
-    /// A port less.
+    /// One less.
     Remove {
+        /// Of what.
+        list: List,
         /// Its name.
         name: String,
         /// A VM that is attached may lose its adapter.
@@ -177,9 +182,13 @@ impl Ask {
             Self::Export => plain("GET", "/v1/host".to_owned()),
             Self::Plan(text) => with("POST", "/v1/host/plan".to_owned(), text),
             Self::Apply(text) => with("PUT", "/v1/host".to_owned(), text),
-            Self::Add(values) => with("POST", "/v1/ports".to_owned(), values),
-            Self::Set { name, values, cut_off } => with("PATCH", format!("{}?cut_off={cut_off}", port(name)), values),
-            Self::Remove { name, cut_off } => plain("DELETE", format!("{}?cut_off={cut_off}", port(name))),
+            Self::Add(list, values) => with("POST", place(*list).to_owned(), values),
+            Self::Set { list, name, values, cut_off } => {
+                with("PATCH", format!("{}/{}?cut_off={cut_off}", place(*list), escaped(name)), values)
+            }
+            Self::Remove { list, name, cut_off } => {
+                plain("DELETE", format!("{}/{}?cut_off={cut_off}", place(*list), escaped(name)))
+            }
         }
     }
 
@@ -195,7 +204,7 @@ impl Ask {
             Self::Version => Reply::Version(read(body)?),
             Self::Export => Reply::Exported(read(body)?),
             Self::Plan(_) => Reply::Plan(read(body)?),
-            Self::Apply(_) | Self::Add(_) | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
+            Self::Apply(_) | Self::Add(..) | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
         })
     }
 
@@ -204,6 +213,15 @@ impl Ask {
             self,
             Self::Ports | Self::Port { .. } | Self::Addresses | Self::Version | Self::Export | Self::Plan(_)
         )
+    }
+}
+
+/// Where a list is.
+fn place(list: List) -> &'static str {
+    match list {
+        List::Ports => "/v1/ports",
+        List::Groups => "/v1/groups",
+        List::Uplinks => "/v1/uplinks",
     }
 }
 

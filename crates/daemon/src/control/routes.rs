@@ -9,7 +9,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, patch, post};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::{IntoParams, OpenApi};
@@ -24,12 +24,14 @@ use super::stream::{Endless, Place, Stream};
 use super::{NAMES_MOST, REQUEST_MOST, STARTING_SENTENCE, no_port};
 use crate::capture::{Program, Scope, Stage};
 use crate::daemon::RestartError;
-use crate::host::{Host, did_you_mean};
+use crate::host::{Host, List, did_you_mean};
 use crate::live::plan::Plan;
 use crate::live::{ChangeError, Changed, Consent, Live};
 use crate::metrics::{self, Facts};
 use crate::report::PortReport;
 use crate::usage;
+
+pub(super) mod lists;
 
 /// An answer, or why there is none.
 type Answer<T> = Result<T, Box<Problem>>;
@@ -51,6 +53,10 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/ports", get(ports).post(add_port))
         .route("/v1/ports/{name}", get(port).patch(set_port).delete(remove_port))
         .route("/v1/ports/{name}/restart", post(restart_port))
+        .route("/v1/groups", post(lists::add_group))
+        .route("/v1/groups/{name}", patch(lists::set_group).delete(lists::remove_group))
+        .route("/v1/uplinks", post(lists::add_uplink))
+        .route("/v1/uplinks/{name}", patch(lists::set_uplink).delete(lists::remove_uplink))
         .route("/v1/addresses", get(addresses))
         .route("/v1/captures", post(capture))
         .route("/v1/metrics", get(metrics))
@@ -182,7 +188,7 @@ pub(super) async fn add_port(
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
     let live = served.may_change(peer)?;
     let table = values(json(&body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    let changed = beside(move || Ok(live.add_port(table)?)).await?;
+    let changed = beside(move || Ok(live.add(List::Ports, table)?)).await?;
     Ok((StatusCode::CREATED, axum::Json(changed)))
 }
 
@@ -209,7 +215,7 @@ pub(super) async fn set_port(
     let live = served.may_change(peer)?;
     let (name, consent) = (name_in(path)?, consent_in(query)?);
     let values = values(json(&body)?)?;
-    beside(move || Ok(axum::Json(live.set_port(&name, &values, &consent)?))).await
+    beside(move || Ok(axum::Json(live.set(List::Ports, &name, &values, &consent)?))).await
 }
 
 /// Remove a port
@@ -231,7 +237,7 @@ pub(super) async fn remove_port(
 ) -> Answer<axum::Json<Changed>> {
     let live = served.may_change(peer)?;
     let (name, consent) = (name_in(path)?, consent_in(query)?);
-    beside(move || Ok(axum::Json(live.remove_port(&name, &consent)?))).await
+    beside(move || Ok(axum::Json(live.remove(List::Ports, &name, &consent)?))).await
 }
 
 /// Bring a port back as new that has failed
@@ -300,7 +306,7 @@ pub(super) async fn capture(State(served): Daemon, Extension(peer): Extension<Pe
     let (whose, scope) = (Arc::clone(&live), Scope { ports: None, stage, drops: false, filter, snap });
     let capture = beside(move || {
         whose.capture(&of, scope).map_err(|error| match error {
-            ChangeError::Missing(of) => Problem::new(NO_SUCH_PORT, nothing_of(&of, &whose)),
+            ChangeError::Missing(_, of) => Problem::new(NO_SUCH_PORT, nothing_of(&of, &whose)),
             error => error.into(),
         })
     })

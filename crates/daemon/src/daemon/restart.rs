@@ -49,7 +49,7 @@ impl Daemon {
     /// again, or connects by itself if it does that (virtio-net). A port that works is left alone. For one thread: who asks twice at once
     /// gets two answers, one after the other.
     pub fn restart(&self, name: &str) -> Result<(), RestartError> {
-        if self.uplink().as_ref().is_some_and(|uplink| uplink.name == name) {
+        if self.uplinks().iter().any(|uplink| uplink.name == name) {
             return self.restart_uplink(name);
         }
         let (spec, recorder) = self.failed(name)?;
@@ -81,8 +81,9 @@ impl Daemon {
     }
 
     fn restart_uplink(&self, name: &str) -> Result<(), RestartError> {
-        let mut held = self.uplink();
-        let Some(RunningUplink { port, buffer_bytes, policy, maker, .. }) = &mut *held else {
+        let mut held = self.uplinks();
+        let found = held.iter_mut().find(|uplink| uplink.name == name);
+        let Some(RunningUplink { port, buffer_bytes, policy, maker, .. }) = found else {
             return Err(RestartError::Missing(name.to_owned()));
         };
         if port.failure().is_none() {
@@ -102,7 +103,7 @@ impl Daemon {
             Err(why) => Err(RestartError::Uplink { name: name.to_owned(), why }),
         };
         // It can be asked for again, whatever came of it.
-        if let Some(uplink) = &mut *self.uplink() {
+        if let Some(uplink) = self.uplinks().iter_mut().find(|uplink| uplink.name == name) {
             uplink.maker = Some(maker);
         }
         opened.inspect(|()| info!(uplink = name, "restarted"))

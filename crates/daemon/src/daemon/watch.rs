@@ -21,11 +21,12 @@ impl Daemon {
         self.plane.unwatch(watcher);
     }
 
-    /// The names of all ports, the uplink's included, by their numbers.
+    /// The names of all ports, uplinks included, by their numbers.
     pub fn names(&self) -> BTreeMap<PortId, String> {
-        let uplink = self.uplink().as_ref().map(|uplink| (uplink.port.id(), uplink.name.clone()));
-        let ports = self.ports();
-        ports.iter().map(|(id, running)| (*id, running.spec.name.clone())).chain(uplink).collect()
+        let mut names: BTreeMap<_, _> =
+            self.uplinks().iter().map(|uplink| (uplink.port.id(), uplink.name.clone())).collect();
+        names.extend(self.ports().iter().map(|(id, running)| (*id, running.spec.name.clone())));
+        names
     }
 
     /// Another number as soon as [`Daemon::names`] may be others.

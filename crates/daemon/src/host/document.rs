@@ -12,6 +12,8 @@ const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];
 const PORT: &str = "port";
 /// The list of port groups, and a port's key that names its own.
 const GROUP: &str = "port_group";
+/// The uplink, or the list of them.
+const UPLINK: &str = "uplink";
 /// What a port does not say of its socket, this table does.
 const SOCKETS: &str = "sockets";
 
@@ -38,8 +40,24 @@ impl Document {
         self.0.get(PORT).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 
-    fn list_mut(&mut self) -> Option<&mut Vec<Value>> {
-        self.0.entry(PORT).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()
+    /// The list of ports, of groups or of uplinks. An uplink that was alone is the first of them.
+    fn list_mut(&mut self, list: List) -> Option<&mut Vec<Value>> {
+        let value = self.0.entry(list.key()).or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Table(table) = value {
+            let none = table.get("kind").and_then(Value::as_str) == Some("none");
+            *value = Value::Array(if none { Vec::new() } else { vec![Value::Table(std::mem::take(table))] });
+        }
+        value.as_array_mut()
+    }
+
+    /// An uplink's table; empty if there is none.
+    pub fn uplink(&self, name: &str) -> Table {
+        let found = match self.0.get(UPLINK) {
+            Some(Value::Table(table)) => Some(table),
+            Some(Value::Array(list)) => list.iter().find(|one| name_of(one) == Some(name)).and_then(Value::as_table),
+            _ => None,
+        };
+        found.cloned().unwrap_or_default()
     }
 
     /// The names of its ports, in order.
@@ -94,30 +112,39 @@ impl Document {
         tables
     }
 
-    /// With one port more. Its relative paths begin at `dir`.
-    pub fn with_port(&self, port: Table, dir: &Path) -> Self {
+    /// With one port, group or uplink more. Its relative paths begin at `dir`.
+    pub fn with(&self, list: List, entry: Table, dir: &Path) -> Self {
         let mut new = self.clone();
-        let mut port = Value::Table(port);
-        absolute(&mut port, dir);
-        if let Some(list) = new.list_mut() {
-            list.push(port);
+        let mut entry = Value::Table(entry);
+        absolute(&mut entry, dir);
+        if let Some(list) = new.list_mut(list) {
+            list.push(entry);
         }
         new
     }
 
-    /// Without this port; the same if there is none.
-    pub fn without_port(&self, name: &str) -> Self {
+    /// Without the one of this name; the same if there is none. A list that is empty goes.
+    pub fn without(&self, list: List, name: &str) -> Self {
         let mut new = self.clone();
-        if let Some(list) = new.list_mut() {
-            list.retain(|port| name_of(port) != Some(name));
+        let left = new.list_mut(list).map_or(1, |entries| {
+            entries.retain(|entry| name_of(entry) != Some(name));
+            entries.len()
+        });
+        if left == 0 && list != List::Ports {
+            new.0.remove(list.key());
         }
         new
     }
 
-    /// With these values in a port's table; a key without a value goes. The same if there is no such port.
-    pub fn with_values(&self, name: &str, values: &[(String, Option<Value>)], dir: &Path) -> Self {
+    /// Whether there is one of this name.
+    pub fn has(&self, list: List, name: &str) -> bool {
+        self.clone().list_mut(list).is_some_and(|entries| entries.iter().any(|entry| name_of(entry) == Some(name)))
+    }
+
+    /// With these values in the table of the one of this name; a key without a value goes. The same if there is none.
+    pub fn with_values(&self, list: List, name: &str, values: &[(String, Option<Value>)], dir: &Path) -> Self {
         let mut new = self.clone();
-        let found = new.list_mut().and_then(|list| list.iter_mut().find(|port| name_of(port) == Some(name)));
+        let found = new.list_mut(list).and_then(|list| list.iter_mut().find(|entry| name_of(entry) == Some(name)));
         if let Some(port) = found {
             if let Value::Table(table) = port {
                 for (key, value) in values {
@@ -133,8 +160,41 @@ impl Document {
     }
 }
 
-fn name_of(port: &Value) -> Option<&str> {
-    port.get("name").and_then(Value::as_str)
+/// What there may be several of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// `[[port]]`.
+    Ports,
+    /// `[[port_group]]`.
+    Groups,
+    /// `[uplink]`, or `[[uplink]]`.
+    Uplinks,
+}
+
+impl List {
+    fn key(self) -> &'static str {
+        match self {
+            Self::Ports => PORT,
+            Self::Groups => GROUP,
+            Self::Uplinks => UPLINK,
+        }
+    }
+}
+
+/// One of them, as a person says it.
+impl std::fmt::Display for List {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ports => "port",
+            Self::Groups => "port group",
+            Self::Uplinks => "uplink",
+        })
+    }
+}
+
+/// The name of a port or a group; of an uplink without one it is its kind.
+fn name_of(entry: &Value) -> Option<&str> {
+    entry.get("name").or_else(|| entry.get("kind")).and_then(Value::as_str)
 }
 
 /// Makes the paths in a table, and in the tables in it, absolute.
@@ -213,14 +273,29 @@ mode = \"0600\"
     fn ports_come_change_and_go() {
         let dir = Path::new("/d");
         let vm3: Table = "name = \"vm3\"\nsocket = \"3.sock\"".parse().unwrap();
-        let more = document().with_port(vm3, dir);
+        let more = document().with(List::Ports, vm3, dir);
         assert_eq!(more.names().collect::<Vec<_>>(), ["vm1", "vm2", "vm3"]);
         assert_eq!(more.port("vm3").unwrap()["socket"].as_str(), Some("/d/3.sock"));
         let values = [("buffer".to_owned(), Some(Value::from("2MiB"))), ("socket".to_owned(), None)];
-        let changed = more.with_values("vm3", &values, dir);
+        let changed = more.with_values(List::Ports, "vm3", &values, dir);
         let port = changed.port("vm3").unwrap();
         assert_eq!((port["buffer"].as_str(), port.get("socket")), (Some("2MiB"), None));
-        assert_eq!(changed.without_port("vm3"), document());
-        assert_eq!(document().without_port("vm9"), document());
+        assert_eq!(changed.without(List::Ports, "vm3"), document());
+        assert_eq!(document().without(List::Ports, "vm9"), document());
+    }
+
+    #[test]
+    fn an_uplink_that_is_alone_becomes_the_first_of_several() {
+        let dir = Path::new("/d");
+        let alone = Document::parse("[uplink]\nkind = \"null\"\n", dir).unwrap();
+        let pair: Table = "name = \"far\"\nkind = \"pair\"\nsocket = \"a.sock\"".parse().unwrap();
+        let both = alone.with(List::Uplinks, pair.clone(), dir);
+        let value = |name: &str, key: &str| both.uplink(name)[key].as_str().map(str::to_owned);
+        assert_eq!(value("null", "kind").as_deref(), Some("null"));
+        assert_eq!(value("far", "socket").as_deref(), Some("/d/a.sock"));
+        assert_eq!(both.without(List::Uplinks, "far").without(List::Uplinks, "null").text(), "");
+        let none = Document::parse("[uplink]\nkind = \"none\"\n", dir).unwrap();
+        assert_eq!(none.with(List::Uplinks, pair, dir).text(), both.without(List::Uplinks, "null").text());
+        assert_eq!([&alone, &none].map(|document| document.has(List::Uplinks, "null")), [true, false]);
     }
 }

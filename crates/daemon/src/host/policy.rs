@@ -229,7 +229,8 @@ pub(super) fn vlan(walk: &mut Walk, section: Section<'_>) -> Option<Vlan> {
     id(walk, "vlan").map(Vlan::Access).or(service)
 }
 
-fn private(walk: &mut Walk, section: Section<'_>) -> Option<Private> {
+/// Which part of a private VLAN a table says.
+pub(super) fn private(walk: &mut Walk, section: Section<'_>) -> Option<Private> {
     if let (Some(_), Some(line)) = (walk.place(section, "private"), walk.place(section, "community")) {
         walk.wrong(section, "community", line, "there is private already: a port is of one part");
     }

@@ -44,7 +44,7 @@ fn trunks_provider_ports_and_private_vlans_are_said_in_a_line_each() {
     assert_eq!(said("qinq = 100\n"), Vlan::Service(id(100)));
     assert_eq!(policy("vlan = 1\nprivate = \"isolated\"\n").private, Private::Isolated);
     assert_eq!(policy("vlan = 1\ncommunity = 7\n").private, Private::Community(7));
-    let uplink = parse(&format!("[uplink]\nkind = \"null\"\ntrunk = \"10-12\"\n{PORT}")).unwrap().uplink.unwrap();
+    let uplink = parse(&format!("[uplink]\nkind = \"null\"\ntrunk = \"10-12\"\n{PORT}")).unwrap().uplinks.remove(0);
     assert_eq!(uplink.vlan, trunk([10, 11, 12].map(id).into_iter().collect(), None));
 }
 

@@ -20,8 +20,6 @@ use super::quantity::{Bytes, Seconds};
 use super::walk::{Found, Key, Kind, Section, Walk};
 use super::{DaemonConfig, Doorbells, Host, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
 
-/// Ports of one host file at most: the switch's, less the uplink.
-const PORTS_MOST: usize = nicety_switch::PORTS - 1;
 /// Longest name in bytes.
 const NAME_MOST: usize = 64;
 /// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
@@ -48,6 +46,7 @@ static SWITCH: Kind = Kind {
         Key { name: "addresses", allowed: "a whole number from 64 to 4194304" },
         Key { name: "ageing", allowed: "\"10s\" to \"1000000s\"" },
     ],
+    several: false,
 };
 
 static UPLINK: Kind = Kind {
@@ -57,7 +56,7 @@ static UPLINK: Kind = Kind {
         Key { name: "kind", allowed: "\"tap\", \"pair\", \"stream\", \"capture\", \"null\" or \"none\"" },
         Key {
             name: "name",
-            allowed: "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"",
+            allowed: "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"; else 1 to 64 letters, digits, -, _ and ., a letter or digit first; no port's, and no other uplink's",
         },
         Key { name: "socket", allowed: "with kind = \"pair\" or \"stream\": a path of at most 107 bytes" },
         Key { name: "role", allowed: "with kind = \"pair\" or \"stream\": \"listen\" or \"connect\"" },
@@ -67,7 +66,9 @@ static UPLINK: Kind = Kind {
         policy::KEYS[1],
         policy::KEYS[2],
         policy::KEYS[3],
+        Key { name: "private", allowed: "\"promiscuous\" or \"isolated\"" },
     ],
+    several: true,
 };
 
 static DAEMON: Kind = Kind {
@@ -84,9 +85,10 @@ static DAEMON: Kind = Kind {
         Key { name: "state", allowed: "a path, of no other file or socket here" },
         Key { name: "listed", allowed: "true or false" },
     ],
+    several: false,
 };
 
-static SOCKETS: Kind = Kind { heading: "[sockets]", name: "sockets", keys: &KEYS };
+static SOCKETS: Kind = Kind { heading: "[sockets]", name: "sockets", keys: &KEYS, several: false };
 
 const GROUP_KEYS: [Key; 1] =
     [Key { name: "name", allowed: "1 to 64 letters, digits, -, _ and ., a letter or digit first; no other group's" }];
@@ -95,6 +97,7 @@ static PORT_GROUP: Kind = Kind {
     heading: "[[port_group]]",
     name: "port_group",
     keys: &policy::with::<{ GROUP_KEYS.len() + policy::KEYS.len() }>(&GROUP_KEYS, &policy::KEYS),
+    several: false,
 };
 
 const PORT_KEYS: [Key; 14] = [
@@ -121,6 +124,7 @@ static PORT: Kind = Kind {
     heading: "[[port]]",
     name: "port",
     keys: &policy::with::<{ PORT_KEYS.len() + policy::KEYS.len() }>(&PORT_KEYS, &policy::KEYS),
+    several: false,
 };
 
 /// What must not be there twice, and the line where it was first.
@@ -129,8 +133,8 @@ struct Seen {
     names: HashMap<String, usize>,
     addresses: HashMap<Mac, usize>,
     paths: Paths,
-    /// The uplink's name: `nicety ports NAME` could not tell the two apart.
-    uplink: Option<Found<String>>,
+    /// The uplinks' names: `nicety ports NAME` could not tell one from a port.
+    uplinks: Vec<Found<String>>,
     /// Who may connect to a port that does not say.
     access: AccessConfig,
     /// Port groups: each one's name, and what it says.
@@ -158,7 +162,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         names: HashMap::new(),
         addresses: HashMap::new(),
         paths: Paths::new(path),
-        uplink: None,
+        uplinks: Vec::new(),
         access: usual.unwrap_or_default(),
         groups: Vec::new(),
     };
@@ -166,7 +170,8 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
         group(walk, section, &mut seen);
     }
     let switch = walk.sections(root, &SWITCH).pop().map_or_else(SwitchConfig::default, |section| switch(walk, section));
-    let uplink = walk.sections(root, &UPLINK).pop().and_then(|section| uplink(walk, section, dir, &mut seen));
+    let sections = walk.sections(root, &UPLINK);
+    let uplinks: Vec<_> = sections.into_iter().filter_map(|section| uplink(walk, section, dir, &mut seen)).collect();
     let daemon = walk
         .sections(root, &DAEMON)
         .pop()
@@ -180,12 +185,14 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
             String::new(),
         );
     }
-    if let Some(section) = sections.get(PORTS_MOST) {
-        let what = format!("a switch has at most {PORTS_MOST} ports besides its uplink");
+    let most = nicety_switch::PORTS.saturating_sub(uplinks.len().max(1));
+    if let Some(section) = sections.get(most) {
+        let what =
+            format!("a switch has at most {most} ports besides its uplink{}", if uplinks.len() > 1 { "s" } else { "" });
         walk.note(section.line, "port", what, String::new());
     }
     let ports = sections.into_iter().filter_map(|section| port(walk, section, dir, &mut seen)).collect();
-    Host { path: path.to_owned(), switch, uplink, daemon, ports, document: Document::default(), paths: seen.paths }
+    Host { path: path.to_owned(), switch, uplinks, daemon, ports, document: Document::default(), paths: seen.paths }
 }
 
 fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
@@ -236,7 +243,11 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
     // What each key belongs to, and whether it must be there.
     let keys: [(&str, &[UplinkWord], bool); 4] = [
-        ("name", &[UplinkWord::Tap], true),
+        (
+            "name",
+            &[UplinkWord::Tap, UplinkWord::Pair, UplinkWord::Stream, UplinkWord::Capture, UplinkWord::Null],
+            false,
+        ),
         ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
         ("role", &[UplinkWord::Pair, UplinkWord::Stream], false),
         ("file", &[UplinkWord::Capture], true),
@@ -247,6 +258,9 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
             (Some(line), false) => walk.wrong(section, key, line, "it does not belong to this kind of uplink"),
             _ => {}
         }
+    }
+    if word == UplinkWord::Tap && walk.place(section, "name").is_none() {
+        walk.missing(section, "name");
     }
     if let (UplinkWord::None, Some(line)) = (word, walk.place(section, "rate")) {
         walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
@@ -268,10 +282,16 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         UplinkWord::Null => UplinkKind::Null,
         UplinkWord::None => return None,
     };
-    let named = if word == UplinkWord::Tap { "name" } else { "kind" };
-    let line = walk.place(section, named).unwrap_or(section.line);
-    seen.uplink = Some(Found { value: kind.name().to_owned(), line });
-    Some(UplinkConfig { kind, rate, vlan })
+    let private = policy::private(walk, section).unwrap_or_default();
+    let named = if word == UplinkWord::Tap { None } else { name(walk, section) };
+    let line = walk.place(section, "name").or_else(|| walk.place(section, "kind")).unwrap_or(section.line);
+    let name = named.map_or_else(|| kind.name().to_owned(), |named| named.value);
+    if let Some(other) = seen.uplinks.iter().find(|other| other.value == name) {
+        let what = format!("{name:?} is the uplink of line {} already: give this one a name of its own", other.line);
+        walk.wrong(section, "name", line, what);
+    }
+    seen.uplinks.push(Found { value: name.clone(), line });
+    Some(UplinkConfig { name, kind, rate, vlan, private })
 }
 
 fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
@@ -313,7 +333,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     }
     let name = name(walk, section).filter(|found| {
         let port = earlier(&mut seen.names, found.value.clone(), found.line).map(|line| ("port", line));
-        let uplink = seen.uplink.as_ref().filter(|uplink| uplink.value == found.value);
+        let uplink = seen.uplinks.iter().find(|uplink| uplink.value == found.value);
         let taken = port.or(uplink.map(|uplink| ("uplink", uplink.line)));
         if let Some((whose, line)) = taken {
             let what = format!("{:?} is the {whose} of line {line} already: choose another name", found.value);

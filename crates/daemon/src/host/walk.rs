@@ -27,6 +27,8 @@ pub struct Kind {
     pub name: &'static str,
     /// The keys.
     pub keys: &'static [Key],
+    /// Whether there may be several of one that is alone as a rule.
+    pub several: bool,
 }
 
 impl Kind {
@@ -95,7 +97,7 @@ impl Walk {
                 self.note(line, kind.name, format!("there may be several: write {heading}"), String::new());
                 Vec::new()
             }
-            DeValue::Array(array) if kind.many() => {
+            DeValue::Array(array) if kind.many() || kind.several => {
                 array.iter().enumerate().filter_map(|(index, item)| self.entry(kind, index, item)).collect()
             }
             DeValue::Array(_) => {

@@ -7,6 +7,7 @@ use nicety_plane::Watcher;
 
 use super::{ChangeError, Live};
 use crate::capture::{self, Encoder, Scope};
+use crate::host::List;
 
 /// What stands for all that is dropped, unless a port has that name.
 pub const DROPS: &str = "drops";
@@ -34,7 +35,7 @@ impl Live {
             None => {
                 let running = self.running();
                 let members = running.host.document.members(of);
-                let members = members.ok_or_else(|| ChangeError::Missing(of.to_owned()))?;
+                let members = members.ok_or_else(|| ChangeError::Missing(List::Ports, of.to_owned()))?;
                 members.into_iter().filter_map(of_port).collect()
             }
         };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use utoipa::ToSchema;
 
-use crate::host::{Host, PortConfig};
+use crate::host::{Host, PortConfig, UplinkConfig};
 
 /// What happens to a part of a host file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -43,7 +43,7 @@ pub struct Change {
     pub kind: Kind,
     /// What it is: `port`, `uplink`, or another table of the host file.
     pub object: String,
-    /// The port's name; nothing for other tables.
+    /// The port's name, or that of one of several uplinks; nothing for other tables.
     pub port: Option<String>,
     /// The keys that change; none if it is opened or closed.
     pub keys: Vec<KeyChange>,
@@ -67,7 +67,7 @@ impl fmt::Display for Change {
             let [from, to] = [from, to].map(|value| value.as_deref().unwrap_or("(not set)"));
             write!(f, "{} {key} {from} → {to}", if index == 0 { ":" } else { "," })?;
         }
-        match (self.kind, self.cuts_off, self.port.is_some()) {
+        match (self.kind, self.cuts_off, self.object == "port") {
             (Kind::Remove, true, true) => f.write_str(" (a VM is attached)"),
             (_, true, true) => f.write_str(" (a VM is attached: it loses its adapter)"),
             (Kind::Remove, true, false) => f.write_str(" (VMs lose their way out)"),
@@ -101,7 +101,9 @@ impl Plan {
         let anybody = old.ports.iter().any(|port| is_attached(&port.name));
         let names: BTreeSet<String> =
             [old, new].iter().flat_map(|host| host.document.tables()).map(|(name, _)| name).collect();
-        changes.extend(names.iter().filter_map(|name| of_table(old, new, name, anybody)));
+        let is_uplink = |name: &str| name == "uplink" || name.starts_with("uplink.");
+        changes.extend(names.iter().filter(|name| !is_uplink(name)).filter_map(|name| of_table(old, new, name)));
+        changes.extend(of_uplinks(old, new, anybody));
         changes.sort_by_key(|change| match change.kind {
             Kind::Add => 0,
             Kind::Set | Kind::Reopen => 1,
@@ -156,17 +158,40 @@ fn of_port(old: &Host, new: &Host, port: &PortConfig, is_attached: &impl Fn(&str
     }
 }
 
-fn of_table(old: &Host, new: &Host, name: &str, anybody: bool) -> Option<Change> {
+/// What becomes of uplinks. One that is alone before and afterwards is the same one, whatever it is called.
+fn of_uplinks(old: &Host, new: &Host, anybody: bool) -> Vec<Change> {
+    let alone = old.uplinks.len() <= 1 && new.uplinks.len() <= 1;
+    let change = |kind, name: &str, keys| Change {
+        kind,
+        object: "uplink".to_owned(),
+        port: (!alone).then(|| name.to_owned()),
+        keys,
+        cuts_off: anybody && kind != Kind::Add,
+    };
+    let mut changes = Vec::new();
+    for uplink in &new.uplinks {
+        let before = if alone { old.uplinks.first() } else { old.uplink(&uplink.name) };
+        match before {
+            None => changes.push(change(Kind::Add, &uplink.name, Vec::new())),
+            Some(before) if before == uplink => {}
+            Some(before) => {
+                let [was, is] = [(old, before), (new, uplink)].map(|(host, uplink)| host.document.uplink(&uplink.name));
+                changes.push(change(Kind::Reopen, &uplink.name, keys(&was, &is)));
+            }
+        }
+    }
+    let stays =
+        |uplink: &&UplinkConfig| if alone { !new.uplinks.is_empty() } else { new.uplink(&uplink.name).is_some() };
+    let gone = old.uplinks.iter().filter(|uplink| !stays(uplink));
+    changes.extend(gone.map(|uplink| change(Kind::Remove, &uplink.name, Vec::new())));
+    changes
+}
+
+fn of_table(old: &Host, new: &Host, name: &str) -> Option<Change> {
     let table =
         |host: &Host| host.document.tables().into_iter().find(|(found, _)| found == name).map(|(_, table)| table);
     let (before, after) = (table(old), table(new));
     let (kind, cuts_off) = match name {
-        "uplink" => match (&old.uplink, &new.uplink) {
-            (one, other) if one == other => return None,
-            (None, _) => (Kind::Add, false),
-            (_, None) => (Kind::Remove, anybody),
-            (Some(_), Some(_)) => (Kind::Reopen, anybody),
-        },
         "switch" if old.switch == new.switch => return None,
         "daemon" if old.daemon == new.daemon => return None,
         "switch" | "daemon" => (Kind::Restart, false),
@@ -256,6 +281,14 @@ mod tests {
         assert_eq!(plan(&null, &ports), "- uplink (VMs lose their way out)\n");
         let paced = null.replace("\"null\"", "\"null\"\nrate = \"1Gbit/s\"");
         assert_eq!(plan(&null, &paced), "~ uplink: rate (not set) → 1Gbit/s (VMs lose their way out for a moment)\n");
+        let two = |more: &str| {
+            let uplink = |more: &str| format!("[[uplink]]\nkind = \"null\"\n{more}\n");
+            format!("{}{}{ports}", uplink(""), uplink(&format!("name = \"far\"\n{more}")))
+        };
+        assert_eq!(plan(&null, &two("")), "+ uplink far\n");
+        assert_eq!(plan(&two(""), &null), "- uplink far (VMs lose their way out)\n");
+        let said = "~ uplink far: vlan (not set) → 7 (VMs lose their way out for a moment)\n";
+        assert_eq!(plan(&two(""), &two("vlan = 7")), said);
         let workers = format!("[daemon]\nworkers = 2\n{ports}");
         assert_eq!(plan(&ports, &workers), "! daemon: workers (not set) → 2 (takes a restart of the daemon)\n");
         let group = |vlan| {

@@ -13,6 +13,7 @@
 
 mod features;
 mod header;
+pub mod pci;
 mod receive;
 mod ring;
 mod transmit;
@@ -134,12 +135,7 @@ impl VirtioNet {
         if features::has(self.taken, features::MAC) {
             bus.config(CONFIG_MAC, &mut self.mac.0)?;
         }
-        self.link = true;
-        if features::has(self.taken, features::STATUS) {
-            let mut status = [0; 2];
-            bus.config(CONFIG_STATUS, &mut status)?;
-            self.link = u16::from_le_bytes(status) & STATUS_LINK != 0;
-        }
+        self.look_at_link(bus)?;
         // Every time it is opened, the driver has all of its memory anew.
         let mut arena = self.arena;
         self.receive = Receive::new(&self.memory, &mut arena, self.size, self.taken)?;
@@ -148,6 +144,17 @@ impl VirtioNet {
         bus.start(TRANSMIT, self.transmit.ring.place())?;
         bus.start(RECEIVE, self.receive.ring.place())?;
         self.refill(bus)
+    }
+
+    /// Configuration has changed.
+    fn look_at_link(&mut self, bus: &mut dyn RingBus) -> Result<(), DriverError> {
+        self.link = true;
+        if features::has(self.taken, features::STATUS) {
+            let mut status = [0; 2];
+            bus.config(CONFIG_STATUS, &mut status)?;
+            self.link = u16::from_le_bytes(status) & STATUS_LINK != 0;
+        }
+        Ok(())
     }
 
     /// As [`Driver::interrupt`](crate::Driver::interrupt): a ring's call came.

@@ -78,6 +78,15 @@ impl Server {
     pub const ALL: [Server; 3] = [Server::Nicety, Server::Io, Server::Mac];
 }
 
+/// The rings that the generator takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rings {
+    /// Split ones.
+    Split,
+    /// Packed ones (VIRTIO_F_RING_PACKED).
+    Packed,
+}
+
 /// What is measured, and with what.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -93,6 +102,8 @@ pub struct Plan {
     pub wire_bytes: Vec<u16>,
     /// Addresses behind each port.
     pub addresses: Vec<u32>,
+    /// The generator's rings.
+    pub rings: Rings,
 }
 
 /// The samples of one size and number of addresses, in million frames per second, by [`Server::ALL`].
@@ -197,7 +208,7 @@ impl Plan {
             Server::Mac => Running::Testpmd(Testpmd::forward(layer, "mac", sockets, target, source)?),
         };
         let frames = addresses.max(256);
-        let mut generator = Testpmd::generate(layer, captures, sockets, frames, source, target)?;
+        let mut generator = Testpmd::generate(layer, captures, sockets, frames, self.rings, source, target)?;
         sleep(WARM);
         for port in [1, 2] {
             generator.received_per_second(port)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nicety_guests::Layer;
 
-use super::Error;
+use super::{Error, Rings};
 
 /// What is laid: testpmd, and the drivers that it is told to load.
 pub const PACKAGES: &[&str] = &[
@@ -77,6 +77,7 @@ impl Testpmd {
         captures: [&Path; 2],
         sockets: [&Path; 2],
         frames: u32,
+        rings: Rings,
         core: u16,
         other: u16,
     ) -> Result<Self, Error> {
@@ -84,7 +85,10 @@ impl Testpmd {
         let buffers = BUFFERS + 2 * frames;
         let mut command = command(layer, "nicety-source", core, other, buffers);
         let capture = |i: usize| format!("net_pcap{i},rx_pcap={},infinite_rx=1", captures[i].display());
-        let socket = |i: usize| format!("net_virtio_user{i},path={},queues=1,queue_size=1024", sockets[i].display());
+        let socket = |i: usize| {
+            let packed = u8::from(rings == Rings::Packed);
+            format!("net_virtio_user{i},path={},queues=1,queue_size=1024,packed_vq={packed}", sockets[i].display())
+        };
         // `io` forwards between ports 0 and 1, and between 2 and 3.
         for device in [capture(0), socket(0), socket(1), capture(1)] {
             command.arg("--vdev").arg(device);

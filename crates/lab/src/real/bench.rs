@@ -281,6 +281,11 @@ impl Running {
     }
 }
 
+/// The adapters whose driver these guests have.
+fn linux() -> impl Iterator<Item = &'static Entry> {
+    REGISTRY.iter().filter(|entry| entry.about.in_linux())
+}
+
 impl Bench for RealBench {
     fn guests(&self) -> Guests {
         self.kind.guests()
@@ -288,12 +293,12 @@ impl Bench for RealBench {
 
     fn contestants(&self) -> Vec<Contestant> {
         let of = |name: &'static str| self.kind.servers(name).into_iter().map(move |it| Contestant::new(name, it));
-        REGISTRY.iter().flat_map(|entry| of(entry.about.name)).collect()
+        linux().flat_map(|entry| of(entry.about.name)).collect()
     }
 
     fn absent(&self) -> Vec<(Contestant, String)> {
         let of = |name: &str| self.kind.absent(name).map(|(server, why)| (Contestant::new(name, server), why));
-        REGISTRY.iter().filter_map(|entry| of(entry.about.name)).collect()
+        linux().filter_map(|entry| of(entry.about.name)).collect()
     }
 
     fn loads(&self) -> Vec<Load> {

@@ -54,7 +54,7 @@ fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart(
         (&["port", "set", "vm2", "bufer=4MiB"], 2, "there is no such key in [[port]]; did you mean \"buffer\"?"),
         (&["port", "set", "vm2", "buffer=4MB"], 2, "its unit must be B, KiB, MiB or GiB"),
         (&["port", "set", "vm2", "buffer"], 2, "write a key and its value"),
-        (&["port", "add", "vm2", "adapter=e1000"], 2, "there is a port \"vm2\" already"),
+        (&["port", "add", "vm2", "adapter=e1000"], 2, "there is port \"vm2\" already"),
         (&["port", "add", "vm4", "adapter=e1000"], 2, "port.mac: it is missing"),
         (&["port", "restart", "vm2"], 2, "has not failed"),
     ] {
@@ -129,4 +129,51 @@ fn completions_and_man_pages_are_made_from_the_command_line() {
         std::fs::read_dir(scratch.path().join("pages")).unwrap().map(|page| page.unwrap().file_name()).collect();
     names.sort();
     assert!(names.contains(&"nicety-port-add.1".into()) && !names.contains(&"nicety-guest.1".into()), "{names:?}");
+}
+
+#[test]
+fn groups_and_uplinks_are_added_changed_and_removed_one_by_one_and_ports_can_be_in_them() {
+    let scratch = Scratch::with(&format!("[uplink]\nkind = \"null\"\n{HOST}"));
+    let served = Served::start(&scratch);
+    for (args, said) in [
+        (&["group", "add", "web", "vlan=10"][..], "+ port_group.web\n"),
+        (&["port", "set", "vm1", "port_group=web"], "~ port vm1: port_group (not set) → web, vlan (not set) → 10\n"),
+        (&["group", "set", "web", "vlan=20"], "~ port vm1: vlan 10 → 20\n~ port_group.web: vlan 10 → 20\n"),
+        (&["uplink", "add", "far", "kind=pair", "socket=far.sock", "vlan=20"], "+ uplink far\n"),
+        (&["uplink", "set", "far", "private=isolated"], "~ uplink far: private (not set) → isolated\n"),
+        (&["uplink", "set", "null", "rate=1Gbit/s"], "~ uplink null: rate (not set) → 1Gbit/s\n"),
+    ] {
+        let done = scratch.run(args);
+        assert_eq!((done.code, done.out.as_str()), (Some(0), said), "{args:?}: {done:?}");
+    }
+    let table = scratch.run(&["ports"]).out;
+    let order: Vec<usize> = ["null ", "far ", "vm1 "].map(|name| table.find(name).unwrap()).into();
+    assert!(order.is_sorted(), "uplinks first: {table}");
+    for (args, code, said) in [
+        (&["group", "remove", "web"][..], 2, "port group web is in use, by vm1: give them another first"),
+        (&["group", "add", "web"], 2, "there is port group \"web\" already"),
+        (&["group", "set", "db", "vlan=1"], 2, "there is no port group \"db\""),
+        (&["group", "set", "web", "vlan=4095"], 2, "4095 is not from 1 to 4094"),
+        (&["group", "set", "web", "name=db"], 2, "a port group keeps its name, web"),
+        (&["uplink", "remove", "near"], 2, "there is no uplink \"near\""),
+        (&["uplink", "add", "far", "kind=null"], 2, "there is uplink \"far\" already"),
+        (&["uplink", "add", "vm1", "kind=null"], 2, "\"vm1\" is the uplink of line"),
+        (&["uplink", "add", "a b", "kind=tap"], 2, "cannot be an interface's name"),
+    ] {
+        let ended = scratch.run(args);
+        assert!(ended.code == Some(code) && ended.err.contains(said), "{args:?}: {ended:?}");
+    }
+    // While a VM is attached somebody has to agree.
+    let vm = nicety_vfio_user::Client::connect(scratch.path().join("vm1.sock")).unwrap();
+    let refused = scratch.run(&["uplink", "remove", "far"]);
+    assert_eq!((refused.code, refused.out.as_str()), (Some(1), "- uplink far (VMs lose their way out)\n"));
+    assert_eq!(scratch.run(&["uplink", "remove", "far", "--yes"]).code, Some(0));
+    assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm1.sock", "vm2.sock"]);
+    drop(vm);
+    assert_eq!(scratch.run(&["port", "set", "vm1", "port_group="]).code, Some(0));
+    assert_eq!(scratch.run(&["group", "remove", "web"]).out, "- port_group.web\n");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    // What is left of it is in force again.
+    let check = scratch.run(&["serve", "--check"]);
+    assert!(check.out.contains("; uplink null, 1Gbit/s both ways; "), "{check:?}");
 }

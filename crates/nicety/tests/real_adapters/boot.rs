@@ -10,7 +10,7 @@ use std::{
 
 use nicety_adapters::About;
 use nicety_guests::{Firmware, Folder, Guest, GuestConfig, Image, Kernel, Port, Root, Start, Terminal};
-use nicety_trials::extent::entries;
+use nicety_trials::extent::in_linux as entries;
 
 use crate::stage::{HOST, SOON, Stage, TAP, address, ping, port, well};
 

@@ -2,7 +2,7 @@
 
 use nicety_adapters::find;
 use nicety_guests::{Guest, Kernel};
-use nicety_trials::extent::{entries, is_full};
+use nicety_trials::extent::{in_linux as entries, is_full};
 
 use crate::stage::{FLOOD, LATER, SOON, Stage, address, amount, ping, quiet, send, sh, side_by_side, well};
 

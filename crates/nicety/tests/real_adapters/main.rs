@@ -11,6 +11,7 @@ mod drivers;
 mod listed;
 mod messages;
 mod mixed;
+mod packed;
 mod pcnet;
 mod scp;
 mod server_gone;

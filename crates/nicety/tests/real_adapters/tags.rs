@@ -2,7 +2,7 @@
 //! A frame as long as a Gigabit chip takes without jumbo frames has 1522 bytes (Intel 317453, RCTL.LPE): room for one tag.
 
 use nicety_guests::Guest;
-use nicety_trials::extent::{entries, pairs_of};
+use nicety_trials::extent::{in_linux as entries, pairs_of};
 
 use crate::{
     stage::{Stage, ping, quiet, send, sh, well},

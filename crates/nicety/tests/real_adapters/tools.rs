@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use nicety_adapters::find;
 use nicety_guests::Guest;
-use nicety_trials::extent::{entries, is_full};
+use nicety_trials::extent::{in_linux as entries, is_full};
 
 use crate::{
     stage::{HOST, LATER, SOON, Stage, ping, quiet, sh, well},

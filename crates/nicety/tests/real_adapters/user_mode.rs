@@ -7,7 +7,7 @@ use nicety_guests::{
     Guest, Layer, Root,
     uml::{End, Endurance, UmlConfig, UmlKernel},
 };
-use nicety_trials::extent::entries;
+use nicety_trials::extent::in_linux as entries;
 
 use crate::{
     drivers::{carries_between, goes_and_returns},
@@ -52,7 +52,7 @@ fn a_user_mode_kernel_carries_over_every_adapter() {
 
 #[test]
 fn linux_takes_every_chip_for_what_it_is_with_its_speed_and_it_carries_to_virtio_net_and_back() {
-    let served = |entry: &&Entry| entry.about.transports.contains(&"vfio-user");
+    let served = |entry: &&Entry| entry.about.transports.contains(&"vfio-user") && entry.about.in_linux();
     let chips: Vec<&About> = REGISTRY.iter().filter(served).map(|entry| entry.about).collect();
     let names: Vec<&str> = chips.iter().map(|about| about.name).chain(["virtio-net"]).collect();
     let stage = Stage::new(&names);

@@ -197,7 +197,7 @@ impl Guest {
                     rings.place(ring, RingPlace { size, descriptors, driver, device });
                 }
                 2 => {
-                    let base = random.nasty(MEMORY as u64) as u16;
+                    let base = random.nasty(MEMORY as u64) as u32;
                     rings.start(ring, base, cx);
                 }
                 3 if random.one_in(4) => {

@@ -4,6 +4,7 @@ mod dropped;
 mod edits;
 mod interleaved;
 mod lengths;
+mod morphed;
 mod packets;
 mod restored;
 mod resumed;
@@ -51,6 +52,8 @@ pub(crate) struct World {
     pub(crate) received: Vec<(Vec<u8>, Received)>,
     /// Frames on the wire that the driver has received, joined ones one by one.
     pub(crate) frames: u64,
+    /// Packets that the driver has received.
+    pub(crate) packets: u64,
     /// Packets that came to the adapter by other ways than from the wire.
     pub(crate) beside: u64,
     /// A test has the driver send what no stack sends: the device may complain.
@@ -69,7 +72,7 @@ impl World {
 
     pub(crate) fn on(rig: Rig, net: Net) -> World {
         let guest = Guest::new(PortBus::of(&rig), net);
-        let mut world = World { rig, guest, received: Vec::new(), frames: 0, beside: 0, rude: false };
+        let mut world = World { rig, guest, received: Vec::new(), frames: 0, packets: 0, beside: 0, rude: false };
         world.open();
         world
     }
@@ -98,9 +101,10 @@ impl World {
         self.rig.settle();
         self.rig.pass(ns);
         self.guest.bus.now = self.rig.now;
-        let Self { received, frames, .. } = self;
+        let Self { received, frames, packets, .. } = self;
         let mut sink = |packet: &[u8], about: Received| {
             *frames += u64::from(about.frames);
+            *packets += 1;
             received.push((packet.to_vec(), about));
         };
         self.guest.attend(&mut sink).unwrap();
@@ -178,7 +182,12 @@ impl Drop for World {
         assert_eq!(wire.transmitted().packets + self.beside, to_guest + sum(&wire.transmit_drops));
         // It may have more: frames of a packet whose rest was dropped, and those of an adapter before it moved.
         let frames = adapter.taken().frames;
-        assert!(frames <= self.frames, "{frames} frames are said to be received, the driver has {}", self.frames);
+        // No entry of a vmxnet (15ad:0720) says how many frames a packet would have been.
+        let mut device = [0; 4];
+        self.rig.port.config_read(0, &mut device, self.rig.now);
+        let told = device == [0xad, 0x15, 0x20, 0x07] || frames <= self.frames;
+        assert!(told, "{frames} frames are said to be received, the driver has {}", self.frames);
+        assert!(adapter.taken().packets <= self.packets, "packets are said to be received that the driver has not");
         let complaints = if self.rude { 0 } else { adapter.guest_errors };
         assert_eq!((complaints, adapter.bad_accesses), (0, 0), "the driver keeps to the protocol");
     }

@@ -156,9 +156,10 @@ impl Life {
                 self.world.guest.interrupt().unwrap();
             }
             8 if self.world.guest.is_polling() => {
-                let World { guest, received, frames, .. } = &mut self.world;
+                let World { guest, received, frames, packets, .. } = &mut self.world;
                 let mut sink = |packet: &mut Vec<u8>, about: Received| {
                     *frames += u64::from(about.frames);
+                    *packets += 1;
                     received.push((packet.to_vec(), about));
                 };
                 let packets = guest.poll(&mut sink).unwrap();

@@ -1,7 +1,7 @@
 //! A packet of which there was room for some frames only: the rest waits, follows in order, and is counted when it is there.
 
 use nicety_adapters::find;
-use nicety_drivers::vmxnet3;
+use nicety_drivers::{vmxnet, vmxnet3};
 use nicety_trials::guest::{MEMORY, Net};
 use nicety_trials::rig::{MAC, Rig};
 
@@ -28,8 +28,13 @@ pub(crate) fn nets() -> Vec<(&'static str, &'static str, Net)> {
             (name, "without LRO", Net::vmxnet3(vmxnet3::Settings { lro: false, ..linux })),
             (name, "with LRO in four buffers", Net::vmxnet3(vmxnet3::Settings { receive_pieces: 4, ..linux })),
         ],
+        "vmxnet2" => vec![
+            (name, "without LPD", Net::vmxnet(vmxnet::Settings { lpd: false, ..vmxnet::Settings::default() })),
+            (name, "with LPD in four pages", Net::vmxnet(vmxnet::Settings { frags: 4, ..vmxnet::Settings::default() })),
+        ],
         // VIRTIO_NET_F_GUEST_CSUM, GUEST_TSO4 and GUEST_TSO6.
         "virtio-net" => vec![(name, "without TSO", Net::virtio(256, !(1 << 1 | 1 << 7 | 1 << 8)))],
+        "virtio-net-pci" => vec![(name, "without TSO", Net::virtio_pci(256, !(1 << 1 | 1 << 7 | 1 << 8)))],
         _ => vec![(name, "", Net::named(name))],
     };
     all().flat_map(nets).collect()

@@ -178,7 +178,11 @@ fn a_packet_of_64_kb_from_the_wire_comes_joined_where_the_driver_takes_it_so() {
 #[test]
 fn jumbo_frames_pass_both_ways() {
     let settings = Settings { mtu: 9000, lro: false, receive_rings: [256, 64], ..Settings::default() };
-    for (name, net) in [("vmxnet3", Net::vmxnet3(settings)), ("virtio-net", Net::named("virtio-net"))] {
+    for (name, net) in [
+        ("vmxnet3", Net::vmxnet3(settings)),
+        ("vmxnet2", Net::named("vmxnet2")),
+        ("virtio-net", Net::named("virtio-net")),
+    ] {
         println!("{name}");
         let mut world = World::with(name, false, net);
         for number in 0..300 {

@@ -21,7 +21,8 @@ struct Addresses {
 struct Told {
     size: u16,
     addresses: Option<Addresses>,
-    base: u16,
+    /// Packed rings: two places with their wrap counters.
+    base: u32,
     /// SET_VRING_KICK came: it may start.
     kicked: bool,
     enabled: bool,
@@ -96,8 +97,7 @@ impl Session {
                 if !self.enabled(ring) {
                     self.give_up(ring);
                 }
-                // Packed rings have two indices here; those are not offered.
-                self.told(ring).base = number as u16;
+                self.told(ring).base = number;
                 Ok(())
             }
             _ => {
@@ -161,12 +161,12 @@ impl Session {
         let base = self.stop(ring);
         self.port.set_kick(ring, Kick::Stopped);
         let mut reply = u32::from(ring).to_ne_bytes().to_vec();
-        reply.extend(u32::from(base).to_ne_bytes());
+        reply.extend(base.to_ne_bytes());
         Ok(reply)
     }
 
     /// Stops a ring; where it stood.
-    pub(super) fn stop(&mut self, ring: u16) -> u16 {
+    pub(super) fn stop(&mut self, ring: u16) -> u32 {
         let told = self.told(ring);
         told.kicked = false;
         if told.runs.take().is_some() {

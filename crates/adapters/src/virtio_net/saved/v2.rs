@@ -6,10 +6,10 @@ use nicety_adapter::snapshot::{Nothing, Version};
 use nicety_adapter::{RestoreError, Time};
 use serde::{Deserialize, Serialize};
 
+use super::v3;
 use crate::virtio_net::broken::Broken;
-use crate::virtio_net::control::Control;
+use crate::virtio_net::control::Settings;
 use crate::virtio_net::registers::Config;
-use crate::virtio_net::ring::Ring;
 use crate::virtio_net::{PAIRS_MOST, RINGS_MOST};
 
 #[derive(Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub(super) struct State {
     offer: u128,
     features: u128,
     config: Config,
-    control: Control,
+    control: Settings,
     rings: ArrayVec<Queue, RINGS_MOST>,
     resume: ArrayVec<u32, PAIRS_MOST>,
 }
@@ -49,7 +49,7 @@ impl Version for State {
 
 impl Queue {
     /// Ring `number` as version 3 has it.
-    fn into_next(self, number: usize) -> Ring {
+    fn into_next(self, number: usize) -> v3::Queue {
         let Self { size, descriptors, driver, device, started, enabled, broken, next, used, told, quiet, starved } =
             self;
         let (mut moderation, mut delay) = (ReceiveModeration::default(), CompletionDelay::default());
@@ -58,7 +58,7 @@ impl Queue {
         } else if used != told {
             delay.hurry(Time::default());
         }
-        Ring {
+        v3::Queue {
             size,
             descriptors,
             driver,
@@ -73,16 +73,16 @@ impl Queue {
             starved,
             moderation,
             delay,
-            ..Ring::default()
+            carried: 0,
         }
     }
 }
 
 impl State {
     /// As version 3 has it. What waited has no time any more: it is told first thing.
-    pub(super) fn into_next(self) -> super::State {
+    pub(super) fn into_next(self) -> v3::State {
         let Self { offer, features, config, control, rings, resume: _ } = self;
         let rings = rings.into_iter().enumerate().map(|(number, ring)| ring.into_next(number)).collect();
-        super::State { offer, features, config, control, rings }
+        v3::State { offer, features, config, control, rings }
     }
 }

@@ -1,0 +1,70 @@
+//! How many frames a driver is given before it has taken them: as many as it takes in twenty milliseconds.
+//!
+//! ei_interrupt in Linux's lib8390.c takes what lies in the ring, up to nine frames, before it looks whether its own frame has been sent,
+//! and its watchdog gives that 200 ms. A wire of 10 Mbit/s brings a frame a millisecond; a ring that is filled at once holds up to fifty,
+//! and where an access takes a millisecond, as under a translating VMM, they last for longer than that.
+
+use nicety_adapter::Time;
+
+/// How long a driver may take frames until it hears of anything else.
+const ROUND_NS: u64 = 20_000_000;
+/// A driver that has found frames is thought to take them for so long after it last looked for the next one, or twice as long as it usually
+/// takes for one.
+const TAKING_NS: u64 = 2_000_000;
+/// One that has found no more is thought to come to its end within this time, or what it takes for a frame.
+const ENDING_NS: u64 = 500_000;
+/// However slow it is.
+const SLOWEST_NS: u64 = 100_000_000;
+
+/// What is known of the driver, found out anew after a reset or a restore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// When it last looked for a frame, and found one.
+    looked: Option<Time>,
+    /// What it takes for a frame, in the mean.
+    took_ns: u64,
+    /// Frames that came since it had taken all.
+    given: u64,
+}
+
+impl Pace {
+    /// The driver has looked for frames, and there is one or none.
+    pub fn looks(&mut self, unread: bool, now: Time) {
+        if let Some(before) = self.looked {
+            let took = now.0.saturating_sub(before.0).min(SLOWEST_NS);
+            // Up quickly, down slowly: a host that was busy may be so again.
+            let part = if took > self.took_ns { 2 } else { 8 };
+            self.took_ns = self.took_ns - self.took_ns / part + took / part;
+        }
+        self.looked = unread.then_some(now);
+        self.allows(unread);
+    }
+
+    /// How long it may be in its receive routine after it has found a frame.
+    pub fn taking_ns(&self) -> u64 {
+        (2 * self.took_ns).clamp(TAKING_NS, SLOWEST_NS)
+    }
+
+    /// And after it has found none.
+    pub fn ending_ns(&self) -> u64 {
+        self.took_ns.clamp(ENDING_NS, SLOWEST_NS)
+    }
+
+    /// It has come to its end.
+    pub fn ends(&mut self) {
+        self.looked = None;
+    }
+
+    /// Whether a frame may come, now that some are unread, or none.
+    pub fn allows(&mut self, unread: bool) -> bool {
+        if !unread {
+            self.given = 0;
+        }
+        self.given < (ROUND_NS / self.took_ns.max(1)).max(1)
+    }
+
+    /// A frame has come.
+    pub fn gives(&mut self) {
+        self.given += 1;
+    }
+}

@@ -1,0 +1,360 @@
+//! A ring's areas in guest memory during one call: what differs between split and packed rings, side by side, so that every
+//! walk above is written once.
+//!
+//! ```text
+//! split (2.7)                                                 packed (2.8)
+//! descriptors   address, length, flags, next                  address, length, identifier, flags (available, used)
+//! driver area   flags │ index │ ring of heads │ used_event    offset and wrap │ flags
+//! device area   flags │ index │ ring of used  │ avail_event   offset and wrap │ flags
+//! a place       an index that runs on without end             a descriptor's number; its lap's wrap counter in bit 15
+//! ```
+//!
+//! `PACKED` is a constant: each kind has its own code, and pays for nothing that the other needs.
+
+use std::cell::Cell;
+
+use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
+
+use super::broken::Broken;
+use super::chain::{Chain, Token, WRITE};
+use super::ring::Ring;
+
+/// Descriptors that one call may have read before it begins with another chain: 64 packets as long as Linux's need 1216.
+const STEPS_PER_CALL: u32 = 2048;
+/// Flag of either ring: do not notify me (2.7.6, 2.7.8).
+pub(super) const QUIET: u16 = 1;
+/// Descriptor flags of a packed ring (2.8.1): the driver's wrap counter when it made it available; the device's when it used it.
+const AVAILABLE: u16 = 1 << 7;
+const USED: u16 = 1 << 15;
+/// A place in a packed ring: the wrap counter.
+const WRAP: u16 = 1 << 15;
+/// Flags of a packed ring's event suppression (2.8.10): notify; do not; notify at the descriptor that is named.
+const ENABLE: u16 = 0;
+const DISABLE: u16 = 1;
+const AT: u16 = 2;
+
+/// A ring's areas during one call.
+pub(super) struct Areas<'m, const PACKED: bool> {
+    memory: &'m Map,
+    descriptors: Window<'m>,
+    pub(super) driver: Window<'m>,
+    pub(super) device: Window<'m>,
+    size: u16,
+    event_index: bool,
+    indirect: bool,
+    walked: Cell<u32>,
+}
+
+impl<'m, const PACKED: bool> Areas<'m, PACKED> {
+    /// Those of a ring, translated.
+    pub fn of(ring: &Ring, memory: &'m Map, event_index: bool, indirect: bool) -> Result<Self, Broken> {
+        let size = u32::from(ring.size);
+        let window = |address, len, rights| memory.window(address, len, rights).map_err(|_| Broken::Place);
+        let (table, driver, device) =
+            if PACKED { (Rights::BOTH, 4, 4) } else { (Rights::READ, 6 + 2 * size, 6 + 8 * size) };
+        Ok(Self {
+            memory,
+            descriptors: window(ring.descriptors, 16 * size, table)?,
+            driver: window(ring.driver, driver, Rights::READ)?,
+            device: window(ring.device, device, Rights::BOTH)?,
+            size: ring.size,
+            event_index,
+            indirect,
+            walked: Cell::new(0),
+        })
+    }
+
+    /// How far the driver has got: (split) its index; more than the ring holds breaks it. (Packed: nothing, its descriptors say it.)
+    pub fn seen(&self, ring: &Ring) -> Result<u16, Broken> {
+        if PACKED {
+            return Ok(0);
+        }
+        let index = self.driver.load_u16(2);
+        if index.wrapping_sub(ring.next) > self.size { Err(Broken::Index) } else { Ok(index) }
+    }
+
+    /// Whether a chain waits at a place, by what was [seen](Areas::seen).
+    #[inline]
+    pub fn has(&self, at: u16, seen: u16) -> bool {
+        if PACKED { self.is_available(at) } else { at != seen }
+    }
+
+    /// Whether less than half of a ring waits to be taken.
+    pub fn is_short(&self, ring: &Ring) -> bool {
+        if PACKED {
+            return !self.is_available(self.after(ring.next, self.size / 2));
+        }
+        self.driver.load_u16(2).wrapping_sub(ring.next) < self.size / 2
+    }
+
+    /// Whether the driver has made a packed ring's descriptor available (2.8.1).
+    fn is_available(&self, at: u16) -> bool {
+        let flags = self.descriptors.load_u16(16 * self.slot(at) + 14);
+        let wrap = at & WRAP != 0;
+        (flags & AVAILABLE != 0) == wrap && (flags & USED != 0) != wrap
+    }
+
+    /// The entry, or descriptor, of a place.
+    #[inline]
+    fn slot(&self, at: u16) -> usize {
+        usize::from(if PACKED { at & !WRAP } else { at & (self.size - 1) })
+    }
+
+    /// The place so many entries, or descriptors, behind another; not more than the ring has.
+    #[inline]
+    pub fn after(&self, at: u16, count: u16) -> u16 {
+        if !PACKED {
+            return at.wrapping_add(count);
+        }
+        let slot = u32::from(at & !WRAP) + u32::from(count);
+        let size = u32::from(self.size);
+        if slot < size { at & WRAP | slot as u16 } else { (at & WRAP ^ WRAP) | (slot - size) as u16 }
+    }
+
+    /// The place behind a chain that began at another.
+    #[inline]
+    pub fn behind(&self, at: u16, token: Token) -> u16 {
+        self.after(at, Self::slots(token))
+    }
+
+    /// How many entries, or descriptors, a chain has in its ring.
+    #[inline]
+    pub fn slots(token: Token) -> u16 {
+        if PACKED { token.slots() } else { 1 }
+    }
+
+    /// How far a place lies behind another.
+    #[inline]
+    pub fn distance(&self, from: u16, to: u16) -> u16 {
+        if !PACKED {
+            return to.wrapping_sub(from);
+        }
+        let (from, to) = (from & !WRAP, to & !WRAP);
+        if to >= from { to - from } else { (u32::from(to) + u32::from(self.size) - u32::from(from)) as u16 }
+    }
+
+    /// The chain at a place.
+    pub fn chain(&self, at: u16) -> Result<Chain<'m>, Broken> {
+        let head = if PACKED { at & !WRAP } else { self.driver.load_u16(4 + 2 * self.slot(at)) };
+        if head >= self.size {
+            return Err(Broken::Head);
+        }
+        Ok(Chain::new(self.memory, self.descriptors, self.size, head, self.indirect, PACKED))
+    }
+
+    /// What the chain at a place is given back by.
+    pub fn token(&self, at: u16) -> Result<Token, Broken> {
+        let mut chain = self.chain(at)?;
+        let token = chain.token();
+        self.note(&chain);
+        token
+    }
+
+    /// Reads the descriptors that chains begin with, from a place on, and what a chain of that one alone is given back by. How many
+    /// there are: at most `most`, and those that were [seen](Areas::seen).
+    pub fn read_ahead(&self, first: u16, seen: u16, most: u16, tokens: &mut [u16], descriptors: &mut [u128]) -> u16 {
+        let most = most.min(self.size).min(tokens.len() as u16);
+        if PACKED {
+            return self.read_ahead_packed(first, most, tokens, descriptors);
+        }
+        let count = most.min(seen.wrapping_sub(first));
+        let heads = &mut tokens[..usize::from(count)];
+        self.heads(first, heads);
+        heads.iter().for_each(|head| self.descriptors.prefetch_line(16 * usize::from(*head), Touch::Read));
+        for (descriptor, head) in descriptors.iter_mut().zip(&*heads) {
+            *descriptor = u128::from_le_bytes(self.descriptors.read(16 * usize::from(*head)));
+        }
+        count
+    }
+
+    fn read_ahead_packed(&self, first: u16, most: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
+        let mut at = first;
+        for (count, (id, descriptor)) in (0..most).zip(ids.iter_mut().zip(descriptors)) {
+            // Its flags first: what they hand over is read after them.
+            if !self.is_available(at) {
+                return count;
+            }
+            *descriptor = u128::from_le_bytes(self.descriptors.read(16 * self.slot(at)));
+            *id = (*descriptor >> 96) as u16;
+            at = self.after(at, 1);
+        }
+        most
+    }
+
+    /// The flags of a descriptor.
+    #[inline]
+    pub fn flags(descriptor: u128) -> u16 {
+        (if PACKED { descriptor >> 112 } else { descriptor >> 96 }) as u16
+    }
+
+    /// What a chain of one descriptor is given back by, which was [read ahead](Areas::read_ahead) with this.
+    #[inline]
+    pub fn token_of_one(read: u16) -> Token {
+        if PACKED { Token::packed(read, 1) } else { Token(read.into()) }
+    }
+
+    /// The heads in the entries of the driver's ring from one on, not more than it has; none of them is checked.
+    fn heads(&self, first: u16, heads: &mut [u16]) {
+        let first = self.slot(first);
+        let (before, behind) = heads.split_at_mut(heads.len().min(usize::from(self.size) - first));
+        self.driver.read_u16s(4 + 2 * first, before);
+        if !behind.is_empty() {
+            self.driver.read_u16s(4, behind);
+        }
+    }
+
+    /// Hints that so many entries of the device's ring will be written soon, from one on.
+    pub fn foresee_used(&self, first: u16, entries: u16) {
+        if PACKED {
+            return;
+        }
+        for ahead in (0..entries).step_by(8) {
+            let at = 4 + 8 * self.slot(first.wrapping_add(ahead));
+            self.device.prefetch_line(at, Touch::Write);
+        }
+    }
+
+    /// Gives chains back, each a token and (from bit 32 on) the bytes that were written. The driver of a split ring does not see them
+    /// before [`Areas::show`].
+    pub fn give_back(&self, ring: &mut Ring, chains: &[u64]) {
+        if PACKED {
+            return chains.iter().for_each(|chain| self.give_back_packed(ring, *chain));
+        }
+        let first = self.slot(ring.used);
+        let (before, behind) = chains.split_at(chains.len().min(usize::from(self.size) - first));
+        self.device.write_u64s(4 + 8 * first, before);
+        if !behind.is_empty() {
+            self.device.write_u64s(4, behind);
+        }
+        ring.used = ring.used.wrapping_add(chains.len() as u16);
+        ring.untold = ring.untold.saturating_add(chains.len() as u16);
+    }
+
+    /// A used descriptor takes the place of its chain's first (2.8.8): length, identifier and flags in one store.
+    fn give_back_packed(&self, ring: &mut Ring, chain: u64) {
+        let (token, bytes) = (Token(chain as u32), chain >> 32);
+        let lap = if ring.used & WRAP != 0 { AVAILABLE | USED } else { 0 };
+        let flags = lap | if bytes > 0 { WRITE } else { 0 };
+        let used = bytes | u64::from(token.id()) << 32 | u64::from(flags) << 48;
+        self.descriptors.store_u64(16 * self.slot(ring.used) + 8, used);
+        ring.used = self.behind(ring.used, token);
+        ring.untold = ring.untold.saturating_add(token.slots());
+    }
+
+    /// Shows the driver what was given back, without telling it. (Packed: it sees each as it is given back.)
+    pub fn show(&self, ring: &Ring) {
+        if !PACKED && ring.untold > 0 {
+            self.device.store_u16(2, ring.used);
+        }
+    }
+
+    /// Whether the driver wants to be notified of what it was shown since it last was told (sections 2.7.7 and 2.8.10).
+    pub fn wants(&self, ring: &Ring) -> bool {
+        if ring.untold == 0 {
+            return false;
+        }
+        full_barrier();
+        if PACKED {
+            return self.wants_packed(ring);
+        }
+        if self.event_index {
+            let wanted = self.driver.load_u16(4 + 2 * usize::from(self.size));
+            return !ring.settled || crossed(wanted, ring.used, ring.used.wrapping_sub(ring.untold));
+        }
+        self.driver.load_u16(0) & QUIET == 0
+    }
+
+    fn wants_packed(&self, ring: &Ring) -> bool {
+        let word = self.driver.load_u32(0);
+        let (at, flags) = (word as u16, (word >> 16) as u16 & 3);
+        if flags != AT || !self.event_index || !ring.settled || at & !WRAP >= self.size {
+            return flags != DISABLE;
+        }
+        // Places of two laps, in a row: those that were passed since the driver was told last.
+        let size = u32::from(self.size);
+        let linear = |at: u16| u32::from(at & !WRAP) + if at & WRAP == 0 { size } else { 0 };
+        let ago = (linear(ring.used) + 2 * size - linear(at)) % (2 * size);
+        (1..=u32::from(ring.untold)).contains(&ago)
+    }
+
+    /// Asks the driver to notify when it adds to what it has added up to a place. True if it has added meanwhile, and may not have
+    /// notified: look again (section 2.7.10).
+    pub fn arm(&self, ring: &mut Ring, at: u16) -> bool {
+        self.arm_around(ring, at, || ())
+    }
+
+    /// The last look comes after what is asked for is written, or the driver may have read what was there before. `between`: what a
+    /// driver does just then.
+    #[inline(always)]
+    pub(super) fn arm_around(&self, ring: &mut Ring, at: u16, between: impl FnOnce()) -> bool {
+        if PACKED {
+            self.arm_packed(ring, at);
+        } else if self.event_index {
+            self.device.store_u16(4 + 8 * usize::from(self.size), at);
+        } else if ring.quiet {
+            self.device.store_u16(0, 0);
+            ring.quiet = false;
+        }
+        between();
+        full_barrier();
+        if PACKED { self.is_available(at) } else { self.driver.load_u16(2) != at }
+    }
+
+    fn arm_packed(&self, ring: &mut Ring, at: u16) {
+        if self.event_index {
+            self.device.store_u32(0, u32::from(at) | u32::from(AT) << 16);
+        } else if ring.quiet {
+            self.device.store_u16(2, ENABLE);
+            ring.quiet = false;
+        }
+    }
+
+    /// Asks the driver not to notify, while it is polled anyway.
+    #[inline]
+    pub fn hush(&self, ring: &mut Ring) {
+        if !self.event_index && !ring.quiet {
+            let (at, flag) = if PACKED { (2, DISABLE) } else { (0, QUIET) };
+            self.device.store_u16(at, flag);
+            ring.quiet = true;
+        }
+    }
+
+    /// Where a ring that is started stands. Split: the device's own index in memory counts, and not what the front end says, where they
+    /// differ. Packed: the front end says it; nothing if that cannot be.
+    pub fn begins(&self, base: u32) -> Option<u16> {
+        if !PACKED {
+            return Some(self.device.load_u16(2));
+        }
+        // Where the device's used descriptors go on (bits 16 to 31), if that is told. DPDK's virtio-user tells one place for both
+        // (virtio_user_dev.c).
+        let (available, used) = (base as u16, (base >> 16) as u16);
+        let place = if used == 0 { available } else { used };
+        (place & !WRAP < self.size).then_some(place)
+    }
+
+    /// Notes what a walk has read.
+    pub fn note(&self, chain: &Chain<'_>) {
+        self.walked.set(self.walked.get() + chain.walked());
+    }
+
+    /// Notes a chain of one descriptor.
+    #[inline]
+    pub fn note_one(&self) {
+        self.walked.set(self.walked.get() + 1);
+    }
+
+    /// Descriptors that were read in this call, of the chains that were noted.
+    pub fn walked(&self) -> u32 {
+        self.walked.get()
+    }
+
+    /// Whether this call may begin with another chain.
+    pub fn has_steps(&self) -> bool {
+        self.walked() < STEPS_PER_CALL
+    }
+}
+
+/// Whether an index has passed `wanted` on its way from `old` to `new` (section 2.7.7.2's formula).
+fn crossed(wanted: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(wanted).wrapping_sub(1) < new.wrapping_sub(old)
+}

@@ -1,0 +1,300 @@
+//! What a driver has set in the common structure (virtio 1.2, section 4.1.4.3), and what that does to the device. The legacy interface
+//! (4.1.4.10) sets the same values by other registers.
+
+use arrayvec::ArrayVec;
+use nicety_adapter::{Adapter, Context, Reset, RingFace, RingPlace};
+use serde::{Deserialize, Serialize};
+
+use super::registers::{NOTIFY_EVERY, Reg, status};
+use super::{QUEUE, RING_SIZE, VirtioPci};
+use crate::virtio_net::RINGS_MOST;
+use crate::virtio_net::registers::feature;
+use crate::virtio_net::ring::Ring;
+
+/// No vector (4.1.5.1.2).
+pub(super) const NO_VECTOR: u16 = 0xffff;
+/// Where a new ring begins, split or packed.
+const NEW_RING: u32 = 0x8000_8000;
+/// Bits of a legacy queue's address that its register leaves out.
+const LEGACY_PAGE_BITS: u32 = 12;
+
+/// One queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Queue {
+    pub size: u16,
+    pub vector: u16,
+    pub enabled: bool,
+    /// Addresses of the descriptors, the driver area, the device area.
+    pub areas: [u64; 3],
+}
+
+impl Queue {
+    const NEW: Self = Self { size: RING_SIZE, vector: NO_VECTOR, enabled: false, areas: [0; 3] };
+}
+
+/// See the module's page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Common {
+    pub device_select: u32,
+    pub driver_select: u32,
+    /// Features as the driver writes them.
+    pub driver: u128,
+    pub status: u8,
+    pub generation: u8,
+    pub config_vector: u16,
+    pub select: u16,
+    pub queues: ArrayVec<Queue, RINGS_MOST>,
+}
+
+impl Common {
+    pub fn new(rings: u16) -> Self {
+        Self {
+            device_select: 0,
+            driver_select: 0,
+            driver: 0,
+            status: 0,
+            generation: 0,
+            config_vector: NO_VECTOR,
+            select: 0,
+            queues: std::iter::repeat_n(Queue::NEW, usize::from(rings)).collect(),
+        }
+    }
+
+    /// Whether saved state is whole.
+    pub fn possible(&self, rings: u16) -> bool {
+        self.queues.len() == usize::from(rings) && self.queues.iter().all(|queue| queue.size <= RING_SIZE)
+    }
+
+    fn selected(&mut self) -> Option<&mut Queue> {
+        self.queues.get_mut(usize::from(self.select))
+    }
+
+    pub fn has(&self, bit: u8) -> bool {
+        self.status & bit != 0
+    }
+}
+
+/// The dword of 128 bits that is selected; zeros beyond.
+fn dword(bits: u128, select: u32) -> u32 {
+    if select < 4 { (bits >> (32 * select)) as u32 } else { 0 }
+}
+
+fn low(value: u64) -> u32 {
+    value as u32
+}
+
+fn high(value: u64) -> u32 {
+    (value >> 32) as u32
+}
+
+fn set_low(value: &mut u64, word: u32) {
+    *value = *value & !0xffff_ffff | u64::from(word);
+}
+
+fn set_high(value: &mut u64, word: u32) {
+    *value = *value & 0xffff_ffff | u64::from(word) << 32;
+}
+
+impl VirtioPci {
+    /// What a register of either interface reads as.
+    pub(super) fn read_register(&mut self, name: Reg, cx: &mut Context<'_>) -> u32 {
+        let offer = RingFace::features(&self.device);
+        let Common { device_select, driver_select, driver, status, generation, config_vector, select, .. } =
+            self.common;
+        let queue = self.common.selected().copied();
+        let of = |value: fn(&Queue) -> u32| queue.as_ref().map_or(0, value);
+        match name {
+            Reg::device_feature_select => device_select,
+            Reg::device_feature => dword(offer, device_select),
+            Reg::driver_feature_select => driver_select,
+            Reg::driver_feature => dword(driver, driver_select),
+            Reg::config_msix_vector => config_vector.into(),
+            Reg::num_queues => self.common.queues.len() as u32,
+            Reg::device_status | Reg::legacy_device_status => status.into(),
+            Reg::config_generation => generation.into(),
+            Reg::queue_select | Reg::legacy_queue_select => select.into(),
+            Reg::queue_size | Reg::legacy_queue_size => of(|queue| queue.size.into()),
+            Reg::queue_msix_vector => queue.map_or(NO_VECTOR, |queue| queue.vector).into(),
+            Reg::queue_enable => of(|queue| queue.enabled.into()),
+            Reg::queue_notify_off => {
+                if queue.is_some() {
+                    select.into()
+                } else {
+                    0
+                }
+            }
+            Reg::queue_desc_lo => of(|queue| low(queue.areas[0])),
+            Reg::queue_desc_hi => of(|queue| high(queue.areas[0])),
+            Reg::queue_driver_lo => of(|queue| low(queue.areas[1])),
+            Reg::queue_driver_hi => of(|queue| high(queue.areas[1])),
+            Reg::queue_device_lo => of(|queue| low(queue.areas[2])),
+            Reg::queue_device_hi => of(|queue| high(queue.areas[2])),
+            Reg::isr_status | Reg::legacy_isr_status => self.take_status(cx),
+            Reg::legacy_device_feature => offer as u32,
+            Reg::legacy_driver_feature => driver as u32,
+            Reg::legacy_queue_address => {
+                of(|queue| if queue.enabled { (queue.areas[0] >> LEGACY_PAGE_BITS) as u32 } else { 0 })
+            }
+            // A reset is over when it has been written; doorbells read as nothing.
+            Reg::queue_notif_config_data | Reg::queue_reset | Reg::queue_notify | Reg::legacy_queue_notify => 0,
+        }
+    }
+
+    /// What a write to a register of either interface does. `index`: which of several.
+    pub(super) fn write_register(&mut self, name: Reg, index: usize, value: u32, cx: &mut Context<'_>) {
+        match name {
+            Reg::device_feature_select => self.common.device_select = value,
+            Reg::driver_feature_select => self.common.driver_select = value,
+            // Not any more when they are agreed on (3.1.1).
+            Reg::driver_feature if !self.common.has(status::FEATURES_OK) && self.common.driver_select < 4 => {
+                let shift = 32 * self.common.driver_select;
+                self.common.driver = self.common.driver & !(0xffff_ffff << shift) | u128::from(value) << shift;
+            }
+            Reg::config_msix_vector => self.common.config_vector = self.vector(value),
+            Reg::device_status | Reg::legacy_device_status => {
+                self.set_status(value as u8, name == Reg::legacy_device_status, cx);
+            }
+            Reg::queue_select | Reg::legacy_queue_select => self.common.select = value as u16,
+            Reg::queue_msix_vector => {
+                let vector = self.vector(value);
+                self.common.selected().into_iter().for_each(|queue| queue.vector = vector);
+            }
+            Reg::queue_enable if value == 1 => self.enable_queue(cx),
+            Reg::queue_reset if value == 1 && self.common.driver & feature::RING_RESET != 0 => self.reset_queue(cx),
+            Reg::queue_notify => self.device.kick(index as u16, cx),
+            Reg::legacy_queue_notify => self.device.kick(value as u16, cx),
+            Reg::legacy_driver_feature => self.common.driver = value.into(),
+            Reg::legacy_queue_address => self.place_legacy(value, cx),
+            _ => self.write_queue(name, value),
+        }
+    }
+
+    /// The place of the selected queue. Of one that is enabled it does not change any more (4.1.4.3.2): CVE-2026-5747.
+    fn write_queue(&mut self, name: Reg, value: u32) {
+        let Some(queue) = self.common.selected().filter(|queue| !queue.enabled) else { return };
+        let [descriptors, driver, device] = &mut queue.areas;
+        match name {
+            Reg::queue_size if value <= RING_SIZE.into() => queue.size = value as u16,
+            Reg::queue_desc_lo => set_low(descriptors, value),
+            Reg::queue_desc_hi => set_high(descriptors, value),
+            Reg::queue_driver_lo => set_low(driver, value),
+            Reg::queue_driver_hi => set_high(driver, value),
+            Reg::queue_device_lo => set_low(device, value),
+            Reg::queue_device_hi => set_high(device, value),
+            _ => {}
+        }
+    }
+
+    /// A vector that there is, or none (4.1.5.1.2).
+    fn vector(&self, value: u32) -> u16 {
+        u16::try_from(value).ok().filter(|vector| *vector < super::VECTORS).unwrap_or(NO_VECTOR)
+    }
+
+    fn set_status(&mut self, value: u8, legacy: bool, cx: &mut Context<'_>) {
+        if value == 0 {
+            return self.reset_device(cx);
+        }
+        let before = self.common.status;
+        let mut value = value | before & status::NEEDS_RESET;
+        let agrees = value & !before & status::FEATURES_OK != 0 || (legacy && before & status::DRIVER_OK == 0);
+        if agrees && !self.agree(legacy) {
+            value &= !status::FEATURES_OK;
+        }
+        self.common.status = value;
+        if value & !before & status::DRIVER_OK != 0 {
+            for ring in 0..self.common.queues.len() as u16 {
+                self.device.enable(ring, true, cx);
+            }
+        }
+    }
+
+    /// Takes the driver's features. A modern driver has VERSION_1 (6.1).
+    fn agree(&mut self, legacy: bool) -> bool {
+        let wanted = if legacy { self.common.driver & RingFace::features(&self.device) } else { self.common.driver };
+        (legacy || wanted & feature::VERSION_1 != 0) && self.device.take_features(wanted)
+    }
+
+    /// The selected queue begins, as soon as memory may be read.
+    fn enable_queue(&mut self, cx: &mut Context<'_>) {
+        let ring = self.common.select;
+        let Some(queue) = self.common.selected().filter(|queue| !queue.enabled) else { return };
+        queue.enabled = true;
+        self.start_queue(ring, cx);
+    }
+
+    /// Nothing of a modern driver's queue is used before DRIVER_OK. Some legacy drivers use theirs before they say so (3.1.2).
+    fn start_queue(&mut self, ring: u16, cx: &mut Context<'_>) {
+        let on = self.common.has(status::DRIVER_OK) || !self.device.took(feature::VERSION_1);
+        let started = self.device.rings.get(usize::from(ring)).is_none_or(|ring| ring.started);
+        let may_act = self.may_act();
+        let Some(queue) = self.common.queues.get_mut(usize::from(ring)) else { return };
+        if !queue.enabled || started || !may_act {
+            return;
+        }
+        let [descriptors, driver, device] = queue.areas;
+        let place = RingPlace { size: queue.size, descriptors, driver, device };
+        // A new packed ring begins with its wrap counters at 1 (2.8.1).
+        if self.device.place(ring, place) && self.device.start(ring, NEW_RING, cx) {
+            self.device.enable(ring, on, cx);
+        } else {
+            queue.enabled = false;
+            cx.counters.guest_errors += 1;
+        }
+    }
+
+    /// Memory may be reached again: queues begin that could not, and each of the others is looked at, and told of once. What its driver
+    /// wanted meanwhile could not be read.
+    pub(super) fn resume(&mut self, cx: &mut Context<'_>) {
+        for ring in 0..self.device.rings() {
+            self.start_queue(ring, cx);
+            self.device.wake(ring, cx);
+            if self.device.rings.get(usize::from(ring)).is_some_and(|ring| ring.live()) {
+                let vector = self.common.queues.get(usize::from(ring)).map_or(NO_VECTOR, |queue| queue.vector);
+                self.raise(vector, QUEUE);
+            }
+        }
+        cx.out.wake_by(cx.now);
+        self.interrupts.update(&mut self.function, cx);
+    }
+
+    /// The selected queue ends (2.6.1).
+    fn reset_queue(&mut self, cx: &mut Context<'_>) {
+        let (ring, may_act) = (self.common.select, self.may_act());
+        let Some(queue) = self.common.selected() else { return };
+        *queue = Queue { vector: queue.vector, ..Queue::NEW };
+        if may_act {
+            self.device.stop(ring, cx);
+        } else if let Some(ring) = self.device.rings.get_mut(usize::from(ring)) {
+            *ring = Ring { generation: ring.generation.wrapping_add(1), ..Ring::default() };
+        }
+    }
+
+    /// A legacy queue's areas follow one another; the device's begins with a page (2.7.2). Address 0 ends it.
+    fn place_legacy(&mut self, page: u32, cx: &mut Context<'_>) {
+        if page == 0 {
+            return self.reset_queue(cx);
+        }
+        if !self.common.has(status::DRIVER_OK) {
+            // A legacy driver has written its features by now; there is no FEATURES_OK.
+            self.agree(true);
+        }
+        if let Some(queue) = self.common.selected().filter(|queue| !queue.enabled) {
+            let descriptors = u64::from(page) << LEGACY_PAGE_BITS;
+            let driver = descriptors + 16 * u64::from(RING_SIZE);
+            let device = (driver + 6 + 2 * u64::from(RING_SIZE)).next_multiple_of(1 << LEGACY_PAGE_BITS);
+            (queue.size, queue.areas) = (RING_SIZE, [descriptors, driver, device]);
+        }
+        self.enable_queue(cx);
+    }
+
+    /// As after power-on, but for configuration space.
+    pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
+        self.device.reset(Reset::Function, cx);
+        self.common = Common { generation: self.common.generation, ..Common::new(self.common.queues.len() as u16) };
+        self.interrupts.reset();
+        self.interrupts.enable(u128::MAX);
+        self.interrupts.update(&mut self.function, cx);
+    }
+}
+
+const _: () = assert!(NOTIFY_EVERY as usize * RINGS_MOST <= 256);

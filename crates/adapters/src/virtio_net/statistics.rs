@@ -1,0 +1,67 @@
+//! Device statistics (virtio 1.3, section 5.1.6.5.10): the basic ones of each queue, since the port began.
+
+use arrayvec::ArrayVec;
+use nicety_adapter::Counters;
+
+use super::Role;
+use super::registers::command;
+
+/// Queues that one command may ask about: each of them once.
+const ASKED_MOST: usize = 40;
+/// Bytes of one answer: a header and six counters.
+const ANSWER: usize = 8 + 6 * 8;
+/// Bytes of an answer at most.
+pub(super) const ANSWER_MOST: usize = ASKED_MOST * ANSWER;
+/// Types of statistics: a bit in a question, a number in an answer.
+const RX_BASIC: u64 = 1;
+const TX_BASIC: u64 = 1 << 16;
+const REPLY_RX_BASIC: u8 = 0;
+const REPLY_TX_BASIC: u8 = 16;
+
+/// Carries out a command of the class STATS; what it answers. `None`: refused.
+pub(super) fn obey(
+    command: u8,
+    data: &[u8],
+    counters: &Counters,
+    role: impl Fn(u16) -> Role,
+) -> Option<ArrayVec<u8, ANSWER_MOST>> {
+    let mut out = ArrayVec::new();
+    match command {
+        command::STATS_QUERY => out.extend((RX_BASIC | TX_BASIC).to_le_bytes()),
+        command::STATS_GET => {
+            // A ring, six bytes reserved, and the types wanted of it.
+            let (asked, rest) = data.as_chunks::<16>();
+            if !rest.is_empty() || asked.len() > ASKED_MOST {
+                return None;
+            }
+            for question in asked {
+                let ring = u16::from_le_bytes([question[0], question[1]]);
+                let types = u64::from_le_bytes(*question.last_chunk()?);
+                one(ring, types, role(ring), counters, &mut out)?;
+            }
+        }
+        _ => return None,
+    }
+    Some(out)
+}
+
+/// The answer about one queue; nothing of types that its queue does not have. `None`: there is no such queue.
+fn one(ring: u16, types: u64, role: Role, counters: &Counters, out: &mut ArrayVec<u8, ANSWER_MOST>) -> Option<()> {
+    let (kind, wanted, queue) = match role {
+        Role::Receive(queue) => (REPLY_RX_BASIC, RX_BASIC, counters.receive.get(usize::from(queue))),
+        Role::Transmit(queue) => (REPLY_TX_BASIC, TX_BASIC, counters.transmit.get(usize::from(queue))),
+        Role::Control => return Some(()),
+        Role::Nothing => return None,
+    };
+    if types & wanted != 0 {
+        let queue = queue.copied().unwrap_or_default();
+        // Notifications, packets, bytes, interrupts, drops, and drops for want of room or of sense: those of a queue alone are known.
+        let values = [0, queue.packets, queue.bytes, 0, 0, 0];
+        out.try_extend_from_slice(&[kind, 0]).ok()?;
+        out.try_extend_from_slice(&ring.to_le_bytes()).ok()?;
+        out.try_extend_from_slice(&[0, 0]).ok()?;
+        out.try_extend_from_slice(&(ANSWER as u16).to_le_bytes()).ok()?;
+        values.iter().try_for_each(|value| out.try_extend_from_slice(&value.to_le_bytes())).ok()?;
+    }
+    Some(())
+}

@@ -1,0 +1,180 @@
+//! Register accesses, and what each command does (vmxnet_def.h, VMXNET_CMD_*).
+
+use std::sync::Arc;
+
+use nicety_adapter::Context;
+use nicety_adapter::bank::Way;
+use nicety_memory::Rights;
+
+use super::Vmxnet;
+use super::receive::Receive;
+use super::registers::{self as r, Place, command, status};
+use super::shared::Setup;
+use super::transmit::Transmit;
+
+/// What INIT_LENGTH costs, in descriptors: see `Outbox::charge`.
+const INIT_COST: u32 = 500;
+/// Bytes of headers that PIN_TX_BUFFERS may name.
+const PINNED_MOST: u32 = 1 << 20;
+
+impl Vmxnet {
+    /// Reads registers of BAR 0.
+    pub(super) fn read_ports(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
+        let table = self.registers.table();
+        for part in table.parts(table.region(bar), offset, data.len(), Way::Read) {
+            let value = match &part.place {
+                Some(place) => self.read_register(place, cx),
+                None => {
+                    cx.counters.bad_accesses += 1;
+                    part.hole
+                }
+            };
+            part.put(value, data);
+        }
+    }
+
+    /// Writes them: whole ones.
+    pub(super) fn write_ports(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
+        let table = self.registers.table();
+        for part in table.parts(table.region(bar), offset, data.len(), Way::Write) {
+            match &part.place {
+                Some(place) if part.bytes.len() == usize::from(place.row.width) => {
+                    self.write_register(place, part.take(data, 0), cx);
+                }
+                _ => cx.counters.bad_accesses += 1,
+            }
+        }
+    }
+
+    pub(super) fn read_register(&mut self, place: &Place, cx: &mut Context<'_>) -> u32 {
+        match place.name {
+            // The doorbell.
+            r::TX_ADDR => {
+                cx.out.work.insert(0);
+                self.look_for_room(cx);
+                0
+            }
+            r::STATUS_ADDR => {
+                let connected = if self.link_up { status::CONNECTED } else { 0 };
+                status::ENABLED | connected | if self.pinned { status::TX_PINNED } else { 0 }
+            }
+            r::APROM_ADDR => self.mac.0.get(place.index).copied().unwrap_or(0).into(),
+            _ => self.registers.read(place),
+        }
+    }
+
+    pub(super) fn write_register(&mut self, place: &Place, value: u32, cx: &mut Context<'_>) {
+        match place.name {
+            r::INIT_ADDR => {
+                // The driver takes its memory back, or is about to name other.
+                self.stop(cx);
+                self.registers.write(place, value);
+            }
+            r::INIT_LENGTH => self.start(value, cx),
+            r::COMMAND_ADDR => self.registers[r::COMMAND_ADDR] = self.execute(value, cx),
+            _ => {
+                self.registers.write(place, value);
+            }
+        }
+    }
+
+    /// INIT_LENGTH is written: the device takes the driver's data, and begins.
+    fn start(&mut self, length: u32, cx: &mut Context<'_>) {
+        self.stop(cx);
+        let at = self.registers[r::INIT_ADDR];
+        if at == 0 || length == 0 {
+            return;
+        }
+        cx.out.charge(INIT_COST);
+        let memory = Arc::clone(cx.memory);
+        let enhanced = self.model.is_enhanced();
+        let taken = if self.function.bus_master() { Setup::read(&memory, at, length, enhanced).ok() } else { None };
+        let Some((setup, [receive, pages, transmit])) = taken else {
+            cx.counters.guest_errors += 1;
+            return;
+        };
+        self.setup = Some(setup);
+        self.receive = Receive::at([receive, pages]);
+        self.transmit = Transmit::at(transmit, setup.transmit.len);
+        if let Ok(shared) = setup.open(&memory) {
+            shared.set_cluster(0);
+            self.filter.set_flags(shared.ifflags());
+            self.filter.set_ladrf(shared.ladrf());
+        }
+        self.registers[r::INIT_LENGTH] = length;
+        // Linux's driver never sends INTR_ENABLE.
+        self.enable_interrupts(true, cx);
+        cx.out.work.insert(0);
+    }
+
+    /// The rings are not touched any more. Where they stand is kept in them: a driver may go on there (vmxnet.c of open-vm-tools'
+    /// Solaris driver, Vxn_Stop and Vxn_Start).
+    fn stop(&mut self, cx: &mut Context<'_>) {
+        if let Some(setup) = self.running()
+            && let Ok(shared) = setup.open(cx.memory)
+        {
+            let [receive, pages] = self.receive.next;
+            shared.keep([receive, pages, self.transmit.position()]);
+        }
+        self.let_go(cx);
+    }
+
+    /// The same, without a word to the driver's memory.
+    pub(super) fn let_go(&mut self, cx: &mut Context<'_>) {
+        self.generation = self.generation.wrapping_add(1);
+        self.offer_room(cx);
+        (self.setup, self.pinned) = (None, false);
+        (self.receive, self.transmit) = (Receive::default(), Transmit::default());
+        self.stalls = [None; 2];
+        self.registers[r::INIT_LENGTH] = 0;
+        self.silence(cx);
+    }
+
+    /// Carries a command out. The answer is what COMMAND_ADDR reads from now on.
+    fn execute(&mut self, number: u32, cx: &mut Context<'_>) -> u32 {
+        match number {
+            command::INTR_ACK => self.acknowledge(cx),
+            command::INTR_ENABLE => self.enable_interrupts(true, cx),
+            command::INTR_DISABLE => self.enable_interrupts(false, cx),
+            command::UPDATE_LADRF | command::UPDATE_IFF => self.update_filter(number, cx),
+            // What can be completed is, without being asked; what was not fetched is looked at now.
+            command::CHECK_TX_DONE => {
+                cx.out.work.insert(0);
+            }
+            command::GET_NUM_RX_BUFFERS => return self.model.receive_buffers,
+            command::GET_NUM_TX_BUFFERS => return self.model.transmit_buffers,
+            command::GET_CAPABILITIES => return self.model.capabilities,
+            command::GET_FEATURES => return self.model.features,
+            command::PIN_TX_BUFFERS => return self.pin(cx),
+            command::SET_POWER_FULL | command::SET_POWER_LOW => {}
+            command::UNUSED_1 | command::UNUSED_2 | command::UNUSED_3 => {}
+            _ => cx.counters.guest_errors += 1,
+        }
+        0
+    }
+
+    fn update_filter(&mut self, number: u32, cx: &mut Context<'_>) {
+        let shared = self.running().and_then(|setup| setup.open(cx.memory).ok());
+        match shared {
+            Some(shared) if number == command::UPDATE_IFF => self.filter.set_flags(shared.ifflags()),
+            Some(shared) => self.filter.set_ladrf(shared.ladrf()),
+            // OpenBSD's vic says so behind INIT_ADDR too.
+            None => {}
+        }
+    }
+
+    /// PIN_TX_BUFFERS: the driver keeps headers in these buffers. Entries name their addresses as they name any. Answers how many.
+    fn pin(&mut self, cx: &mut Context<'_>) -> u32 {
+        let shared = self.running().and_then(|setup| setup.open(cx.memory).ok());
+        let buffers = shared.map(|shared| shared.pinned()).filter(|buffers| {
+            let within = (1..=PINNED_MOST).contains(&buffers.len);
+            within && cx.memory.translate(buffers.at.into(), buffers.len, Rights::READ, |_| true).is_ok()
+        });
+        self.pinned = buffers.is_some();
+        let Some(buffers) = buffers else {
+            cx.counters.guest_errors += 1;
+            return 0;
+        };
+        buffers.len.checked_div(buffers.each).unwrap_or(0)
+    }
+}

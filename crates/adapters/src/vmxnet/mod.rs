@@ -1,0 +1,310 @@
+//! vmxnet, VMware's first paravirtual adapter (15ad:0720), the enhanced vmxnet that followed it ("vmxnet2"), and the
+//! [`flexible`] adapter, a lance that becomes a vmxnet. One protocol, of version 0xbabe864f.
+//!
+//! Everything but commands lies in the guest's memory, in one piece of a few pages that INIT_ADDR and INIT_LENGTH name.
+//!
+//! ```text
+//! Vmxnet2_DriverData, 176 bytes    magic, ring lengths and offsets, ifflags, LADRF, txClusterLength, txStopped
+//!   │
+//!   ├─ rxRing    24 bytes each     NIC ──deliver──► DRIVER        a buffer of 1536 bytes
+//!   ├─ rxRing2   24 bytes each     NIC_FRAG ──────► DRIVER_FRAG   a page: what does not fit (enhanced)
+//!   └─ txRing    64 bytes each     NIC ──fetch──► Batch ──complete──► DRIVER    six pieces, MORE
+//!
+//! BAR 0 (I/O), 64 bytes            registers.rs
+//! ```
+//! An entry's ownership says whose it is; of a packet's entries the first is handed over last. The model follows the headers that VMware
+//! published in open-vm-tools (vmxnet_def.h, vmxnet2_def.h, vmnet_def.h, net_sg.h, net.h); OpenBSD's if_vic.c is the second opinion.
+//!
+//! # Features
+//! Scatter-gather, packets in several transmit entries, transport checksums both ways, the multicast hash and all of `ifflags`, buffers
+//! for headers (PIN_TX_BUFFERS), wake-up of a driver that stopped, the link in STATUS_ADDR, a MAC address that the driver sets, tags of
+//! 802.1Q and 802.1ad in frames of any kind. Enhanced: TCP segmentation, jumbo frames over the second ring, packets that come
+//! uncut (LPD).
+//!
+//! # Few messages
+//! While the transmit ring is served its driver does not ring (`transmit.rs`); nobody tells of receive buffers; an interrupt is
+//! acknowledged by one write, and a bulk flow interrupts once in 500 µs (`interrupts.rs`).
+//!
+//! # Not implemented
+//! - VLAN tags beside the frame (VMNET_CAP_HW_TX_VLAN, HW_RX_VLAN): no entry has a place for one; the bits are the virtual switch's.
+//! - INT_ENABLE_ADDR (ENABLE_INT_INLINE), TCP offload (TOE_INIT_ADDR), wake-up patterns: registers that read as 0. SET_POWER_LOW changes
+//!   nothing.
+//! - Giving an entry back before the doorbell answers, which one without CAN_KEEP asks for: every known driver says CAN_KEEP.
+//!
+//! # Quirks
+//! - Interrupts are on after INIT_LENGTH: Linux's driver never sends INTR_ENABLE.
+//! - What an acknowledgement may have hidden is told again 100 µs later: OpenBSD's vic acknowledges behind its work (vic_intr).
+//! - The driver's own address is received whatever `ifflags` says: vic never sets DIRECTED (vic_init).
+//! - The rings go on where they stood, if the driver leaves `savedRxNICNext` and its neighbours as they are: the Solaris driver starts
+//!   again without new rings (Vxn_Start).
+//! - The transport checksum is made from nothing: no document says what a driver leaves in its place.
+//! - Frames arrive padded to 60 bytes: vic drops shorter ones (vic_rx_proc).
+
+use nicety_adapter::interrupts::Interrupts;
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
+};
+use nicety_frame::Mac;
+use nicety_pci::{Bar, Changes, Function, Identity, Pin, Rom};
+
+use self::filter::Filter;
+use self::interrupts::Tidings;
+use self::models::{Model, VMWARE};
+use self::receive::Receive;
+use self::registers as r;
+use self::shared::Setup;
+use self::transmit::Transmit;
+use crate::{CreateError, Settings};
+
+mod access;
+mod filter;
+pub mod flexible;
+mod interrupts;
+pub mod models;
+mod receive;
+pub mod registers;
+mod saved;
+mod shared;
+mod transmit;
+
+/// Numbers of the rings in [`Outbox::stalled`](nicety_adapter::Outbox::stalled).
+const RECEIVE_RING: usize = 0;
+const TRANSMIT_RING: usize = 1;
+/// What makes a driver name its rings anew: vmxnet_close and vmxnet_open of Linux's driver.
+const CURE: &str = "restart the guest's driver (in Linux: `ip link set eth0 down`, then up)";
+
+/// Why a ring stands still.
+mod broken {
+    pub const NOWHERE: &str = "the ring lies where no memory is";
+    pub const NO_END: &str = "a packet fills the whole ring and has no end";
+}
+
+/// Makes one of a model.
+///
+/// # Errors
+/// A group address, more queues than there are, an option ROM for another device.
+pub fn create(model: &'static Model, settings: &Settings) -> Result<Box<dyn Adapter>, CreateError> {
+    let mut function = function(model);
+    if let Some(rom) = &settings.rom {
+        rom.expect(VMWARE, model.about.pci.1).map_err(|error| CreateError::Rom(error.to_string()))?;
+        function = function.rom(rom.size());
+    }
+    let function = function
+        .build()
+        .map_err(|error| CreateError::Description { adapter: model.about.name, why: error.to_string() })?;
+    Ok(Box::new(Vmxnet::new(model, settings, function)?))
+}
+
+fn function(model: &Model) -> nicety_pci::Builder {
+    let (vendor, device) = model.about.pci;
+    let identity =
+        Identity { vendor, device, revision: 0x10, class: 0x02_0000, subsystem_vendor: vendor, subsystem: device };
+    Function::builder(identity).interrupt_pin(Pin::A).bar(0, Bar::io(r::PORTS.into()))
+}
+
+/// The adapter.
+#[derive(Debug)]
+pub struct Vmxnet {
+    model: &'static Model,
+    rom: Option<Rom>,
+    /// What APROM_ADDR shows, and MAC_ADDR after a reset.
+    mac: Mac,
+    function: Function,
+    registers: r::Bank,
+    /// There while the driver has named its data.
+    setup: Option<Setup>,
+    /// PIN_TX_BUFFERS was taken.
+    pinned: bool,
+    transmit: Transmit,
+    receive: Receive,
+    filter: Filter,
+    interrupts: Interrupts,
+    tidings: Tidings,
+    link_up: bool,
+    /// Why a ring stands still.
+    stalls: [Option<&'static str>; 2],
+    generation: u32,
+}
+
+impl Vmxnet {
+    fn new(model: &'static Model, settings: &Settings, function: Function) -> Result<Self, CreateError> {
+        let mac = settings.mac;
+        if !mac.is_unicast() || mac == Mac::ZERO {
+            return Err(CreateError::Address(mac));
+        }
+        if let Some(asked) = settings.queues.filter(|&queues| queues != 1) {
+            return Err(CreateError::Queues { adapter: model.about.name, asked, most: 1 });
+        }
+        let mut this = Self {
+            model,
+            rom: settings.rom.clone(),
+            mac,
+            function,
+            registers: r::Bank::new(model.registers),
+            setup: None,
+            pinned: false,
+            transmit: Transmit::default(),
+            receive: Receive::default(),
+            filter: Filter::default(),
+            interrupts: interrupts::interrupts(),
+            tidings: Tidings::default(),
+            link_up: true,
+            stalls: [None; 2],
+            generation: 0,
+        };
+        this.restore_address();
+        Ok(this)
+    }
+
+    fn restore_address(&mut self) {
+        for (register, byte) in self.registers.of_mut(r::MAC_ADDR).iter_mut().zip(self.mac.0) {
+            *register = byte.into();
+        }
+    }
+
+    /// The address that the driver has set.
+    fn address(&self) -> Mac {
+        let bytes = self.registers.of(r::MAC_ADDR);
+        Mac(std::array::from_fn(|index| bytes.get(index).copied().unwrap_or(0) as u8))
+    }
+
+    /// The driver's data, while the device may reach it.
+    fn running(&self) -> Option<Setup> {
+        self.setup.filter(|_| self.function.bus_master())
+    }
+
+    /// A ring stands still from now on.
+    fn stall(&mut self, ring: usize, why: &'static str, cx: &mut Context<'_>) {
+        cx.counters.guest_errors += 1;
+        if self.stalls[ring].replace(why).is_none() {
+            cx.out.stalled.insert(ring as u16);
+        }
+    }
+
+    /// Everything as new but the cable, and configuration space.
+    fn reset_chip(&mut self, cx: &mut Context<'_>) {
+        self.let_go(cx);
+        self.registers.reset(|_| true);
+        self.restore_address();
+        self.filter = Filter::default();
+        self.tidings = Tidings::default();
+    }
+}
+
+impl PciFace for Vmxnet {
+    fn function(&self) -> &Function {
+        &self.function
+    }
+
+    fn config_write(&mut self, offset: u16, data: &[u8], cx: &mut Context<'_>) {
+        let changes = self.function.config_write(u64::from(offset), data);
+        if changes.intersects(Changes::SOFT_RESET | Changes::FUNCTION_RESET) {
+            self.reset(Reset::Function, cx);
+        }
+        if changes.intersects(Changes::INTX | Changes::POWER) {
+            self.interrupts.mode_changed(&mut self.function, cx);
+            self.settle(cx);
+        }
+        if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
+            cx.out.work.insert(0);
+            self.offer_room(cx);
+        }
+    }
+
+    fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
+        self.read_ports(bar, offset, data, cx);
+    }
+
+    fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
+        self.write_ports(bar, offset, data, cx);
+    }
+
+    fn rom(&self) -> Option<&Rom> {
+        self.rom.as_ref()
+    }
+}
+
+impl Adapter for Vmxnet {
+    fn face(&mut self) -> Face<'_> {
+        Face::Pci(self)
+    }
+
+    fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        if queue != 0 {
+            return Progress { more: false, armed: true };
+        }
+        self.fetch_ring(budget, batch, cx)
+    }
+
+    fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
+        if batch.generation == self.generation {
+            self.give_back(batch.packets().last().map(|packet| packet.cookie), cx);
+        }
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
+        self.deliver_frames(frames, cx)
+    }
+
+    fn notice(&mut self, event: Event, cx: &mut Context<'_>) {
+        match event {
+            // The device does not interrupt for it: drivers read STATUS_ADDR.
+            Event::Link(up) => self.link_up = up,
+            Event::Restored => self.resume_restored(cx),
+            // Addresses are translated in every call; no page of doorbells is mapped.
+            Event::Memory | Event::Page => {}
+        }
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) {
+        if self.transmit.recheck.is_some_and(|at| at <= cx.now) {
+            self.transmit.recheck = None;
+            if self.has_work(cx) {
+                cx.out.work.insert(0);
+            }
+        }
+        self.look_for_room(cx);
+        self.time_passed(cx);
+    }
+
+    fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
+        match kind {
+            Reset::Bus | Reset::Function => {
+                self.reset_chip(cx);
+                self.function.reset();
+            }
+        }
+    }
+
+    fn transmit_queues(&self) -> u16 {
+        1
+    }
+
+    fn is_driven(&self) -> bool {
+        self.setup.is_some()
+    }
+
+    fn features(&self) -> Vec<&'static str> {
+        let Some(setup) = self.setup else { return Vec::new() };
+        let on = [
+            (true, "tx-checksum"),
+            (true, "rx-checksum"),
+            (self.model.is_enhanced(), "tso4"),
+            (setup.frags > 0, "jumbo"),
+            (setup.large, "lro"),
+            (self.pinned, "tx-pinned"),
+            (self.filter.is_promiscuous(), "promiscuous"),
+        ];
+        on.into_iter().filter(|&(on, _)| on).map(|(_, name)| name).collect()
+    }
+
+    fn stall(&self, number: u16) -> Option<Stall> {
+        let queue = match usize::from(number) {
+            RECEIVE_RING => Queue::Receive(0),
+            TRANSMIT_RING => Queue::Transmit(0),
+            _ => return None,
+        };
+        let why = self.stalls.get(usize::from(number)).copied().flatten().filter(|_| self.running().is_some())?;
+        Some(Stall { queue, why, cure: CURE })
+    }
+}

@@ -1,0 +1,352 @@
+//! Transmit: entries to packets, and back (`Vmxnet2_TxRingEntry`).
+//!
+//! ```text
+//! entry, 64 bytes:  00 flags  02 ownership  04 extra  08 tsoMss  0c addrType  0e length  10 six pieces: address 48 bits, length 16
+//! ```
+//! A packet has one entry, or several of which all but the last say MORE; its first entry becomes the device's last.
+//!
+//! The doorbell is a read, for which the guest waits. The driver rings when `txNumDeferred` reaches `txClusterLength`, which is ours to
+//! write: while the ring is served it stands at [`NEVER_SOON`]; before the ring is left it is put back to 0 and the ring looked at once
+//! more. x86 may let the driver read the old number before its entry is seen, so that a timer looks again [`RECHECK_NS`] later.
+
+use std::collections::VecDeque;
+
+use nicety_adapter::interrupts::CompletionDelay;
+use nicety_adapter::{
+    Batch, Budget, Checksum, Context, Draft, DraftError, Offload, PACKETS, Progress, Reason, Segment, SegmentKind, Time,
+};
+use nicety_frame::{Fragment, L4Kind, Layout, checksum, ethernet};
+use nicety_memory::{Window, full_barrier};
+
+use super::shared::{Ring, Shared, owner};
+use super::{Vmxnet, broken};
+
+/// `txClusterLength` while the ring is served: frames until the driver rings all the same.
+const NEVER_SOON: u32 = 1024;
+/// How long after arming the ring is looked at again.
+const RECHECK_NS: u64 = 50_000;
+/// Bytes of headers that a packet to be cut may have.
+const TSO_HEAD: usize = 256;
+/// Pieces of an entry (VMXNET2_SG_DEFAULT_LENGTH).
+const PIECES: usize = 6;
+/// NET_SG_PHYS_ADDR.
+const PHYSICAL: u16 = 1;
+
+/// VMXNET2_TX_*. CAN_KEEP, RING_LOW and PINNED_BUFFER are not looked at: see the page.
+const HW_XSUM: u16 = 1 << 2;
+const TSO: u16 = 1 << 3;
+const MORE: u16 = 1 << 5;
+
+/// One fetched packet that waits to be given back.
+#[derive(Clone, Copy, Debug)]
+struct Fetched {
+    entries: u16,
+    /// In a batch; otherwise it was dropped and goes back with its predecessor.
+    in_batch: bool,
+}
+
+/// Where the transmitter stands.
+#[derive(Clone, Debug, Default)]
+pub struct Transmit {
+    /// The next entry to fetch.
+    next: u32,
+    /// The first that was fetched and not given back; `next` if none was.
+    done: u32,
+    /// How many those are.
+    flying: u32,
+    /// `txClusterLength` stands at [`NEVER_SOON`].
+    pub quiet: bool,
+    /// When to look at the ring again.
+    pub recheck: Option<Time>,
+    /// Packets whose completion waits for an interrupt.
+    pub completions: CompletionDelay,
+    fetched: VecDeque<Fetched>,
+    /// Number of the first of `fetched`; a packet's cookie is its number.
+    first: u64,
+}
+
+impl Transmit {
+    /// At an entry, with nothing fetched, and room for a ring of `len`.
+    pub fn at(done: u32, len: u32) -> Self {
+        Self { next: done, done, fetched: VecDeque::with_capacity(len as usize), ..Self::default() }
+    }
+
+    /// The first entry that was not given back.
+    pub fn position(&self) -> u32 {
+        self.done
+    }
+}
+
+/// An entry.
+struct Entry {
+    flags: u16,
+    mss: u32,
+    kind: u16,
+    pieces: u16,
+    bytes: [u8; 64],
+}
+
+impl Entry {
+    fn read(shared: &Window<'_>, at: usize) -> Self {
+        let bytes: [u8; 64] = shared.read(at);
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let mss = u32::from(half(10)) << 16 | u32::from(half(8));
+        Self { flags: half(0), mss, kind: half(12), pieces: half(14), bytes }
+    }
+
+    /// Its pieces: address and bytes.
+    fn pieces(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let (pieces, _) = self.bytes[16..].as_chunks::<8>();
+        pieces.iter().take(usize::from(self.pieces)).map(|piece| {
+            let all = u64::from_le_bytes(*piece);
+            (all & 0xffff_ffff_ffff, (all >> 48) as u32)
+        })
+    }
+}
+
+/// How one step of a fetch ended.
+enum Step {
+    /// No whole packet is there; so many entries were looked at in vain.
+    Empty(u32),
+    /// A packet was taken, or dropped and counted.
+    Taken,
+    /// The batch has no room for it.
+    Full,
+    /// A packet without an end.
+    Broken,
+}
+
+fn is_owned(shared: &Window<'_>, place: usize) -> bool {
+    shared.load_u16(place + 2) == owner::NIC
+}
+
+impl Vmxnet {
+    /// Walks the ring into a batch.
+    pub(super) fn fetch_ring(&mut self, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
+        let idle = Progress { more: false, armed: true };
+        batch.generation = self.generation;
+        let Some(setup) = self.running().filter(|_| self.stalls[super::TRANSMIT_RING].is_none()) else { return idle };
+        self.transmit.recheck = None;
+        let Ok(shared) = setup.open(cx.memory) else {
+            self.stall(super::TRANSMIT_RING, broken::NOWHERE, cx);
+            return idle;
+        };
+        let mut taken = 0;
+        let progress = loop {
+            if !budget.allows(batch) || taken >= 2 * PACKETS {
+                break Progress { more: true, armed: false };
+            }
+            match self.step(&shared, setup.transmit, batch, cx) {
+                Step::Taken => {
+                    taken += 1;
+                    self.set_quiet(true, &shared);
+                }
+                Step::Full => break Progress { more: true, armed: false },
+                Step::Empty(walked) if taken == 0 => {
+                    cx.out.charge(walked);
+                    break self.arm(&shared, setup.transmit, cx);
+                }
+                Step::Empty(_) => break Progress { more: true, armed: false },
+                Step::Broken => {
+                    self.stall(super::TRANSMIT_RING, broken::NO_END, cx);
+                    break idle;
+                }
+            }
+        };
+        if batch.is_empty() {
+            // Nobody will complete what was dropped.
+            self.give_back(None, cx);
+        }
+        progress
+    }
+
+    /// The ring is empty: makes sure that the driver rings.
+    fn arm(&mut self, shared: &Shared<'_>, ring: Ring, cx: &mut Context<'_>) -> Progress {
+        if self.transmit.quiet {
+            self.set_quiet(false, shared);
+            full_barrier();
+            if is_owned(shared.window(), ring.place(self.transmit.next)) {
+                return Progress { more: true, armed: false };
+            }
+            self.transmit.recheck = Some(cx.now.after_ns(RECHECK_NS));
+            self.schedule(cx);
+        }
+        Progress { more: false, armed: true }
+    }
+
+    fn set_quiet(&mut self, quiet: bool, shared: &Shared<'_>) {
+        if self.transmit.quiet != quiet {
+            self.transmit.quiet = quiet;
+            shared.set_cluster(if quiet { NEVER_SOON } else { 0 });
+        }
+    }
+
+    /// Takes one packet.
+    fn step(&mut self, shared: &Shared<'_>, ring: Ring, batch: &mut Batch, cx: &mut Context<'_>) -> Step {
+        let window = shared.window();
+        let (mut at, left) = (self.transmit.next, ring.len - self.transmit.flying.min(ring.len));
+        if left == 0 || !is_owned(window, ring.place(at)) {
+            return Step::Empty(0);
+        }
+        let was_empty = batch.is_empty();
+        let first = Entry::read(window, ring.place(at));
+        let Some(mut draft) = batch.draft(if first.flags & TSO != 0 { TSO_HEAD } else { 0 }) else { return Step::Full };
+        let mut fault = append(&mut draft, &first);
+        let (mut more, mut entries) = (first.flags & MORE != 0, 1);
+        while more {
+            if entries >= left {
+                return Step::Broken;
+            }
+            at = ring.after(at);
+            if !is_owned(window, ring.place(at)) {
+                return Step::Empty(entries);
+            }
+            let entry = Entry::read(window, ring.place(at));
+            fault = fault.and_then(|()| append(&mut draft, &entry));
+            (more, entries) = (entry.flags & MORE != 0, entries + 1);
+        }
+        let sent = match fault {
+            Err(Fault::Draft(DraftError::BatchFull)) if !was_empty => return Step::Full,
+            Err(fault) => Err(fault.into()),
+            Ok(()) => self.finish(draft, &first, cx),
+        };
+        if let Err(reason) = sent {
+            cx.counters.transmit_drop(reason);
+            cx.counters.guest_errors += u64::from(reason != Reason::LinkDown);
+            cx.out.charge(entries);
+        }
+        self.transmit.fetched.push_back(Fetched { entries: entries as u16, in_batch: sent.is_ok() });
+        (self.transmit.next, self.transmit.flying) = (ring.after(at), self.transmit.flying + entries);
+        Step::Taken
+    }
+
+    /// Puts a whole packet into the batch.
+    fn finish(&mut self, mut draft: Draft<'_>, first: &Entry, cx: &mut Context<'_>) -> Result<(), Reason> {
+        if draft.len() < ethernet::HEADER_LEN as u32 {
+            return Err(Reason::TooShort);
+        }
+        if !self.link_up {
+            return Err(Reason::LinkDown);
+        }
+        let offload = offload(&mut draft, first)?;
+        draft.pad_to(ethernet::FRAME_LEN_MIN);
+        let len = draft.len();
+        let frames = offload.segment.map_or(1, |segment| segment.frames(len));
+        draft.finish(offload, self.transmit.first + self.transmit.fetched.len() as u64);
+        cx.counters.sent(0, frames.into(), len.into());
+        self.tidings.carried(len.into());
+        Ok(())
+    }
+
+    /// Gives entries back up to packet `last`, and those dropped right behind it. Their interrupt waits for company, but not if the
+    /// driver waits for them.
+    pub(super) fn give_back(&mut self, last: Option<u64>, cx: &mut Context<'_>) {
+        let Some(setup) = self.running().filter(|_| !self.transmit.fetched.is_empty()) else { return };
+        let Ok(shared) = setup.open(cx.memory) else {
+            return self.stall(super::TRANSMIT_RING, broken::NOWHERE, cx);
+        };
+        let (ring, transmit) = (setup.transmit, &mut self.transmit);
+        let mut packets = 0;
+        while let Some(&Fetched { entries, in_batch }) = transmit.fetched.front() {
+            if in_batch && last.is_none_or(|last| transmit.first > last) {
+                break;
+            }
+            transmit.fetched.pop_front();
+            transmit.first += 1;
+            transmit.flying -= u32::from(entries);
+            packets += 1;
+            for _ in 0..entries {
+                shared.window().store_u16(ring.place(transmit.done) + 2, owner::DRIVER);
+                transmit.done = ring.after(transmit.done);
+            }
+        }
+        if packets == 0 {
+            return;
+        }
+        let most = ring.len / 4;
+        transmit.completions.wait(packets, 3 * most, 0, cx.now);
+        full_barrier();
+        // A driver that waits for room gets it by the quarter, and at the end.
+        if shared.is_stopped() {
+            let drained = !is_owned(shared.window(), ring.place(transmit.next));
+            transmit.completions.wait(0, if drained { 0 } else { most }, 0, cx.now);
+        }
+        self.time_passed(cx);
+    }
+
+    /// Whether the driver has not taken back all entries before one that lies in front of those that were not given back, or waits for
+    /// some; also if nobody can say.
+    pub(super) fn has_completions(&self, before: u32, cx: &Context<'_>) -> bool {
+        let Some(setup) = self.running() else { return true };
+        let Ok(shared) = setup.open(cx.memory) else { return true };
+        let (len, done) = (setup.transmit.len, self.transmit.done);
+        let behind = |index: u32| (done + len - index.min(len)) % len;
+        behind(shared.driver_cur()) > behind(before) || shared.is_stopped()
+    }
+
+    /// Whether an entry waits to be fetched.
+    pub(super) fn has_work(&self, cx: &Context<'_>) -> bool {
+        let Some(setup) = self.running() else { return false };
+        let place = setup.transmit.place(self.transmit.next);
+        setup.open(cx.memory).is_ok_and(|shared| is_owned(shared.window(), place))
+    }
+}
+
+/// Why an entry's pieces are no part of a packet.
+enum Fault {
+    Draft(DraftError),
+    /// Addresses of a kind that there is not, or more pieces than an entry has.
+    Entry,
+}
+
+impl From<Fault> for Reason {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Draft(error) => error.into(),
+            Fault::Entry => Self::BadDescriptor,
+        }
+    }
+}
+
+/// Appends an entry's pieces.
+fn append(draft: &mut Draft<'_>, entry: &Entry) -> Result<(), Fault> {
+    if entry.kind != PHYSICAL || usize::from(entry.pieces) > PIECES {
+        return Err(Fault::Entry);
+    }
+    entry.pieces().try_for_each(|(address, len)| draft.push(address, len)).map_err(Fault::Draft)
+}
+
+/// What the first entry asks for, in neutral words. It names no place: the device understands the packet itself.
+fn offload(draft: &mut Draft<'_>, first: &Entry) -> Result<Offload, Reason> {
+    if first.flags & (HW_XSUM | TSO) == 0 {
+        return Ok(Offload::default());
+    }
+    let (len, head) = (draft.len(), draft.head_mut());
+    let layout = Layout::parse(head);
+    if first.flags & TSO != 0 {
+        let mss = u16::try_from(first.mss).map_err(|_| Reason::BadOffload)?;
+        let (start, field) = prepare(head, &layout, len).ok_or(Reason::BadOffload)?;
+        let segment = Segment::of(SegmentKind::Tcp, mss, layout.headers_len, len).ok_or(Reason::BadOffload)?;
+        return Ok(Offload { checksum: Checksum::Partial { start, field }, segment: Some(segment) });
+    }
+    let (start, field) = begin_checksum(head, &layout).ok_or(Reason::BadOffload)?;
+    Ok(Offload { checksum: Checksum::Partial { start, field }, segment: None })
+}
+
+/// A head that is to be cut becomes that of one big packet. Returns where its transport checksum starts, and where it goes.
+fn prepare(head: &mut [u8], layout: &Layout, len: u32) -> Option<(u16, u16)> {
+    let l4 = layout.l4.filter(|l4| l4.kind == L4Kind::Tcp && len >= u32::from(layout.headers_len))?;
+    let whole = layout.l3.is_some_and(|l3| l3.fragment == Fragment::Whole);
+    let field = checksum::prepare(head, layout, len)?;
+    whole.then_some((l4.offset, field))
+}
+
+/// Puts the sum of the pseudo-header where the checksum goes, whatever was there: no document says what a driver leaves there.
+fn begin_checksum(head: &mut [u8], layout: &Layout) -> Option<(u16, u16)> {
+    let l4 = layout.l4.filter(|_| layout.l3.is_some_and(|l3| l3.fragment == Fragment::Whole))?;
+    let covered = u32::try_from(layout.l4_total_len(head)?).ok()?;
+    let partial = checksum::pseudo(head, layout, covered)?.fold();
+    let field = l4.checksum_at();
+    head.get_mut(field..field + 2)?.copy_from_slice(&partial.to_be_bytes());
+    Some((l4.offset, u16::try_from(field).ok()?))
+}

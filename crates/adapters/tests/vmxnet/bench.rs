@@ -1,0 +1,408 @@
+//! A guest of one adapter: memory, rings and a driver's steps; and a wire that takes and brings frames. Offsets and bits are written
+//! here again, so that a wrong one in the adapter cannot agree with itself.
+
+use std::sync::Arc;
+
+use nicety_adapter::{
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Offload, Outbox, Pick, PortId, Progress,
+    Reason, Set, Time,
+};
+use nicety_adapters::Settings;
+use nicety_frame::Mac;
+use nicety_memory::Map;
+
+pub const MAC: [u8; 6] = [0x00, 0x0c, 0x29, 1, 2, 3];
+pub const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// Where things lie in the guest's memory.
+pub const DATA: u32 = 0x1_0000;
+pub const RX_DATA: u32 = 0x10_0000;
+pub const PAGES: u32 = 0x20_0000;
+pub const TX_DATA: u32 = 0x80_0000;
+pub const MEMORY: usize = 16 << 20;
+
+/// Commands.
+pub const ACK: u32 = 1;
+pub const UPDATE_LADRF: u32 = 2;
+pub const UPDATE_IFF: u32 = 4;
+pub const DISABLE: u32 = 0x20;
+pub const ENABLE: u32 = 0x40;
+
+/// Fields of the driver's data.
+pub const RX_LENGTH: u32 = 0x04;
+pub const RX_LENGTH_2: u32 = 0x0c;
+pub const IFFLAGS: u32 = 0x18;
+pub const LADRF: u32 = 0x1c;
+pub const TX_LENGTH: u32 = 0x28;
+pub const TX_CUR: u32 = 0x2c;
+pub const TX_STOPPED: u32 = 0x34;
+pub const TX_CLUSTER: u32 = 0x38;
+pub const MAX_FRAGS: u32 = 0x58;
+pub const FEATURE_CTL: u32 = 0x5a;
+pub const SAVED: u32 = 0x5c;
+pub const RX_OFFSET: u32 = 0x6c;
+pub const RX_OFFSET_2: u32 = 0x70;
+pub const TX_OFFSET: u32 = 0x74;
+
+/// Owners.
+pub const DRIVER: u16 = 0;
+pub const NIC: u16 = 2;
+pub const NIC_FRAG: u16 = 4;
+pub const DRIVER_FRAG: u16 = 5;
+
+/// Flags of transmit entries.
+pub const KEEP: u16 = 1;
+pub const XSUM: u16 = 4;
+pub const TSO: u16 = 8;
+pub const MORE: u16 = 0x20;
+
+/// Flags of receive entries.
+pub const XSUM_OK: u16 = 1;
+pub const WITH_FRAG: u16 = 2;
+pub const FRAG_EOP: u16 = 4;
+
+pub struct Bench {
+    pub nic: Box<dyn Adapter>,
+    pub map: Arc<Map>,
+    pub out: Outbox,
+    pub counters: Counters,
+    pub now: Time,
+    pub batch: Batch,
+    /// Where the ports begin in BAR 0.
+    pub base: u64,
+    /// Entries of each ring: receive, its pages, transmit.
+    pub lens: [u32; 3],
+    /// `maxFrags`, and whether LPD is asked for.
+    pub frags: u16,
+    pub lpd: bool,
+}
+
+impl Bench {
+    pub fn of(model: &str) -> Self {
+        let nic = (nicety_adapters::find(model).unwrap().create)(&Settings::new(Mac(MAC))).unwrap();
+        let mut this = Self {
+            nic,
+            map: Arc::new(Map::private(MEMORY).unwrap()),
+            out: Outbox::default(),
+            counters: Counters::default(),
+            now: Time(1_000_000),
+            batch: Batch::new(),
+            base: 0,
+            lens: [8, 32, 16],
+            frags: 17,
+            lpd: false,
+        };
+        this.config_write(4, &[7, 0]);
+        this
+    }
+
+    /// As vmxnet_open leaves it.
+    pub fn opened(model: &str) -> Self {
+        let mut this = Self::of(model);
+        this.lay();
+        this.open();
+        this
+    }
+
+    /// Where a ring begins in the driver's data.
+    fn ring(&self, ring: usize) -> u32 {
+        let [receive, pages, _] = self.lens;
+        DATA + 176 + [0, receive * 24, (receive + pages) * 24][ring]
+    }
+
+    pub fn length(&self) -> u32 {
+        self.ring(2) - DATA + self.lens[2] * 64
+    }
+
+    /// vmxnet_init_ring.
+    pub fn lay(&self) {
+        self.put(DATA, &vec![0; self.length() as usize]);
+        self.put32(DATA, 0xbabe_864f);
+        self.put32(DATA + 0x68, self.length());
+        let [receive, pages, transmit] = self.lens;
+        for (at, value) in [
+            (RX_LENGTH, receive),
+            (RX_LENGTH_2, pages),
+            (TX_LENGTH, transmit),
+            (RX_OFFSET, self.ring(0) - DATA),
+            (RX_OFFSET_2, self.ring(1) - DATA),
+            (TX_OFFSET, self.ring(2) - DATA),
+        ] {
+            self.put32(DATA + at, value);
+        }
+        self.put(DATA + MAX_FRAGS, &self.frags.to_le_bytes());
+        self.put(DATA + FEATURE_CTL, &[if self.lpd { 8 } else { 0 }, 0]);
+        (0..receive).for_each(|index| self.post(index));
+        (0..pages).for_each(|index| self.post_page(index));
+    }
+
+    /// INIT_ADDR, INIT_LENGTH, and what vmxnet_set_multicast_list does of a driver that wants broadcasts.
+    pub fn open(&mut self) {
+        self.outl(0, DATA);
+        self.outl(4, self.length());
+        assert_eq!(self.inl(4), self.length(), "taken");
+        self.flags(!7 | 2);
+        self.out = Outbox::default();
+    }
+
+    pub fn flags(&mut self, flags: u32) {
+        self.put32(DATA + IFFLAGS, flags);
+        self.command(UPDATE_LADRF);
+        self.command(UPDATE_IFF);
+    }
+
+    pub fn call<T>(&mut self, f: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> T) -> T {
+        let mut cx =
+            Context { memory: &self.map, page: None, out: &mut self.out, counters: &mut self.counters, now: self.now };
+        f(&mut *self.nic, &mut cx)
+    }
+
+    pub fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]) {
+        self.call(|nic, cx| match nic.face() {
+            Face::Pci(face) => face.read(bar, offset, data, cx),
+            Face::Rings(_) => unreachable!("a PCI function"),
+        });
+    }
+
+    pub fn write(&mut self, bar: u8, offset: u64, data: &[u8]) {
+        self.call(|nic, cx| match nic.face() {
+            Face::Pci(face) => face.write(bar, offset, data, cx),
+            Face::Rings(_) => unreachable!("a PCI function"),
+        });
+    }
+
+    pub fn config_write(&mut self, offset: u16, data: &[u8]) {
+        self.call(|nic, cx| match nic.face() {
+            Face::Pci(face) => face.config_write(offset, data, cx),
+            Face::Rings(_) => unreachable!("a PCI function"),
+        });
+    }
+
+    pub fn inl(&mut self, port: u64) -> u32 {
+        let mut data = [0; 4];
+        self.read(0, self.base + port, &mut data);
+        u32::from_le_bytes(data)
+    }
+
+    pub fn inb(&mut self, port: u64) -> u8 {
+        let mut data = [0];
+        self.read(0, self.base + port, &mut data);
+        data[0]
+    }
+
+    pub fn outl(&mut self, port: u64, value: u32) {
+        self.write(0, self.base + port, &value.to_le_bytes());
+    }
+
+    pub fn outb(&mut self, port: u64, value: u8) {
+        self.write(0, self.base + port, &[value]);
+    }
+
+    pub fn command(&mut self, command: u32) {
+        self.outl(0x0c, command);
+    }
+
+    pub fn ask(&mut self, command: u32) -> u32 {
+        self.command(command);
+        self.inl(0x0c)
+    }
+
+    pub fn line(&mut self) -> bool {
+        self.call(|nic, _| match nic.face() {
+            Face::Pci(face) => face.function().intx_level(),
+            Face::Rings(_) => unreachable!("a PCI function"),
+        })
+    }
+
+    pub fn put(&self, at: u32, bytes: &[u8]) {
+        self.map.write(at.into(), bytes).unwrap();
+    }
+
+    pub fn put32(&self, at: u32, value: u32) {
+        self.put(at, &value.to_le_bytes());
+    }
+
+    pub fn get(&self, at: u32, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.map.read(at.into(), &mut bytes).unwrap();
+        bytes
+    }
+
+    pub fn get32(&self, at: u32) -> u32 {
+        u32::from_le_bytes(self.get(at, 4).try_into().unwrap())
+    }
+
+    pub fn get16(&self, at: u32) -> u16 {
+        u16::from_le_bytes(self.get(at, 2).try_into().unwrap())
+    }
+
+    /// Gives a receive entry to the device, with 1536 bytes.
+    pub fn post(&self, index: u32) {
+        self.receive_entry(0, index, RX_DATA + index * 2048, 1536, NIC);
+    }
+
+    pub fn post_page(&self, index: u32) {
+        self.receive_entry(1, index, PAGES + index * 4096, 4096, NIC_FRAG);
+    }
+
+    pub fn receive_entry(&self, ring: usize, index: u32, address: u32, len: u32, owner: u16) {
+        let at = self.ring(ring) + index * 24;
+        self.put(at, &u64::from(address).to_le_bytes());
+        self.put32(at + 8, len);
+        self.put32(at + 12, 0);
+        self.put(at + 18, &[0; 2]);
+        self.put(at + 16, &owner.to_le_bytes());
+    }
+
+    /// Owner, flags and length of a receive entry.
+    pub fn received(&self, ring: usize, index: u32) -> (u16, u16, u32) {
+        let at = self.ring(ring) + index * 24;
+        (self.get16(at + 16), self.get16(at + 18), self.get32(at + 12))
+    }
+
+    /// The bytes of a frame that begins at this entry, its pages taken from `page` on.
+    pub fn frame_at(&self, index: u32, mut page: u32) -> Vec<u8> {
+        let (_, flags, len) = self.received(0, index);
+        let mut frame = self.get(RX_DATA + index * 2048, len as usize);
+        let mut more = flags & WITH_FRAG != 0;
+        while more {
+            let (owner, flags, len) = self.received(1, page);
+            assert_eq!(owner, DRIVER_FRAG);
+            frame.extend(self.get(PAGES + page * 4096, len as usize));
+            more = flags & FRAG_EOP == 0;
+            page = (page + 1) % self.lens[1];
+        }
+        frame
+    }
+
+    /// Where a transmit entry lies.
+    pub fn entry(&self, index: u32) -> u32 {
+        self.ring(2) + index * 64
+    }
+
+    /// Fills a transmit entry, its owner last.
+    pub fn tx(&self, index: u32, flags: u16, mss: u32, pieces: &[(u32, u16)]) {
+        let at = self.entry(index);
+        self.put(at, &flags.to_le_bytes());
+        self.put32(at + 8, mss);
+        self.put(at + 12, &1u16.to_le_bytes());
+        self.put(at + 14, &(pieces.len() as u16).to_le_bytes());
+        for (place, (address, len)) in (at + 16..).step_by(8).zip(pieces) {
+            self.put32(place, *address);
+            self.put(place + 4, &[0; 2]);
+            self.put(place + 6, &len.to_le_bytes());
+        }
+        self.put(at + 2, &NIC.to_le_bytes());
+    }
+
+    /// Puts a frame where the entry's own data lies, and gives it to the device.
+    pub fn queue(&self, index: u32, frame: &[u8]) {
+        self.put(TX_DATA + index * 4096, frame);
+        self.tx(index, KEEP, 0, &[(TX_DATA + index * 4096, frame.len() as u16)]);
+    }
+
+    pub fn owner(&self, index: u32) -> u16 {
+        self.get16(self.entry(index) + 2)
+    }
+
+    /// The doorbell.
+    pub fn ring_bell(&mut self) {
+        assert_eq!(self.inl(8), 0);
+        assert!(self.out.work.contains(0));
+    }
+
+    pub fn fetch(&mut self) -> Progress {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.start(&self.map, PortId(1), 0);
+        let progress = self.call(|nic, cx| nic.fetch(0, Budget::TURN, &mut batch, cx));
+        self.batch = batch;
+        progress
+    }
+
+    pub fn complete(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        self.call(|nic, cx| nic.complete(&batch, cx));
+        self.batch = batch;
+    }
+
+    /// Until nothing is left: the packets that go out, and what is left to do about them.
+    pub fn transmit(&mut self) -> Vec<(Vec<u8>, Offload)> {
+        let mut out = Vec::new();
+        for _ in 0..10_000 {
+            let progress = self.fetch();
+            let batch = &self.batch;
+            out.extend(batch.packets().iter().map(|packet| {
+                let mut bytes = batch.head(packet).to_vec();
+                for span in batch.spans(packet) {
+                    let begin = bytes.len();
+                    bytes.resize(begin + span.len() as usize, 0);
+                    batch.source().read_span(*span, &mut bytes[begin..]);
+                }
+                (bytes, packet.offload)
+            }));
+            self.complete();
+            if !progress.more {
+                self.out.work = Set::default();
+                return out;
+            }
+        }
+        panic!("a transmit queue that never empties");
+    }
+
+    /// The same of frames without any request.
+    pub fn sent(&mut self) -> Vec<Vec<u8>> {
+        self.transmit().into_iter().map(|(bytes, _)| bytes).collect()
+    }
+
+    /// Brings packets from another port.
+    pub fn bring_with(&mut self, frames: &[(&[u8], Offload)]) -> Delivery {
+        let map = Arc::new(Map::private(8 << 20).unwrap());
+        let mut batch = Batch::new();
+        batch.start(&map, PortId(2), 0);
+        for (at, (frame, offload)) in (0..).step_by(0x1_8000).zip(frames) {
+            map.write(at, frame).unwrap();
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(at, frame.len() as u32).unwrap();
+            draft.finish(*offload, 0);
+        }
+        let picks: Vec<Pick> = (0..frames.len()).map(|i| Pick::whole(i as u16)).collect();
+        self.call(|nic, cx| nic.deliver(&Frames::new(&batch, &picks), cx))
+    }
+
+    pub fn bring(&mut self, frames: &[&[u8]]) -> Delivery {
+        let frames: Vec<_> = frames.iter().map(|frame| (*frame, Offload::default())).collect();
+        self.bring_with(&frames)
+    }
+
+    pub fn dropped(&self, reason: Reason) -> u64 {
+        self.counters.receive_drops[reason as usize] + self.counters.transmit_drops[reason as usize]
+    }
+
+    pub fn link(&mut self, up: bool) {
+        self.call(|nic, cx| nic.notice(Event::Link(up), cx));
+    }
+
+    /// Lets time pass, to the deadlines that were asked for.
+    pub fn pass(&mut self, ns: u64) {
+        let end = self.now.after_ns(ns);
+        let mut ticks = 0;
+        while let Some(due) = self.out.wake.take_if(|due| *due <= end) {
+            assert!(due > self.now || ticks < 100, "a time that is over is asked for again and again");
+            (self.now, ticks) = (self.now.max(due), ticks + 1);
+            self.call(|nic, cx| nic.tick(cx));
+        }
+        self.now = end;
+    }
+}
+
+/// Ethernet II to this adapter from the peer, of so many bytes.
+pub fn frame(len: usize) -> Vec<u8> {
+    to(MAC, len)
+}
+
+/// To anybody.
+pub fn to(destination: [u8; 6], len: usize) -> Vec<u8> {
+    let mut frame = [&destination[..], &PEER, &[0x88, 0xb5]].concat();
+    frame.extend((frame.len()..len).map(|i| (i * 7 + i / 251) as u8));
+    frame
+}

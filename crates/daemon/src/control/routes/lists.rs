@@ -1,0 +1,170 @@
+//! Groups and uplinks: added, changed, removed, as ports are.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Extension, Path, Query, State};
+use axum::http::StatusCode;
+
+use super::{Answer, CutOff, Daemon, beside, consent_in, json, name_in, values};
+use crate::control::api::{PortValues, Problem};
+use crate::control::server::{Peer, Served};
+use crate::host::List;
+use crate::live::Changed;
+
+type Named = Result<Path<String>, PathRejection>;
+type Agreed = Result<Query<CutOff>, QueryRejection>;
+
+async fn add(served: Arc<Served>, peer: Peer, list: List, body: Bytes) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    let live = served.may_change(peer)?;
+    let table = values(json(&body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+    let changed = beside(move || Ok(live.add(list, table)?)).await?;
+    Ok((StatusCode::CREATED, axum::Json(changed)))
+}
+
+async fn set(
+    served: Arc<Served>,
+    peer: Peer,
+    list: List,
+    (path, query): (Named, Agreed),
+    body: Bytes,
+) -> Answer<axum::Json<Changed>> {
+    let live = served.may_change(peer)?;
+    let (name, consent) = (name_in(path)?, consent_in(query)?);
+    let values = values(json(&body)?)?;
+    beside(move || Ok(axum::Json(live.set(list, &name, &values, &consent)?))).await
+}
+
+async fn remove(
+    served: Arc<Served>,
+    peer: Peer,
+    list: List,
+    (path, query): (Named, Agreed),
+) -> Answer<axum::Json<Changed>> {
+    let live = served.may_change(peer)?;
+    let (name, consent) = (name_in(path)?, consent_in(query)?);
+    beside(move || Ok(axum::Json(live.remove(list, &name, &consent)?))).await
+}
+
+/// Add a port group
+#[utoipa::path(post, path = "/v1/groups", request_body = PortValues, responses(
+    (status = 201, body = Changed),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(crate) async fn add_group(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    body: Bytes,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Groups, body).await
+}
+
+/// Change values of a port group (RFC 7396): a value that is null gets its default
+#[utoipa::path(patch, path = "/v1/groups/{name}", params(("name" = String, Path, description = "Its name"), CutOff), request_body = PortValues, responses(
+    (status = 200, body = Changed),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(crate) async fn set_group(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Named,
+    query: Agreed,
+    body: Bytes,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Groups, (path, query), body).await
+}
+
+/// Remove a port group
+#[utoipa::path(delete, path = "/v1/groups/{name}", params(("name" = String, Path, description = "Its name"), CutOff), responses(
+    (status = 200, body = Changed),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(crate) async fn remove_group(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Groups, (path, query)).await
+}
+
+/// Add an uplink
+#[utoipa::path(post, path = "/v1/uplinks", request_body = PortValues, responses(
+    (status = 201, body = Changed),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(crate) async fn add_uplink(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    body: Bytes,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Uplinks, body).await
+}
+
+/// Change values of an uplink (RFC 7396): a value that is null gets its default
+#[utoipa::path(patch, path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Its name"), CutOff), request_body = PortValues, responses(
+    (status = 200, body = Changed),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(crate) async fn set_uplink(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Named,
+    query: Agreed,
+    body: Bytes,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Uplinks, (path, query), body).await
+}
+
+/// Remove an uplink
+#[utoipa::path(delete, path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Its name"), CutOff), responses(
+    (status = 200, body = Changed),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(crate) async fn remove_uplink(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Uplinks, (path, query)).await
+}
