@@ -30,9 +30,6 @@ pub struct Facts {
     pub captures: usize,
 }
 
-/// A metric's name, what it says, and where its value stands.
-type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
-
 /// A text that is being made.
 #[derive(Default)]
 struct Page(String);
