@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nicety_daemon::host::Host;
+use nicety_daemon::host::{Host, List};
 use nicety_daemon::live::state::Begin;
 use nicety_daemon::live::{ChangeError, Consent, Live};
 use nicety_daemon::report::PortReport;
@@ -115,11 +115,11 @@ fn a_vm_is_cut_off_only_by_who_agrees(workers: usize) {
     let other = Consent::These(vec!["- port vm1 (a VM is attached)".to_owned()]);
     assert!(matches!(stage.live.apply(&without, &other), Err(ChangeError::CutsOff(_))));
     let values = [("mac".to_owned(), Some("52:54:00:00:00:77".into()))];
-    assert!(matches!(stage.live.set_port("vm2", &values, &Consent::Nothing), Err(ChangeError::CutsOff(_))));
-    assert!(matches!(stage.live.remove_port("vm2", &Consent::Nothing), Err(ChangeError::CutsOff(_))));
+    assert!(matches!(stage.live.set(List::Ports, "vm2", &values, &Consent::Nothing), Err(ChangeError::CutsOff(_))));
+    assert!(matches!(stage.live.remove(List::Ports, "vm2", &Consent::Nothing), Err(ChangeError::CutsOff(_))));
     // What needs no new adapter does not touch it.
     let buffer = [("buffer".to_owned(), Some("4MiB".into()))];
-    stage.live.set_port("vm2", &buffer, &Consent::Nothing).unwrap();
+    stage.live.set(List::Ports, "vm2", &buffer, &Consent::Nothing).unwrap();
     let mut id = [0; 4];
     vm.region_read(7, 0, &mut id).unwrap();
     assert_eq!(u32::from_le_bytes(id), 0x100e_8086);
@@ -133,16 +133,18 @@ fn ports_come_change_and_go_one_by_one(workers: usize) {
     let stage = Stage::new(workers, &[1]);
     let table = |text: &str| text.parse::<toml::Table>().unwrap();
     let two = one(2).replace("[[port]]\n", "");
-    stage.live.add_port(table(&two)).unwrap();
-    assert!(matches!(stage.live.add_port(table(&two)), Err(ChangeError::Exists(name)) if name == "vm2"));
+    stage.live.add(List::Ports, table(&two)).unwrap();
+    assert!(
+        matches!(stage.live.add(List::Ports, table(&two)), Err(ChangeError::Exists(List::Ports, name)) if name == "vm2")
+    );
     let same_address = one(3).replace("[[port]]\n", "").replace(":03\"", ":02\"");
-    let wrong = stage.live.add_port(table(&same_address)).unwrap_err();
+    let wrong = stage.live.add(List::Ports, table(&same_address)).unwrap_err();
     assert!(matches!(&wrong, ChangeError::Wrong(_)), "{wrong}");
     assert!(wrong.to_string().contains("port.mac: 52:54:00:00:00:02 is the address of line"), "{wrong}");
     let set = |key: &str, value: &str| {
         stage
             .live
-            .set_port("vm2", &[(key.to_owned(), Some(value.into()))], &Consent::Nothing)
+            .set(List::Ports, "vm2", &[(key.to_owned(), Some(value.into()))], &Consent::Nothing)
             .map(|done| done.plan.to_string())
     };
     assert_eq!(set("adapter", "vmxnet3").unwrap(), "~ port vm2: adapter e1000 → vmxnet3\n");
@@ -153,15 +155,15 @@ fn ports_come_change_and_go_one_by_one(workers: usize) {
     std::fs::write(stage.path().join("file"), "").unwrap();
     assert!(set("socket", "file").unwrap_err().to_string().contains("file exists and is not a socket"));
     assert_eq!(stage.names(), ["vm1", "vm2"], "what was refused has changed nothing");
-    stage.live.remove_port("vm2", &Consent::Nothing).unwrap();
-    assert!(matches!(stage.live.remove_port("vm2", &Consent::Nothing), Err(ChangeError::Missing(_))));
+    stage.live.remove(List::Ports, "vm2", &Consent::Nothing).unwrap();
+    assert!(matches!(stage.live.remove(List::Ports, "vm2", &Consent::Nothing), Err(ChangeError::Missing(..))));
     // A host file has a port at least.
-    assert!(matches!(stage.live.remove_port("vm1", &Consent::Nothing), Err(ChangeError::Wrong(_))));
+    assert!(matches!(stage.live.remove(List::Ports, "vm1", &Consent::Nothing), Err(ChangeError::Wrong(_))));
 }
 
 fn what_was_changed_live_comes_back_after_a_restart(workers: usize) {
     let stage = Stage::new(workers, &[1]);
-    stage.live.add_port(one(2).replace("[[port]]\n", "").parse().unwrap()).unwrap();
+    stage.live.add(List::Ports, one(2).replace("[[port]]\n", "").parse().unwrap()).unwrap();
     stage.live.daemon().stop();
     let path = stage.path().join("host.toml");
     let again = begin(&path);
@@ -176,7 +178,7 @@ fn what_was_changed_live_comes_back_after_a_restart(workers: usize) {
 fn what_cannot_be_kept_is_in_force_all_the_same_and_said(workers: usize) {
     let stage = Stage::new(workers, &[1]);
     std::fs::create_dir(stage.path().join("host.toml.state.new")).unwrap();
-    let changed = stage.live.add_port(one(2).replace("[[port]]\n", "").parse().unwrap()).unwrap();
+    let changed = stage.live.add(List::Ports, one(2).replace("[[port]]\n", "").parse().unwrap()).unwrap();
     assert!(changed.not_kept.unwrap().contains("Is a directory"));
     Client::connect(stage.socket(2)).unwrap();
 }

@@ -76,7 +76,8 @@ fn buffers_for_headers_are_pinned_if_they_are_there() {
 
 #[test]
 fn what_names_no_driver_s_data_is_not_taken_and_reads_as_no_length() {
-    let cases: [(&str, fn(&Bench)); 12] = [
+    type Case = (&'static str, fn(&Bench));
+    let cases: [Case; 12] = [
         ("magic", |b| b.put32(DATA, 0xbabe_864e)),
         ("no receive ring", |b| b.put32(DATA + RX_LENGTH, 0)),
         ("a receive ring that is too long", |b| b.put32(DATA + RX_LENGTH, 513)),

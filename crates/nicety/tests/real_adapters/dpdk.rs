@@ -127,8 +127,8 @@ fn ended(guest: &mut Guest) -> String {
 
 /// The frames in and out of the port with this address, which this driver is to have.
 fn statistics(said: &str, mac: &str, driver: &str) -> [u64; 2] {
-    let about = said.split("Infos for port ").skip(1);
-    let about = about.filter(|text| text.to_lowercase().contains(&format!("mac address: {mac}"))).next();
+    let mut about = said.split("Infos for port ").skip(1);
+    let about = about.find(|text| text.to_lowercase().contains(&format!("mac address: {mac}")));
     let about = about.unwrap_or_else(|| panic!("no port {mac}: {said}"));
     assert!(about.contains(&format!("Driver name: {driver}\n")), "{about}");
     let number = about.split_whitespace().next().unwrap_or_default();
