@@ -41,7 +41,7 @@ fn linux_in_a_user_mode_kernel_takes_rings_in_order_and_its_control_queue_too() 
     }
     carries(&stage, &mut left, &mut right);
     // Commands: receive modes.
-    sh(&mut left, "ip link set eth0 promisc on; ip link set eth0 promisc off; ip link set eth0 allmulticast on");
+    sh(&mut left, "ip link set eth0 promisc on; ip link set eth0 promisc off; ifconfig eth0 allmulti");
     ping(&mut left, "", &address(2));
 }
 

@@ -63,8 +63,12 @@ fn linux_takes_every_chip_for_what_it_is_with_its_speed_and_it_carries_to_virtio
     let peer = guests.len() as u8;
     let mut other = guests.remove(chips.len());
     for (number, (about, guest)) in (1..).zip(chips.iter().zip(&mut guests)) {
-        let seen =
-            sh(guest, "cd /sys/class/net/eth0; cat device/vendor device/device; cat speed duplex 2>/dev/null || true");
+        // The device of a virtio driver is a function's child.
+        let seen = sh(
+            guest,
+            "cd /sys/class/net/eth0; d=$(readlink -f device); case $d in */virtio[0-9]*) d=${d%/*};; esac
+            cat $d/vendor $d/device; cat speed duplex 2>/dev/null || true",
+        );
         let (vendor, device) = about.pci;
         let identity = format!("{vendor:#06x}\n{device:#06x}\n");
         // A driver may show no speed, or half duplex: what is told of the adapter says so.
