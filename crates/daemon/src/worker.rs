@@ -77,8 +77,6 @@ pub struct Worker {
     behind: VecDeque<PortId>,
     /// Rounds so far.
     rounds: u64,
-    /// When it last asked the kernel for events although it had work.
-    looked: Time,
     timers: BinaryHeap<Reverse<(Time, PortId)>>,
     turn: Box<Turn>,
     #[expect(clippy::vec_box, reason = "a turn changes hands in its box, and is not moved")]
@@ -115,7 +113,6 @@ impl Worker {
             ready: VecDeque::new(),
             behind: VecDeque::new(),
             rounds: 0,
-            looked: Time::ZERO,
             timers: BinaryHeap::new(),
             turn: Box::default(),
             spare: Vec::new(),

@@ -11,9 +11,6 @@ use tracing::warn;
 
 use super::{SESSION, Worker};
 
-/// How often a worker with work asks the kernel for events: a system call costs as much as several frames, and an event may be so late.
-const LOOK_INTERVAL: Duration = Duration::from_micros(20);
-
 /// Waits for events, precise to microseconds: Linux 5.11's epoll_pwait2, and a timer slack of 1 µs for this thread.
 pub(super) fn sleep(
     epoll: &OwnedFd,
@@ -30,11 +27,6 @@ impl Worker {
     pub(super) fn wait(&mut self, events: &mut Vec<epoll::Event>) {
         let idle = self.ready.is_empty() && self.behind.is_empty() && self.inbox.is_empty();
         if !idle || self.stop {
-            let now = self.clock.now();
-            if now.since(self.looked) < LOOK_INTERVAL {
-                return;
-            }
-            self.looked = now;
             self.look(events, Some(Duration::ZERO));
             if !events.is_empty() {
                 self.waited(false, events);
