@@ -190,8 +190,8 @@ impl Header {
 pub(super) const MAC_AT: usize = 0;
 /// The link's state, and whether the driver is asked to announce itself.
 pub(super) const STATUS_AT: usize = 6;
-/// Bytes of [`Config::bytes`].
-pub(super) const CONFIG_LEN: usize = 28;
+/// Bytes of [`Config::bytes`]: what a tunnel report adds is not offered.
+pub(super) const CONFIG_LEN: usize = 24;
 
 /// `struct virtio_net_config` (section 5.1.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -217,7 +217,7 @@ impl Config {
         out[8..10].copy_from_slice(&self.pairs.to_le_bytes());
         out[10..12].copy_from_slice(&self.mtu.to_le_bytes());
         out[12..16].copy_from_slice(&self.speed_mbps.to_le_bytes());
-        // Full duplex; what hashes there may be; of tunnels none.
+        // Full duplex; what hashes there may be.
         out[16] = 1;
         out[17] = KEY_MOST as u8;
         out[18..20].copy_from_slice(&(TABLE_MOST as u16).to_le_bytes());
