@@ -89,6 +89,10 @@ impl VirtioPci {
         if bar == MSIX_BAR {
             return msix::write(&mut self.function, bar, offset, data);
         }
+        self.apart(cx, |own, cx| own.write_pieces(bar, offset, data, cx));
+    }
+
+    fn write_pieces(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
         for (at, part) in pieces(offset, data.len()) {
             let data = &data[part];
             // The driver sets its address by a command; configuration space is read-only.
@@ -101,7 +105,6 @@ impl VirtioPci {
                 self.write_table(bar, at, data, cx);
             }
         }
-        self.settle(cx);
     }
 
     fn write_table(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {

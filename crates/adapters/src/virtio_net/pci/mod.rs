@@ -135,8 +135,15 @@ impl VirtioPci {
 
     /// Lets the device do something, and turns what it says into interrupts.
     fn call<R>(&mut self, cx: &mut Context<'_>, act: impl FnOnce(&mut VirtioNet, &mut Context<'_>) -> R) -> R {
-        let result = act(&mut self.device, cx);
+        self.apart(cx, |own, cx| act(&mut own.device, cx))
+    }
+
+    /// Does something after which rings may have to be told. What the outbox holds already are vectors, of a call before this one.
+    pub(super) fn apart<R>(&mut self, cx: &mut Context<'_>, act: impl FnOnce(&mut Self, &mut Context<'_>) -> R) -> R {
+        let vectors = std::mem::take(&mut cx.out.messages);
+        let result = act(self, cx);
         self.settle(cx);
+        cx.out.messages.extend(vectors);
         result
     }
 
