@@ -182,6 +182,24 @@ fn a_driver_finds_the_structures_and_sends_and_is_interrupted_by_its_vector() {
 }
 
 #[test]
+fn a_message_that_has_not_gone_yet_stays_the_one_that_it_is() {
+    let mut machine = Machine::new();
+    let msix = machine.capability(MSIX, None);
+    let control = machine.config(msix + 2, 2);
+    machine.config_write(msix + 2, &(u16::from_le_bytes([control[0], control[1]]) | 1 << 15).to_le_bytes());
+    machine.negotiate(bit(VIRTIO_F_VERSION_1));
+    machine.enable();
+    machine.write(1, 0x1a, 3, 2);
+    machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
+    for _ in 0..2 {
+        machine.send();
+        assert_eq!(machine.fetch(), 1);
+        machine.write(2, 0, 0, 2);
+        assert!(machine.out.messages.contains(3) && machine.out.messages.len() == 1, "{:?}", machine.out);
+    }
+}
+
+#[test]
 fn without_messages_the_line_is_up_until_the_interrupt_status_is_read() {
     let mut machine = Machine::new();
     machine.negotiate(bit(VIRTIO_F_VERSION_1));
