@@ -93,7 +93,8 @@ impl Buffer<'_> {
         };
         let found = push(begin, before_end) && push(0, total - before_end);
         // The header as well.
-        let header = self.memory.translate(u64::from(self.start + self.at % self.len), HEADER, Rights::WRITE, |_| true);
+        let place = u64::from(self.start) + u64::from(self.at % self.len);
+        let header = self.memory.translate(place, HEADER, Rights::WRITE, |_| true);
         if found && header.is_ok() { Ok(()) } else { Err(Miss::Never(Reason::BadAddress)) }
     }
 
