@@ -106,6 +106,17 @@ fn a_full_buffer_refuses_never_looks_empty_and_goes_on_when_the_driver_has_read(
     assert!(b.bring_one(&sent));
 }
 
+/// Found by the hostile guest: the sum of both was 32 bits wide.
+#[test]
+fn a_buffer_that_is_moved_to_the_end_of_the_address_space_ends_nothing() {
+    let mut b = Bench::opened_plain("rtl8139-plain");
+    assert!(b.bring_one(&frame(MAC, 100, 1)));
+    b.w(0x30, u32::MAX - 3);
+    assert!(b.bring_one(&frame(MAC, 100, 2)), "it is dropped");
+    b.w(0x30, RX_DATA as u32);
+    assert!(b.bring_one(&frame(MAC, 100, 3)));
+}
+
 #[test]
 fn the_mode_of_reception_is_changed_while_frames_lie_there_and_a_receiver_begins_anew_when_it_is_turned_on() {
     let mut b = Bench::opened_plain("rtl8139-plain");
