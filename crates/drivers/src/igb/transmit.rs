@@ -138,9 +138,9 @@ impl Request {
             let context = Some([lengths, 0, kind, 0]);
             return Ok(Request { context, command: data, options: whole | TX_TXSM, head: None });
         };
-        let headers = usize::from(segment.headers);
+        let (headers, possible) = (usize::from(segment.headers), usize::from(start)..=HEADERS_MOST);
         let (Some(given), true) =
-            (packet.get(..headers).filter(|_| headers <= HEADERS_MOST), segment.kind == SegmentKind::Tcp)
+            (packet.get(..headers).filter(|_| possible.contains(&headers)), segment.kind == SegmentKind::Tcp)
         else {
             return Err(DriverError::Device("cannot segment what is not TCP over IP"));
         };
