@@ -22,16 +22,9 @@ impl Lance {
 
     /// Reads ports.
     pub(super) fn read_ports(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        for part in self.registers.table().parts(self.ports(bar), offset, data.len(), Way::Read) {
-            let value = match &part.place {
-                Some(place) => self.read_port(place, cx),
-                None => {
-                    cx.counters.bad_accesses += 1;
-                    part.hole
-                }
-            };
-            part.put(value, data);
-        }
+        let (table, region) = (self.registers.table(), self.ports(bar));
+        let holes = table.read(region, offset, data, |place| self.read_port(place, cx));
+        cx.counters.bad_accesses += holes;
     }
 
     /// Writes ports: whole ones.

@@ -10,16 +10,8 @@ use super::registers::{self as r, Place, Reg, bmcr, cause, cr, cscr, eecr, rcr, 
 impl Rtl8139 {
     pub(super) fn read_window(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
         let table = self.registers.table();
-        for part in table.parts(table.region(bar), offset, data.len(), Way::Read) {
-            let value = match &part.place {
-                Some(place) => self.read_register(place, cx),
-                None => {
-                    cx.counters.bad_accesses += 1;
-                    part.hole
-                }
-            };
-            part.put(value, data);
-        }
+        let holes = table.read(table.region(bar), offset, data, |place| self.read_register(place, cx));
+        cx.counters.bad_accesses += holes;
     }
 
     pub(super) fn write_window(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {

@@ -73,16 +73,8 @@ impl VirtioPci {
     }
 
     fn read_table(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>) {
-        for part in TABLE.parts(TABLE.region(bar), offset, data.len(), Way::Read) {
-            let value = match &part.place {
-                Some(place) => self.read_register(place.name, cx),
-                None => {
-                    cx.counters.bad_accesses += 1;
-                    part.hole
-                }
-            };
-            part.put(value, data);
-        }
+        let holes = TABLE.read(TABLE.region(bar), offset, data, |place| self.read_register(place.name, cx));
+        cx.counters.bad_accesses += holes;
     }
 
     fn write_bar(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>) {
