@@ -21,6 +21,7 @@ pub mod registry;
 mod regular;
 pub mod report;
 pub mod rings;
+pub mod saved;
 pub mod serve;
 pub mod service;
 pub mod shell;

@@ -52,6 +52,8 @@ pub struct Talk {
     pub(crate) patience: Patience,
     /// The descriptor that is watched to unmask INTx: the last value of [`PortDevice::unmask`].
     pub(crate) unmask: Option<Arc<Bell>>,
+    /// The port's state was saved: its messages wait.
+    pub(crate) stopped: bool,
     /// The process that has connected, until a second VMM finds it gone: see `Talk::is_ending`.
     pub(crate) process: Option<Pid>,
 }

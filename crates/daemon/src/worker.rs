@@ -10,6 +10,7 @@ mod fair_test;
 mod farewell;
 #[cfg(test)]
 mod messages_test;
+mod saving;
 mod services;
 mod unmask;
 #[cfg(test)]
@@ -175,6 +176,12 @@ impl Worker {
                 Note::Remove(port, done) => {
                     self.remove(port);
                     let _the_asker_may_have_gone = done.send(());
+                }
+                Note::Save(port, done) => {
+                    let _the_asker_may_have_gone = done.send(self.save(port));
+                }
+                Note::Restore(port, state, done) => {
+                    let _the_asker_may_have_gone = done.send(self.restore(port, &state));
                 }
                 Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
                 Note::Mapped(port) => self.mapped(port),

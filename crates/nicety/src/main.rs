@@ -21,6 +21,7 @@ mod find;
 mod log;
 mod output;
 mod ports;
+mod save;
 mod serve;
 mod words;
 

@@ -86,7 +86,7 @@ impl Port {
         now: Time,
     ) -> &'a [Pick] {
         let (picks, rest) = picks.split_at(picks.len().min(most));
-        if !inner.attached || inner.has_failed() {
+        if !inner.attached || inner.stopped || inner.has_failed() {
             let reason = if inner.has_failed() { Reason::Failed } else { Reason::NoVm };
             for _ in picks {
                 inner.counters.receive_drop(reason);
@@ -152,6 +152,9 @@ impl Port {
         let mut inner = self.lock();
         if inner.has_failed() {
             gathered.let_go = inner.backlog.let_all_go();
+            return gathered;
+        }
+        if inner.stopped {
             return gathered;
         }
         if inner.wake.is_some_and(|at| at <= now) {

@@ -1,0 +1,152 @@
+//! A port is saved in the middle of traffic by one daemon and restored by another process, and the guest's driver notices nothing.
+
+use std::{
+    path::Path,
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use nicety_guests::{Guest, Link, Machine, Namespace, Root, Served, Setup};
+use tempfile::TempDir;
+
+use crate::{
+    relay::Relay,
+    stage::{FLOOD, SENDER, SOON, address, amount, ping, port, quiet, sh, well},
+    user_mode,
+};
+
+/// From the first daemon to the second, and so on.
+const MOVES: usize = 4;
+
+/// Two daemons, joined by a stream. Both have a port `vm1` of the same adapter, the first also has the peer's.
+struct Two {
+    root: Root,
+    served: [Served; 2],
+    _namespace: Namespace,
+    folder: TempDir,
+}
+
+impl Two {
+    fn new(adapter: &str) -> Two {
+        let root = well(Root::lay(&mut |line| eprintln!("{line}")));
+        let mut namespace = well(Namespace::open(&root));
+        let folder = well(TempDir::new());
+        let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
+        let mut moved = port(adapter, 1);
+        if adapter == "vmxnet3" {
+            // A guest cannot map another daemon's doorbells.
+            moved.more = "doorbells = \"trapped\"\n".to_owned();
+        }
+        let served = [true, false].map(|listens| {
+            let socket = folder.path().join("joined.sock").display().to_string();
+            let setup = Setup { link: Some(Link::Stream { socket, listens }), ..Setup::default() };
+            let peer = listens.then(|| port("virtio-net", 2));
+            let ports = [moved.clone()].into_iter().chain(peer).collect();
+            well(Served::start_as(program, &mut namespace, ports, setup))
+        });
+        Two { root, served, _namespace: namespace, folder }
+    }
+
+    /// `nicety port VERB vm1` at one of them.
+    fn port(&self, number: usize, verb: &str) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        command.args(["port", verb, "vm1"]).arg(self.folder.path().join("vm1.state"));
+        let output = well(command.arg("--control").arg(self.served[number].socket("control.sock")).output());
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{verb}: {said}\n{}", self.served[number].log());
+        said
+    }
+
+    fn report(&self, number: usize) -> serde_json::Value {
+        let answer: serde_json::Value = well(serde_json::from_str(&self.served[number].ask().unwrap_or_default()));
+        let ports = answer["ports"].as_array().into_iter().flatten();
+        ports.clone().find(|port| port["name"] == "vm1").cloned().unwrap_or_else(|| panic!("no vm1 in {answer}"))
+    }
+
+    /// Frames of the guest, out and in.
+    fn carried(&self, number: usize) -> [u64; 2] {
+        let report = self.report(number);
+        let sum = |way: &str| report[way].as_array().into_iter().flatten().filter_map(|queue| queue["frames"].as_u64()).sum();
+        [sum("transmit"), sum("receive")]
+    }
+
+    /// Waits until so many frames more have gone both ways.
+    fn wait(&self, number: usize, more: u64) {
+        let before = self.carried(number);
+        let end = Instant::now() + SOON;
+        while self.carried(number).iter().zip(before).any(|(now, before)| *now < before + more) {
+            assert!(Instant::now() < end, "after {before:?}: {}", self.report(number));
+            sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Sends random bytes in the background; their sum.
+fn begin(from: &mut Guest, to: &mut Guest, address: &str, megabytes: u32) -> String {
+    let receive = "rm -f /tmp/came; (nc -l -p 9000 -e sh -c 'sha256sum >/tmp/came' >/dev/null 2>&1 &)";
+    sh(to, &format!("{receive}; until netstat -ltn | grep -q :9000; do usleep 20000; done"));
+    let made = format!("dd if=/dev/urandom of=/tmp/sent bs=1M count={megabytes} 2>/dev/null; sha256sum </tmp/sent");
+    let sum = sh(from, &made);
+    sh(from, &format!("(nc {address} 9000 -e {SENDER} >/dev/null 2>&1 &)"));
+    sum
+}
+
+fn came(at: &mut Guest) -> String {
+    sh(at, "until [ -s /tmp/came ]; do usleep 20000; done; cat /tmp/came")
+}
+
+/// Moves the guest's port to and fro, each time in the middle of a file each way and of pings.
+fn moves<M: Machine>(adapter: &str, machine: M, megabytes: u32) {
+    let two = Two::new(adapter);
+    let mut relay = Relay::new(&two.served[0].socket("vm1.sock"));
+    let moved = machine.address("eth0", &format!("{}/24", address(1))).vfio_user(&relay.socket());
+    let peer = two.served[0].attach(user_mode::machine(1).address("eth0", &format!("{}/24", address(2))), "vm2");
+    let (mut guest, mut peer) = (well(Guest::start(&two.root, moved)), well(Guest::start(&two.root, peer)));
+    for guest in [&mut guest, &mut peer] {
+        guest.wait_ready().unwrap_or_else(|error| panic!("{error}\n{}", two.served[0].log()));
+    }
+    ping(&mut guest, "", &address(2));
+    sh(&mut guest, &format!("({FLOOD} -n -q -i 0.02 {} >/tmp/pinged 2>&1 &)", address(2)));
+    for number in 0..MOVES {
+        let (old, new) = (number % 2, 1 - number % 2);
+        let there = begin(&mut guest, &mut peer, &address(2), megabytes);
+        let back = begin(&mut peer, &mut guest, &address(1), megabytes);
+        two.wait(old, 100);
+        let (began, before) = (Instant::now(), two.carried(new));
+        let mut saved = String::new();
+        relay.go_to(&two.served[new].socket("vm1.sock"), || saved = two.port(old, "save"), || _ = two.port(new, "restore"));
+        let took = began.elapsed();
+        two.wait(new, 100);
+        assert_eq!([came(&mut peer), came(&mut guest)], [there, back], "move {number}");
+        let after = two.carried(new);
+        let frames = [after[0] - before[0], after[1] - before[1]];
+        // It was in the middle: at least a tenth of each file came later.
+        assert!(frames.iter().all(|frames| frames * 10 > u64::from(megabytes << 20) / 1500), "{frames:?} of {megabytes} MB");
+        println!("{} moved in {took:.0?}, {frames:?} frames of both files afterwards", saved.trim());
+        ping(&mut guest, "", &address(2));
+        ping(&mut peer, "", &address(1));
+        let report = two.report(old);
+        assert_eq!(report["condition"], "waiting", "{report}");
+        quiet(&mut guest);
+    }
+    let pinged = sh(&mut guest, "killall -INT ping; until grep received /tmp/pinged; do usleep 20000; done");
+    println!("{adapter}: {pinged}");
+    for number in [0, 1] {
+        let report = two.report(number);
+        assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
+    }
+    quiet(&mut guest);
+    sh(&mut guest, "ip link set eth0 down; ip link set eth0 up; until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done");
+    ping(&mut guest, "", &address(2));
+}
+
+/// From the first daemon to the second, back, and so on.
+fn moves_often(adapter: &str) {
+    moves(adapter, user_mode::machine(1), amount(adapter, 40).max(3));
+}
+
+#[test]
+fn an_e1000_goes_on_in_another_daemon_in_the_middle_of_traffic() {
+    moves_often("e1000");
+}
