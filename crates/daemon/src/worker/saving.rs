@@ -17,7 +17,7 @@ impl Worker {
         self.settle_flood(id);
         let Some(service) = self.services.get_mut(&id) else { return Err(SaveError::NoVm) };
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return Err(SaveError::NoVm) };
-        let Talk { session, patience, unmask, stopped, .. } = talk;
+        let Talk { session, timeout, unmask, stopped, .. } = talk;
         if device.is_mapped() {
             return Err(SaveError::Mapped);
         }
@@ -26,7 +26,7 @@ impl Worker {
         }
         let state = device.stop().ok_or(SaveError::Failed)?;
         *stopped = true;
-        patience.end();
+        timeout.end();
         unmask::forget(&self.epoll, unmask.take());
         Watched::STILL.watch(&self.epoll, session.as_fd(), id);
         self.plane.switch().addresses().forget(id);
