@@ -171,7 +171,8 @@ fn a_port_is_saved_as_bytes_and_restored_from_them() {
     let Reply::Saved(saved) = ask(&scratch.path(), Ask::Save { name: "vm0".into() }).unwrap() else { panic!() };
     assert_eq!(PortState::from_bytes(&saved), Ok(state()));
     let restore = |name: &str, state: &[u8]| {
-        ask(&scratch.path(), Ask::Restore { name: name.into(), state: state.to_vec() }).map_err(|error| error.to_string())
+        ask(&scratch.path(), Ask::Restore { name: name.into(), state: state.to_vec() })
+            .map_err(|error| error.to_string())
     };
     assert_eq!(restore("vm0", &saved), Ok(Reply::Restored(Restored { name: "vm0".into() })));
     let damaged = Err("the saved state is damaged or cut short".to_owned());

@@ -76,7 +76,10 @@ pub enum Kind {
 impl Kind {
     /// Whether a person need not do anything about it.
     fn is_usual(self) -> bool {
-        matches!(self, Self::Connected | Self::Gone | Self::Closed | Self::Reset | Self::Saved | Self::Restored | Self::Back)
+        matches!(
+            self,
+            Self::Connected | Self::Gone | Self::Closed | Self::Reset | Self::Saved | Self::Restored | Self::Back
+        )
     }
 
     /// Whether it tells why a connection ended or failed: `nicety ports` shows it while the port waits.

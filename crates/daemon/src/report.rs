@@ -145,8 +145,9 @@ pub fn condition(name: &str, state: &State, blank: bool, dma: bool, is_uplink: b
         return (Condition::Waiting, sentence);
     }
     if state.stopped {
-        let sentence =
-            format!("its state was saved, and it stands still until its VMM goes; `nicety port restore {name} FILE` lets it go on");
+        let sentence = format!(
+            "its state was saved, and it stands still until its VMM goes; `nicety port restore {name} FILE` lets it go on"
+        );
         return (Condition::Saved, sentence);
     }
     if state.damaged {

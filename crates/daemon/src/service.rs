@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::device::PortDevice;
-use crate::timeout::Timeout;
 use crate::port_log::PortLog;
 use crate::recorder::Recorder;
 use crate::shell::Schedule;
+use crate::timeout::Timeout;
 
 /// What one round of the workers' deficit round-robin gives a port, in bytes.
 pub(crate) const QUANTUM: i64 = 128 << 10;

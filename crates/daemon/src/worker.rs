@@ -36,12 +36,12 @@ use nicety_plane::{Plane, Turn};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::debug;
 
+use crate::busy_poll::BusyPoll;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
-use crate::busy_poll::BusyPoll;
 use connections::Why;
 use services::Services;
 

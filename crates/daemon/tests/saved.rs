@@ -129,8 +129,10 @@ fn a_saved_port_whose_vmm_goes_is_free_and_as_new(workers: usize) {
 
 fn what_cannot_be_saved_or_restored_is_refused_and_nothing_changes(workers: usize) {
     let stage = Stage::new(workers, &["e1000", "igb", "virtio-net", "e1000", "e1000"]);
-    let (save, restore) =
-        (|name: &str| stage.daemon.save(name).unwrap_err(), |name: &str, state| stage.daemon.restore(name, state).unwrap_err());
+    let (save, restore) = (
+        |name: &str| stage.daemon.save(name).unwrap_err(),
+        |name: &str, state| stage.daemon.restore(name, state).unwrap_err(),
+    );
     assert!(matches!(save("vm1"), SaveError::NoVm));
     assert!(matches!(save("vm3"), SaveError::NoFunction(_)));
     assert!(matches!(save("vm9"), SaveError::Missing(_)));

@@ -326,7 +326,8 @@ fn apply_vectors(
 
 impl SavedVectors {
     fn of(vectors: &[Vector]) -> Self {
-        let those = |is: fn(&Vector) -> bool| (0..).zip(vectors).filter(|(_, v)| is(v)).map(|(number, _)| number).collect();
+        let those =
+            |is: fn(&Vector) -> bool| (0..).zip(vectors).filter(|(_, v)| is(v)).map(|(number, _)| number).collect();
         Self { masked: those(|v| v.masked), pending: those(|v| v.pending) }
     }
 

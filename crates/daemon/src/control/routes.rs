@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Document, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_SUCH_PORT,
-    NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, NO_STATE, PortList, PortValues, Problem, REFUSED, Restarted,
+    AddressList, CaptureRequest, DaemonView, Document, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_STATE,
+    NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED, Restarted,
     Restored, STARTING, StageWord, TOO_MANY,
 };
 use super::server::{Peer, Served};

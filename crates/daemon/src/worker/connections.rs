@@ -19,9 +19,9 @@ use super::farewell::{self, take_leave, turn_away};
 use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token, unmask};
 use crate::descriptors::tell_left_open;
 use crate::device::is_unshared;
-use crate::timeout::{TIMEOUT, Timeout};
 use crate::port_log::{Kind, PortLog};
 use crate::service::{DEAF, Link, Talk};
+use crate::timeout::{TIMEOUT, Timeout};
 
 /// Why a VM loses its adapter.
 pub(super) enum Why {
@@ -42,10 +42,9 @@ impl Why {
             Self::Closed => log.say(Kind::Gone, "the VMM has disconnected"),
             Self::Removed => gone(Kind::Closed, &"its port is closed"),
             Self::Silent => gone(Kind::Silent, &format_args!("it said nothing for {TIMEOUT:?}")),
-            Self::Stopped => gone(
-                Kind::Stopped,
-                &format_args!("it stopped within a message, which was not whole after {TIMEOUT:?}"),
-            ),
+            Self::Stopped => {
+                gone(Kind::Stopped, &format_args!("it stopped within a message, which was not whole after {TIMEOUT:?}"))
+            }
             Self::Unread => gone(Kind::Unread, &format_args!("it did not take its answers for {TIMEOUT:?}")),
             Self::Damaged => gone(
                 Kind::Damaged,

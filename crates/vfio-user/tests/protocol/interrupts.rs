@@ -170,7 +170,11 @@ fn arrive(index: u32, sequence: &[Step], moves: Option<usize>, fd: &OwnedFd) -> 
         match sequence.get(at) {
             Some(Raise) => {
                 level = true;
-                if index == INTX { irqs.set_line(true) } else { irqs.raise_msix(0) };
+                if index == INTX {
+                    irqs.set_line(true)
+                } else {
+                    irqs.raise_msix(0)
+                };
             }
             Some(Mask) => irqs.apply(set(index, IrqAction::Mask, IrqData::All)).unwrap(),
             Some(Unmask) => irqs.apply(set(index, IrqAction::Unmask, IrqData::All)).unwrap(),
