@@ -43,6 +43,11 @@ pub fn entries() -> Vec<&'static Entry> {
     }
 }
 
+/// Whether this adapter is among those that are asked for, if any are.
+pub fn is_asked(adapter: &str) -> bool {
+    std::env::var(ADAPTERS).ok().is_none_or(|names| named(&names).iter().any(|entry| entry.about.name == adapter))
+}
+
 /// The adapters of these names.
 fn named(names: &str) -> Vec<&'static Entry> {
     let entry = |name| find(name).unwrap_or_else(|| panic!("{ADAPTERS}={names}: no adapter is called {name:?}"));
