@@ -72,7 +72,7 @@ fn eeprom_command(b: &mut Bench, bits: u32, count: u32) {
 fn the_eeprom_is_written_while_writes_are_enabled_and_auto_load_brings_what_was_written() {
     for model in ["rtl8139", "rtl8139-plain"] {
         let mut b = Bench::of(model);
-        let write = |b: &mut Bench, word| eeprom_command(b, (0b101 << 6 | 8) << 16 | word, 25);
+        let write = |b: &mut Bench, word: u32| eeprom_command(b, (0b101 << 6 | 8) << 16 | word, 25);
         write(&mut b, 0xdead);
         assert_eq!(eeprom(&mut b, 8, 6), 0x1200, "{model}: EWEN did not come first");
         eeprom_command(&mut b, 0b1_0011_0000, 9);
