@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::device::PortDevice;
-use crate::patience::Patience;
+use crate::timeout::Timeout;
 use crate::port_log::PortLog;
 use crate::recorder::Recorder;
 use crate::shell::Schedule;
@@ -49,7 +49,7 @@ pub enum Link {
 #[derive(Debug)]
 pub struct Talk {
     pub(crate) session: Box<Session>,
-    pub(crate) patience: Patience,
+    pub(crate) timeout: Timeout,
     /// The descriptor that is watched to unmask INTx: the last value of [`PortDevice::unmask`].
     pub(crate) unmask: Option<Arc<Bell>>,
     /// The process that has connected, until a second VMM finds it gone: see `Talk::is_ending`.

@@ -19,7 +19,7 @@ use super::farewell::{self, take_leave, turn_away};
 use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token, unmask};
 use crate::descriptors::tell_left_open;
 use crate::device::is_unshared;
-use crate::patience::{PATIENCE, Patience};
+use crate::timeout::{TIMEOUT, Timeout};
 use crate::port_log::{Kind, PortLog};
 use crate::service::{DEAF, Link, Talk};
 
@@ -41,12 +41,12 @@ impl Why {
         match self {
             Self::Closed => log.say(Kind::Gone, "the VMM has disconnected"),
             Self::Removed => gone(Kind::Closed, &"its port is closed"),
-            Self::Silent => gone(Kind::Silent, &format_args!("it said nothing for {PATIENCE:?}")),
+            Self::Silent => gone(Kind::Silent, &format_args!("it said nothing for {TIMEOUT:?}")),
             Self::Stopped => gone(
                 Kind::Stopped,
-                &format_args!("it stopped within a message, which was not whole after {PATIENCE:?}"),
+                &format_args!("it stopped within a message, which was not whole after {TIMEOUT:?}"),
             ),
-            Self::Unread => gone(Kind::Unread, &format_args!("it did not take its answers for {PATIENCE:?}")),
+            Self::Unread => gone(Kind::Unread, &format_args!("it did not take its answers for {TIMEOUT:?}")),
             Self::Damaged => gone(
                 Kind::Damaged,
                 &"it took back memory that it had shared (was its memory file truncated, or is there no huge page left?)",
@@ -128,7 +128,7 @@ impl Worker {
                         peer.map(|p| p.pid),
                         format_args!("a VMM was refused: the port has failed: {cause}"),
                     );
-                    self.leave(turn_away(socket, farewell::PATIENCE));
+                    self.leave(turn_away(socket, farewell::TIMEOUT));
                 }
                 self.deafen(id);
             }
@@ -136,11 +136,11 @@ impl Worker {
                 Ok(Accepted::Client(socket, peer)) => {
                     let mut fresh = Box::new(Session::new(socket));
                     fresh.limit_dma_maps(nicety_memory::MAX_REGIONS);
-                    let mut patience = Patience::default();
-                    self.timers.extend(patience.begin(self.clock.now()).map(|at| Reverse((at, id))));
+                    let mut timeout = Timeout::default();
+                    self.timers.extend(timeout.begin(self.clock.now()).map(|at| Reverse((at, id))));
                     let talk = session.insert(Talk {
                         session: fresh,
-                        patience,
+                        timeout,
                         unmask: None,
                         process: peer.and_then(|p| Pid::from_raw(p.pid)),
                     });
@@ -158,7 +158,7 @@ impl Worker {
                     let pid = peer.map(|p| p.pid);
                     service.log.say_of(Kind::Occupied, pid, "a second VMM was refused: the port has one already");
                     self.deafen(id);
-                    self.leave(turn_away(socket, farewell::PATIENCE));
+                    self.leave(turn_away(socket, farewell::TIMEOUT));
                 }
                 Ok(Accepted::Nobody) => {}
                 Err(error) => {
@@ -197,7 +197,7 @@ impl Worker {
         let Some(service) = self.services.get_mut(&id) else { return };
         let may = service.may_hear(rounds);
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return };
-        let Talk { session, patience, unmask, .. } = talk;
+        let Talk { session, timeout, unmask, .. } = talk;
         if !may {
             self.behind.push_back(id);
             return;
@@ -232,11 +232,11 @@ impl Worker {
         }
         let wrote = |watched| matches!(watched, Watched::For(flags) if flags.contains(EventFlags::OUT));
         if progress.handled > 0 || (wrote(had) && !wrote(wants)) {
-            patience.end();
+            timeout.end();
         }
         // While its answers are not taken, nothing more of it is read.
         if wrote(wants) || session.is_within_message() {
-            self.timers.extend(patience.begin(self.clock.now()).map(|at| Reverse((at, id))));
+            self.timers.extend(timeout.begin(self.clock.now()).map(|at| Reverse((at, id))));
         }
     }
 
@@ -317,7 +317,7 @@ impl Worker {
             service.port.detach(now);
             device.renew();
             if matches!(why, Why::Removed | Why::Failed) {
-                self.leave(take_leave(session, farewell::PATIENCE));
+                self.leave(take_leave(session, farewell::TIMEOUT));
             }
             self.listen(id);
             tell_left_open();

@@ -25,7 +25,7 @@ const RECEIVE: u64 = 0x4000;
 const RING: u32 = 256;
 pub const FRAME: usize = 1000;
 /// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A file that can shrink: what a guest's memory is, unless its VMM seals it.
 pub fn file(name: &str) -> OwnedFd {
@@ -85,9 +85,9 @@ impl Stage {
     }
 
     pub fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !done() {
-            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+            assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}");
             std::thread::yield_now();
         }
     }
