@@ -224,14 +224,7 @@ impl Switch {
         }
     }
 
-    fn decide<F: Follower>(
-        &self,
-        members: &Members,
-        origin: PortId,
-        way: Way,
-        now: Time,
-        follower: &mut F,
-    ) -> Verdict {
+    fn decide<F: Follower>(&self, members: &Members, origin: PortId, way: Way, now: Time, follower: &mut F) -> Verdict {
         self.learn(way.source, origin, now, follower);
         if way.target.is_multicast() {
             return match group(way.target.address(), follower) {
@@ -260,7 +253,13 @@ impl Switch {
 
     /// The port that a frame's destination is known at.
     #[inline(always)]
-    fn find<F: Follower>(&self, Way { target, source }: Way, origin: PortId, now: Time, follower: &mut F) -> Option<PortId> {
+    fn find<F: Follower>(
+        &self,
+        Way { target, source }: Way,
+        origin: PortId,
+        now: Time,
+        follower: &mut F,
+    ) -> Option<PortId> {
         // Its own source would have been learned a step before.
         let found = if F::DRY && target == source { Some(origin) } else { self.addresses.find_key(target, now) };
         if let Some(port) = found {

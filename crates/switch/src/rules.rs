@@ -113,7 +113,11 @@ impl Rules {
         if !self.policy.forged_transmits && !self.has(source) {
             return Err(Reason::Forged);
         }
-        if self.senders.is_empty() || self.counts(source, now, ageing_ns, dry) { Ok(()) } else { Err(Reason::AddressLimit) }
+        if self.senders.is_empty() || self.counts(source, now, ageing_ns, dry) {
+            Ok(())
+        } else {
+            Err(Reason::AddressLimit)
+        }
     }
 
     /// Whether an address is, or becomes, one of those that may send at once.

@@ -155,11 +155,8 @@ fn a_flat_switch_is_explained_too_and_a_frame_to_its_own_sender() {
     assert_eq!(steps, [Step::Learns(Mac(address(0)), None), Step::Found(PortId(0))]);
     assert_eq!(decided, world.forward(0, &own));
     let (steps, _) = world.explain(1, &frame(address(0), address(1), &[]));
-    let expected = [
-        Step::Learns(Mac(address(1)), None),
-        Step::Found(PortId(0)),
-        Step::Receiver(PortId(0), Ok(Edit::Keep)),
-    ];
+    let expected =
+        [Step::Learns(Mac(address(1)), None), Step::Found(PortId(0)), Step::Receiver(PortId(0), Ok(Edit::Keep))];
     assert_eq!(steps, expected);
     assert_eq!(world.explain(0, &[0; 9]).0, []);
 }
