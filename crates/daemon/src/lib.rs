@@ -24,6 +24,7 @@ pub mod rings;
 pub mod serve;
 pub mod service;
 pub mod shell;
+pub mod trace;
 pub mod usage;
 mod busy_poll;
 pub mod worker;

@@ -13,12 +13,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
+    AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted, ThreadList,
+    TraceRequest,
 };
 use crate::host::List;
 use crate::live::Changed;
 use crate::live::plan::Plan;
 use crate::report::PortReport;
+use crate::trace::FrameTrace;
 
 /// How long a client waits for its answer: other clients may be before it.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -110,6 +112,10 @@ pub enum Ask {
     Version,
     /// The running state as a host file.
     Export,
+    /// The daemon's threads.
+    Threads,
+    /// What would become of a frame.
+    Trace(TraceRequest),
     /// What applying a host file would do.
     Plan(HostText),
     /// That it be applied.
@@ -153,6 +159,10 @@ pub enum Reply {
     Version(DaemonView),
     /// The running state.
     Exported(Exported),
+    /// The daemon's threads.
+    Threads(ThreadList),
+    /// What would become of the frame.
+    Traced(FrameTrace),
     /// What would be done.
     Plan(Plan),
     /// What was done.
@@ -180,6 +190,8 @@ impl Ask {
             Self::Restart { name } => plain("POST", port(name) + "/restart"),
             Self::Version => plain("GET", "/v1/daemon".to_owned()),
             Self::Export => plain("GET", "/v1/host".to_owned()),
+            Self::Threads => plain("GET", "/v1/threads".to_owned()),
+            Self::Trace(request) => with("POST", "/v1/trace".to_owned(), request),
             Self::Plan(text) => with("POST", "/v1/host/plan".to_owned(), text),
             Self::Apply(text) => with("PUT", "/v1/host".to_owned(), text),
             Self::Add(list, values) => with("POST", place(*list).to_owned(), values),
@@ -203,6 +215,8 @@ impl Ask {
             Self::Restart { .. } => Reply::Restarted(read(body)?),
             Self::Version => Reply::Version(read(body)?),
             Self::Export => Reply::Exported(read(body)?),
+            Self::Threads => Reply::Threads(read(body)?),
+            Self::Trace(_) => Reply::Traced(read(body)?),
             Self::Plan(_) => Reply::Plan(read(body)?),
             Self::Apply(_) | Self::Add(..) | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
         })
@@ -211,7 +225,14 @@ impl Ask {
     fn changes(&self) -> bool {
         !matches!(
             self,
-            Self::Ports | Self::Port { .. } | Self::Addresses | Self::Version | Self::Export | Self::Plan(_)
+            Self::Ports
+                | Self::Port { .. }
+                | Self::Addresses
+                | Self::Version
+                | Self::Export
+                | Self::Threads
+                | Self::Trace(_)
+                | Self::Plan(_)
         )
     }
 }
