@@ -72,6 +72,8 @@ fn port(name: &str) -> PortReport {
             buffer: 1 << 20,
             access: "mode 0600".into(),
         }),
+        port_group: None,
+        policy: BTreeMap::new(),
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),
         last_end: None,
@@ -233,6 +235,8 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/ports/{name}/restart",
             "/v1/ports/{name}/restore",
             "/v1/ports/{name}/save",
+            "/v1/threads",
+            "/v1/trace",
             "/v1/uplinks",
             "/v1/uplinks/{name}"
         ]

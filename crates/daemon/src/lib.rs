@@ -26,5 +26,6 @@ pub mod serve;
 pub mod service;
 pub mod shell;
 mod timeout;
+pub mod trace;
 pub mod usage;
 pub mod worker;

@@ -2,6 +2,7 @@
 
 mod fault;
 mod inner;
+mod prospect;
 mod steps;
 
 use std::sync::Arc;

@@ -45,6 +45,22 @@ pub struct AddressList {
     pub addresses: Vec<AddressReport>,
 }
 
+/// A kind of thread of the daemon: those of one name together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ThreadReport {
+    /// Its name: `worker0`, `control`.
+    pub name: String,
+    /// Processor time in nanoseconds since the daemon began.
+    pub cpu_ns: u64,
+}
+
+/// The daemon's threads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ThreadList {
+    /// In the order of their names; empty if the system does not count.
+    pub threads: Vec<ThreadReport>,
+}
+
 /// A host file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -92,6 +108,16 @@ pub struct CaptureRequest {
     /// Bytes of each frame at most; all if this is left out.
     #[serde(default)]
     pub snap: Option<u32>,
+}
+
+/// A frame whose way is to be told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TraceRequest {
+    /// The port, or the uplink, that it comes in from.
+    pub port: String,
+    /// The frame's bytes in hexadecimal, from the destination address, without its check sequence.
+    pub frame: String,
 }
 
 /// On which side of the switch.
@@ -277,7 +303,9 @@ impl From<ChangeError> for Box<Problem> {
         super::routes::save_port,
         super::routes::restore_port,
         super::routes::addresses,
+        super::routes::threads,
         super::routes::capture,
+        super::routes::trace,
         super::routes::metrics,
         super::routes::export,
         super::routes::plan,

@@ -14,11 +14,13 @@ use serde::de::DeserializeOwned;
 
 use super::api::{
     AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted, Restored,
+    ThreadList, TraceRequest,
 };
 use crate::host::List;
 use crate::live::Changed;
 use crate::live::plan::Plan;
 use crate::report::PortReport;
+use crate::trace::FrameTrace;
 
 /// How long a client waits for its answer: other clients may be before it.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -122,6 +124,10 @@ pub enum Ask {
     Version,
     /// The running state as a host file.
     Export,
+    /// The daemon's threads.
+    Threads,
+    /// What would become of a frame.
+    Trace(TraceRequest),
     /// What applying a host file would do.
     Plan(HostText),
     /// That it be applied.
@@ -169,6 +175,10 @@ pub enum Reply {
     Version(DaemonView),
     /// The running state.
     Exported(Exported),
+    /// The daemon's threads.
+    Threads(ThreadList),
+    /// What would become of the frame.
+    Traced(FrameTrace),
     /// What would be done.
     Plan(Plan),
     /// What was done.
@@ -204,6 +214,8 @@ impl Ask {
             }
             Self::Version => plain("GET", "/v1/daemon".to_owned()),
             Self::Export => plain("GET", "/v1/host".to_owned()),
+            Self::Threads => plain("GET", "/v1/threads".to_owned()),
+            Self::Trace(request) => with("POST", "/v1/trace".to_owned(), request),
             Self::Plan(text) => with("POST", "/v1/host/plan".to_owned(), text),
             Self::Apply(text) => with("PUT", "/v1/host".to_owned(), text),
             Self::Add(list, values) => with("POST", place(*list).to_owned(), values),
@@ -229,6 +241,8 @@ impl Ask {
             Self::Restore { .. } => Reply::Restored(read(body)?),
             Self::Version => Reply::Version(read(body)?),
             Self::Export => Reply::Exported(read(body)?),
+            Self::Threads => Reply::Threads(read(body)?),
+            Self::Trace(_) => Reply::Traced(read(body)?),
             Self::Plan(_) => Reply::Plan(read(body)?),
             Self::Apply(_) | Self::Add(..) | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
         })
@@ -237,7 +251,14 @@ impl Ask {
     fn changes(&self) -> bool {
         !matches!(
             self,
-            Self::Ports | Self::Port { .. } | Self::Addresses | Self::Version | Self::Export | Self::Plan(_)
+            Self::Ports
+                | Self::Port { .. }
+                | Self::Addresses
+                | Self::Version
+                | Self::Export
+                | Self::Threads
+                | Self::Trace(_)
+                | Self::Plan(_)
         )
     }
 }

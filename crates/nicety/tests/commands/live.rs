@@ -45,7 +45,10 @@ fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart(
     let served = Served::start(&scratch);
     let add = scratch.run(&["port", "add", "vm3", "adapter=e1000", "mac=52:54:00:12:34:03", "socket=vm3.sock"]);
     assert_eq!((add.code, add.out.as_str()), (Some(0), "+ port vm3\n"), "{add:?}");
+    served.line("changed: + port vm3; kept");
     let set = scratch.run(&["port", "set", "vm3", "buffer=4MiB"]);
+    let logged = served.line(&format!("user {} (process ", rustix::process::getuid().as_raw()));
+    assert!(logged.ends_with(") changed: ~ port vm3: buffer (not set) → 4MiB; kept"), "{logged}");
     assert_eq!((set.code, set.out.as_str()), (Some(0), "~ port vm3: buffer (not set) → 4MiB\n"), "{set:?}");
     let remove = scratch.run(&["port", "remove", "vm1"]);
     assert_eq!((remove.code, remove.out.as_str()), (Some(0), "- port vm1\n"), "{remove:?}");

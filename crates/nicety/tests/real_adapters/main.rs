@@ -21,6 +21,7 @@ mod stage;
 mod switching;
 mod tags;
 mod tools;
+mod uio;
 mod user_mode;
 mod vmm;
 mod widths;

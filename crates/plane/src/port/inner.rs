@@ -151,6 +151,36 @@ impl Inner {
         self.receive.as_ref().is_none_or(|shaper| shaper.ready(now))
     }
 
+    /// Why frames for it are dropped, if there is nobody to take them.
+    pub fn absent(&self) -> Option<Reason> {
+        let reason = if self.has_failed() { Reason::Failed } else { Reason::NoVm };
+        (!self.attached || self.stopped || self.has_failed()).then_some(reason)
+    }
+
+    pub fn is_uplink(&self) -> bool {
+        matches!(self.end, End::Uplink(_))
+    }
+
+    /// Whether its guest's driver has started its adapter; an uplink needs none.
+    pub fn is_driven(&self) -> bool {
+        match &self.end {
+            // One that panics here would at its next turn.
+            End::Adapter(adapter) => caught(|| adapter.is_driven()).unwrap_or(false),
+            End::Uplink(_) | End::Failed(_) => true,
+        }
+    }
+
+    /// Whether what it gets is held to a shape, or waits in one order.
+    pub fn is_pooled(&self) -> bool {
+        self.receive.is_some() || self.pooled
+    }
+
+    /// Whether frames wait in the receive buffer before its adapter, or the uplink, is asked: behind others, or for tokens.
+    pub fn must_wait(&self, now: Time) -> bool {
+        let is_behind = !self.backlog.is_empty();
+        if self.is_pooled() { is_behind || !self.may_receive(now) } else { self.is_uplink() && is_behind }
+    }
+
     /// Asks for a turn when there will be tokens, if anything waits for them.
     pub fn wait_for_tokens(&mut self, now: Time, shell: &dyn Shell) {
         let unready = |shaper: &Option<Shaper>| shaper.as_ref().filter(|s| !s.ready(now)).map(|s| s.ready_at(now));
@@ -186,7 +216,7 @@ impl Inner {
         self.pooled = self.receive.is_some() || !self.backlog.is_empty();
         let bytes = |pick: &Pick| batch.packet(pick.packet).map_or(0, Packet::wire_bytes);
         let mut goes = 0;
-        if self.backlog.is_empty() && self.may_receive(now) {
+        if !self.must_wait(now) {
             let mut left = self.receive.as_ref().map_or(u64::MAX, |shaper| shaper.bytes(now).max(1));
             for pick in picks {
                 if left == 0 {
@@ -221,8 +251,7 @@ impl Inner {
         if self.has_failed() {
             self.counters.receive_drop(Reason::Failed);
         } else if !self.backlog.push(0, batch, packet, pick) {
-            let alone = packet.len() > self.backlog.size();
-            self.counters.receive_drop(if alone { Reason::NoBuffer } else { Reason::BufferFull });
+            self.counters.receive_drop(self.backlog.refusal(packet.len()));
         }
     }
 
@@ -291,8 +320,7 @@ impl Inner {
             let Some(packet) = batch.packet(pick.packet) else { continue };
             let lane = if is_uplink { batch.origin.0 } else { refusal.queue.into() };
             if !self.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }) {
-                let alone = packet.len() > self.backlog.size();
-                self.counters.receive_drop(if alone { Reason::NoBuffer } else { Reason::BufferFull });
+                self.counters.receive_drop(self.backlog.refusal(packet.len()));
             }
         }
     }
