@@ -3,6 +3,7 @@
 mod error;
 mod policy;
 mod restart;
+mod save;
 mod set;
 mod trace;
 mod watch;

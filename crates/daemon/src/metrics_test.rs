@@ -23,6 +23,7 @@ fn facts() -> Facts {
         absent_bytes: 0,
         allocated_bytes: 0,
         held: false,
+        stopped: false,
         damaged: false,
         vacant: None,
         failed: None,

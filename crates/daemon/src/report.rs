@@ -23,6 +23,8 @@ pub enum Condition {
     Attached,
     /// The guest's driver, or the uplink, works.
     Up,
+    /// Its state was saved, and it stands still.
+    Saved,
     /// It cannot work, or one of its queues does not: the sentence says what to do.
     Broken,
     /// The daemon failed at it, by a defect of its own; nothing passes it any more.
@@ -148,6 +150,12 @@ pub fn condition(name: &str, state: &State, blank: bool, dma: bool, is_uplink: b
     if !state.attached {
         let sentence = format!("waits for a VM: `nicety attach {name}` says how to start one");
         return (Condition::Waiting, sentence);
+    }
+    if state.stopped {
+        let sentence = format!(
+            "its state was saved, and it stands still until its VMM goes; `nicety port restore {name} FILE` lets it go on"
+        );
+        return (Condition::Saved, sentence);
     }
     if state.damaged {
         let sentence =

@@ -15,6 +15,7 @@ fn state() -> State {
         backlog_frames: 0,
         backlog_bytes: 0,
         held: false,
+        stopped: false,
         shared_bytes: 512 << 20,
         absent_bytes: 16 << 20,
         allocated_bytes: 0,

@@ -324,6 +324,26 @@ pub enum PortChange {
         #[command(flatten)]
         which: Which,
     },
+    /// Save a port's state to a file, and stop the port: it stands still until it is restored or its VMM disconnects
+    Save {
+        /// Its name
+        port: String,
+        /// The file
+        file: PathBuf,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Let a port go on from a saved state: one that its VM does not use, or that was saved
+    Restore {
+        /// Its name
+        port: String,
+        /// The file
+        file: PathBuf,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
 }
 
 /// `group` and `uplink`.

@@ -23,6 +23,7 @@ mod find;
 mod log;
 mod output;
 mod ports;
+mod save;
 mod serve;
 mod top;
 mod trace;

@@ -190,6 +190,7 @@ pub(crate) fn word(condition: Condition) -> &'static str {
         Condition::Waiting => "waiting",
         Condition::Attached => "attached",
         Condition::Up => "up",
+        Condition::Saved => "saved",
         Condition::Broken => "broken",
         Condition::Failed => "failed",
     }

@@ -17,9 +17,9 @@ use tracing::info;
 use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Document, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_SUCH_PORT,
-    NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, PortList, PortValues, Problem, REFUSED, Restarted, STARTING, StageWord,
-    TOO_MANY, ThreadList, ThreadReport, TraceRequest,
+    AddressList, CaptureRequest, DaemonView, Document, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_STATE,
+    NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED, Restarted,
+    Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest,
 };
 use super::server::{Peer, Served};
 use super::stream::{Endless, Place, Stream};
@@ -32,6 +32,7 @@ use crate::live::{ChangeError, Changed, Consent, Live};
 use crate::metrics::{self, Facts};
 use crate::report::PortReport;
 use crate::trace::FrameTrace;
+use crate::saved::{PortState, SaveError};
 use crate::usage;
 
 pub(super) mod lists;
@@ -56,6 +57,8 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/ports", get(ports).post(add_port))
         .route("/v1/ports/{name}", get(port).patch(set_port).delete(remove_port))
         .route("/v1/ports/{name}/restart", post(restart_port))
+        .route("/v1/ports/{name}/save", post(save_port))
+        .route("/v1/ports/{name}/restore", post(restore_port))
         .route("/v1/groups", post(lists::add_group))
         .route("/v1/groups/{name}", patch(lists::set_group).delete(lists::remove_group))
         .route("/v1/uplinks", post(lists::add_uplink))
@@ -110,11 +113,16 @@ impl Served {
     }
 
     /// Lets only who may change go on.
-    fn may_change(&self, peer: Peer) -> Answer<Arc<Live>> {
+    fn is_changer(&self, peer: Peer) -> Answer<()> {
         if !self.changers.include(peer) {
             return Err(Problem::new(FORBIDDEN, self.changers.refusal(peer)));
         }
-        self.ready()?;
+        self.ready()
+    }
+
+    /// The same, of what changes the host file.
+    fn may_change(&self, peer: Peer) -> Answer<Arc<Live>> {
+        self.is_changer(peer)?;
         self.inspect
             .live()
             .ok_or_else(|| Problem::new(REFUSED, "this daemon serves no host file that could be changed"))
@@ -286,10 +294,7 @@ pub(super) async fn restart_port(
     path: Result<Path<String>, PathRejection>,
 ) -> Answer<axum::Json<Restarted>> {
     let name = name_in(path)?;
-    if !served.changers.include(peer) {
-        return Err(Problem::new(FORBIDDEN, served.changers.refusal(peer)));
-    }
-    served.ready()?;
+    served.is_changer(peer)?;
     beside(move || match served.inspect.restart(&name) {
         Ok(()) => {
             info!("{} restarted port {name}", who(peer));
@@ -302,6 +307,67 @@ pub(super) async fn restart_port(
         Err(why) => Err(Problem::new(HALFWAY, why.to_string())),
     })
     .await
+}
+
+/// Save a port and stop it: it stands still until it is restored or its VMM disconnects
+#[utoipa::path(post, path = "/v1/ports/{name}/save", params(("name" = String, Path, description = "Its name")), responses(
+    (status = 200, description = "The state, for `restore`", body = Vec<u8>, content_type = "application/octet-stream"),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn save_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Result<Path<String>, PathRejection>,
+) -> Answer<Response> {
+    let name = name_in(path)?;
+    served.is_changer(peer)?;
+    let state = beside(move || served.inspect.save(&name).map_err(|error| not_saved(error, &served))).await?;
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], state.to_bytes()).into_response())
+}
+
+/// Give a port a saved state, and let it go on from there: a port whose VM is attached and does not use it, or that was stopped by `save`
+#[utoipa::path(post, path = "/v1/ports/{name}/restore", params(("name" = String, Path, description = "Its name")),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "What `save` gave"), responses(
+    (status = 200, body = Restored),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn restore_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Result<Path<String>, PathRejection>,
+    body: Bytes,
+) -> Answer<axum::Json<Restored>> {
+    let name = name_in(path)?;
+    served.is_changer(peer)?;
+    beside(move || {
+        let restored = PortState::from_bytes(&body).map_err(SaveError::State);
+        let restored = restored.and_then(|state| served.inspect.restore(&name, state));
+        restored.map_err(|error| not_saved(error, &served))?;
+        Ok(axum::Json(Restored { name }))
+    })
+    .await
+}
+
+fn not_saved(error: SaveError, served: &Served) -> Box<Problem> {
+    let detail = error.to_string();
+    match error {
+        SaveError::Missing(name) => Problem::new(NO_SUCH_PORT, no_port(&name, &served.inspect.ports())),
+        SaveError::State(_) => Problem::new(NO_STATE, detail),
+        SaveError::Late => Problem::new(HALFWAY, detail),
+        _ => Problem::new(NOT_SAVED, detail),
+    }
 }
 
 /// What the switch has learned

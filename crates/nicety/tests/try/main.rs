@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 mod terminal;
 
 /// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Its own folder for sockets, in which nothing may be left.
 struct Scratch(PathBuf);
@@ -43,7 +43,7 @@ impl Scratch {
     /// Bounded, and killed outright if that does not help.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["--foreground", "-k", "5", &PATIENCE.as_secs().to_string(), env!("CARGO_BIN_EXE_nicety"), "try"]);
+        command.args(["--foreground", "-k", "5", &TIMEOUT.as_secs().to_string(), env!("CARGO_BIN_EXE_nicety"), "try"]);
         command.args(words).current_dir(&self.0).env("XDG_RUNTIME_DIR", self.runtime());
         command.stdin(Stdio::null());
         command
@@ -92,7 +92,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[track_caller]
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < end, "{what}");
         thread::sleep(Duration::from_millis(10));

@@ -9,7 +9,7 @@ use nicety_adapter::{
 use nicety_memory::{Map, Rights, Window};
 
 use super::fault::caught;
-use super::{End, Shell};
+use super::{End, Saved, Shell};
 use crate::backlog::{Backlog, Drained};
 use crate::pace::Pace;
 use crate::poll::Habit;
@@ -59,6 +59,8 @@ pub(super) struct Inner {
     /// One whose place was taken in a turn: no worker unmaps memory.
     pub spent_backlog: Option<Box<Backlog>>,
     pub attached: bool,
+    /// Its state was saved: it stands still until it is restored, or its VM goes.
+    pub stopped: bool,
     /// Packets that were sent before whoever is attached came.
     pub sent_before: u64,
     /// A batch of this port is on its way: fetched, and not completed.
@@ -114,6 +116,17 @@ impl Inner {
         }
     }
 
+    /// The adapter's state, and the time by its clock.
+    pub fn save(&mut self, now: Time) -> Option<Saved> {
+        self.call(now, |adapter, cx| {
+            let state = match cx.page {
+                Some(page) => adapter.save_mapped(page),
+                None => adapter.save(),
+            };
+            Saved { at: cx.now, state }
+        })
+    }
+
     /// The same of an uplink.
     fn call_uplink<R: Default>(&mut self, act: impl FnOnce(&mut dyn Uplink, &mut Counters) -> R) -> R {
         let Self { end: End::Uplink(uplink), counters, .. } = self else { return R::default() };
@@ -125,7 +138,7 @@ impl Inner {
 
     /// Whether frames of its guest may be fetched now.
     pub fn may_fetch(&self) -> bool {
-        self.attached && self.waiting == 0 && self.holds <= 0 && !self.has_failed()
+        self.attached && !self.stopped && self.waiting == 0 && self.holds <= 0 && !self.has_failed()
     }
 
     /// Whether there are tokens for what its guest sends.
@@ -141,7 +154,7 @@ impl Inner {
     /// Why frames for it are dropped, if there is nobody to take them.
     pub fn absent(&self) -> Option<Reason> {
         let reason = if self.has_failed() { Reason::Failed } else { Reason::NoVm };
-        (!self.attached || self.has_failed()).then_some(reason)
+        (!self.attached || self.stopped || self.has_failed()).then_some(reason)
     }
 
     pub fn is_uplink(&self) -> bool {

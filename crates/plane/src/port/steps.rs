@@ -152,6 +152,9 @@ impl Port {
             gathered.let_go = inner.backlog.let_all_go();
             return gathered;
         }
+        if inner.stopped {
+            return gathered;
+        }
         if inner.wake.is_some_and(|at| at <= now) {
             inner.wake = None;
             if matches!(inner.end, End::Uplink(_)) {
