@@ -368,7 +368,8 @@ mod tests {
         }
         watch.busy_poll.begin(watch.now);
         watch.busy_poll.ended(Time(1_020_000), false, true);
-        let told = watch.busy_poll.told.iter().map(|wait| (wait.lasted.as_nanos(), wait.slept, wait.message, wait.carried));
+        let told =
+            watch.busy_poll.told.iter().map(|wait| (wait.lasted.as_nanos(), wait.slept, wait.message, wait.carried));
         // From the turn of the timer that was not in vain: 7.5 to 20 µs.
         assert_eq!(told.collect::<Vec<_>>(), [(7_000, true, false, 300), (12_500, true, true, 500)]);
     }

@@ -32,6 +32,7 @@ use crate::daemon::RestartError;
 use crate::host::{AccountError, Host, did_you_mean, group_number};
 use crate::live::Live;
 use crate::report::{AddressReport, PortReport};
+use crate::saved::{PortState, SaveError};
 use server::{Changers, Served, Server};
 
 pub mod api;
@@ -70,6 +71,12 @@ pub trait Inspect: Send + Sync {
 
     /// Brings a port back that has failed.
     fn restart(&self, name: &str) -> Result<(), RestartError>;
+
+    /// Saves a port and stops it.
+    fn save(&self, name: &str) -> Result<PortState, SaveError>;
+
+    /// Restores a port.
+    fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError>;
 
     /// What changes it; nothing if it cannot be changed.
     fn live(&self) -> Option<Arc<Live>> {

@@ -10,6 +10,7 @@ mod fair_test;
 mod farewell;
 #[cfg(test)]
 mod messages_test;
+mod saving;
 mod services;
 mod unmask;
 #[cfg(test)]
@@ -35,12 +36,12 @@ use nicety_plane::{Plane, Turn};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::debug;
 
+use crate::busy_poll::BusyPoll;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
-use crate::busy_poll::BusyPoll;
 use connections::Why;
 use services::Services;
 
@@ -175,6 +176,12 @@ impl Worker {
                 Note::Remove(port, done) => {
                     self.remove(port);
                     let _the_asker_may_have_gone = done.send(());
+                }
+                Note::Save(port, done) => {
+                    let _the_asker_may_have_gone = done.send(self.save(port));
+                }
+                Note::Restore(port, state, done) => {
+                    let _the_asker_may_have_gone = done.send(self.restore(port, &state));
                 }
                 Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
                 Note::Mapped(port) => self.mapped(port),

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use logged::{TIMEOUT, Stage, lines_of};
+use logged::{Stage, TIMEOUT, lines_of};
 use nicety_daemon::report::Condition;
 use nicety_vfio_user::Client;
 use nicety_vhost_user::frontend::Frontend;

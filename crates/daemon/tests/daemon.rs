@@ -46,6 +46,7 @@ impl Folder {
             mapped: false,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
+            group: None,
             policy: nicety_switch::Policy::default(),
         }
     }

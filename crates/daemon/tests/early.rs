@@ -97,6 +97,7 @@ fn spec(name: &str, socket: PathBuf, last: u8) -> PortSpec {
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
+        group: None,
         policy: nicety_switch::Policy::default(),
     }
 }

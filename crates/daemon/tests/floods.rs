@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use logged::{LINES, TIMEOUT, Stage, lines_of};
+use logged::{LINES, Stage, TIMEOUT, lines_of};
 use nicety_daemon::report::Condition;
 use nicety_memory::shared_file;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};

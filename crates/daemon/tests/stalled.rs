@@ -8,7 +8,7 @@ mod logged;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use logged::{LINES, TIMEOUT, Stage, lines_of};
+use logged::{LINES, Stage, TIMEOUT, lines_of};
 use nicety_adapter::RingPlace;
 use nicety_daemon::report::Condition;
 use nicety_memory::shared_file;

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use logged::{TIMEOUT, Stage, lines_of};
+use logged::{Stage, TIMEOUT, lines_of};
 use nicety_daemon::report::Condition;
 use nicety_vfio_user::Client;
 use nicety_vhost_user::frontend::Frontend;

@@ -234,6 +234,11 @@ impl Served {
         }
     }
 
+    /// A socket of its folder: `control.sock`, or a port's.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
     /// What it has counted, if it answers.
     pub fn counts(&self) -> Option<Counts> {
         Counts::of(&self.ask()?)
@@ -241,7 +246,7 @@ impl Served {
 
     /// What its control socket says of the ports: JSON, by `GET /v1/ports`.
     pub fn ask(&self) -> Option<String> {
-        let mut stream = UnixStream::connect(self.folder.path().join("control.sock")).ok()?;
+        let mut stream = UnixStream::connect(self.socket("control.sock")).ok()?;
         stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         stream.write_all(b"GET /v1/ports HTTP/1.1\r\nHost: nicety\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();

@@ -2,7 +2,7 @@
 
 use nicety_memory::MapError;
 
-use crate::protocol::{TIMEOUT, Request};
+use crate::protocol::{Request, TIMEOUT};
 use crate::wire::WireError;
 
 /// Why a message was refused.

@@ -13,7 +13,7 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use crate::protocol::{BODY_MOST, FDS_MOST, Fields, HEADER_BYTES, NEED_REPLY, TIMEOUT, REPLY, VERSION, VERSION_MASK};
+use crate::protocol::{BODY_MOST, FDS_MOST, Fields, HEADER_BYTES, NEED_REPLY, REPLY, TIMEOUT, VERSION, VERSION_MASK};
 
 /// Why no message could be read or sent.
 #[derive(Debug, thiserror::Error)]

@@ -13,12 +13,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
+    AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted, Restored,
+    ThreadList, TraceRequest,
 };
 use crate::host::List;
 use crate::live::Changed;
 use crate::live::plan::Plan;
 use crate::report::PortReport;
+use crate::trace::FrameTrace;
 
 /// How long a client waits for its answer: other clients may be before it.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -106,10 +108,26 @@ pub enum Ask {
         /// Its name.
         name: String,
     },
+    /// That a port be saved and stopped.
+    Save {
+        /// Its name.
+        name: String,
+    },
+    /// That a port go on from a saved state.
+    Restore {
+        /// Its name.
+        name: String,
+        /// What [`Ask::Save`] gave.
+        state: Vec<u8>,
+    },
     /// Who is there.
     Version,
     /// The running state as a host file.
     Export,
+    /// The daemon's threads.
+    Threads,
+    /// What would become of a frame.
+    Trace(TraceRequest),
     /// What applying a host file would do.
     Plan(HostText),
     /// That it be applied.
@@ -149,28 +167,40 @@ pub enum Reply {
     Addresses(AddressList),
     /// It was restarted.
     Restarted(Restarted),
+    /// A port's state.
+    Saved(Vec<u8>),
+    /// It goes on.
+    Restored(Restored),
     /// The daemon itself.
     Version(DaemonView),
     /// The running state.
     Exported(Exported),
+    /// The daemon's threads.
+    Threads(ThreadList),
+    /// What would become of the frame.
+    Traced(FrameTrace),
     /// What would be done.
     Plan(Plan),
     /// What was done.
     Changed(Box<Changed>),
 }
 
-/// A request: method, path, body.
+/// A request: method, path, body and its type.
 struct Request {
     method: &'static str,
     path: String,
     body: Vec<u8>,
+    kind: &'static str,
 }
+
+const JSON: &str = "application/json";
+const BYTES: &str = "application/octet-stream";
 
 impl Ask {
     fn request(&self) -> serde_json::Result<Request> {
-        let plain = |method, path: String| Ok(Request { method, path, body: Vec::new() });
+        let plain = |method, path: String| Ok(Request { method, path, body: Vec::new(), kind: JSON });
         fn with(method: &'static str, path: String, body: &impl Serialize) -> serde_json::Result<Request> {
-            Ok(Request { method, path, body: serde_json::to_vec(body)? })
+            Ok(Request { method, path, body: serde_json::to_vec(body)?, kind: JSON })
         }
         let port = |name: &str| format!("/v1/ports/{}", escaped(name));
         match self {
@@ -178,8 +208,14 @@ impl Ask {
             Self::Port { name } => plain("GET", port(name)),
             Self::Addresses => plain("GET", "/v1/addresses".to_owned()),
             Self::Restart { name } => plain("POST", port(name) + "/restart"),
+            Self::Save { name } => plain("POST", port(name) + "/save"),
+            Self::Restore { name, state } => {
+                Ok(Request { method: "POST", path: port(name) + "/restore", body: state.clone(), kind: BYTES })
+            }
             Self::Version => plain("GET", "/v1/daemon".to_owned()),
             Self::Export => plain("GET", "/v1/host".to_owned()),
+            Self::Threads => plain("GET", "/v1/threads".to_owned()),
+            Self::Trace(request) => with("POST", "/v1/trace".to_owned(), request),
             Self::Plan(text) => with("POST", "/v1/host/plan".to_owned(), text),
             Self::Apply(text) => with("PUT", "/v1/host".to_owned(), text),
             Self::Add(list, values) => with("POST", place(*list).to_owned(), values),
@@ -201,8 +237,12 @@ impl Ask {
             Self::Port { .. } => Reply::Port(read(body)?),
             Self::Addresses => Reply::Addresses(read(body)?),
             Self::Restart { .. } => Reply::Restarted(read(body)?),
+            Self::Save { .. } => Reply::Saved(body.to_vec()),
+            Self::Restore { .. } => Reply::Restored(read(body)?),
             Self::Version => Reply::Version(read(body)?),
             Self::Export => Reply::Exported(read(body)?),
+            Self::Threads => Reply::Threads(read(body)?),
+            Self::Trace(_) => Reply::Traced(read(body)?),
             Self::Plan(_) => Reply::Plan(read(body)?),
             Self::Apply(_) | Self::Add(..) | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
         })
@@ -211,7 +251,14 @@ impl Ask {
     fn changes(&self) -> bool {
         !matches!(
             self,
-            Self::Ports | Self::Port { .. } | Self::Addresses | Self::Version | Self::Export | Self::Plan(_)
+            Self::Ports
+                | Self::Port { .. }
+                | Self::Addresses
+                | Self::Version
+                | Self::Export
+                | Self::Threads
+                | Self::Trace(_)
+                | Self::Plan(_)
         )
     }
 }
@@ -259,7 +306,7 @@ pub fn ask_within(path: &Path, ask: Ask, timeout: Duration) -> Result<Reply, Ask
 /// [`io::ErrorKind::WouldBlock`].
 pub fn capture(path: &Path, request: &CaptureRequest, tick: Duration) -> Result<impl Read + use<>, AskError> {
     let body = serde_json::to_vec(request).map_err(|error| foreign(path, error.to_string()))?;
-    let request = Request { method: "POST", path: "/v1/captures".to_owned(), body };
+    let request = Request { method: "POST", path: "/v1/captures".to_owned(), body, kind: JSON };
     // The older version's answers come as they are, and end with the connection.
     let asked = Asked::send(path, &request, "HTTP/1.0", CLIENT_TIMEOUT)?;
     let mut answer = BufReader::new(asked.stream);
@@ -342,9 +389,9 @@ impl<'a> Asked<'a> {
         if let Ok(peer) = sockopt::socket_peercred(&stream) {
             whose.process = format!("process {}", peer.pid.as_raw_nonzero());
         }
-        let Request { method, path: place, body } = request;
+        let Request { method, path: place, body, kind } = request;
         let length = body.len();
-        let kind = if length > 0 { "content-type: application/json\r\n" } else { "" };
+        let kind = if length > 0 { format!("content-type: {kind}\r\n") } else { String::new() };
         let head = format!(
             "{method} {place} {version}\r\nhost: nicety\r\nconnection: close\r\n{kind}content-length: {length}\r\n\r\n"
         );

@@ -28,7 +28,7 @@ use tracing::{debug, warn};
 
 use super::api::{Problem, TOO_LARGE, TOO_LATE};
 use super::stream::Endless;
-use super::{Inspect, TIMEOUT, REQUEST_MOST, routes};
+use super::{Inspect, REQUEST_MOST, TIMEOUT, routes};
 use crate::clock::Clock;
 use crate::port_log::{Share, counted};
 

@@ -19,9 +19,9 @@ use super::farewell::{self, take_leave, turn_away};
 use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token, unmask};
 use crate::descriptors::tell_left_open;
 use crate::device::is_unshared;
-use crate::timeout::{TIMEOUT, Timeout};
 use crate::port_log::{Kind, PortLog};
 use crate::service::{DEAF, Link, Talk};
+use crate::timeout::{TIMEOUT, Timeout};
 
 /// Why a VM loses its adapter.
 pub(super) enum Why {
@@ -42,10 +42,9 @@ impl Why {
             Self::Closed => log.say(Kind::Gone, "the VMM has disconnected"),
             Self::Removed => gone(Kind::Closed, &"its port is closed"),
             Self::Silent => gone(Kind::Silent, &format_args!("it said nothing for {TIMEOUT:?}")),
-            Self::Stopped => gone(
-                Kind::Stopped,
-                &format_args!("it stopped within a message, which was not whole after {TIMEOUT:?}"),
-            ),
+            Self::Stopped => {
+                gone(Kind::Stopped, &format_args!("it stopped within a message, which was not whole after {TIMEOUT:?}"))
+            }
             Self::Unread => gone(Kind::Unread, &format_args!("it did not take its answers for {TIMEOUT:?}")),
             Self::Damaged => gone(
                 Kind::Damaged,
@@ -67,14 +66,17 @@ fn has_hung_up(session: &Session) -> bool {
 
 /// What a session's descriptor is watched for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Watched {
+pub(super) enum Watched {
     For(EventFlags),
     /// Not even for its end: an end that may not be handled yet would keep the worker awake.
     Not,
 }
 
 impl Watched {
-    fn of(session: &Session) -> Self {
+    /// Only for its end.
+    pub const STILL: Self = Self::For(EventFlags::empty());
+
+    pub fn of(session: &Session) -> Self {
         if session.is_changing() {
             return Self::Not;
         }
@@ -85,7 +87,7 @@ impl Watched {
     }
 
     /// Watches it so; it may have been watched before.
-    fn watch(self, epoll: &OwnedFd, session: BorrowedFd<'_>, id: PortId) {
+    pub fn watch(self, epoll: &OwnedFd, session: BorrowedFd<'_>, id: PortId) {
         let _it_may_not_have_been_watched = match self {
             Self::For(flags) => match epoll::modify(epoll, session, token(id, SESSION), flags) {
                 Err(Errno::NOENT) => epoll::add(epoll, session, token(id, SESSION), flags),
@@ -142,6 +144,7 @@ impl Worker {
                         session: fresh,
                         timeout,
                         unmask: None,
+                        stopped: false,
                         process: peer.and_then(|p| Pid::from_raw(p.pid)),
                     });
                     let added = epoll::add(&self.epoll, talk.session.as_fd(), token(id, SESSION), EventFlags::IN);
@@ -197,7 +200,13 @@ impl Worker {
         let Some(service) = self.services.get_mut(&id) else { return };
         let may = service.may_hear(rounds);
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return };
-        let Talk { session, timeout, unmask, .. } = talk;
+        let Talk { session, timeout, unmask, stopped, .. } = talk;
+        if *stopped {
+            if has_hung_up(session) {
+                self.disconnect(id, Why::Closed);
+            }
+            return;
+        }
         if !may {
             self.behind.push_back(id);
             return;

@@ -20,10 +20,10 @@ use super::fair_test::Silent;
 use super::*;
 use crate::device::{PortDevice, irq_layout};
 use crate::mapper::Mapper;
-use crate::timeout::TIMEOUT;
 use crate::port_log::PortLog;
 use crate::service::QUANTUM;
 use crate::shell::Signals;
+use crate::timeout::TIMEOUT;
 
 const VERSION: u16 = 1;
 const DMA_MAP: u16 = 2;

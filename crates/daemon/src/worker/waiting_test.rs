@@ -8,8 +8,8 @@ use nicety_plane::{End, Port};
 use super::fair_test::{Silent, Source};
 use super::messages_test::{FLOODED, OTHER, Pair, ring, rounds_made, status};
 use super::*;
-use crate::port_log::PortLog;
 use crate::busy_poll::Wait;
+use crate::port_log::PortLog;
 
 /// A worker with nothing to do, who watches and sleeps as on a machine with two processors.
 fn idle() -> Pair {

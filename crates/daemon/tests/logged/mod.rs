@@ -64,6 +64,7 @@ impl Stage {
             mapped: false,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
+            group: None,
             policy: nicety_switch::Policy::default(),
         };
         stage.daemon.open(spec).unwrap();

@@ -17,7 +17,7 @@ const CONFIG: u32 = 7;
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
 pub const MIB: u64 = 1 << 20;
 /// The rings' file is at 0, the buffers' behind it.
-const RINGS: DmaRange = DmaRange { address: 0, size: MIB };
+pub const RINGS: DmaRange = DmaRange { address: 0, size: MIB };
 pub const BUFFERS: DmaRange = DmaRange { address: MIB, size: MIB };
 const TRANSMIT: u64 = 0x1000;
 const RECEIVE: u64 = 0x4000;
@@ -67,6 +67,7 @@ impl Stage {
             mapped: false,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
+            group: None,
             policy: nicety_switch::Policy::default(),
         }
     }

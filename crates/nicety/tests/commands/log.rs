@@ -14,7 +14,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::scratch::{HOST, TIMEOUT, Scratch};
+use crate::scratch::{HOST, Scratch, TIMEOUT};
 
 /// Connections: with `NICETY_LOG=debug` each has a line of its own, none of which is left out.
 const TIMES: usize = 300;

@@ -13,6 +13,8 @@ mod messages;
 mod mixed;
 mod packed;
 mod pcnet;
+mod relay;
+mod saved;
 mod scp;
 mod server_gone;
 mod stage;

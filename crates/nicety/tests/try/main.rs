@@ -298,6 +298,19 @@ fn a_word_for_the_kernel_is_one_of_its_command_line() {
     assert_eq!(said, "nicety.word=1 vfio_user.msix=0\n");
 }
 
+#[test]
+fn what_passes_the_guests_port_is_in_the_file_that_is_named() {
+    let scratch = Scratch::new();
+    scratch.says(&["e1000", "--capture", "e1000.pcapng", "--", "ping", "-c", "2", "-i", "0.2", "-W", "5", "peer"]);
+    let file = fs::read(scratch.0.join("e1000.pcapng")).unwrap();
+    // An echo request from the guest, and the answer for it: ICMP, types 8 and 0.
+    let echo = |kind: u8, from: u8, to: u8| {
+        let addresses = [10, 0, 0, from, 10, 0, 0, to, kind, 0];
+        file.windows(addresses.len()).filter(|bytes| *bytes == addresses).count()
+    };
+    assert_eq!((echo(8, 1, 2), echo(0, 2, 1)), (2, 2), "each passes the port once");
+}
+
 /// A process that ends with the test.
 struct Killed(Child);
 

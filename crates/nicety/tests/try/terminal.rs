@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::{Killed, TIMEOUT, Scratch, gone, text};
+use crate::{Killed, Scratch, TIMEOUT, gone, text};
 
 /// A terminal with `nicety try` at its other end.
 struct Terminal {

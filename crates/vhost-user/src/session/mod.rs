@@ -21,7 +21,7 @@ use rustix::net::{Shutdown, shutdown};
 use crate::ending::{Ended, Refusal};
 use crate::memory::Region;
 use crate::port::{Kick, Port};
-use crate::protocol::{F_PROTOCOL_FEATURES, Fields, TIMEOUT, ProtocolFeatures, REGIONS_MOST, REPLY, Request};
+use crate::protocol::{F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY, Request, TIMEOUT};
 use crate::wire::{self, Message};
 use door::Door;
 use rings::Rings;

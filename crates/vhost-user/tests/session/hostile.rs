@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use nicety_memory::shared_file;
-use nicety_vhost_user::{Ended, Kick, TIMEOUT, Refusal, Session};
+use nicety_vhost_user::{Ended, Kick, Refusal, Session, TIMEOUT};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
