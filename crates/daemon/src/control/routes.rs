@@ -31,8 +31,8 @@ use crate::live::plan::Plan;
 use crate::live::{ChangeError, Changed, Consent, Live};
 use crate::metrics::{self, Facts};
 use crate::report::PortReport;
-use crate::trace::FrameTrace;
 use crate::saved::{PortState, SaveError};
+use crate::trace::FrameTrace;
 use crate::usage;
 
 pub(super) mod lists;

@@ -72,14 +72,18 @@ fn config(stage: &Stage, folder: &Folder) -> GuestConfig {
 
 /// Gives the function of this number among the network functions to `uio_pci_generic`; its PCI address.
 fn hand_over(guest: &mut Guest, number: u8) -> String {
-    let find = format!("cd /sys/bus/pci; f=$(for d in devices/*; do case $(cat $d/class) in 0x02*) echo ${{d##*/}};; esac; done | sed -n {number}p)");
+    let find = format!(
+        "cd /sys/bus/pci; f=$(for d in devices/*; do case $(cat $d/class) in 0x02*) echo ${{d##*/}};; esac; done | sed -n {number}p)"
+    );
     let give = "echo uio_pci_generic >devices/$f/driver_override; [ ! -e devices/$f/driver ] || echo $f >devices/$f/driver/unbind; \
                 echo $f >drivers_probe; [ -d devices/$f/uio ] && echo $f | tee /tmp/function";
     sh(guest, &format!("{find}; {give}")).trim().to_owned()
 }
 
 fn start(guest: &mut Guest, pci: &str, number: u8) {
-    let run = format!("[ -e /dev/net/tun ] || {{ mkdir -p /dev/net; mknod /dev/net/tun c 10 200; }}; (nicety-uio {pci} v{number} vmxnet >/tmp/uio 2>&1; echo $? >>/tmp/uio) >/dev/null 2>&1 &");
+    let run = format!(
+        "[ -e /dev/net/tun ] || {{ mkdir -p /dev/net; mknod /dev/net/tun c 10 200; }}; (nicety-uio {pci} v{number} vmxnet >/tmp/uio 2>&1; echo $? >>/tmp/uio) >/dev/null 2>&1 &"
+    );
     sh(guest, &run);
     let said = sh(guest, "until [ -s /tmp/uio ]; do usleep 20000; done; cat /tmp/uio");
     let mac = format!("52:54:00:4e:03:{number:02x}");
@@ -90,15 +94,17 @@ fn start(guest: &mut Guest, pci: &str, number: u8) {
 
 fn stop(guest: &mut Guest, number: u8) {
     sh(guest, "killall nicety-uio");
-    assert!(sh(guest, "until ! pidof nicety-uio; do usleep 20000; done; tail -n 1 /tmp/uio").ends_with("0\n"), "v{number}");
+    assert!(
+        sh(guest, "until ! pidof nicety-uio; do usleep 20000; done; tail -n 1 /tmp/uio").ends_with("0\n"),
+        "v{number}"
+    );
 }
 
 /// What netperf measures, each way.
 fn streams(guest: &mut Guest, peer: &mut Guest) -> String {
     sh(peer, "pidof netserver || netserver >/dev/null 2>&1");
-    let one = |test: &str| {
-        format!("netperf -4 -H {} -t {test} -l 2 -P 0 -- -k THROUGHPUT,THROUGHPUT_UNITS", address(PEER))
-    };
+    let one =
+        |test: &str| format!("netperf -4 -H {} -t {test} -l 2 -P 0 -- -k THROUGHPUT,THROUGHPUT_UNITS", address(PEER));
     let said = well(guest.succeed(&format!("{}; {}", one("TCP_STREAM"), one("TCP_MAERTS")), LATER));
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }

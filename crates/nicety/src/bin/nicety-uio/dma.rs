@@ -44,7 +44,9 @@ impl Memory {
             touched.write(offset, &[0]).map_err(|error| words(&error))?;
             let at = physical(begin + offset)?;
             if at + HUGE > LIMIT {
-                return Err(format!("a huge page lies at {at:#x}, beyond the 4 GB that these adapters reach: boot with less memory, or mem=4G"));
+                return Err(format!(
+                    "a huge page lies at {at:#x}, beyond the 4 GB that these adapters reach: boot with less memory, or mem=4G"
+                ));
             }
             let file = file.try_clone().map_err(|error| words(&error))?;
             let page = Mapping::of_file(file, offset, HUGE, true).map_err(|error| words(&error))?;
@@ -57,7 +59,8 @@ impl Memory {
 
 /// A file of huge pages, all of which can be had: they are reserved where it is mapped.
 fn hugetlb() -> Result<OwnedFd, String> {
-    let file = memfd_create("nicety-dma", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB).map_err(|errno| errno.to_string())?;
+    let file =
+        memfd_create("nicety-dma", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB).map_err(|errno| errno.to_string())?;
     ftruncate(&file, PAGES * HUGE).map_err(|errno| errno.to_string())?;
     let again = file.try_clone().map_err(|error| error.to_string())?;
     Mapping::of_file(again, 0, PAGES * HUGE, true).map_err(|error| error.to_string())?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nicety_adapter::{
-    Batch, Budget, Bus as _, Checksum, Counters, Frames, Offload, PACKET_BYTES, Pick, PortId, Segment, SegmentKind, Time,
-    Uplink as _,
+    Batch, Budget, Bus as _, Checksum, Counters, Frames, Offload, PACKET_BYTES, Pick, PortId, Segment, SegmentKind,
+    Time, Uplink as _,
 };
 use nicety_drivers::{BUDGET, Driver, Received};
 use nicety_frame::{Fragment, L4Kind, Layout, Mac, checksum};
