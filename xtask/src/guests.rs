@@ -8,7 +8,7 @@ use std::{
     io::{BufRead, BufReader},
     path::PathBuf,
     process::{Command, Output, Stdio},
-    sync::Mutex,
+    sync::{Mutex, OnceLock},
     thread,
     time::Instant,
 };
@@ -22,9 +22,30 @@ const PROGRAMS: [&str; 5] = ["real_adapters", "real_guests", "real_pair", "try",
 /// A test has two guests of 256 MiB, and the host has other uses for its memory.
 const AT_MOST: usize = 4;
 
-/// Builds and runs them all.
+/// Words of which each test that runs has one in its name; none: all run.
+static WORDS: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Has [`run`] run only tests with one of these words in their names.
+pub fn choose(words: &[&str]) {
+    _ = WORDS.set(words.iter().map(|&word| word.to_owned()).collect());
+}
+
+/// Those of the names that are chosen.
+///
+/// # Errors
+/// A word is in none of them.
+fn chosen(tests: VecDeque<Test>, words: &[String]) -> Result<VecDeque<Test>> {
+    let has = |(_, name): &Test, word: &String| name.contains(word.as_str());
+    for word in words {
+        ensure!(tests.iter().any(|test| has(test, word)), "`{word}` is neither a step nor in the name of a test");
+    }
+    Ok(tests.into_iter().filter(|test| words.is_empty() || words.iter().any(|word| has(test, word))).collect())
+}
+
+/// Builds and runs them.
 pub fn run() -> Tally {
-    match build().and_then(|programs| tests(&programs)) {
+    let words = WORDS.get().map_or(&[][..], Vec::as_slice);
+    match build().and_then(|programs| tests(&programs)).and_then(|tests| chosen(tests, words)) {
         Ok(tests) => all(tests),
         Err(error) => {
             println!("guests: {error:#}");
@@ -90,6 +111,7 @@ fn tests(programs: &[Program]) -> Result<VecDeque<Test>> {
 fn all(tests: VecDeque<Test>) -> Tally {
     let lanes = thread::available_parallelism().map_or(1, usize::from).min(AT_MOST);
     println!("guests: {} tests, {lanes} at a time", tests.len());
+    tests.iter().for_each(|(program, name)| println!("    {} {name}", program.name));
     let (waiting, sum) = (Mutex::new(tests), Mutex::new(Tally::default()));
     let lane = || {
         let next = || lock(&waiting).pop_front();
@@ -174,6 +196,20 @@ mod tests {
         assert_eq!(told(&output(said, 0), "a::b", true), "\n    boots in 2 s\n    rate 5");
         assert!(told(&output(said, 101), "a::b", false).ends_with("\n    why"));
         assert_eq!(shown("running 1 test\ntest a::b ... ok\n", "a::b"), "");
+    }
+
+    #[test]
+    fn tests_are_chosen_by_words_in_their_names_and_a_word_of_none_is_an_error() {
+        let program = Program { name: "p".into(), path: "p".into(), folder: "f".into() };
+        let tests = || ["scp::carries", "boot::uefi"].map(|name| (program.clone(), name.to_owned())).into();
+        let names = |words: &[&str]| -> Result<Vec<String>> {
+            let words: Vec<String> = words.iter().map(|&word| word.into()).collect();
+            Ok(chosen(tests(), &words)?.into_iter().map(|(_, name)| name).collect())
+        };
+        assert_eq!(names(&[]).unwrap(), ["scp::carries", "boot::uefi"]);
+        assert_eq!(names(&["uefi"]).unwrap(), ["boot::uefi"]);
+        let error = names(&["scp", "typo"]).unwrap_err().to_string();
+        assert_eq!(error, "`typo` is neither a step nor in the name of a test");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
     process::{Command, ExitCode},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -33,9 +33,12 @@ struct Arguments {
 enum Task {
     /// Runs everything that has to pass, and ends with `N passed, N failed`
     Test {
-        /// Only these steps
-        #[arg(long, value_name = "STEP", num_args = 1.., value_parser = steps::names())]
+        /// Only these steps; another word names tests of the step `guests`, those that have it in their names
+        #[arg(long, value_name = "STEP|TEST", num_args = 1..)]
         only: Vec<String>,
+        /// Real guests at these adapters only
+        #[arg(long, value_name = "ADAPTER", num_args = 1.., value_delimiter = ',')]
+        adapters: Vec<String>,
         /// Not these steps; they count as skipped
         #[arg(long, value_name = "STEP", num_args = 1.., value_parser = steps::names())]
         skip: Vec<String>,
@@ -75,8 +78,9 @@ fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Task::Fuzz { minutes, targets } => Ok(told(&fuzz::run(minutes, &targets)?)),
         Task::Package => Ok(told(&package::run(true))),
-        Task::Test { only, skip, full } => {
+        Task::Test { only, adapters, skip, full } => {
             FULL.store(full, Ordering::Relaxed);
+            _ = ADAPTERS.set(adapters);
             Ok(steps::run(&only, &skip))
         }
         Task::Guests { again, boot } => {
@@ -102,10 +106,16 @@ fn cargo() -> Command {
 /// Whether everything is to be tried.
 static FULL: AtomicBool = AtomicBool::new(false);
 
+/// The adapters to be tried; none: as many as is usual.
+static ADAPTERS: OnceLock<Vec<String>> = OnceLock::new();
+
 /// Tells whatever tests the command runs how much to try: `crates/trials/src/extent.rs` reads it.
 fn told_how_much(mut command: Command) -> Command {
     if FULL.load(Ordering::Relaxed) {
         command.env("NICETY_FULL", "1");
+    }
+    if let Some(names) = ADAPTERS.get().filter(|names| !names.is_empty()) {
+        command.env("NICETY_ADAPTERS", names.join(","));
     }
     command
 }

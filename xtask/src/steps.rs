@@ -17,6 +17,7 @@ struct Step {
     run: fn() -> Tally,
 }
 
+const GUESTS: &str = "guests";
 const STEPS: &[Step] = &[
     Step { name: "fmt", what: "the source is formatted", run: fmt },
     Step { name: "locks", what: "both lock files are of these manifests", run: locks },
@@ -27,7 +28,7 @@ const STEPS: &[Step] = &[
     Step { name: "package", what: "the crates can be packaged", run: package },
     Step { name: "deny", what: "licences, bans and sources of what we depend on", run: deny },
     Step { name: "fuzz", what: "a minute of the fuzz targets and of the hostile guest", run: crate::fuzz::smoke },
-    Step { name: "guests", what: "unmodified kernels, in user mode and in QEMU", run: crate::guests::run },
+    Step { name: GUESTS, what: "unmodified kernels, in user mode and in QEMU", run: crate::guests::run },
 ];
 
 /// The names of the steps, for the command line.
@@ -37,11 +38,21 @@ pub fn names() -> Vec<&'static str> {
 
 /// Runs the steps, however many fail, and prints the sum as the last line.
 pub fn run(only: &[String], skip: &[String]) -> ExitCode {
-    let named = |list: &[String], step: &Step| list.iter().any(|name| name == step.name);
+    let (only, words): (Vec<&str>, Vec<&str>) =
+        only.iter().map(String::as_str).partition(|name| names().contains(name));
+    let goes = |step: &Step| {
+        let asked = only.is_empty() && words.is_empty()
+            || only.contains(&step.name)
+            || step.name == GUESTS && !words.is_empty();
+        asked && !skip.iter().any(|name| name == step.name)
+    };
     let mut sum = Tally::default();
     println!("=== {}", extent());
+    let plan: Vec<&str> = STEPS.iter().filter(|step| goes(step)).map(|step| step.name).collect();
+    println!("=== {}", plan.join(", "));
+    crate::guests::choose(&words);
     for step in STEPS {
-        if (!only.is_empty() && !named(only, step)) || named(skip, step) {
+        if !goes(step) {
             sum.skipped += 1;
             sum.skips.push(format!("{}: not asked for", step.name));
             println!("=== {}: skipped", step.name);

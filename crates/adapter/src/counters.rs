@@ -29,7 +29,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// No VM is attached to the receiver's port.
+    /// No VM is attached to the receiver's port, or the port's state was saved and it stands still.
     NoVm = "no-vm",
     /// It had to wait for the receiver, and alone is larger than the port's receive buffer.
     NoBuffer = "no-buffer",

@@ -11,7 +11,7 @@ const UNITS: [(&str, u64); 5] =
 const MOST: u64 = 10_000_000_000_000;
 
 /// How long tokens gather before a waiting port is woken.
-const PATIENCE_NS: u64 = 200_000;
+const GATHER_NS: u64 = 200_000;
 /// How late a waiting port may wake without losing tokens, and how long it may spend those.
 const LATE_MOST_NS: u64 = 50_000_000;
 
@@ -153,7 +153,7 @@ impl Bucket {
     /// When to look again: not for each packet, but when there are tokens for a few.
     pub fn ready_at(&self) -> Time {
         let first = self.full_at.0.saturating_sub(self.burst_ns).saturating_add(1);
-        Time(first.saturating_add(PATIENCE_NS.min(self.burst_ns / 2)))
+        Time(first.saturating_add(GATHER_NS.min(self.burst_ns / 2)))
     }
 
     /// A port that waited until `at` goes on now, without losing tokens.

@@ -190,7 +190,7 @@ mod tests {
     use super::lingering::lingering;
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
     /// Its holder keeps all that wait in `slow` waiting.
     static SERVER: Mutex<()> = Mutex::new(());
 
@@ -206,7 +206,7 @@ mod tests {
     }
 
     fn until(what: &str, done: impl Fn() -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !done() {
             assert!(Instant::now() < end, "{what}");
             thread::sleep(Duration::from_millis(1));
@@ -223,7 +223,7 @@ mod tests {
             let readers: Vec<_> = pipes.into_iter().map(|(write, read)| (CLOSERS.take(write), read).1).collect();
             done.send(readers).unwrap();
         });
-        let readers = finished.recv_timeout(PATIENCE).expect("it waits for a descriptor to be closed");
+        let readers = finished.recv_timeout(TIMEOUT).expect("it waits for a descriptor to be closed");
         until("it is told that some stay open", || CLOSERS.left_open() == 6);
         assert_eq!(CLOSERS.state().threads, CLOSING_MOST);
         drop(busy);

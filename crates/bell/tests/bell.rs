@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 /// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The largest count; a write that would exceed it waits (eventfd(2)).
 const FULL: u64 = u64::MAX - 1;
 
@@ -22,7 +22,7 @@ const FULL: u64 = u64::MAX - 1;
 fn at_once<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, finished) = mpsc::channel();
     thread::spawn(move || done.send(act()));
-    finished.recv_timeout(PATIENCE).expect("it waits for its peer")
+    finished.recv_timeout(TIMEOUT).expect("it waits for its peer")
 }
 
 /// Two handles of an eventfd.

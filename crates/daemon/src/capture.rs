@@ -10,6 +10,7 @@
 
 mod bpf;
 mod file;
+mod record;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -25,6 +26,7 @@ use tokio::sync::mpsc;
 
 pub use bpf::{BpfError, INSTRUCTIONS_MOST, Program, Raw};
 pub(crate) use file::Encoder;
+pub use record::FileCapture;
 
 /// Bytes that wait for a reader at most.
 const WAITING_MOST: usize = 8 << 20;

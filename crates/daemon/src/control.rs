@@ -11,7 +11,7 @@
 //!   {"type":"/v1/problems/no-such-port","title":…,"status":404,"detail":"there is no port \"vm9\"; did you mean \"vm1\"? …"}
 //! ```
 //!
-//! A thread of its own serves it and never touches a worker's loop. A request has [`PATIENCE`] to come whole. 64 clients can be connected
+//! A thread of its own serves it and never touches a worker's loop. A request has [`TIMEOUT`] to come whole. 64 clients can be connected
 //! at once; the next one replaces the client that was silent longest.
 
 use std::fs::DirBuilder;
@@ -32,6 +32,7 @@ use crate::daemon::RestartError;
 use crate::host::{AccountError, Host, did_you_mean, group_number};
 use crate::live::Live;
 use crate::report::{AddressReport, PortReport};
+use crate::saved::{PortState, SaveError};
 use server::{Changers, Served, Server};
 
 pub mod api;
@@ -49,7 +50,7 @@ pub const VERSION: u32 = 1;
 /// Longest body of a request in bytes: a host file, as JSON writes it.
 pub const REQUEST_MOST: usize = 16 << 20;
 /// How long a request's head may take to come, and again its body.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const TIMEOUT: Duration = Duration::from_secs(1);
 /// The answer while the daemon starts.
 const STARTING_SENTENCE: &str = "the daemon is still starting: ask again in a moment";
 /// Changes that are made or wait for each other at once at most; further ones wait without a thread.
@@ -70,6 +71,12 @@ pub trait Inspect: Send + Sync {
 
     /// Brings a port back that has failed.
     fn restart(&self, name: &str) -> Result<(), RestartError>;
+
+    /// Saves a port and stops it.
+    fn save(&self, name: &str) -> Result<PortState, SaveError>;
+
+    /// Restores a port.
+    fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError>;
 
     /// What changes it; nothing if it cannot be changed.
     fn live(&self) -> Option<Arc<Live>> {

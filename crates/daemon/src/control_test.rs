@@ -4,11 +4,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
+use nicety_vfio_user::SavedInterrupts;
 use tempfile::TempDir;
 
-use super::api::{AddressList, DaemonView, PortList, Problem};
+use super::api::{AddressList, DaemonView, PortList, Problem, Restored};
 use super::*;
 use crate::report::{Condition, MadeOf};
+use crate::saved::{PortState, SaveError};
 
 /// A daemon of as many ports as it is told.
 struct Fake(usize);
@@ -33,6 +35,27 @@ impl Inspect for Fake {
             _ => Err(RestartError::Missing(name.to_owned())),
         }
     }
+
+    fn save(&self, name: &str) -> Result<PortState, SaveError> {
+        match name {
+            "vm0" => Ok(state()),
+            "vm1" => Err(SaveError::NoVm),
+            _ => Err(SaveError::Missing(name.to_owned())),
+        }
+    }
+
+    fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError> {
+        assert_eq!(state, self::state());
+        match name {
+            "vm0" => Ok(()),
+            "vm1" => Err(SaveError::InUse),
+            _ => Err(SaveError::Missing(name.to_owned())),
+        }
+    }
+}
+
+fn state() -> PortState {
+    PortState { at_ns: 1, adapter: vec![0xff; 300], interrupts: SavedInterrupts::default() }
 }
 
 fn port(name: &str) -> PortReport {
@@ -49,6 +72,8 @@ fn port(name: &str) -> PortReport {
             buffer: 1 << 20,
             access: "mode 0600".into(),
         }),
+        port_group: None,
+        policy: BTreeMap::new(),
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),
         last_end: None,
@@ -143,6 +168,29 @@ fn a_client_gets_what_it_asks_for() {
 }
 
 #[test]
+fn a_port_is_saved_as_bytes_and_restored_from_them() {
+    let scratch = Scratch::new(2);
+    let Reply::Saved(saved) = ask(&scratch.path(), Ask::Save { name: "vm0".into() }).unwrap() else { panic!() };
+    assert_eq!(PortState::from_bytes(&saved), Ok(state()));
+    let restore = |name: &str, state: &[u8]| {
+        ask(&scratch.path(), Ask::Restore { name: name.into(), state: state.to_vec() })
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(restore("vm0", &saved), Ok(Reply::Restored(Restored { name: "vm0".into() })));
+    let damaged = Err("the saved state is damaged or cut short".to_owned());
+    assert_eq!([restore("vm0", &saved[..99]), restore("vm0", b"")], [damaged.clone(), damaged]);
+    assert!(restore("vm1", &saved).unwrap_err().starts_with("the port is in use"));
+    let kind = |head: &str| {
+        let Problem { r#type, status, .. } = scratch.problem(head, "");
+        (status, r#type.trim_start_matches("/v1/problems/").to_owned())
+    };
+    assert_eq!(kind("POST /v1/ports/vm1/save"), (409, "not-saved".to_owned()));
+    assert_eq!(kind("POST /v1/ports/vm9/save"), (404, "no-such-port".to_owned()));
+    assert_eq!(kind("POST /v1/ports/vm0/restore"), (422, "no-state".to_owned()));
+    assert_eq!(kind("GET /v1/ports/vm0/save"), (405, "method-not-allowed".to_owned()), "it stops the port");
+}
+
+#[test]
 fn who_asks_before_the_ports_are_there_is_told_so_and_of_no_ports() {
     let dir = TempDir::new().unwrap();
     let _control = start(&dir, Arc::new(Soon::default())).unwrap();
@@ -185,6 +233,10 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/ports",
             "/v1/ports/{name}",
             "/v1/ports/{name}/restart",
+            "/v1/ports/{name}/restore",
+            "/v1/ports/{name}/save",
+            "/v1/threads",
+            "/v1/trace",
             "/v1/uplinks",
             "/v1/uplinks/{name}"
         ]
@@ -256,8 +308,8 @@ fn a_body_that_is_too_large_is_refused_before_it_has_come() {
     client.write_all(head.as_bytes()).unwrap();
     let begun = Instant::now();
     let piece = vec![b' '; 1 << 20];
-    while client.write_all(&piece).is_ok() && begun.elapsed() < PATIENCE * 9 {}
-    assert!(begun.elapsed() < PATIENCE * 9, "it is read no further");
+    while client.write_all(&piece).is_ok() && begun.elapsed() < TIMEOUT * 9 {}
+    assert!(begun.elapsed() < TIMEOUT * 9, "it is read no further");
     assert!(ask(&scratch.path(), Ask::Version).is_ok());
 }
 
@@ -273,7 +325,7 @@ fn who_says_nothing_or_half_is_hung_up_on_after_a_second() {
         let _it_may_be_reset = silent.read_to_end(&mut said);
         let said = String::from_utf8_lossy(&said);
         assert!(said.is_empty() || said.starts_with("HTTP/1.1 408 "), "{said}");
-        assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < PATIENCE * 9, "{half:?}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() >= TIMEOUT && begun.elapsed() < TIMEOUT * 9, "{half:?}: {:?}", begun.elapsed());
     }
 }
 
@@ -290,7 +342,7 @@ fn however_many_say_nothing_or_take_no_answer_the_next_one_is_answered() {
     let mut deaf = come(b"GET /v1/ports HTTP/1.1\r\nhost: n\r\n\r\n");
     let begun = Instant::now();
     assert!(ask(&scratch.path(), Ask::Ports).is_ok());
-    assert!(begun.elapsed() < PATIENCE * 9, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < TIMEOUT * 9, "{:?}", begun.elapsed());
     let mut first = &silent[0];
     assert_eq!(first.read(&mut [0; 1]).unwrap_or(0), 0, "it made room");
     // He had begun to be answered, and may have been too slow.

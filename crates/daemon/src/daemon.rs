@@ -3,7 +3,9 @@
 mod error;
 mod policy;
 mod restart;
+mod save;
 mod set;
+mod trace;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -55,6 +57,8 @@ pub struct PortSpec {
     pub buffer_bytes: u32,
     /// Who may connect.
     pub access: Access,
+    /// Its port group, if it is in one.
+    pub group: Option<String>,
     /// What it may do on the switch.
     pub policy: Policy,
 }
@@ -108,6 +112,8 @@ pub struct PortView {
     pub name: String,
     /// Its number on the switch.
     pub id: PortId,
+    /// What it may do on the switch.
+    pub policy: Policy,
     /// What it does.
     pub state: State,
     /// Interrupt descriptors written.
@@ -423,6 +429,7 @@ impl Daemon {
             spec: None,
             name: uplink.name.clone(),
             id: uplink.port.id(),
+            policy: uplink.policy.clone(),
             state: uplink.port.state(),
             signals: 0,
             blank: false,
@@ -469,6 +476,7 @@ fn view(running: &Running) -> PortView {
         spec: Some(running.spec.clone()),
         name: running.spec.name.clone(),
         id: running.port.id(),
+        policy: running.spec.policy.clone(),
         state: running.port.state(),
         signals: running.schedule.written(),
         blank: running.blank.load(Ordering::Relaxed),

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::trace::{Event, IrqChange};
-use nicety_adapter::{PciFace, Reset, Time};
+use nicety_adapter::{Face, PciFace, Reset, Time};
 use nicety_memory::{Map, MapError, Mapping, MappingError, Piece, Rights, shared_file};
 use nicety_pci::ROM_BAR;
-use nicety_plane::{Doorbells, Port, State};
+use nicety_plane::{Doorbells, Port, Saved, State};
 use nicety_vfio_user::{
     Area, Bell, Change, Device, DmaMap, DmaRange, Errno, Interrupts, IrqAction, IrqData, IrqInfo, IrqLayout, IrqSet,
     Mapping as RegionMapping, RegionInfo, codec::irqs::INTX,
@@ -20,6 +21,7 @@ use crate::descriptors::tell_left_open;
 use crate::mapper::{Mapper, Outcome, Wanted};
 use crate::port_log::{Kind, PortLog};
 use crate::recorder::Recorder;
+use crate::saved::{PortState, SaveError};
 use crate::shell::Signals;
 
 /// vfio's region numbers of a PCI device: six BARs, then these.
@@ -240,6 +242,29 @@ impl PortDevice {
         if let Some(page) = &mut self.page {
             page.doorbells.clear(&self.port, now);
         }
+    }
+
+    /// Saves the port and stops it; `None` if it has failed.
+    pub fn stop(&mut self) -> Option<PortState> {
+        let Saved { at, state } = self.port.stop(self.now())?;
+        Some(PortState { at_ns: at.0, adapter: state, interrupts: self.interrupts.save() })
+    }
+
+    /// Restores a port that was saved, with the memory and the eventfds of the VMM that is connected.
+    pub fn restore(&mut self, saved: &PortState) -> Result<(), SaveError> {
+        if !self.interrupts.fits(&saved.interrupts) {
+            return Err(RestoreError::Impossible("interrupt vectors").into());
+        }
+        let (signals, interrupts) = (&self.signals, &self.interrupts);
+        let state = Saved { at: Time(saved.at_ns), state: saved.adapter.clone() };
+        let restored = self.port.restore_then(&state, self.now(), |adapter| {
+            // Before the adapter raises anything.
+            if let Face::Pci(pci) = adapter.face() {
+                signals.set_mode(pci.function().mode());
+            }
+            interrupts.restore(&saved.interrupts);
+        });
+        Ok(restored.ok_or(SaveError::Failed)??)
     }
 
     fn now(&self) -> Time {

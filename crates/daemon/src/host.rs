@@ -26,6 +26,7 @@ mod walk;
 pub use access::{AccessConfig, AccountError, group_number};
 pub use document::{Document, List};
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
+pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
 pub use walk::{Key, Kind};
@@ -203,7 +204,9 @@ pub struct PortConfig {
     pub rom: Option<PathBuf>,
     /// Who may connect.
     pub access: AccessConfig,
-    /// What it may do on the switch.
+    /// Its port group, if it is in one.
+    pub group: Option<String>,
+    /// What it may do on the switch, its group's values included.
     pub policy: Policy,
 }
 

@@ -12,6 +12,7 @@ use nicety_bell::Bell;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::kicks::OnTheWay;
+use crate::saved::{PortState, SaveError};
 
 /// One message to a worker.
 #[derive(Debug)]
@@ -24,6 +25,10 @@ pub enum Note {
     Serve,
     /// Give a port up: its VM is disconnected, its socket removed. The sender is told when that has happened.
     Remove(PortId, std::sync::mpsc::Sender<()>),
+    /// Save a port and stop it.
+    Save(PortId, std::sync::mpsc::Sender<Result<PortState, SaveError>>),
+    /// Restore a port.
+    Restore(PortId, Box<PortState>, std::sync::mpsc::Sender<Result<(), SaveError>>),
     /// Watch (or no longer watch) a ring's kick.
     Kick(PortId, u16, Option<Bell>, OnTheWay),
     /// A change of a port's memory is made.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attach;
+mod busy_poll;
 pub mod capture;
 pub mod clock;
 pub mod control;
@@ -14,16 +15,17 @@ pub mod kicks;
 pub mod live;
 pub mod mapper;
 pub mod metrics;
-mod patience;
 pub mod port_log;
 pub mod recorder;
 pub mod registry;
 mod regular;
 pub mod report;
 pub mod rings;
+pub mod saved;
 pub mod serve;
 pub mod service;
 pub mod shell;
+mod timeout;
+pub mod trace;
 pub mod usage;
-mod vigil;
 pub mod worker;

@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     fn started() -> (Mapper, mpsc::Receiver<()>) {
         let (tell, told) = mpsc::channel();
@@ -217,11 +217,11 @@ mod tests {
     fn memory_is_mapped_and_unmapped_when_it_says_so() {
         let (mapper, told) = started();
         mapper.map(wanted("there"));
-        told.recv_timeout(PATIENCE).unwrap();
+        told.recv_timeout(TIMEOUT).unwrap();
         let Some(Outcome::Mapped(Ok(mapping))) = mapper.take() else { panic!("mapped") };
         assert!(is_mapped("there"));
         mapper.release(Arc::new(Map::default().with(0, mapping, Rights::BOTH).unwrap()));
-        told.recv_timeout(PATIENCE).unwrap();
+        told.recv_timeout(TIMEOUT).unwrap();
         assert!(matches!(mapper.take(), Some(Outcome::Released)) && !is_mapped("there"));
     }
 
@@ -237,7 +237,7 @@ mod tests {
         // One that is done, and was not taken.
         drop(go_on);
         mapper.map(wanted("too late"));
-        told.recv_timeout(PATIENCE).unwrap();
+        told.recv_timeout(TIMEOUT).unwrap();
         mapper.renew();
         assert!(mapper.take().is_none());
         mapper.end().unwrap().join().unwrap();

@@ -23,12 +23,22 @@ fn facts() -> Facts {
         absent_bytes: 0,
         allocated_bytes: 0,
         held: false,
+        stopped: false,
         damaged: false,
         vacant: None,
         failed: None,
     };
     let name = "a\"\\".to_owned();
-    let uplink = PortView { spec: None, name, id: PortId(0), state, signals: 6, blank: false, last_end: None };
+    let uplink = PortView {
+        spec: None,
+        name,
+        id: PortId(0),
+        policy: nicety_switch::Policy::default(),
+        state,
+        signals: 6,
+        blank: false,
+        last_end: None,
+    };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };
     (times.buckets[0], times.buckets[2]) = (10, 5);
     *times.buckets.last_mut().unwrap() = 1;

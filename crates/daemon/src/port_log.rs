@@ -49,6 +49,10 @@ pub enum Kind {
     Broken,
     /// The VM resets its adapter.
     Reset,
+    /// Its state was saved.
+    Saved,
+    /// A state was restored.
+    Restored,
     /// The VM does not share its memory.
     Unshared,
     /// Its memory has nothing in it.
@@ -72,7 +76,10 @@ pub enum Kind {
 impl Kind {
     /// Whether a person need not do anything about it.
     fn is_usual(self) -> bool {
-        matches!(self, Self::Connected | Self::Gone | Self::Closed | Self::Reset | Self::Back)
+        matches!(
+            self,
+            Self::Connected | Self::Gone | Self::Closed | Self::Reset | Self::Saved | Self::Restored | Self::Back
+        )
     }
 
     /// Whether it tells why a connection ended or failed: `nicety ports` shows it while the port waits.
@@ -104,6 +111,8 @@ impl Kind {
             Self::Damaged => "of memory that was taken back",
             Self::Broken => "of connections that were ended for what came",
             Self::Reset => "of resets by the VM",
+            Self::Saved => "of states that were saved",
+            Self::Restored => "of states that were restored",
             Self::Unshared => "of memory that is not shared",
             Self::Blank => "of memory that nobody has written to",
             Self::Memory => "of memory that was not taken",

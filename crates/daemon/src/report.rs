@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use crate::daemon::PortView;
 use crate::device::{SHARE_MEMORY, is_unshared};
+use crate::host::policy_words;
 
 /// How a port is, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -22,6 +23,8 @@ pub enum Condition {
     Attached,
     /// The guest's driver, or the uplink, works.
     Up,
+    /// Its state was saved, and it stands still.
+    Saved,
     /// It cannot work, or one of its queues does not: the sentence says what to do.
     Broken,
     /// The daemon failed at it, by a defect of its own; nothing passes it any more.
@@ -73,6 +76,12 @@ pub struct PortReport {
     pub socket: Option<PathBuf>,
     /// The rest of what the host file said of it; nothing for the uplink.
     pub made_of: Option<MadeOf>,
+    /// Its port group, if it is in one.
+    #[serde(default)]
+    pub port_group: Option<String>,
+    /// What its policy says beyond the usual: the host file's keys and their values, its group's included.
+    #[serde(default)]
+    pub policy: BTreeMap<String, String>,
     /// How it is.
     pub condition: Condition,
     /// The same in a sentence, with what to do if something is wrong.
@@ -142,6 +151,12 @@ pub fn condition(name: &str, state: &State, blank: bool, dma: bool, is_uplink: b
         let sentence = format!("waits for a VM: `nicety attach {name}` says how to start one");
         return (Condition::Waiting, sentence);
     }
+    if state.stopped {
+        let sentence = format!(
+            "its state was saved, and it stands still until its VMM goes; `nicety port restore {name} FILE` lets it go on"
+        );
+        return (Condition::Saved, sentence);
+    }
     if state.damaged {
         let sentence =
             "the VMM has taken away memory that it had shared: restart the VM, and leave its memory file alone";
@@ -190,7 +205,7 @@ fn rounded(span: Duration) -> String {
 impl PortReport {
     /// A port, reported.
     pub fn of(view: &PortView) -> Self {
-        let PortView { spec, name, id: _, state, signals, blank, last_end } = view;
+        let PortView { spec, name, id: _, policy, state, signals, blank, last_end } = view;
         let dma = spec.as_ref().is_none_or(|spec| spec.entry.about.dma);
         let (condition, mut sentence) = condition(name, state, *blank, dma, spec.is_none());
         let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
@@ -211,6 +226,8 @@ impl PortReport {
                 buffer: spec.buffer_bytes,
                 access: spec.access.to_string(),
             }),
+            port_group: spec.as_ref().and_then(|spec| spec.group.clone()),
+            policy: policy_words(policy),
             condition,
             sentence,
             last_end,

@@ -15,6 +15,7 @@ fn state() -> State {
         backlog_frames: 0,
         backlog_bytes: 0,
         held: false,
+        stopped: false,
         shared_bytes: 512 << 20,
         absent_bytes: 16 << 20,
         allocated_bytes: 0,
@@ -108,11 +109,21 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
+        group: None,
         policy: nicety_switch::Policy::default(),
     };
     let last_end = Some((Duration::from_secs(7199), "the VMM is disconnected: it said nothing".to_owned()));
-    let mut view =
-        PortView { spec: Some(spec), name: "vm1".into(), id: PortId(1), state, signals: 4, blank: false, last_end };
+    let policy = nicety_switch::Policy { forged_transmits: false, ..nicety_switch::Policy::default() };
+    let mut view = PortView {
+        spec: Some(PortSpec { group: Some("web".into()), ..spec }),
+        name: "vm1".into(),
+        id: PortId(1),
+        policy,
+        state,
+        signals: 4,
+        blank: false,
+        last_end,
+    };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");
     view.state.held = true;
@@ -125,6 +136,8 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     assert_eq!(report.receive_drops, BTreeMap::from([("buffer-full".to_owned(), 2)]));
     assert_eq!((report.register_reads, report.register_writes, report.interrupts, report.signals), (5, 6, 7, 4));
     assert_eq!((report.backlog_frames, report.backlog_bytes), (3, 900));
+    assert_eq!(report.port_group.as_deref(), Some("web"));
+    assert_eq!(report.policy, BTreeMap::from([("forged_transmits".to_owned(), "reject".to_owned())]));
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<PortReport>(&json).unwrap(), report);
     view.state.attached = false;

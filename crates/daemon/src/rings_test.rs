@@ -17,7 +17,7 @@ use crate::kicks::KICKS_MOST;
 use crate::shell::{PortShell, Schedule};
 
 /// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// More than may be on their way, and with that more than any socket holds.
 const FLOOD: usize = 4096;
 
@@ -41,7 +41,7 @@ impl Stage {
         let path = folder.path().join("vm.sock");
         let listener = Listener::bind(&path).unwrap();
         let front = UnixStream::connect(&path).unwrap();
-        front.set_write_timeout(Some(PATIENCE)).unwrap();
+        front.set_write_timeout(Some(TIMEOUT)).unwrap();
         let server = RingsServer::start(log, listener, port, signals, Arc::clone(&inbox), clock, None).unwrap();
         Stage { server, inbox, front, _folder: folder }
     }
@@ -73,7 +73,7 @@ fn of_a_flood_of_kicks_64_are_on_their_way_and_the_port_is_given_up_though_its_w
     assert!(sent > KICKS_MOST, "{sent} were sent");
     let (done, ended) = std::sync::mpsc::channel();
     let Stage { server, inbox, front, _folder } = stage;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while Arc::strong_count(&server.kicks) < 2 + KICKS_MOST {
         assert!(Instant::now() < end, "no kicks came");
         std::thread::yield_now();
@@ -82,7 +82,7 @@ fn of_a_flood_of_kicks_64_are_on_their_way_and_the_port_is_given_up_though_its_w
         drop(server);
         done.send(()).unwrap();
     });
-    ended.recv_timeout(PATIENCE).expect("it waits for its worker");
+    ended.recv_timeout(TIMEOUT).expect("it waits for its worker");
     let mut notes = Vec::new();
     inbox.take(&mut notes);
     assert_eq!(notes.iter().filter(|note| matches!(note, Note::Kick(..))).count(), KICKS_MOST);
@@ -95,9 +95,9 @@ fn all_kicks_arrive_however_many_come_before_the_worker_takes_the_first() {
     let stage = Stage::new();
     let front = stage.front.try_clone().unwrap();
     let sender = std::thread::spawn(move || assert!((0..KICKS).all(|_| kick(&front, SendFlags::empty()))));
-    let (end, mut taken) = (Instant::now() + PATIENCE, 0);
+    let (end, mut taken) = (Instant::now() + TIMEOUT, 0);
     while taken < KICKS {
-        assert!(Instant::now() < end, "{taken} kicks within {PATIENCE:?}");
+        assert!(Instant::now() < end, "{taken} kicks within {TIMEOUT:?}");
         let now = stage.take();
         assert!(now <= KICKS_MOST, "{now} were on their way at once");
         taken += now;

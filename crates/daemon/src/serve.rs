@@ -131,6 +131,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,
+        group: config.group.clone(),
         policy: config.policy.clone(),
     })
 }

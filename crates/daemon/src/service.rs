@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
 use crate::device::PortDevice;
-use crate::patience::Patience;
 use crate::port_log::PortLog;
 use crate::recorder::Recorder;
 use crate::shell::Schedule;
+use crate::timeout::Timeout;
 
 /// What one round of the workers' deficit round-robin gives a port, in bytes.
 pub(crate) const QUANTUM: i64 = 128 << 10;
@@ -49,9 +49,11 @@ pub enum Link {
 #[derive(Debug)]
 pub struct Talk {
     pub(crate) session: Box<Session>,
-    pub(crate) patience: Patience,
+    pub(crate) timeout: Timeout,
     /// The descriptor that is watched to unmask INTx: the last value of [`PortDevice::unmask`].
     pub(crate) unmask: Option<Arc<Bell>>,
+    /// The port's state was saved: its messages wait.
+    pub(crate) stopped: bool,
     /// The process that has connected, until a second VMM finds it gone: see `Talk::is_ending`.
     pub(crate) process: Option<Pid>,
 }

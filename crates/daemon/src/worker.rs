@@ -1,7 +1,7 @@
 //! A worker: one thread, one epoll loop, the ports that it owns.
 //!
 //! Each round: notes, timers, some messages of each VMM that has more waiting, a turn for each ready port, then events from the
-//! kernel. With nothing ready it polls for a while if that has paid (`vigil.rs`), then sleeps. Ports are served by deficit round-robin,
+//! kernel. With nothing ready it polls for a while if that has paid (`busy_poll.rs`), then sleeps. Ports are served by deficit round-robin,
 //! charged with their frames' bytes (replicas included) and with their VMMs' messages: a port that floods pays with its own turns.
 
 mod connections;
@@ -10,6 +10,7 @@ mod fair_test;
 mod farewell;
 #[cfg(test)]
 mod messages_test;
+mod saving;
 mod services;
 mod unmask;
 #[cfg(test)]
@@ -35,12 +36,12 @@ use nicety_plane::{Plane, Turn};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use tracing::debug;
 
+use crate::busy_poll::BusyPoll;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Note};
 use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
-use crate::vigil::Vigil;
 use connections::Why;
 use services::Services;
 
@@ -83,7 +84,7 @@ pub struct Worker {
     spare: Vec<Box<Turn>>,
     notes: Vec<Note>,
     stop: bool,
-    vigil: Vigil,
+    busy_poll: BusyPoll,
     /// Connections that were ended here, until their VMMs have noticed; and memory threads of ports that are no more.
     leaving: Vec<JoinHandle<()>>,
     /// How often it has slept.
@@ -118,7 +119,7 @@ impl Worker {
             spare: Vec::new(),
             notes: Vec::new(),
             stop: false,
-            vigil: Vigil::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            busy_poll: BusyPoll::new(std::thread::available_parallelism().map_or(1, usize::from)),
             leaving: Vec::new(),
             #[cfg(test)]
             slept: 0,
@@ -175,6 +176,12 @@ impl Worker {
                 Note::Remove(port, done) => {
                     self.remove(port);
                     let _the_asker_may_have_gone = done.send(());
+                }
+                Note::Save(port, done) => {
+                    let _the_asker_may_have_gone = done.send(self.save(port));
+                }
+                Note::Restore(port, state, done) => {
+                    let _the_asker_may_have_gone = done.send(self.restore(port, &state));
                 }
                 Note::Kick(port, ring, fd, _has_come) => self.watch_kick(port, ring, fd),
                 Note::Mapped(port) => self.mapped(port),
@@ -298,13 +305,13 @@ impl Worker {
         }
         let Some(service) = self.services.get_mut(&id) else { return };
         if let Link::Function { device, session, .. } = &mut service.link {
-            let next = session.as_mut().and_then(|talk| talk.patience.rung(now));
+            let next = session.as_mut().and_then(|talk| talk.timeout.rung(now));
             self.timers.extend(next.map(|at| Reverse((at, id))));
             device.scan_doorbells();
         }
         let turn = service.turn.as_mut().unwrap_or(&mut self.turn);
         let outcome = self.plane.turn(&service.port, turn, now);
-        self.vigil.carried(id, outcome.cost);
+        self.busy_poll.carried(id, outcome.cost);
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
         if outcome.unfinished && service.turn.is_none() {
             let fresh = self.spare.pop().unwrap_or_default();
@@ -324,7 +331,7 @@ impl Worker {
     fn unfit(&self, id: PortId, now: Time) -> Option<Why> {
         let service = self.services.get(&id)?;
         match &service.link {
-            Link::Function { session: Some(Talk { session, patience, .. }), .. } if patience.is_over(now) => {
+            Link::Function { session: Some(Talk { session, timeout, .. }), .. } if timeout.is_over(now) => {
                 Some(match session.wants_write() {
                     true => Why::Unread,
                     false if session.is_within_message() => Why::Stopped,

@@ -28,6 +28,7 @@ fn third(stage: &Stage) -> PortSpec {
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
+        group: None,
         policy: nicety_switch::Policy::default(),
     }
 }

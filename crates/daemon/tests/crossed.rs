@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use logged::{PATIENCE, Stage, lines_of};
+use logged::{Stage, TIMEOUT, lines_of};
 use nicety_daemon::report::Condition;
 use nicety_vfio_user::Client;
 use nicety_vhost_user::frontend::Frontend;
@@ -29,7 +29,7 @@ const ANSWER: &[u8; 16] = b"\0\0\x01\0\x10\0\0\0\x21\0\0\0\x5d\0\0\0";
 /// Says this to the port, has this answer and is hung up on; then the log has said so.
 fn is_sent_away(stage: &Stage, first: &[u8], answer: &[u8], said: &str) {
     let mut vmm = UnixStream::connect(stage.socket()).unwrap();
-    vmm.set_read_timeout(Some(PATIENCE)).unwrap();
+    vmm.set_read_timeout(Some(TIMEOUT)).unwrap();
     vmm.write_all(first).unwrap();
     let mut heard = Vec::new();
     if let Err(error) = vmm.read_to_end(&mut heard) {

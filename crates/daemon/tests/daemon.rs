@@ -46,6 +46,7 @@ impl Folder {
             mapped: false,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
+            group: None,
             policy: nicety_switch::Policy::default(),
         }
     }
@@ -126,12 +127,12 @@ fn a_second_front_end_on_one_port_is_refused_at_once_and_hurts_nobody(workers: u
     let folder = Folder::new(workers);
     let daemon = daemon(&folder, &[("vm1", "virtio-net")]);
     let path = folder.path().join("vm1.sock");
-    // It never says a word: the session's patience is longer than this test.
+    // It never says a word: the session's timeout is longer than this test.
     let _first = UnixStream::connect(&path).unwrap();
     until("the first front end", || attached(&daemon, "vm1"));
     let begun = Instant::now();
     hung_up(UnixStream::connect(&path).unwrap());
-    assert!(begun.elapsed() < nicety_vhost_user::PATIENCE, "it is not left to wait for the first one's end");
+    assert!(begun.elapsed() < nicety_vhost_user::TIMEOUT, "it is not left to wait for the first one's end");
     assert!(attached(&daemon, "vm1"));
 }
 
@@ -205,7 +206,7 @@ fn a_vmm_whose_memory_is_gone_when_a_command_needs_it_loses_its_adapter_at_once(
     cheat.region_write(1, 0x20, &0xcafe_0000u32.to_le_bytes()).unwrap();
     let begun = Instant::now();
     until("the cheat's end", || !attached(&daemon, "vm1"));
-    assert!(begun.elapsed() < nicety_vhost_user::PATIENCE / 2, "its port had no turn before its patience was over");
+    assert!(begun.elapsed() < nicety_vhost_user::TIMEOUT / 2, "its port had no turn before its timeout was over");
 }
 
 fn memory_that_is_not_shared_is_told_and_not_touched(workers: usize) {

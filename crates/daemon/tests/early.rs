@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 const ROUNDS: u8 = 100;
 const MEMORY: u64 = 64 << 10;
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const TRANSMIT: u16 = 1;
 const VERSION_1: u64 = 1 << 32;
 const PLACE: RingPlace = RingPlace { size: 64, descriptors: 0x1000, driver: 0x2000, device: 0x3000 };
@@ -60,7 +60,7 @@ impl Guest {
 
     /// Whether all came back as sent, in time.
     fn is_served(&self) -> bool {
-        let (end, mut used) = (Instant::now() + PATIENCE, [0; 2]);
+        let (end, mut used) = (Instant::now() + TIMEOUT, [0; 2]);
         while used != self.sent.to_le_bytes() && Instant::now() < end {
             self.memory.read(PLACE.device + 2, &mut used).unwrap();
             thread::yield_now();
@@ -73,7 +73,7 @@ impl Guest {
 fn send(socket: &Path) -> bool {
     let mut guest = Guest::new();
     guest.offer();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut front = loop {
         match Frontend::connect(socket) {
             Ok(front) => break front,
@@ -97,6 +97,7 @@ fn spec(name: &str, socket: PathBuf, last: u8) -> PortSpec {
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
+        group: None,
         policy: nicety_switch::Policy::default(),
     }
 }

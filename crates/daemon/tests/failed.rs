@@ -111,6 +111,7 @@ fn open(stage: &Stage, name: &str, create: fn(&Settings) -> Result<Box<dyn Adapt
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
+        group: None,
         policy: nicety_switch::Policy::default(),
     };
     stage.daemon.open(spec).unwrap();

@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use logged::{LINES, PATIENCE, Stage, lines_of};
+use logged::{LINES, Stage, TIMEOUT, lines_of};
 use nicety_daemon::report::Condition;
 use nicety_memory::shared_file;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
@@ -25,7 +25,7 @@ const MEMORY: DmaRange = DmaRange { address: 0, size: 64 << 20 };
 /// Connects while somebody else is there, until that is refused. The next one is, while the same VMM is there, a second later.
 fn come_second(stage: &Stage) {
     let mut second = UnixStream::connect(stage.socket()).unwrap();
-    second.set_read_timeout(Some(PATIENCE)).unwrap();
+    second.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(second.read(&mut [0]).unwrap(), 0, "it is closed");
 }
 
@@ -85,7 +85,7 @@ fn vmms_that_come_and_go_are_a_few_lines_and_a_count(workers: usize) {
         // A header of no message: its length is shorter than itself.
         let mut stranger = UnixStream::connect(stage.socket()).unwrap();
         stranger.write_all(&[0; 16]).unwrap();
-        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        stranger.set_read_timeout(Some(TIMEOUT)).unwrap();
         let _answered_or_not = stranger.read_to_end(&mut Vec::new());
         stage.until_is(Condition::Waiting);
     }

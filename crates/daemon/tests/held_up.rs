@@ -26,7 +26,7 @@ use rustix::io::{read, write};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const PLACE: RingPlace = RingPlace { size: 64, descriptors: 0x1000, driver: 0x2000, device: 0x3000 };
 const PACKET: u64 = 0x4000;
 /// A virtio header of 12 bytes, and the smallest frame.
@@ -64,9 +64,9 @@ impl Drop for Trap {
 
 /// Frames of the second port's guest reach the third's: by its own register, since the daemon's view of all ports may wait for one.
 fn frames_fly([sender, receiver]: [&mut Nic; 2]) {
-    let (end, mut received) = (Instant::now() + PATIENCE, 0);
+    let (end, mut received) = (Instant::now() + TIMEOUT, 0);
     while received <= 64 {
-        assert!(Instant::now() < end, "{received} frames within {PATIENCE:?}");
+        assert!(Instant::now() < end, "{received} frames within {TIMEOUT:?}");
         sender.send().unwrap();
         receiver.repost().unwrap();
         // 8254x manual, chapter 13: GPRC, which is cleared by being read.
@@ -127,8 +127,8 @@ fn a_front_end_whose_calls_are_full_and_block_holds_nobody_up(workers: usize) {
 /// A front end whose session waits for it to take its answers, and that has sent what nobody will read: a socket that lingers.
 fn lingerer(stage: &Stage) -> (UnixStream, TcpStream) {
     let mut front = UnixStream::connect(stage.socket(1)).unwrap();
-    front.set_read_timeout(Some(PATIENCE)).unwrap();
-    front.set_write_timeout(Some(PATIENCE)).unwrap();
+    front.set_read_timeout(Some(TIMEOUT)).unwrap();
+    front.set_write_timeout(Some(TIMEOUT)).unwrap();
     // docs/interop/vhost-user.rst: GET_FEATURES, version 1, no body; its answer has a number of 8 bytes.
     let get_features = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
     front.write_all(&get_features).unwrap();
@@ -154,7 +154,7 @@ fn a_front_end_that_has_sent_what_lingers_holds_no_stop_up(workers: usize) {
         drop(stopping);
         stopped.send(()).unwrap();
     });
-    done.recv_timeout(PATIENCE).expect("it waits for a descriptor to be closed");
+    done.recv_timeout(TIMEOUT).expect("it waits for a descriptor to be closed");
 }
 
 with_one_worker_and_with_two!(

@@ -22,6 +22,7 @@ fn spec(folder: &TempDir, name: &str, last: u8) -> PortSpec {
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
+        group: None,
         policy: nicety_switch::Policy::default(),
     }
 }

@@ -8,7 +8,7 @@ mod logged;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use logged::{LINES, PATIENCE, Stage, lines_of};
+use logged::{LINES, Stage, TIMEOUT, lines_of};
 use nicety_adapter::RingPlace;
 use nicety_daemon::report::Condition;
 use nicety_memory::shared_file;
@@ -25,7 +25,7 @@ fn logged(port: &str) -> Vec<String> {
 }
 
 fn rang(bell: &Bell) -> bool {
-    let until = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let until = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&until)).unwrap();
     bell.clear()
 }

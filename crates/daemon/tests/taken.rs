@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use logged::{PATIENCE, Stage, lines_of};
+use logged::{Stage, TIMEOUT, lines_of};
 use nicety_daemon::report::Condition;
 use nicety_vfio_user::Client;
 use nicety_vhost_user::frontend::Frontend;
@@ -23,7 +23,7 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-/// More than there are seconds in [`PATIENCE`].
+/// More than there are seconds in [`TIMEOUT`].
 const ROUNDS: u64 = 30;
 
 /// The VMM that has the port.
@@ -53,7 +53,7 @@ impl First {
 /// Comes while the port is taken, and is hung up on.
 fn is_sent_away(stage: &Stage) {
     let mut second = UnixStream::connect(stage.socket()).unwrap();
-    second.set_read_timeout(Some(PATIENCE)).unwrap();
+    second.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(second.read(&mut [0]).unwrap(), 0, "it is closed");
 }
 
@@ -69,7 +69,7 @@ fn of_a_dead_process(stage: &Stage) -> OwnedFd {
         .env(GOES, stage.socket())
         .stdin(OwnedFd::from(theirs));
     let mut process = process.stdout(Stdio::null()).spawn().unwrap();
-    own.set_read_timeout(Some(PATIENCE)).unwrap();
+    own.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut received = RecvAncillaryBuffer::new(&mut space);
     recvmsg(&own, &mut [IoSliceMut::new(&mut [0])], &mut received, RecvFlags::CMSG_CLOEXEC).unwrap();
@@ -135,13 +135,13 @@ fn a_vmm_that_comes_back_to_a_taken_port_is_refused_once_a_second(workers: usize
 fn a_port_whose_vmm_has_gone_takes_the_next_one_at_once_whoever_was_refused_before(workers: usize) {
     for adapter in ["e1000", "virtio-net"] {
         let stage = Stage::new(&format!("{adapter}-taken-over"), adapter, workers);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         for round in 0..ROUNDS {
             let first = First::take(&stage, adapter);
             is_sent_away(&stage);
             drop(first);
             stage.until_is(Condition::Waiting);
-            assert!(Instant::now() < end, "{adapter}: {round} of {ROUNDS} rounds within {PATIENCE:?}: each waits");
+            assert!(Instant::now() < end, "{adapter}: {round} of {ROUNDS} rounds within {TIMEOUT:?}: each waits");
         }
     }
 }
@@ -152,7 +152,7 @@ fn a_daemon_is_told_to_end_while_somebody_is_left_waiting(workers: usize) {
         let _first = First::take(&stage, adapter);
         is_sent_away(&stage);
         let mut waiting = UnixStream::connect(stage.socket()).unwrap();
-        waiting.set_read_timeout(Some(PATIENCE)).unwrap();
+        waiting.set_read_timeout(Some(TIMEOUT)).unwrap();
         stage.daemon.stop();
         // What nobody took in is closed, or reset.
         assert!(!waiting.read(&mut [0]).is_ok_and(|count| count > 0));

@@ -16,7 +16,7 @@ use nicety_vfio_user::{IrqAction, IrqData, IrqSet};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// 8254x manual, chapter 13: interrupt cause (cleared by being read), cause set, mask set; link status change.
 const ICR: u64 = 0xc0;
 const ICS: u64 = 0xc8;
@@ -38,8 +38,8 @@ fn take(event: &OwnedFd) -> u64 {
 
 /// Waits for it to be signalled, and takes it.
 fn heard(event: &OwnedFd) -> u64 {
-    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    assert_eq!(poll(&mut [PollFd::new(event, PollFlags::IN)], Some(&patience)), Ok(1), "not within {PATIENCE:?}");
+    let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(event, PollFlags::IN)], Some(&timeout)), Ok(1), "not within {TIMEOUT:?}");
     take(event)
 }
 
@@ -131,7 +131,7 @@ fn a_vmm_that_signals_and_replaces_its_unmask_eventfd_without_end_holds_nobody_u
                 set(&mut hostile, IrqAction::Unmask, IrqData::Connect(vec![unmask.try_clone().unwrap().into()]));
             }
         });
-        let (end, mut received) = (Instant::now() + PATIENCE, 0);
+        let (end, mut received) = (Instant::now() + TIMEOUT, 0);
         while received <= 128 && Instant::now() < end {
             sender.send().unwrap();
             receiver.repost().unwrap();
@@ -139,7 +139,7 @@ fn a_vmm_that_signals_and_replaces_its_unmask_eventfd_without_end_holds_nobody_u
             received += receiver.read(0x4074).unwrap();
         }
         over.store(true, Ordering::Relaxed);
-        assert!(received > 128, "{received} frames within {PATIENCE:?}");
+        assert!(received > 128, "{received} frames within {TIMEOUT:?}");
     });
     assert!(stage.taken(3) > 128);
 }

@@ -13,26 +13,37 @@ thread_local! {
 pub struct Arena {
     next: u64,
     end: u64,
+    /// Further pieces, each of so many bytes.
+    pages: &'static [u64],
+    page: u64,
 }
 
 impl Arena {
     /// The `len` bytes from `base` on.
     pub fn new(base: u64, len: u64) -> Arena {
-        Arena { next: base, end: base.saturating_add(len) }
+        Arena { next: base, end: base.saturating_add(len), pages: &[], page: 0 }
+    }
+
+    /// Pages of so many bytes each, which need not lie side by side: nothing that is taken is longer.
+    pub fn of_pages(pages: &'static [u64], page: u64) -> Arena {
+        Arena { pages, page, ..Arena::new(0, 0) }
     }
 
     /// Takes `len` bytes whose address is a multiple of `align`, a power of two. They must lie in one region of the
     /// guest's memory.
     pub fn take(&mut self, len: u64, align: u64) -> Result<u64, DriverError> {
-        let short = DriverError::NoRoom { wanted: len };
-        let Some(at) = self.next.checked_next_multiple_of(align.max(1)) else { return Err(short) };
-        match at.checked_add(len) {
-            Some(next) if next <= self.end => {
+        loop {
+            let at = self.next.checked_next_multiple_of(align.max(1));
+            let next = at.and_then(|at| at.checked_add(len)).filter(|next| *next <= self.end);
+            if let (Some(at), Some(next)) = (at, next) {
                 self.next = next;
                 TAKEN.with_borrow_mut(|taken| taken.iter_mut().for_each(|taken| taken.push((at, len))));
-                Ok(at)
+                return Ok(at);
             }
-            _ => Err(short),
+            let Some((first, rest)) = self.pages.split_first().filter(|_| len <= self.page) else {
+                return Err(DriverError::NoRoom { wanted: len });
+            };
+            (self.next, self.end, self.pages) = (*first, first.saturating_add(self.page), rest);
         }
     }
 
@@ -46,7 +57,7 @@ impl Arena {
 
     /// Bytes that are left.
     pub fn left(&self) -> u64 {
-        self.end.saturating_sub(self.next)
+        self.end.saturating_sub(self.next) + self.pages.len() as u64 * self.page
     }
 }
 
@@ -72,5 +83,17 @@ mod tests {
         assert!(matches!(arena.take(0x1000, 1), Err(DriverError::NoRoom { wanted: 0x1000 })));
         assert_eq!(arena.take(0xfe1, 1).unwrap(), 0x2020);
         assert!(arena.take(1, 1).is_err());
+    }
+
+    #[test]
+    fn no_piece_crosses_from_page_to_page() {
+        let mut arena = Arena::of_pages(&[0x9000, 0x2000, 0x5000], 0x1000);
+        assert_eq!(arena.left(), 0x3000);
+        assert_eq!(arena.take(0xc00, 1).unwrap(), 0x9000);
+        assert_eq!(arena.take(0x400, 1).unwrap(), 0x9c00);
+        assert_eq!(arena.take(0x10, 1).unwrap(), 0x2000);
+        assert_eq!(arena.take(0x1000, 16).unwrap(), 0x5000);
+        assert!(arena.take(1, 1).is_err());
+        assert!(Arena::of_pages(&[0x9000, 0xa000], 0x1000).take(0x1001, 1).is_err());
     }
 }

@@ -69,7 +69,7 @@ const SHORTEST: usize = 60;
 /// With two VLAN tags.
 const LONGEST: usize = 1522;
 /// Reads of a register that must change soon.
-const PATIENCE: u32 = 1_000;
+const TIMEOUT: u32 = 1_000;
 
 /// The driver.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ fn write_block(bus: &mut dyn Bus, address: u16, data: &[u8]) -> Result<(), Drive
 }
 
 fn wait(bus: &mut dyn Bus, bit: u8, otherwise: &'static str) -> Result<(), DriverError> {
-    for _ in 0..PATIENCE {
+    for _ in 0..TIMEOUT {
         if get(bus, INTERRUPT_STATUS)? & bit != 0 {
             return Ok(());
         }

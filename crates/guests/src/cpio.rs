@@ -7,7 +7,8 @@ const SYMLINK: u32 = 0o120_000;
 const CHARACTER: u32 = 0o020_000;
 
 /// An archive that grows entry by entry. Folders must come before what is in them, as the kernel unpacks in order.
-pub(super) struct Archive {
+#[derive(Debug, Default)]
+pub struct Archive {
     bytes: Vec<u8>,
     entries: u32,
 }

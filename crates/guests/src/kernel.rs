@@ -82,6 +82,7 @@ pub(super) const DRIVERS: &[&str] = &[
     "failover",
     "net_failover",
     "uio_pci_generic",
+    "tun",
 ];
 
 /// Lays a kernel's image and drivers from its unpacked package into `to`: `vmlinux` (plain, for QEMU),

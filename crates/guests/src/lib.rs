@@ -54,6 +54,7 @@ mod valgrind;
 pub use accel::Accel;
 pub use children::end_children;
 pub use companion::Companion;
+pub use cpio::Archive;
 pub use error::Error;
 pub use firmware::Firmware;
 pub use folder::{Folder, FolderError};

@@ -22,7 +22,7 @@ use super::{
 use crate::folder::Folder;
 
 /// How long it may take until its sockets are there, and until it ends.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often they are looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -196,12 +196,12 @@ impl Served {
     }
 
     fn wait_ready(&self) -> Result<(), Error> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !self.serves() {
             let why = if !self.process.runs() {
                 "it ended".to_owned()
             } else if Instant::now() > end {
-                format!("its ports were not open within {PATIENCE:?}")
+                format!("its ports were not open within {TIMEOUT:?}")
             } else {
                 std::thread::sleep(LOOK_AGAIN);
                 continue;
@@ -234,6 +234,11 @@ impl Served {
         }
     }
 
+    /// A socket of its folder: `control.sock`, or a port's.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
     /// What it has counted, if it answers.
     pub fn counts(&self) -> Option<Counts> {
         Counts::of(&self.ask()?)
@@ -241,8 +246,8 @@ impl Served {
 
     /// What its control socket says of the ports: JSON, by `GET /v1/ports`.
     pub fn ask(&self) -> Option<String> {
-        let mut stream = UnixStream::connect(self.folder.path().join("control.sock")).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let mut stream = UnixStream::connect(self.socket("control.sock")).ok()?;
+        stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         stream.write_all(b"GET /v1/ports HTTP/1.1\r\nHost: nicety\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
@@ -270,7 +275,7 @@ impl Served {
     /// # Errors
     /// [`Error::Run`] if it does not end.
     pub fn stop(self, namespace: &mut Namespace) -> Result<(), Error> {
-        namespace.signal(self.process, "TERM", PATIENCE)
+        namespace.signal(self.process, "TERM", TIMEOUT)
     }
 
     /// Kills it without a chance to clean up, and starts it again.
@@ -312,7 +317,7 @@ impl Served {
     /// # Errors
     /// [`Error::Run`].
     pub fn kill(&mut self, namespace: &mut Namespace) -> Result<(), Error> {
-        namespace.signal(self.process, "KILL", PATIENCE)
+        namespace.signal(self.process, "KILL", TIMEOUT)
     }
 }
 

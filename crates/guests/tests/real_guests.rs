@@ -63,7 +63,7 @@ fn a_command_arrives_whole_while_what_the_last_one_left_behind_ends() {
 #[test]
 fn a_guest_without_its_adapter_says_so_instead_of_hanging() {
     let root = root();
-    let append = vec!["nicety.patience=50".into()];
+    let append = vec!["nicety.timeout=50".into()];
     let config = GuestConfig { addresses: vec!["eth0:10.0.0.2/24".into()], append, ..translated(Kernel::V6_12) };
     match Guest::boot(&root, config) {
         Err(Error::Boot { why, .. }) => assert!(why.contains("eth0"), "{why}"),

@@ -303,7 +303,7 @@ mod tests {
     use super::*;
     use crate::{Map, Rights};
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     /// Pieces as QEMU 11's q35 offers them, one over two pages, and the file's end. That a file of huge pages is mapped by those is for
     /// `tests/huge.rs`; that a piece is the right bytes needs none.
@@ -342,7 +342,7 @@ mod tests {
             let mapping = Mapping::of_file(file, 0, 8 << 20, true).unwrap();
             assert!(is_mapped(name));
             drop(mapping);
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TIMEOUT;
             while is_mapped(name) {
                 assert!(Instant::now() < end, "{name}");
                 std::thread::sleep(Duration::from_millis(1));

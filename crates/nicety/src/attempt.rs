@@ -72,6 +72,7 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
         (None, Some(entry)) => Switch::start(entry, args.peer == Peer::Guest)?,
         (None, None) => return Err(Failure::new(Exit::Usage, "name an adapter or a port")),
     };
+    let recording = args.capture.as_deref().map(|path| switch.record(path)).transpose()?;
     let names = || vec![(OWN.to_owned(), "own".to_owned()), (PEER.to_owned(), "peer".to_owned())];
     let guest = |port: &PortConfig, name: &str, address: Option<&str>| Hosted {
         machine: attached(
@@ -104,6 +105,9 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
     // What it has said is read to its end, and the terminal is as it was, before anything else is said.
     drop((own, peer));
     console.finish();
+    if let Some(Err(error)) = recording.map(|recording| switch.end(recording)) {
+        tell(format_args!("note: not all that passed was captured: {}", error.message));
+    }
     drop(switch);
     if stop.load(Ordering::Relaxed) {
         return Err(failure(Error::Stopped));

@@ -20,7 +20,7 @@ use crate::output::{self, count};
 use crate::ports::failure;
 
 /// How soon a signal is noticed while no frame comes.
-const TICK: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// The type of a packet block, and of statistics: draft-ietf-opsawg-pcapng, section 4.
 const PACKET: u32 = 6;
 const STATISTICS: u32 = 5;
@@ -39,10 +39,7 @@ pub fn run(args: &Capture) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Usage, what));
     }
     let filter = filter.as_deref().map(compiled).transpose()?;
-    let stage = stage.map(|stage| match stage {
-        Stage::Ingress => StageWord::Ingress,
-        Stage::Egress => StageWord::Egress,
-    });
+    let stage = stage.map(StageWord::from);
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::clone(&ended)).map_err(Failure::with(Exit::Failed))?;
@@ -68,8 +65,17 @@ pub fn run(args: &Capture) -> Result<(), Failure> {
     Ok(())
 }
 
+impl From<Stage> for StageWord {
+    fn from(stage: Stage) -> Self {
+        match stage {
+            Stage::Ingress => Self::Ingress,
+            Stage::Egress => Self::Egress,
+        }
+    }
+}
+
 /// A filter's words as a program: libpcap does it, by way of tcpdump.
-fn compiled(expression: &str) -> Result<Vec<(u16, u8, u8, u32)>, Failure> {
+pub(crate) fn compiled(expression: &str) -> Result<Vec<(u16, u8, u8, u32)>, Failure> {
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-ddd", "-y", "EN10MB", "--", expression]).stdin(Stdio::null());
     let said = tcpdump.output().map_err(|error| {
@@ -97,7 +103,7 @@ fn compiled(expression: &str) -> Result<Vec<(u16, u8, u8, u32)>, Failure> {
 
 /// What a capture came to.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Sum {
+pub(crate) struct Sum {
     frames: u64,
     lost: u64,
     /// The source has ended by itself.
@@ -105,7 +111,12 @@ struct Sum {
 }
 
 /// Copies whole blocks, until there have been so many frames, or a signal came, or either end has gone.
-fn copy(mut source: impl Read, mut target: impl Write, most: Option<u64>, ended: &AtomicBool) -> Result<Sum, Failure> {
+pub(crate) fn copy(
+    mut source: impl Read,
+    mut target: impl Write,
+    most: Option<u64>,
+    ended: &AtomicBool,
+) -> Result<Sum, Failure> {
     let mut sum = Sum::default();
     let mut losses = std::collections::BTreeMap::new();
     let mut gathered = Vec::new();
@@ -145,7 +156,7 @@ fn copy(mut source: impl Read, mut target: impl Write, most: Option<u64>, ended:
     Ok(sum)
 }
 
-fn is_nothing_yet(error: &io::Error) -> bool {
+pub(crate) fn is_nothing_yet(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 

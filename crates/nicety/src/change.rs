@@ -14,6 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::find::Meant;
 use crate::output;
 use crate::ports::{failure, odd, restart, served};
+use crate::save;
 
 /// `nicety apply`.
 pub fn apply(args: &Apply) -> Result<(), Failure> {
@@ -53,6 +54,8 @@ pub fn port(change: &PortChange) -> Result<(), Failure> {
         PortChange::Remove { port, yes, which } => remove(List::Ports, port, *yes, &its(port, which)?),
         PortChange::Set { port, values, yes, which } => set(List::Ports, port, values, *yes, &its(port, which)?),
         PortChange::Restart { port, which } => restart(port, which.host.as_deref(), which.control.as_deref()),
+        PortChange::Save { port, file, which } => save::save(port, file, &its(port, which)?),
+        PortChange::Restore { port, file, which } => save::restore(port, file, &its(port, which)?),
     }
 }
 

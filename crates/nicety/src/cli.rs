@@ -56,6 +56,10 @@ pub enum Command {
     Export(Export),
     /// Write the frames that pass a port, an uplink or a port group of a running daemon, or that are dropped, as pcapng
     Capture(Capture),
+    /// Say what a running daemon would do with a frame, step by step, and why; nothing changes by it
+    Trace(Trace),
+    /// Show rates, drops, queues and processor time of a running daemon, again each second
+    Top(Top),
     /// List the adapters, or all about one, with sources
     Adapters(Adapters),
     /// Measure the adapters against each other, and write a report
@@ -227,6 +231,44 @@ pub struct Capture {
     pub which: Which,
 }
 
+/// `trace`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+  nicety trace vm1 'ffffffffffff 525400123401 0806 0001'
+  nicety trace vm1 frame.pcapng
+  nicety trace vm1 --next 'udp port 67'
+It says what the switch decides as it stands. What an adapter's own filter then does with the frame is not known before.")]
+pub struct Trace {
+    /// The port, or the uplink, that the frame comes in from
+    pub port: String,
+    /// The frame: a pcap or pcapng file, of which the first is taken, or hexadecimal digits; `-` is stdin, with either
+    #[arg(required_unless_present = "next", conflicts_with = "next")]
+    pub frame: Option<String>,
+    /// The next frame of the port that this wants, in the language of tcpdump, which must be installed for it; '' is any
+    #[arg(long, value_name = "EXPR")]
+    pub next: Option<String>,
+    /// JSON instead of words
+    #[arg(long)]
+    pub json: bool,
+    /// Which daemon
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `top`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Keys: q ends it; left and right choose the column to sort by, r turns the order round; up and down choose a port, Enter
+shows all of it, Esc goes back. TX is what the guest sends, RX what it gets.")]
+pub struct Top {
+    /// Print one page, of one second, and end: for a pipe
+    #[arg(long)]
+    pub once: bool,
+    /// Which daemon
+    #[command(flatten)]
+    pub which: Which,
+}
+
 /// `port`.
 #[derive(Debug, Args)]
 pub struct PortCommand {
@@ -278,6 +320,26 @@ pub enum PortChange {
     Restart {
         /// The port's name; `uplink`'s kind for the uplink
         port: String,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Save a port's state to a file, and stop the port: it stands still until it is restored or its VMM disconnects
+    Save {
+        /// Its name
+        port: String,
+        /// The file
+        file: PathBuf,
+        /// Which daemon
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Let a port go on from a saved state: one that its VM does not use, or that was saved
+    Restore {
+        /// Its name
+        port: String,
+        /// The file
+        file: PathBuf,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -446,6 +508,9 @@ pub struct Try {
     /// A word more for the guest's kernel, as `vfio_user.msix=0`; may come several times
     #[arg(long, value_name = "WORD")]
     pub append: Vec<String>,
+    /// Write the frames that pass the guest's port to this file, as `nicety capture` does
+    #[arg(long, value_name = "FILE")]
+    pub capture: Option<PathBuf>,
     /// Run this instead of a shell
     #[arg(last = true)]
     pub command: Vec<OsString>,

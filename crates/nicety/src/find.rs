@@ -15,7 +15,7 @@ use crate::output;
 use crate::serve::control_of;
 
 /// How long a daemon that may not be the one that is meant has to say who it is.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A daemon that answers.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Search {
         let found = Registry::here().look();
         let (mut running, mut silent) = (Vec::new(), Vec::new());
         for control in &found.sockets {
-            match control::ask_within(control, Ask::Version, PATIENCE) {
+            match control::ask_within(control, Ask::Version, TIMEOUT) {
                 Ok(Reply::Version(DaemonView { pid, host, .. })) => {
                     running.push(Running { control: control.clone(), pid, host });
                 }

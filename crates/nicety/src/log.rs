@@ -32,7 +32,7 @@ const ROOM_BYTES: usize = 1 << 20;
 /// Bytes written at once: a pipe takes no more without splitting them (pipe(7), `PIPE_BUF`).
 const PART_BYTES: usize = 4096;
 /// How long the end, or a panic, waits for what is still to be written.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The log; what it still has to say is written when this is dropped, as far as somebody reads it soon.
 #[derive(Debug)]
@@ -228,7 +228,7 @@ impl Lines {
 
     /// Until all is written, or for as long as that is worth.
     fn wait(&self) {
-        let _it_may_be_in_vain = self.all_written.wait_timeout_while(self.state(), PATIENCE, |state| state.busy);
+        let _it_may_be_in_vain = self.all_written.wait_timeout_while(self.state(), TIMEOUT, |state| state.busy);
     }
 
     /// The thread's: writes what comes, until the end.

@@ -3,6 +3,7 @@
 // They panic when the terminal is gone: `output` has what is used instead.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -17,20 +18,28 @@ mod change;
 mod cli;
 mod compare;
 mod exit;
+mod extcap;
 mod find;
 mod log;
 mod output;
 mod ports;
+mod save;
 mod serve;
+mod top;
+mod trace;
 mod words;
 
 use cli::{Cli, Command};
-use exit::Exit;
+use exit::{Exit, Failure};
 
 fn main() -> ExitCode {
     // Then a limit of files' sizes (`ulimit -f`) is an error of whatever is written, and not the end of all guests.
     let _the_limit_ends_the_program_then = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    let command = match Cli::try_parse() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if extcap::is_asked(&words) {
+        return ended(extcap::run(&words));
+    }
+    let command = match Cli::try_parse_from(words) {
         Ok(Cli { command }) => command,
         Err(error) => return no_command(&error),
     };
@@ -46,11 +55,17 @@ fn main() -> ExitCode {
         Command::Completions { shell } => words::completions(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { folder } => words::man(folder.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Trace(args) => trace::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Adapters(args) => adapters::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Try(args) => attempt::run(&args),
         Command::Guest { words } => Ok(compare::guest(&words)),
     };
+    ended(done)
+}
+
+fn ended(done: Result<ExitCode, Failure>) -> ExitCode {
     done.unwrap_or_else(|failure| {
         output::tell(&failure);
         failure.exit.into()

@@ -185,11 +185,12 @@ pub(crate) fn odd(reply: &Reply) -> Failure {
     Failure::new(Exit::Failed, format!("the daemon answered something else: {reply:?}"))
 }
 
-fn word(condition: Condition) -> &'static str {
+pub(crate) fn word(condition: Condition) -> &'static str {
     match condition {
         Condition::Waiting => "waiting",
         Condition::Attached => "attached",
         Condition::Up => "up",
+        Condition::Saved => "saved",
         Condition::Broken => "broken",
         Condition::Failed => "failed",
     }
@@ -232,6 +233,7 @@ fn particulars(port: &PortReport) -> String {
         line("address", mac.clone());
         line("socket", socket.display().to_string());
     }
+    line("policy", policy(port));
     line("features", port.features.join(", "));
     let transmit = port.transmit.iter().map(|queue| one_queue("transmit", queue));
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
@@ -263,6 +265,13 @@ fn particulars(port: &PortReport) -> String {
         line("guest errors", port.guest_errors.to_string());
     }
     text
+}
+
+/// What it may do on the switch, by the host file's keys.
+pub(crate) fn policy(port: &PortReport) -> String {
+    let words: Vec<String> = port.policy.iter().map(|(key, value)| format!("{key} {value}")).collect();
+    let group = port.port_group.iter().map(|group| format!("port group {group}"));
+    group.chain((!words.is_empty()).then(|| words.join(", "))).collect::<Vec<_>>().join(": ")
 }
 
 fn one_queue(way: &str, queue: &QueueReport) -> String {
@@ -308,6 +317,8 @@ mod tests {
                 buffer: 1 << 20,
                 access: "mode 0600".into(),
             }),
+            port_group: Some("web".into()),
+            policy: BTreeMap::from([("forged_transmits".into(), "reject".into()), ("vlan".into(), "10".into())]),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
             last_end: None,
@@ -336,6 +347,8 @@ mod tests {
             mac: None,
             socket: None,
             made_of: None,
+            port_group: None,
+            policy: BTreeMap::new(),
             sentence: "the way out of the switch".into(),
             features: Vec::new(),
             transmit: Vec::new(),
@@ -358,6 +371,7 @@ uplink: the way out of the switch
 vm1: a VM is attached, and its driver is up
   address       52:54:00:12:34:01
   socket        /run/n/vm1.sock
+  policy        port group web: forged_transmits reject, vlan 10
   features      tso4, rx-checksum
   dropped       transmit same-port 1; receive buffer-full 2, filtered 40
   interrupts    7 raised, 4 descriptors written

@@ -174,6 +174,39 @@ fn what_passes_two_ports_and_what_is_dropped_is_in_the_files_with_ways_edits_and
 }
 
 #[test]
+fn the_next_frame_of_a_port_is_traced_with_what_became_of_it() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path();
+    let daemon = daemon(dir);
+    let path = |name: &str| dir.join(name).display().to_string();
+    let mut e1000 = Station::start(&json!({ "vfio-user": { "driver": "e1000", "socket": path("vm1.sock") } }), 1);
+    let virtio = Station::start(&json!({ "vhost-user": { "socket": path("vm2.sock") } }), 2);
+    let mut trace = nicety(dir, &["trace", "vm1", "--next", ""]);
+    let mut trace = trace.stdout(Stdio::piped()).spawn().unwrap();
+    // The capture may begin a moment after what is said of it: an address is asked for more than once.
+    let mut said = String::new();
+    BufReader::new(trace.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "waiting for a frame of vm1: Ctrl-C ends it\n");
+    while trace.try_wait().unwrap().is_none() {
+        e1000.asked(&json!({ "send": { "to": virtio.address, "seconds": 0.1 } }));
+    }
+    let output = trace.wait_with_output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "arrives    at vm1 (e1000, port group web): ",
+        "fetched    at once: what it sends is not shaped\n",
+        ": it is known there\n",
+        "looked up  its destination is a broadcast: to all ports of the VLAN\n",
+        "delivered  to vm2, tag 10 put in: its adapter gets it, and has filters of its own\n",
+        "delivered  to vm3: dropped there: no-vm\n",
+        "in fact    to vm2 and 1 more\n",
+    ] {
+        assert!(told.contains(line), "{line:?}: {told}");
+    }
+    drop((e1000, virtio, daemon));
+}
+
+#[test]
 fn filters_are_read_by_tcpdump_and_a_missing_one_or_a_wrong_filter_is_told() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path();

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 /// Enough for three ports and what fills the rest.
 const LIMIT: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
 
 struct Daemon {
@@ -61,7 +61,7 @@ impl Daemon {
     }
 
     fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !done() {
             assert!(Instant::now() < end, "{what}: {:?}", self.log.lock().unwrap());
             std::thread::sleep(Duration::from_millis(5));

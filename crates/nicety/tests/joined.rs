@@ -1,11 +1,12 @@
 //! Two daemons whose switches are joined by a pair: TCP between a guest of one and a guest of the other, and after either daemon
-//! was killed and started again.
+//! was killed and started again; and by two pairs, of which each carries a VLAN.
 
 mod station;
 
 use std::path::Path;
+use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use station::{Process, Station, serve};
 
 /// A daemon with one guest.
@@ -64,4 +65,48 @@ fn a_pair_joins_two_daemons_whichever_starts_first_and_again_after_either_was_ki
     left.kill();
     let mut left = connecting();
     both_ways(&mut left, &mut right, "the connecting one came back");
+}
+
+/// A daemon with two uplinks, each of a VLAN, and a guest in each; the guests' last numbers.
+fn two_uplinks(dir: &Path, role: &str, numbers: [u8; 2]) -> (Process, Vec<Station>) {
+    std::fs::create_dir_all(dir).unwrap();
+    let vlans = [10, 20];
+    let tables = vlans.iter().zip(numbers).map(|(vlan, number)| {
+        format!(
+            "[[uplink]]\nkind = \"pair\"\nname = \"up{vlan}\"\nsocket = \"../up{vlan}.sock\"\nrole = \"{role}\"\nvlan = {vlan}\n\n\
+             [[port]]\nname = \"vm{vlan}\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:0{number}\"\nsocket = \"vm{vlan}.sock\"\n\
+             vlan = {vlan}\n\n"
+        )
+    });
+    std::fs::write(dir.join("host.toml"), tables.collect::<String>()).unwrap();
+    let daemon = serve(dir);
+    let guests = vlans.iter().zip(numbers).map(|(vlan, number)| {
+        let socket = dir.join(format!("vm{vlan}.sock")).display().to_string();
+        Station::start(&json!({ "vfio-user": { "driver": "e1000", "socket": socket } }), number)
+    });
+    (daemon, guests.collect())
+}
+
+#[test]
+fn two_uplinks_carry_the_frames_of_a_vlan_each() {
+    let place = tempfile::tempdir().unwrap();
+    let (left, right) = (place.path().join("left"), place.path().join("right"));
+    let (_listens, mut ours) = two_uplinks(&left, "listen", [1, 2]);
+    let (_connects, mut theirs) = two_uplinks(&right, "connect", [3, 4]);
+    let frames = |uplink: &str, way: &str| {
+        let mut ports = Command::new(env!("CARGO_BIN_EXE_nicety"));
+        let output = ports.args(["ports", uplink, "--json"]).current_dir(&left).env_remove("XDG_RUNTIME_DIR").output();
+        let report: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+        report["ports"][0][way][0]["frames"].as_u64().unwrap_or(0)
+    };
+    let mut before = [0; 2];
+    for (at, uplink) in ["up10", "up20"].into_iter().enumerate() {
+        let bytes = carried(&mut ours[at], &mut theirs[at]);
+        assert!(bytes > 100_000, "by {uplink}: {bytes}");
+        let [out, back] = ["receive", "transmit"].map(|way| frames(uplink, way));
+        assert!(out > bytes / 66_000 && back > 0, "by {uplink}: {out} frames out, {back} back");
+        before[at] = out;
+    }
+    let more = frames("up10", "receive") - before[0];
+    assert!(more < 10, "{more} frames of the other VLAN went by it");
 }

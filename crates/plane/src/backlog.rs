@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId, Segment, Set};
+use nicety_adapter::{Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId, Reason, Segment, Set};
 use nicety_memory::{Map, MapError, Rights, Span, copy};
 
 /// A packet takes its length, rounded up to whole blocks, of the buffer.
@@ -166,16 +166,27 @@ impl Backlog {
         self.queues
     }
 
+    /// Whether a lane has room for a packet of so many bytes.
+    pub fn has_room(&self, lane: u16, len: u32) -> bool {
+        let bytes = len.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES);
+        let Some(found) = self.lanes.get(usize::from(lane)) else { return false };
+        let in_lane = if self.kind == Kind::Senders { u64::from(found.bytes) } else { self.used() };
+        len > 0 && in_lane + u64::from(bytes) <= u64::from(self.size.next_multiple_of(BLOCK_BYTES))
+    }
+
+    /// What a packet of so many bytes is dropped as if there is no room for it.
+    pub(crate) fn refusal(&self, len: u32) -> Reason {
+        if len > self.size() { Reason::NoBuffer } else { Reason::BufferFull }
+    }
+
     /// Copies a packet in, behind the others of its lane. False if there is no room.
     pub fn push(&mut self, lane: u16, batch: &Batch, packet: &Packet, pick: Pick) -> bool {
         let len = packet.len();
-        let count = len.div_ceil(BLOCK_BYTES);
-        let bytes = count.saturating_mul(BLOCK_BYTES);
-        let Some(found) = self.lanes.get(usize::from(lane)) else { return false };
-        let in_lane = if self.kind == Kind::Senders { u64::from(found.bytes) } else { self.used() };
-        if len == 0 || in_lane + u64::from(bytes) > u64::from(self.size.next_multiple_of(BLOCK_BYTES)) {
+        if !self.has_room(lane, len) {
             return false;
         }
+        let count = len.div_ceil(BLOCK_BYTES);
+        let bytes = count.saturating_mul(BLOCK_BYTES);
         let Some(first) = self.take_blocks(count) else { return false };
         self.store(batch, packet, first);
         let Pick { from, edit, .. } = pick;

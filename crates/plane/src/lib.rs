@@ -23,6 +23,7 @@ mod plane;
 mod poll;
 mod port;
 mod times;
+mod trace;
 mod turn;
 mod watch;
 
@@ -31,5 +32,6 @@ pub use doorbells::Doorbells;
 pub use plane::{Plane, PlaneError};
 pub use port::{End, Port, Saved, Shell, State, caught};
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};
+pub use trace::{Intake, Prospect, Trace, TraceError};
 pub use turn::{Outcome, Turn};
 pub use watch::{Fate, Watcher};

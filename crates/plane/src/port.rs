@@ -2,6 +2,7 @@
 
 mod fault;
 mod inner;
+mod prospect;
 mod steps;
 
 use std::sync::Arc;
@@ -101,6 +102,8 @@ pub struct State {
     pub allocated_bytes: u64,
     /// It may not send: an uplink has no room for its frames.
     pub held: bool,
+    /// Its state was saved, and it stands still: see [`Port::stop`].
+    pub stopped: bool,
     /// The VMM took memory away under us.
     pub damaged: bool,
     /// Why nothing can pass an uplink for now.
@@ -166,6 +169,7 @@ impl Port {
             pooled: false,
             logs: None,
             attached,
+            stopped: false,
             sent_before: 0,
             in_flight: false,
             announced: None,
@@ -315,7 +319,7 @@ impl Port {
     /// The VM went: the adapter is as new, waits without memory, and frames for it are dropped.
     pub fn detach(&self, now: Time) {
         let mut inner = self.lock();
-        inner.attached = false;
+        (inner.attached, inner.stopped) = (false, false);
         inner.announced = None;
         inner.drop_backlog(Reason::Removed);
         inner.call(now, |adapter, cx| adapter.reset(Reset::Bus, cx));
@@ -400,13 +404,7 @@ impl Port {
     /// Its adapter's state; `None` for an uplink, and for what has failed. Nothing changes by it. From a thread that is not the owner's: waits until no batch is on its way.
     pub fn save(&self, now: Time) -> Option<Saved> {
         let mut inner = self.quiet();
-        let saved = inner.call(now, |adapter, cx| {
-            let state = match cx.page {
-                Some(page) => adapter.save_mapped(page),
-                None => adapter.save(),
-            };
-            Saved { at: cx.now, state }
-        });
+        let saved = inner.save(now);
         inner.tell_failure(self.shell.as_ref());
         // What was not fetched meanwhile is fetched now.
         if !inner.pending.is_empty() {
@@ -415,13 +413,39 @@ impl Port {
         saved
     }
 
+    /// As [`Port::save`], and stops the port: until it is restored or its VM goes, it fetches nothing, its timers wait, it interrupts
+    /// nobody, and frames for it are dropped. Its owner may call this too, between two turns.
+    pub fn stop(&self, now: Time) -> Option<Saved> {
+        let mut inner = self.quiet();
+        let saved = inner.save(now);
+        inner.stopped = saved.is_some();
+        inner.drop_backlog(Reason::Removed);
+        inner.tell_failure(self.shell.as_ref());
+        saved
+    }
+
     /// Gives its adapter a saved state and lets it go on from there, by a clock that goes on from the time of saving; `None` for an
     /// uplink. Frames that waited for what the adapter was before are dropped. From a thread that is not the owner's, as
     /// [`Port::save`].
     pub fn restore(&self, saved: &Saved, now: Time) -> Option<Result<(), RestoreError>> {
+        self.restore_then(saved, now, |_| {})
+    }
+
+    /// As [`Port::restore`]. `prepare` gets the restored adapter before it goes on, with the port's lock held.
+    pub fn restore_then(
+        &self,
+        saved: &Saved,
+        now: Time,
+        prepare: impl FnOnce(&mut dyn Adapter),
+    ) -> Option<Result<(), RestoreError>> {
         let mut inner = self.quiet();
-        let restored = inner.call(now, |adapter, _| adapter.restore(&saved.state));
+        let restored = inner.call(now, |adapter, _| {
+            adapter.restore(&saved.state)?;
+            prepare(adapter);
+            Ok(())
+        });
         if restored == Some(Ok(())) {
+            inner.stopped = false;
             inner.shift_ns = saved.at.0.wrapping_sub(now.0).cast_signed();
             inner.drop_backlog(Reason::Removed);
             inner.out = Outbox::default();
@@ -479,6 +503,9 @@ impl Port {
     /// Whether it has anything to do now, or at a time that has come.
     pub fn busy(&self, now: Time) -> bool {
         let inner = self.lock();
+        if inner.stopped {
+            return false;
+        }
         (!inner.pending.is_empty() && inner.may_fetch() && inner.may_send(now))
             || (inner.may_drain() && inner.may_receive(now))
             || inner.watch_at.is_some_and(|at| at <= now)
@@ -507,6 +534,7 @@ impl Port {
             absent_bytes: inner.memory.absent_bytes(),
             allocated_bytes: inner.memory.allocated_bytes(),
             held: inner.holds > 0,
+            stopped: inner.stopped,
             damaged: inner.memory.damaged(),
             vacant: said.vacant,
             failed: match &inner.end {

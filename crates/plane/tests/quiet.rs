@@ -20,7 +20,7 @@ with_one_worker_and_with_two!(nothing_is_fetched_between_the_batch_that_a_contro
 /// Often enough for an owner that does not wait to be the faster one.
 const ROUNDS: usize = 50;
 /// Generous: whoever has to wait longer waits for good.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What happens to the sender's port, in order: all but `Waits` with its lock held.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,7 +114,7 @@ impl Uplink for Receiver {
         // It has more to send, and is busy until somebody waits.
         let begin = Instant::now();
         while port.busy(Time::ZERO) {
-            assert!(begin.elapsed() < PATIENCE, "nobody waits");
+            assert!(begin.elapsed() < TIMEOUT, "nobody waits");
             thread::yield_now();
         }
         self.0.tell(Event::Waits);
@@ -146,7 +146,7 @@ fn nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_
             let (mut turn, begin) = (Turn::new(), Instant::now());
             while !story.now().log.contains(&Event::Changed) {
                 plane.turn(sender, &mut turn, Time::ZERO);
-                assert!(begin.elapsed() < PATIENCE, "nothing is changed");
+                assert!(begin.elapsed() < TIMEOUT, "nothing is changed");
             }
         });
         let control = story.now().control.take().unwrap();

@@ -9,7 +9,7 @@ use nicety_adapter::{
     Reset, RingFace, RingPlace, Segment, SegmentKind, Set, Shape, Snapshot, Time,
 };
 use nicety_memory::Map;
-use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_plane::{End, Intake, Plane, Port, Prospect, Shell, Trace, TraceError, Turn};
 use nicety_switch::{Limits, Policy};
 
 const SECOND: u64 = 1_000_000_000;
@@ -428,4 +428,41 @@ fn refusals_are_told_once_a_second_if_they_are_to_be_told() {
     world.give(0, 10);
     world.settle();
     assert_eq!(world.stations[0].asked.refused.load(Ordering::Relaxed), 5);
+}
+
+#[test]
+fn a_frame_that_is_traced_waits_for_tokens_as_a_real_one_would_and_spends_none() {
+    let mut world = World::new(1000, None);
+    let frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 8, 0][..], &[0; 986]].concat();
+    let trace = |world: &World| {
+        let Trace { intake, receivers, dropped, .. } = world.plane.trace(PortId(0), &frame, world.now).unwrap();
+        assert_eq!((receivers.len(), dropped), (1, None));
+        (intake, receivers[0].2)
+    };
+    assert_eq!(trace(&world), (Intake::Fetches, Prospect::Offered { driven: true }));
+    world.shape(0, &Policy { transmit: Some(shape(8_000_000, None, 64 << 10)), ..Policy::default() });
+    world.shape(1, &Policy { receive: Some(shape(800_000, None, 64 << 10)), ..Policy::default() });
+    for _ in 0..200 {
+        assert_eq!(trace(&world), (Intake::Fetches, Prospect::Offered { driven: true }), "full buckets");
+    }
+    world.give(0, 2000);
+    world.settle();
+    let (intake, prospect) = trace(&world);
+    let Intake::Tokens(at) = intake else { panic!("{intake:?}") };
+    assert!(at > world.now && at < world.now.after_ns(10_000_000), "{at:?}");
+    assert!(matches!(prospect, Prospect::Waits(_)), "{prospect:?}");
+    let counted = world.stations.iter().map(|station| station.port.state().counters).collect::<Vec<_>>();
+    trace(&world);
+    let again = world.stations.iter().map(|station| station.port.state().counters).collect::<Vec<_>>();
+    assert_eq!(again, counted);
+    // Until its receive buffer is full.
+    world.stations[1].room.store(0, Ordering::Relaxed);
+    world.shape(0, &Policy::default());
+    world.give(0, 5000);
+    world.settle();
+    assert_eq!(trace(&world).1, Prospect::Dropped(Reason::BufferFull));
+    world.stations[1].port.detach(world.now);
+    assert_eq!(trace(&world).1, Prospect::Dropped(Reason::NoVm));
+    assert!(matches!(world.plane.trace(PortId(7), &frame, world.now), Err(TraceError::Missing)));
+    assert!(matches!(world.plane.trace(PortId(0), &[], world.now), Err(TraceError::Length(0))));
 }

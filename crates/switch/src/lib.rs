@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod explain;
 mod guard;
 mod plan;
 mod policed;
@@ -23,11 +24,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, PACKETS, PortId, Reason, Time};
+use nicety_adapter::{Batch, Edit, PACKETS, PortId, Reason, Time};
 use nicety_frame::Mac;
 
 use addresses::Key;
 pub use addresses::{Addresses, Learned};
+pub use explain::Step;
+use explain::{Follower, Nobody};
 pub use plan::Plan;
 pub use policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
 use rules::Rules;
@@ -164,10 +167,15 @@ impl Switch {
 
     /// Decides for a whole batch. Learns its senders.
     pub fn forward(&self, batch: &Batch, now: Time, plan: &mut Plan) {
+        self.forward_followed(batch, now, plan, &mut Nobody);
+    }
+
+    #[inline]
+    fn forward_followed<F: Follower>(&self, batch: &Batch, now: Time, plan: &mut Plan, follower: &mut F) {
         let members = self.members.load();
         plan.begin(members.present.len());
         if members.policed {
-            self.forward_policed(&members, batch, now, plan);
+            self.forward_policed(&members, batch, now, plan, follower);
             return;
         }
         let mut trains = ArrayVec::<Train, PACKETS>::new();
@@ -191,14 +199,19 @@ impl Switch {
         }
         for Train { way, first, end } in trains {
             let verdict = match way {
-                Some(way) => self.decide(&members, batch.origin, way, now),
+                Some(way) => self.decide(&members, batch.origin, way, now, follower),
                 None => Verdict::Drop(Reason::TooShort),
             };
             match verdict {
-                Verdict::To(port) => plan.add(port, first..end),
-                Verdict::Flood => {
+                Verdict::To(port) => {
+                    follower.step(|| Step::Receiver(port, Ok(Edit::Keep)));
+                    plan.add(port, first..end);
+                }
+                Verdict::Flood(kind) => {
+                    follower.step(|| Step::Floods { kind, goes: true });
                     let mut reached = false;
                     for &port in members.list.iter().filter(|&&port| port != batch.origin) {
+                        follower.step(|| Step::Receiver(port, Ok(Edit::Keep)));
                         plan.add(port, first..end);
                         reached = true;
                     }
@@ -211,20 +224,59 @@ impl Switch {
         }
     }
 
-    fn decide(&self, members: &Members, origin: PortId, way: Way, now: Time) -> Verdict {
-        let Way { target, source } = way;
-        if !source.is_multicast() {
-            self.addresses.learn_key(source, origin, now);
+    fn decide<F: Follower>(&self, members: &Members, origin: PortId, way: Way, now: Time, follower: &mut F) -> Verdict {
+        self.learn(way.source, origin, now, follower);
+        if way.target.is_multicast() {
+            return match group(way.target.address(), follower) {
+                Ok(kind) => Verdict::Flood(kind),
+                Err(reason) => Verdict::Drop(reason),
+            };
         }
-        if target.is_multicast() {
-            return if is_reserved(target.address()) { Verdict::Drop(Reason::Policy) } else { Verdict::Flood };
-        }
-        match self.addresses.find_key(target, now) {
+        match self.find(way, origin, now, follower) {
             Some(port) if port == origin => Verdict::Drop(Reason::SamePort),
             Some(port) if members.present.get(usize::from(port.0)) == Some(&true) => Verdict::To(port),
-            _ => Verdict::Flood,
+            _ => Verdict::Flood(Reason::UnknownStorm),
         }
     }
+
+    #[inline(always)]
+    fn learn<F: Follower>(&self, source: Key, origin: PortId, now: Time, follower: &mut F) {
+        if source.is_multicast() {
+            follower.step(|| Step::LearnsNothing(source.address()));
+            return;
+        }
+        follower.step(|| Step::Learns(source.address(), self.addresses.find_key(source, now)));
+        if !F::DRY {
+            self.addresses.learn_key(source, origin, now);
+        }
+    }
+
+    /// The port that a frame's destination is known at.
+    #[inline(always)]
+    fn find<F: Follower>(
+        &self,
+        Way { target, source }: Way,
+        origin: PortId,
+        now: Time,
+        follower: &mut F,
+    ) -> Option<PortId> {
+        // Its own source would have been learned a step before.
+        let found = if F::DRY && target == source { Some(origin) } else { self.addresses.find_key(target, now) };
+        if let Some(port) = found {
+            follower.step(|| Step::Found(port));
+        }
+        found
+    }
+}
+
+/// How a frame for a group is flooded, by what storm control would refuse it as; or why it is not.
+#[inline(always)]
+fn group(target: Mac, follower: &mut impl Follower) -> Result<Reason, Reason> {
+    if is_reserved(target) {
+        follower.step(|| Step::Reserved(target));
+        return Err(Reason::Policy);
+    }
+    Ok(if target == Mac::BROADCAST { Reason::BroadcastStorm } else { Reason::MulticastStorm })
 }
 
 /// 01:80:c2:00:00:00 to 0f are for the next bridge and no further: IEEE 802.1Q-2018, table 8-1.
@@ -235,7 +287,8 @@ fn is_reserved(Mac(bytes): Mac) -> bool {
 #[derive(Clone, Copy)]
 enum Verdict {
     To(PortId),
-    Flood,
+    /// What storm control would refuse it as.
+    Flood(Reason),
     Drop(Reason),
 }
 

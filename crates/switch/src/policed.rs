@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Edit, PACKETS, PortId, Reason, Time};
-use nicety_frame::Mac;
 use nicety_frame::vlan::{Tag, Tci};
 
+use crate::explain::{Follower, Step};
 use crate::guard;
 use crate::plan::Plan;
 use crate::policy::Private;
 use crate::rules::{FLAT, Lane, Meter, Rules, reach};
-use crate::{Members, Switch, Way, is_reserved};
+use crate::{Members, Switch, Way, group};
 
 /// What makes frames one train: addresses, and the tag or the type.
 type Label = [u8; 18];
@@ -27,29 +27,29 @@ struct Train {
 /// What is decided for a train.
 enum Verdict {
     To(PortId, Edit),
-    Flood(Flood),
+    /// What storm control would refuse it as.
+    Flood(Reason),
     Drop(Reason),
-}
-
-/// What kind of frame goes to many.
-#[derive(Clone, Copy)]
-enum Flood {
-    Broadcast,
-    Multicast,
-    Unknown,
 }
 
 impl Switch {
     /// As [`Switch::forward`], by the ports' policies.
-    pub(crate) fn forward_policed(&self, members: &Members, batch: &Batch, now: Time, plan: &mut Plan) {
+    pub(crate) fn forward_policed<F: Follower>(
+        &self,
+        members: &Members,
+        batch: &Batch,
+        now: Time,
+        plan: &mut Plan,
+        follower: &mut F,
+    ) {
         let rules = members.rules(batch.origin);
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let mut last = None;
         for (packet, index) in batch.packets().iter().zip(0..) {
             let head = batch.head(packet);
-            if let Some(reason) =
-                rules.filter(|rules| rules.inspects).and_then(|r| guard::inspect(&r.policy, batch, packet))
-            {
+            let refused = rules.filter(|rules| rules.inspects).and_then(|r| guard::inspect(&r.policy, batch, packet));
+            follower.step(|| Step::Guards(refused));
+            if let Some(reason) = refused {
                 plan.drop(index, reason);
                 last = None;
                 continue;
@@ -63,7 +63,9 @@ impl Switch {
                 train.end = index + 1;
                 continue;
             }
-            match classify(rules, &label) {
+            let lane = classify(rules, &label);
+            follower.step(|| Step::Vlan(lane.map(|lane| lane.fid)));
+            match lane {
                 Ok(lane) => {
                     let way = Way::of(addresses(&label), lane.fid);
                     self.addresses.prefetch(way.target);
@@ -80,24 +82,27 @@ impl Switch {
         }
         for train in trains {
             let Train { way, lane, first, end } = train;
-            match self.decide_policed(members, rules, batch.origin, way, &lane, now) {
+            match self.decide_policed(members, rules, batch.origin, way, &lane, now, follower) {
                 Verdict::To(port, edit) => {
                     plan.add_edited(port, first..end, edit);
-                    copy_to_promiscuous(members, rules, batch.origin, Some(port), &lane, first..end, plan);
+                    copy_to_promiscuous(members, rules, batch.origin, Some(port), &lane, first..end, plan, follower);
                 }
                 Verdict::Drop(reason) => {
                     let reached = matches!(reason, Reason::MacChanged | Reason::PrivateVlan)
-                        && copy_to_promiscuous(members, rules, batch.origin, None, &lane, first..end, plan);
+                        && copy_to_promiscuous(members, rules, batch.origin, None, &lane, first..end, plan, follower);
                     if !reached {
                         (first..end).for_each(|packet| plan.drop(packet, reason));
                     }
                 }
-                Verdict::Flood(kind) => flood(members, rules, batch, way, &lane, first..end, (kind, now), plan),
+                Verdict::Flood(kind) => {
+                    flood(members, rules, batch, way, &lane, first..end, (kind, now), plan, follower);
+                }
             }
         }
     }
 
-    fn decide_policed(
+    #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
+    fn decide_policed<F: Follower>(
         &self,
         members: &Members,
         rules: Option<&Rules>,
@@ -105,34 +110,39 @@ impl Switch {
         way: Way,
         lane: &Lane,
         now: Time,
+        follower: &mut F,
     ) -> Verdict {
         let Way { target, source } = way;
-        if let Some(Err(reason)) = rules.map(|rules| rules.sends(source.address(), now, self.ageing_ns)) {
+        let sends = rules.map_or(Ok(()), |rules| rules.sends(source.address(), now, self.ageing_ns, F::DRY));
+        follower.step(|| Step::Source(sends));
+        if let Err(reason) = sends {
             return Verdict::Drop(reason);
         }
-        if !source.is_multicast() {
-            self.addresses.learn_key(source, origin, now);
-        }
+        self.learn(source, origin, now, follower);
         if target.is_multicast() {
-            return match target.address() {
-                address if is_reserved(address) => Verdict::Drop(Reason::Policy),
-                Mac::BROADCAST => Verdict::Flood(Flood::Broadcast),
-                _ => Verdict::Flood(Flood::Multicast),
+            return match group(target.address(), follower) {
+                Ok(kind) => Verdict::Flood(kind),
+                Err(reason) => Verdict::Drop(reason),
             };
         }
-        let Some(port) = self.addresses.find_key(target, now) else { return Verdict::Flood(Flood::Unknown) };
+        let Some(port) = self.find(way, origin, now, follower) else { return Verdict::Flood(Reason::UnknownStorm) };
         if port == origin {
             return Verdict::Drop(Reason::SamePort);
         }
-        let Some(edit) = members.leaves(port, lane) else { return Verdict::Flood(Flood::Unknown) };
+        let Some(edit) = members.leaves(port, lane) else {
+            follower.step(|| Step::Receiver(port, Err(Reason::Vlan)));
+            return Verdict::Flood(Reason::UnknownStorm);
+        };
         let receiver = members.rules(port);
-        if !reach(private(rules), private(receiver)) {
-            return Verdict::Drop(Reason::PrivateVlan);
-        }
-        if receiver.is_some_and(|receiver| !receiver.receives(target.address())) {
-            return Verdict::Drop(Reason::MacChanged);
-        }
-        Verdict::To(port, edit)
+        let offered = if !reach(private(rules), private(receiver)) {
+            Err(Reason::PrivateVlan)
+        } else if receiver.is_some_and(|receiver| !receiver.receives(target.address())) {
+            Err(Reason::MacChanged)
+        } else {
+            Ok(edit)
+        };
+        follower.step(|| Step::Receiver(port, offered));
+        offered.map_or_else(Verdict::Drop, |edit| Verdict::To(port, edit))
     }
 }
 
@@ -170,32 +180,44 @@ fn private(rules: Option<&Rules>) -> Private {
 
 /// To every port of the VLAN that may have it, so far as the sender's storm control lets it through.
 #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
-fn flood(
+fn flood<F: Follower>(
     members: &Members,
     rules: Option<&Rules>,
     batch: &Batch,
     way: Way,
     lane: &Lane,
     packets: Range<u16>,
-    (kind, now): (Flood, Time),
+    (kind, now): (Reason, Time),
     plan: &mut Plan,
+    follower: &mut F,
 ) {
-    let (meter, reason) = match kind {
-        Flood::Broadcast => (rules.and_then(|rules| rules.broadcast.as_ref()), Reason::BroadcastStorm),
-        Flood::Multicast => (rules.and_then(|rules| rules.multicast.as_ref()), Reason::MulticastStorm),
-        Flood::Unknown => (rules.and_then(|rules| rules.unknown.as_ref()), Reason::UnknownStorm),
-    };
-    let packets = calm(meter, reason, batch, packets, now, plan);
+    let meter = rules.and_then(|rules| match kind {
+        Reason::BroadcastStorm => rules.broadcast.as_ref(),
+        Reason::MulticastStorm => rules.multicast.as_ref(),
+        _ => rules.unknown.as_ref(),
+    });
+    let packets = calm::<F>(meter, kind, batch, packets, now, plan);
+    follower.step(|| Step::Floods { kind, goes: !packets.is_empty() });
     if packets.is_empty() {
         return;
     }
     let target = way.target.address();
     let mut reached = false;
     for &port in members.list.iter().filter(|port| **port != batch.origin) {
-        let Some(edit) = members.leaves(port, lane) else { continue };
+        let Some(edit) = members.leaves(port, lane) else {
+            follower.step(|| Step::Receiver(port, Err(Reason::Vlan)));
+            continue;
+        };
         let receiver = members.rules(port);
-        let wanted = receiver.is_none_or(|rules| rules.policy.promiscuous || rules.receives(target));
-        if wanted && reach(private(rules), private(receiver)) {
+        let offered = if !receiver.is_none_or(|rules| rules.policy.promiscuous || rules.receives(target)) {
+            Err(Reason::MacChanged)
+        } else if !reach(private(rules), private(receiver)) {
+            Err(Reason::PrivateVlan)
+        } else {
+            Ok(edit)
+        };
+        follower.step(|| Step::Receiver(port, offered));
+        if let Ok(edit) = offered {
             plan.add_edited(port, packets.clone(), edit);
             reached = true;
         }
@@ -206,7 +228,7 @@ fn flood(
 }
 
 /// Those of a train that storm control lets through: the first so many, as all come at the same time.
-fn calm(
+fn calm<F: Follower>(
     meter: Option<&Meter>,
     reason: Reason,
     batch: &Batch,
@@ -216,14 +238,15 @@ fn calm(
 ) -> Range<u16> {
     let Some(meter) = meter else { return packets };
     let frames = |packet: u16| batch.packet(packet).map_or(1, nicety_adapter::Packet::frames);
-    let refused = packets.clone().find(|packet| !meter.take(frames(*packet), now)).unwrap_or(packets.end);
+    let refused = packets.clone().find(|packet| !meter.take(frames(*packet), now, F::DRY)).unwrap_or(packets.end);
     (refused..packets.end).for_each(|packet| plan.drop(packet, reason));
     packets.start..refused
 }
 
 /// To the promiscuous ports of its VLAN that do not get it anyway. True if there is one.
 #[inline]
-fn copy_to_promiscuous(
+#[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
+fn copy_to_promiscuous<F: Follower>(
     members: &Members,
     rules: Option<&Rules>,
     origin: PortId,
@@ -231,12 +254,14 @@ fn copy_to_promiscuous(
     lane: &Lane,
     packets: Range<u16>,
     plan: &mut Plan,
+    follower: &mut F,
 ) -> bool {
     let mut reached = false;
     for &port in members.promiscuous.iter().filter(|port| **port != origin && Some(**port) != besides) {
         if let Some(edit) = members.leaves(port, lane)
             && reach(private(rules), private(members.rules(port)))
         {
+            follower.step(|| Step::Receiver(port, Ok(edit)));
             plan.add_edited(port, packets.clone(), edit);
             reached = true;
         }

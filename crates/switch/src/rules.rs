@@ -107,17 +107,21 @@ impl Rules {
         self.policy.addresses.contains(&address)
     }
 
-    /// Whether frames may come from this address.
+    /// Whether frames may come from this address. `dry`: it is only asked, and no address is counted.
     #[inline]
-    pub fn sends(&self, source: Mac, now: Time, ageing_ns: u64) -> Result<(), Reason> {
+    pub fn sends(&self, source: Mac, now: Time, ageing_ns: u64, dry: bool) -> Result<(), Reason> {
         if !self.policy.forged_transmits && !self.has(source) {
             return Err(Reason::Forged);
         }
-        if self.senders.is_empty() || self.counts(source, now, ageing_ns) { Ok(()) } else { Err(Reason::AddressLimit) }
+        if self.senders.is_empty() || self.counts(source, now, ageing_ns, dry) {
+            Ok(())
+        } else {
+            Err(Reason::AddressLimit)
+        }
     }
 
     /// Whether an address is, or becomes, one of those that may send at once.
-    fn counts(&self, source: Mac, now: Time, ageing_ns: u64) -> bool {
+    fn counts(&self, source: Mac, now: Time, ageing_ns: u64, dry: bool) -> bool {
         let word = source.to_u64() | 1 << 63;
         let known = |sender: &&Sender| sender.address.load(Ordering::Relaxed) == word;
         let free = |sender: &&Sender| {
@@ -125,7 +129,7 @@ impl Rules {
             sender.address.load(Ordering::Relaxed) == 0 || silent > ageing_ns
         };
         let found = self.senders.iter().find(known).or_else(|| self.senders.iter().find(free));
-        if let Some(sender) = found {
+        if let (Some(sender), false) = (found, dry) {
             sender.last.store(now.0, Ordering::Relaxed);
             sender.address.store(word, Ordering::Relaxed);
         }
@@ -190,12 +194,12 @@ impl Meter {
         Self { interval_ns, depth_ns: 100_000_000.max(interval_ns), due: AtomicU64::new(0) }
     }
 
-    /// Whether so many frames more may go; if so they are counted.
-    pub fn take(&self, frames: u32, now: Time) -> bool {
+    /// Whether so many frames more may go; if so they are counted, unless it is only asked.
+    pub fn take(&self, frames: u32, now: Time, dry: bool) -> bool {
         let due = self.due.load(Ordering::Relaxed).max(now.0);
         let next = due.saturating_add(self.interval_ns.saturating_mul(frames.into()));
         let goes = due - now.0 < self.depth_ns;
-        if goes {
+        if goes && !dry {
             self.due.store(next, Ordering::Relaxed);
         }
         goes

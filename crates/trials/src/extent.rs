@@ -10,6 +10,9 @@ pub const VARIABLE: &str = "NICETY_FULL";
 /// What every adapter is tried with: the one whose driver and whose adapter can do most.
 const REFERENCE: &str = "vmxnet3";
 
+/// The environment variable for tests that names adapters, with commas between them: no others are tried where [`entries()`] are.
+pub const ADAPTERS: &str = "NICETY_ADAPTERS";
+
 /// Whether everything is to be tried.
 pub fn is_full() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| value == "1")
@@ -27,10 +30,28 @@ pub fn families() -> Vec<&'static Entry> {
     REGISTRY.iter().filter(is_new).collect()
 }
 
-/// For what costs much: an adapter of each family, or, of everything, each adapter. One without DMA costs its guest hundreds of messages
-/// a frame, and a test of a minute an hour: it is tried so when everything is.
+/// For what costs much: an adapter of each family, or, of everything, each adapter; or those that are asked for by name. One without DMA
+/// costs its guest hundreds of messages a frame, and a test of a minute an hour: it is tried so when everything is.
+///
+/// # Panics
+/// One that is asked for is not registered.
 pub fn entries() -> Vec<&'static Entry> {
-    if is_full() { REGISTRY.iter().collect() } else { families().into_iter().filter(|entry| entry.about.dma).collect() }
+    match std::env::var(ADAPTERS).ok() {
+        Some(names) => named(&names),
+        None if is_full() => REGISTRY.iter().collect(),
+        None => families().into_iter().filter(|entry| entry.about.dma).collect(),
+    }
+}
+
+/// Whether this adapter is among those that are asked for, if any are.
+pub fn is_asked(adapter: &str) -> bool {
+    std::env::var(ADAPTERS).ok().is_none_or(|names| named(&names).iter().any(|entry| entry.about.name == adapter))
+}
+
+/// The adapters of these names.
+fn named(names: &str) -> Vec<&'static Entry> {
+    let entry = |name| find(name).unwrap_or_else(|| panic!("{ADAPTERS}={names}: no adapter is called {name:?}"));
+    names.split(',').map(entry).collect()
 }
 
 /// Of those, the ones that Linux has a driver for.
@@ -67,6 +88,14 @@ pub fn pairs_of(adapters: &[&str]) -> Vec<[usize; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "NICETY_ADAPTERS=igb,typo: no adapter is called \"typo\"")]
+    fn adapters_are_asked_for_by_name_and_one_that_is_not_there_ends_the_test() {
+        let names = |list: &str| -> Vec<&str> { named(list).iter().map(|entry| entry.about.name).collect() };
+        assert_eq!(names("igb,ne2k_pci"), ["igb", "ne2k_pci"]);
+        names("igb,typo");
+    }
 
     #[test]
     fn pairs_grow_by_three_for_each_adapter_and_each_driver_has_a_family() {

@@ -12,7 +12,7 @@ mod link;
 mod words;
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nicety_adapter::{
@@ -119,6 +119,15 @@ impl Tap {
             return Err(TapError::Name(name.to_owned()));
         }
         Ok(())
+    }
+
+    /// Tells the stack behind the interface what it may leave undone in the frames that are fetched here: sums, and the cutting of TCP.
+    /// At first it may leave all that its kernel can. Until the tap is deleted.
+    pub fn expect(&mut self, checksum: bool, tcp: bool) -> Result<(), TapError> {
+        let cut = if tcp { libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN } else { 0 };
+        let flags = if checksum { self.offloads & (libc::TUN_F_CSUM | cut) } else { 0 };
+        let os = |source: io::Error| TapError::Os { doing: "setting a tap's offloads (TUNSETOFFLOAD)", source };
+        crate::system::set_offload(self.fd.as_fd(), flags).map_err(os)
     }
 
     /// The interface's name.

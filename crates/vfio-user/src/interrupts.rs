@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nicety_bell::Bell;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::codec::MAX_VECTORS;
 use crate::codec::irqs::{
@@ -66,6 +67,27 @@ pub struct InterruptCounters {
     pub merged: u64,
     /// Rings that failed: a socket's other end is closed.
     pub failed: u64,
+}
+
+/// What a client and the device have left of interrupts beside the client's eventfds, as plain data. The level of the line is the
+/// device's own state, which shows it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedInterrupts {
+    /// INTx is masked, by the client or by its last delivery.
+    pub line_masked: bool,
+    /// MSI.
+    pub msi: SavedVectors,
+    /// MSI-X.
+    pub msix: SavedVectors,
+}
+
+/// Vectors of one kind, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedVectors {
+    /// Those that the client has masked.
+    pub masked: Vec<u16>,
+    /// Those that were raised, and not delivered.
+    pub pending: Vec<u16>,
 }
 
 #[derive(Debug, Default)]
@@ -173,6 +195,32 @@ impl Interrupts {
         }
     }
 
+    /// Masks, and what is pending.
+    pub fn save(&self) -> SavedInterrupts {
+        let State { line, msi, msix, counters: _ } = &*self.lock();
+        SavedInterrupts { line_masked: line.masked, msi: SavedVectors::of(msi), msix: SavedVectors::of(msix) }
+    }
+
+    /// Whether a device of this layout can have been saved so.
+    pub fn fits(&self, saved: &SavedInterrupts) -> bool {
+        let SavedInterrupts { line_masked: _, msi, msix } = saved;
+        msi.fits(self.layout.msi) && msix.fits(self.layout.msix)
+    }
+
+    /// Goes on with saved masks, and delivers what is pending and may go. Connections stay; vectors that are not there are ignored.
+    pub fn restore(&self, saved: &SavedInterrupts) {
+        let State { line, msi, msix, counters } = &mut *self.lock();
+        line.masked = saved.line_masked;
+        line.deliver(counters);
+        for (vectors, saved) in [(msi, &saved.msi), (msix, &saved.msix)] {
+            for (number, vector) in (0..).zip(vectors) {
+                vector.masked = saved.masked.contains(&number);
+                vector.pending = saved.pending.contains(&number);
+                vector.deliver(counters);
+            }
+        }
+    }
+
     /// The eventfd by which the client unmasks INTx without a message (KVM's resample eventfd), to be watched; then
     /// call [`Interrupts::unmask_signalled`].
     pub fn unmask_eventfd(&self) -> Option<Arc<Bell>> {
@@ -274,6 +322,18 @@ fn apply_vectors(
         }
     }
     Ok(())
+}
+
+impl SavedVectors {
+    fn of(vectors: &[Vector]) -> Self {
+        let those =
+            |is: fn(&Vector) -> bool| (0..).zip(vectors).filter(|(_, v)| is(v)).map(|(number, _)| number).collect();
+        Self { masked: those(|v| v.masked), pending: those(|v| v.pending) }
+    }
+
+    fn fits(&self, count: u16) -> bool {
+        self.masked.iter().chain(&self.pending).all(|number| *number < count)
+    }
 }
 
 impl Vector {

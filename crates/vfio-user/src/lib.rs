@@ -90,7 +90,7 @@ pub use codec::region::{Area, Mapping, RegionInfo};
 pub use counters::Counters;
 pub use device::{Change, Device, DeviceInfo, DmaMap, DmaProtection, DmaRange};
 pub use error::SessionError;
-pub use interrupts::{InterruptCounters, Interrupts, IrqKind, IrqLayout};
+pub use interrupts::{InterruptCounters, Interrupts, IrqKind, IrqLayout, SavedInterrupts, SavedVectors};
 pub use memory::{ClientMemory, MemoryTable, NoMemory};
 pub use nicety_bell::{Bell, Lent};
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};

@@ -2,7 +2,7 @@
 
 use nicety_memory::MapError;
 
-use crate::protocol::{PATIENCE, Request};
+use crate::protocol::{Request, TIMEOUT};
 use crate::wire::WireError;
 
 /// Why a message was refused.
@@ -98,7 +98,7 @@ pub enum Ended {
     #[error("the front end has gone")]
     Gone,
     /// It connected, and said nothing.
-    #[error("it said nothing for {PATIENCE:?}")]
+    #[error("it said nothing for {TIMEOUT:?}")]
     Silent,
     /// Its first message is one of vfio-user: it takes the device for another.
     #[error("it speaks vfio-user, not vhost-user")]

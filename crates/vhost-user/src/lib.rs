@@ -28,5 +28,5 @@ pub use ending::{Ended, Refusal};
 pub use nicety_bell::Bell;
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
 pub use port::{Kick, Port};
-pub use protocol::{PATIENCE, ProtocolFeatures, Request};
+pub use protocol::{ProtocolFeatures, Request, TIMEOUT};
 pub use session::{Closer, Session};

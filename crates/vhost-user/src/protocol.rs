@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// How long a front end may take to send its first message, to go on with one that it has begun, and to take an answer.
 /// Between messages it may be silent for as long as it likes.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a message's header.
 pub(crate) const HEADER_BYTES: usize = 12;
 /// Bytes of a body at most: configuration space of 4 KiB with its header is the longest that a front end sends.

@@ -13,7 +13,7 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use crate::protocol::{BODY_MOST, FDS_MOST, Fields, HEADER_BYTES, NEED_REPLY, PATIENCE, REPLY, VERSION, VERSION_MASK};
+use crate::protocol::{BODY_MOST, FDS_MOST, Fields, HEADER_BYTES, NEED_REPLY, REPLY, TIMEOUT, VERSION, VERSION_MASK};
 
 /// Why no message could be read or sent.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,7 @@ impl Message {
         Self::receive_if(socket, |header| vfio_user(header).map_or(Ok(()), |id| Err(WireError::VfioUser { id })))
     }
 
-    /// Waits for a whole message. One that comes in pieces has [`PATIENCE`] from its first piece on, and the last of them
+    /// Waits for a whole message. One that comes in pieces has [`TIMEOUT`] from its first piece on, and the last of them
     /// as long as the socket waits.
     pub fn receive(socket: BorrowedFd<'_>) -> Result<Self, WireError> {
         Self::receive_if(socket, |_| Ok(()))
@@ -83,7 +83,7 @@ impl Message {
             return Err(WireError::TooLong(len));
         }
         let mut body = vec![0; len as usize];
-        end.get_or_insert_with(|| Instant::now() + PATIENCE);
+        end.get_or_insert_with(|| Instant::now() + TIMEOUT);
         fill(socket, &mut body, &mut fds, &mut end)?;
         Ok(Self { code, flags, body, fds })
     }
@@ -146,7 +146,7 @@ fn fill(
             return Err(if end.is_none() { WireError::Closed } else { WireError::Cut });
         }
         buffer = &mut buffer[read.bytes..];
-        let end = *end.get_or_insert_with(|| Instant::now() + PATIENCE);
+        let end = *end.get_or_insert_with(|| Instant::now() + TIMEOUT);
         if !buffer.is_empty() && Instant::now() >= end {
             return Err(WireError::Stalled);
         }

@@ -106,7 +106,7 @@ pub struct Rtl8139 {
     looped: Option<Box<Batch>>,
     /// Frames were refused: when the receive ring is looked at next, and how long after that.
     starved: Option<Time>,
-    patience_ns: u64,
+    retry_ns: u64,
     /// The cable carries a link.
     cable: bool,
     /// The link was lost since BMSR was read last.
@@ -155,7 +155,7 @@ impl Rtl8139 {
             size: ring::MOST,
             looped: None,
             starved: None,
-            patience_ns: receive::PATIENCE_LEAST_NS,
+            retry_ns: receive::RETRY_LEAST_NS,
             cable: true,
             lost: false,
             interrupts: interrupts::interrupts(),
@@ -192,7 +192,7 @@ impl Rtl8139 {
         (self.tally, self.timer) = (Tally::default(), Timer::default());
         (self.transmit, self.slots) = (Transmit::default(), Slots::default());
         (self.next, self.size, self.transmit_size) = (0, ring::MOST, ring::MOST);
-        (self.starved, self.patience_ns) = (None, receive::PATIENCE_LEAST_NS);
+        (self.starved, self.retry_ns) = (None, receive::RETRY_LEAST_NS);
         (self.completions, self.moderation, self.carried) = Default::default();
         (self.unread, self.owed, self.again) = Default::default();
         self.stalls = [None; 2];

@@ -25,8 +25,8 @@ const LONGEST_PLAIN: u32 = 1770 + 14;
 
 /// How long after a refusal the ring is looked at again by itself, at first and at last: it has no doorbell. A driver that
 /// works is noticed earlier, by what it writes to ISR and IMR.
-pub(super) const PATIENCE_LEAST_NS: u64 = 500_000;
-const PATIENCE_MOST_NS: u64 = 100_000_000;
+pub(super) const RETRY_LEAST_NS: u64 = 500_000;
+const RETRY_MOST_NS: u64 = 100_000_000;
 
 /// Bits 26:24 of the descriptor: multicast, the own address, broadcast.
 const MAR: u32 = 1 << 26;
@@ -181,8 +181,8 @@ impl Rtl8139 {
     pub(super) fn look_again(&mut self, cx: &mut Context<'_>) {
         self.look_for_room(cx);
         if self.starved.is_some() {
-            self.patience_ns = (2 * self.patience_ns).min(PATIENCE_MOST_NS);
-            self.starved = Some(cx.now.after_ns(self.patience_ns));
+            self.retry_ns = (2 * self.retry_ns).min(RETRY_MOST_NS);
+            self.starved = Some(cx.now.after_ns(self.retry_ns));
         }
     }
 
@@ -281,8 +281,8 @@ impl Rtl8139 {
             }
         };
         if full {
-            self.patience_ns = if self.tally.received > before { PATIENCE_LEAST_NS } else { self.patience_ns };
-            self.starved = Some(cx.now.after_ns(self.patience_ns));
+            self.retry_ns = if self.tally.received > before { RETRY_LEAST_NS } else { self.retry_ns };
+            self.starved = Some(cx.now.after_ns(self.retry_ns));
         }
         if self.tally.received > before {
             self.received(half || full, cx);

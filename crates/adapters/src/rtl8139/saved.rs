@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Rtl8139;
 use super::eeprom;
-use super::receive::PATIENCE_LEAST_NS;
+use super::receive::RETRY_LEAST_NS;
 use super::registers as r;
 use super::ring;
 use super::slots::Slots;
@@ -65,7 +65,7 @@ impl Snapshot for Rtl8139 {
             size,
             looped: _,
             starved,
-            patience_ns: _,
+            retry_ns: _,
             cable,
             lost,
             interrupts,
@@ -137,7 +137,7 @@ impl Snapshot for Rtl8139 {
         (self.registers, self.eeprom, self.tally, self.timer) = (registers, eeprom, tally, timer);
         (self.transmit, self.slots) = (Transmit::at(fetch, skipping), Slots::at(slot));
         (self.next, self.size, self.transmit_size) = (next, size, ring::MOST);
-        (self.starved, self.patience_ns) = (starved, PATIENCE_LEAST_NS);
+        (self.starved, self.retry_ns) = (starved, RETRY_LEAST_NS);
         (self.cable, self.lost, self.carried) = (cable, lost, carried);
         (self.interrupts, self.completions, self.moderation) = (interrupts, completions, moderation);
         // What the driver has seen is not known: it may be told once more than it needs.

@@ -56,6 +56,35 @@ fn the_eeprom_is_a_93c46_with_the_address_in_words_seven_to_nine() {
     assert_eq!((b.r(0), b.r8(0x50)), (0x1200_5452, 0));
 }
 
+/// A command of the 93C46's, highest bit first (Atmel AT93C46, Instruction Set).
+fn eeprom_command(b: &mut Bench, bits: u32, count: u32) {
+    b.w8(0x50, 0x80);
+    b.w8(0x50, 0x88);
+    for bit in (0..count).rev() {
+        let data = if bits >> bit & 1 != 0 { 2 } else { 0 };
+        b.w8(0x50, 0x88 | data);
+        b.w8(0x50, 0x8c | data);
+    }
+    b.w8(0x50, 0);
+}
+
+#[test]
+fn the_eeprom_is_written_while_writes_are_enabled_and_auto_load_brings_what_was_written() {
+    for model in ["rtl8139", "rtl8139-plain"] {
+        let mut b = Bench::of(model);
+        let write = |b: &mut Bench, word: u32| eeprom_command(b, (0b101 << 6 | 8) << 16 | word, 25);
+        write(&mut b, 0xdead);
+        assert_eq!(eeprom(&mut b, 8, 6), 0x1200, "{model}: EWEN did not come first");
+        eeprom_command(&mut b, 0b1_0011_0000, 9);
+        write(&mut b, 0xbeef);
+        eeprom_command(&mut b, 0b1_0000_0000, 9);
+        write(&mut b, 0xdead);
+        assert_eq!(eeprom(&mut b, 8, 6), 0xbeef, "{model}: EWDS came before the last");
+        b.w8(0x50, 0x40);
+        assert_eq!([b.r(0), b.r(4)], [0xbeef_5452, 0x5634], "{model}");
+    }
+}
+
 #[test]
 fn configuration_and_bmcr_are_written_with_the_key_only() {
     let mut b = Bench::of("rtl8139");

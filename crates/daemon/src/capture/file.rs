@@ -62,11 +62,18 @@ impl Encoder {
 
     /// What has come since, if anything has; the end if nothing more will.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
-        self.reader.chunks.poll_recv(cx).map(|chunk| {
-            let chunk = chunk?;
-            self.reader.waiting.fetch_sub(chunk.bytes.len(), Ordering::Relaxed);
-            Some(self.blocks(&chunk))
-        })
+        self.reader.chunks.poll_recv(cx).map(|chunk| Some(self.taken(&chunk?)))
+    }
+
+    /// As [`Encoder::poll`], for a thread that waits.
+    pub(super) fn wait(&mut self) -> Option<Vec<u8>> {
+        let chunk = self.reader.chunks.blocking_recv()?;
+        Some(self.taken(&chunk))
+    }
+
+    fn taken(&mut self, chunk: &Chunk) -> Vec<u8> {
+        self.reader.waiting.fetch_sub(chunk.bytes.len(), Ordering::Relaxed);
+        self.blocks(chunk)
     }
 
     /// Bytes that wait for it.

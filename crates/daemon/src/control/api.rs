@@ -45,6 +45,22 @@ pub struct AddressList {
     pub addresses: Vec<AddressReport>,
 }
 
+/// A kind of thread of the daemon: those of one name together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ThreadReport {
+    /// Its name: `worker0`, `control`.
+    pub name: String,
+    /// Processor time in nanoseconds since the daemon began.
+    pub cpu_ns: u64,
+}
+
+/// The daemon's threads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ThreadList {
+    /// In the order of their names; empty if the system does not count.
+    pub threads: Vec<ThreadReport>,
+}
+
 /// A host file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -94,6 +110,16 @@ pub struct CaptureRequest {
     pub snap: Option<u32>,
 }
 
+/// A frame whose way is to be told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TraceRequest {
+    /// The port, or the uplink, that it comes in from.
+    pub port: String,
+    /// The frame's bytes in hexadecimal, from the destination address, without its check sequence.
+    pub frame: String,
+}
+
 /// On which side of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -107,6 +133,13 @@ pub enum StageWord {
 /// A port that is as new.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Restarted {
+    /// Its name.
+    pub name: String,
+}
+
+/// A port that goes on from a saved state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Restored {
     /// Its name.
     pub name: String,
 }
@@ -179,6 +212,8 @@ pub(super) const EXISTS: Kind = (409, "port-exists", "there is a port of this na
 pub(super) const CUTS_OFF: Kind = (409, "cuts-off", "VMs would be cut off");
 /// A restart of a port that works.
 pub(super) const NOT_RESTARTED: Kind = (409, "not-restarted", "the port was not restarted");
+/// A port that cannot be saved or restored now.
+pub(super) const NOT_SAVED: Kind = (409, "not-saved", "the port was neither saved nor restored");
 /// There are enough.
 pub(super) const TOO_MANY: Kind = (409, "too-many-captures", "there are as many captures as there may be");
 /// What is needed is not there.
@@ -189,6 +224,8 @@ pub(super) const TOO_LATE: Kind = (408, "too-late", "the request was not whole i
 pub(super) const TOO_LARGE: Kind = (413, "too-large", "the request's body is too large");
 /// It makes no host file.
 pub(super) const WRONG: Kind = (422, "wrong-values", "it makes no host file");
+/// It is no state of this port.
+pub(super) const NO_STATE: Kind = (422, "no-state", "it is no state of this port");
 /// Some was done.
 pub(super) const HALFWAY: Kind = (500, "halfway", "not all was done");
 /// The daemon starts.
@@ -263,8 +300,12 @@ impl From<ChangeError> for Box<Problem> {
         super::routes::lists::set_uplink,
         super::routes::lists::remove_uplink,
         super::routes::restart_port,
+        super::routes::save_port,
+        super::routes::restore_port,
         super::routes::addresses,
+        super::routes::threads,
         super::routes::capture,
+        super::routes::trace,
         super::routes::metrics,
         super::routes::export,
         super::routes::plan,

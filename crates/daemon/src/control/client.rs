@@ -13,17 +13,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted,
+    AddressList, CaptureRequest, DaemonView, Exported, HostText, PortList, PortValues, Problem, Restarted, Restored,
+    ThreadList, TraceRequest,
 };
 use crate::host::List;
 use crate::live::Changed;
 use crate::live::plan::Plan;
 use crate::report::PortReport;
+use crate::trace::FrameTrace;
 
 /// How long a client waits for its answer: other clients may be before it.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// As long again for what changes the daemon: a thousand ports may be closed and opened.
-const CHANGE_PATIENCE: Duration = Duration::from_secs(120);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Headers that an answer has at most.
 const HEADERS_MOST: usize = 32;
 /// Bytes of an answer's head at most.
@@ -43,22 +45,22 @@ pub enum AskError {
     #[error("{0} is no socket: a daemon says where its control socket is when it starts")]
     NoSocket(PathBuf),
     /// Whoever serves it says nothing.
-    #[error("{process} has the socket {path}, took the question, and sent no whole answer within {patience:?}")]
+    #[error("{process} has the socket {path}, took the question, and sent no whole answer within {timeout:?}")]
     Silent {
         /// The socket.
         path: PathBuf,
         /// Who serves it: `process 4711`.
         process: String,
         /// How long it was waited for.
-        patience: Duration,
+        timeout: Duration,
     },
     /// Whoever serves it takes nobody.
-    #[error("somebody has the socket {path}, and takes no connection: its queue was full for {patience:?}")]
+    #[error("somebody has the socket {path}, and takes no connection: its queue was full for {timeout:?}")]
     Full {
         /// The socket.
         path: PathBuf,
         /// How long it was waited for.
-        patience: Duration,
+        timeout: Duration,
     },
     /// The socket is another user's.
     #[error(
@@ -106,10 +108,26 @@ pub enum Ask {
         /// Its name.
         name: String,
     },
+    /// That a port be saved and stopped.
+    Save {
+        /// Its name.
+        name: String,
+    },
+    /// That a port go on from a saved state.
+    Restore {
+        /// Its name.
+        name: String,
+        /// What [`Ask::Save`] gave.
+        state: Vec<u8>,
+    },
     /// Who is there.
     Version,
     /// The running state as a host file.
     Export,
+    /// The daemon's threads.
+    Threads,
+    /// What would become of a frame.
+    Trace(TraceRequest),
     /// What applying a host file would do.
     Plan(HostText),
     /// That it be applied.
@@ -149,28 +167,40 @@ pub enum Reply {
     Addresses(AddressList),
     /// It was restarted.
     Restarted(Restarted),
+    /// A port's state.
+    Saved(Vec<u8>),
+    /// It goes on.
+    Restored(Restored),
     /// The daemon itself.
     Version(DaemonView),
     /// The running state.
     Exported(Exported),
+    /// The daemon's threads.
+    Threads(ThreadList),
+    /// What would become of the frame.
+    Traced(FrameTrace),
     /// What would be done.
     Plan(Plan),
     /// What was done.
     Changed(Box<Changed>),
 }
 
-/// A request: method, path, body.
+/// A request: method, path, body and its type.
 struct Request {
     method: &'static str,
     path: String,
     body: Vec<u8>,
+    kind: &'static str,
 }
+
+const JSON: &str = "application/json";
+const BYTES: &str = "application/octet-stream";
 
 impl Ask {
     fn request(&self) -> serde_json::Result<Request> {
-        let plain = |method, path: String| Ok(Request { method, path, body: Vec::new() });
+        let plain = |method, path: String| Ok(Request { method, path, body: Vec::new(), kind: JSON });
         fn with(method: &'static str, path: String, body: &impl Serialize) -> serde_json::Result<Request> {
-            Ok(Request { method, path, body: serde_json::to_vec(body)? })
+            Ok(Request { method, path, body: serde_json::to_vec(body)?, kind: JSON })
         }
         let port = |name: &str| format!("/v1/ports/{}", escaped(name));
         match self {
@@ -178,8 +208,14 @@ impl Ask {
             Self::Port { name } => plain("GET", port(name)),
             Self::Addresses => plain("GET", "/v1/addresses".to_owned()),
             Self::Restart { name } => plain("POST", port(name) + "/restart"),
+            Self::Save { name } => plain("POST", port(name) + "/save"),
+            Self::Restore { name, state } => {
+                Ok(Request { method: "POST", path: port(name) + "/restore", body: state.clone(), kind: BYTES })
+            }
             Self::Version => plain("GET", "/v1/daemon".to_owned()),
             Self::Export => plain("GET", "/v1/host".to_owned()),
+            Self::Threads => plain("GET", "/v1/threads".to_owned()),
+            Self::Trace(request) => with("POST", "/v1/trace".to_owned(), request),
             Self::Plan(text) => with("POST", "/v1/host/plan".to_owned(), text),
             Self::Apply(text) => with("PUT", "/v1/host".to_owned(), text),
             Self::Add(list, values) => with("POST", place(*list).to_owned(), values),
@@ -201,8 +237,12 @@ impl Ask {
             Self::Port { .. } => Reply::Port(read(body)?),
             Self::Addresses => Reply::Addresses(read(body)?),
             Self::Restart { .. } => Reply::Restarted(read(body)?),
+            Self::Save { .. } => Reply::Saved(body.to_vec()),
+            Self::Restore { .. } => Reply::Restored(read(body)?),
             Self::Version => Reply::Version(read(body)?),
             Self::Export => Reply::Exported(read(body)?),
+            Self::Threads => Reply::Threads(read(body)?),
+            Self::Trace(_) => Reply::Traced(read(body)?),
             Self::Plan(_) => Reply::Plan(read(body)?),
             Self::Apply(_) | Self::Add(..) | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
         })
@@ -211,7 +251,14 @@ impl Ask {
     fn changes(&self) -> bool {
         !matches!(
             self,
-            Self::Ports | Self::Port { .. } | Self::Addresses | Self::Version | Self::Export | Self::Plan(_)
+            Self::Ports
+                | Self::Port { .. }
+                | Self::Addresses
+                | Self::Version
+                | Self::Export
+                | Self::Threads
+                | Self::Trace(_)
+                | Self::Plan(_)
         )
     }
 }
@@ -235,14 +282,14 @@ fn escaped(name: &str) -> String {
 
 /// Asks the daemon whose control socket this is.
 pub fn ask(path: &Path, ask: Ask) -> Result<Reply, AskError> {
-    let patience = if ask.changes() { CHANGE_PATIENCE } else { CLIENT_PATIENCE };
-    ask_within(path, ask, patience)
+    let timeout = if ask.changes() { CHANGE_TIMEOUT } else { CLIENT_TIMEOUT };
+    ask_within(path, ask, timeout)
 }
 
-/// As [`ask`], with so much patience for each step.
-pub fn ask_within(path: &Path, ask: Ask, patience: Duration) -> Result<Reply, AskError> {
+/// As [`ask`], with this timeout for each step.
+pub fn ask_within(path: &Path, ask: Ask, timeout: Duration) -> Result<Reply, AskError> {
     let request = ask.request().map_err(|error| foreign(path, error.to_string()))?;
-    let asked = Asked::send(path, &request, "HTTP/1.1", patience)?;
+    let asked = Asked::send(path, &request, "HTTP/1.1", timeout)?;
     let mut answer = Vec::new();
     let heard = (&asked.stream).take(REPLY_MOST).read_to_end(&mut answer);
     if answer.is_empty() {
@@ -259,9 +306,9 @@ pub fn ask_within(path: &Path, ask: Ask, patience: Duration) -> Result<Reply, As
 /// [`io::ErrorKind::WouldBlock`].
 pub fn capture(path: &Path, request: &CaptureRequest, tick: Duration) -> Result<impl Read + use<>, AskError> {
     let body = serde_json::to_vec(request).map_err(|error| foreign(path, error.to_string()))?;
-    let request = Request { method: "POST", path: "/v1/captures".to_owned(), body };
+    let request = Request { method: "POST", path: "/v1/captures".to_owned(), body, kind: JSON };
     // The older version's answers come as they are, and end with the connection.
-    let asked = Asked::send(path, &request, "HTTP/1.0", CLIENT_PATIENCE)?;
+    let asked = Asked::send(path, &request, "HTTP/1.0", CLIENT_TIMEOUT)?;
     let mut answer = BufReader::new(asked.stream);
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -301,7 +348,7 @@ fn refused(path: &Path, status: u16, body: &[u8]) -> AskError {
 /// Who is asked, to say what goes wrong.
 struct Whose<'a> {
     path: &'a Path,
-    patience: Duration,
+    timeout: Duration,
     process: String,
 }
 
@@ -313,7 +360,7 @@ impl Whose<'_> {
             io::ErrorKind::ConnectionRefused if !is_socket(&path) => AskError::NoSocket(path),
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::Nobody(path),
             io::ErrorKind::PermissionDenied => AskError::NotAllowed(path),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Full { path, patience: self.patience },
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Full { path, timeout: self.timeout },
             _ => AskError::System { path, error },
         }
     }
@@ -321,7 +368,7 @@ impl Whose<'_> {
     /// No answer came.
     fn silent(&self, error: io::Error) -> AskError {
         match self.lost(error) {
-            AskError::Full { path, patience } => AskError::Silent { path, process: self.process.clone(), patience },
+            AskError::Full { path, timeout } => AskError::Silent { path, process: self.process.clone(), timeout },
             error => error,
         }
     }
@@ -336,15 +383,15 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn send(path: &'a Path, request: &Request, version: &str, patience: Duration) -> Result<Self, AskError> {
-        let mut whose = Whose { path, patience, process: "a process".to_owned() };
-        let mut stream = connect(path, patience).map_err(|error| whose.lost(error))?;
+    fn send(path: &'a Path, request: &Request, version: &str, timeout: Duration) -> Result<Self, AskError> {
+        let mut whose = Whose { path, timeout, process: "a process".to_owned() };
+        let mut stream = connect(path, timeout).map_err(|error| whose.lost(error))?;
         if let Ok(peer) = sockopt::socket_peercred(&stream) {
             whose.process = format!("process {}", peer.pid.as_raw_nonzero());
         }
-        let Request { method, path: place, body } = request;
+        let Request { method, path: place, body, kind } = request;
         let length = body.len();
-        let kind = if length > 0 { "content-type: application/json\r\n" } else { "" };
+        let kind = if length > 0 { format!("content-type: {kind}\r\n") } else { String::new() };
         let head = format!(
             "{method} {place} {version}\r\nhost: nicety\r\nconnection: close\r\n{kind}content-length: {length}\r\n\r\n"
         );
@@ -371,11 +418,11 @@ fn parts(answer: &[u8]) -> Result<(u16, &[u8]), String> {
 }
 
 /// Connects. A daemon that takes no connections any more has its queue full at some time: that must not keep us for ever.
-fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     for direction in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
-        sockopt::set_socket_timeout(&socket, direction, Some(patience))?;
+        sockopt::set_socket_timeout(&socket, direction, Some(timeout))?;
     }
     rustix::net::connect(&socket, &address)?;
     Ok(UnixStream::from(socket))

@@ -8,6 +8,7 @@ use super::Inspect;
 use crate::daemon::{Daemon, RestartError};
 use crate::live::Live;
 use crate::report::{AddressReport, PortReport};
+use crate::saved::{PortState, SaveError};
 
 impl Inspect for Daemon {
     fn is_ready(&self) -> bool {
@@ -36,6 +37,14 @@ impl Inspect for Daemon {
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {
         Daemon::restart(self, name)
+    }
+
+    fn save(&self, name: &str) -> Result<PortState, SaveError> {
+        Daemon::save(self, name)
+    }
+
+    fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError> {
+        Daemon::restore(self, name, state)
     }
 }
 
@@ -67,6 +76,18 @@ impl Inspect for Soon {
     fn restart(&self, name: &str) -> Result<(), RestartError> {
         let missing = || Err(RestartError::Missing(name.to_owned()));
         self.0.get().map_or_else(missing, |live| live.restart(name))
+    }
+
+    fn save(&self, name: &str) -> Result<PortState, SaveError> {
+        let missing = || Err(SaveError::Missing(name.to_owned()));
+        self.0.get().map_or_else(missing, |live| live.daemon().save(name))
+    }
+
+    fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError> {
+        match self.0.get() {
+            Some(live) => live.daemon().restore(name, state),
+            None => Err(SaveError::Missing(name.to_owned())),
+        }
     }
 
     fn live(&self) -> Option<Arc<Live>> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -12,12 +13,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tracing::info;
 use utoipa::{IntoParams, OpenApi};
 
 use super::api::{
-    AddressList, CaptureRequest, DaemonView, Document, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_SUCH_PORT,
-    NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, PortList, PortValues, Problem, REFUSED, Restarted, STARTING, StageWord,
-    TOO_MANY,
+    AddressList, CaptureRequest, DaemonView, Document, Exported, FORBIDDEN, HALFWAY, HostText, MALFORMED, NO_STATE,
+    NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED, Restarted,
+    Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest,
 };
 use super::server::{Peer, Served};
 use super::stream::{Endless, Place, Stream};
@@ -29,6 +31,8 @@ use crate::live::plan::Plan;
 use crate::live::{ChangeError, Changed, Consent, Live};
 use crate::metrics::{self, Facts};
 use crate::report::PortReport;
+use crate::saved::{PortState, SaveError};
+use crate::trace::FrameTrace;
 use crate::usage;
 
 pub(super) mod lists;
@@ -53,12 +57,16 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/v1/ports", get(ports).post(add_port))
         .route("/v1/ports/{name}", get(port).patch(set_port).delete(remove_port))
         .route("/v1/ports/{name}/restart", post(restart_port))
+        .route("/v1/ports/{name}/save", post(save_port))
+        .route("/v1/ports/{name}/restore", post(restore_port))
         .route("/v1/groups", post(lists::add_group))
         .route("/v1/groups/{name}", patch(lists::set_group).delete(lists::remove_group))
         .route("/v1/uplinks", post(lists::add_uplink))
         .route("/v1/uplinks/{name}", patch(lists::set_uplink).delete(lists::remove_uplink))
         .route("/v1/addresses", get(addresses))
+        .route("/v1/threads", get(threads))
         .route("/v1/captures", post(capture))
+        .route("/v1/trace", post(trace))
         .route("/v1/metrics", get(metrics))
         .route("/metrics", get(metrics))
         .route("/v1/host", get(export).put(apply))
@@ -105,15 +113,45 @@ impl Served {
     }
 
     /// Lets only who may change go on.
-    fn may_change(&self, peer: Peer) -> Answer<Arc<Live>> {
+    fn is_changer(&self, peer: Peer) -> Answer<()> {
         if !self.changers.include(peer) {
             return Err(Problem::new(FORBIDDEN, self.changers.refusal(peer)));
         }
-        self.ready()?;
+        self.ready()
+    }
+
+    /// The same, of what changes the host file.
+    fn may_change(&self, peer: Peer) -> Answer<Arc<Live>> {
+        self.is_changer(peer)?;
         self.inspect
             .live()
             .ok_or_else(|| Problem::new(REFUSED, "this daemon serves no host file that could be changed"))
     }
+}
+
+/// Who it is, for the log.
+fn who(peer: Peer) -> String {
+    peer.map_or_else(|| "somebody".to_owned(), |peer| format!("user {} (process {})", peer.uid, peer.pid))
+}
+
+/// Logs what a client has changed: who, what, as its plan prints it, and whether it is kept.
+pub(super) fn logged(peer: Peer, done: Result<Changed, ChangeError>) -> Answer<Changed> {
+    let say = |changed: &Changed, halfway: bool| {
+        let plan = changed.plan.changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let kept = match &changed.not_kept {
+            None => "kept".to_owned(),
+            Some(why) => format!("not kept: {why}"),
+        };
+        let half = if halfway { " (not all was done)" } else { "" };
+        info!("{} changed: {plan}{half}; {kept}", who(peer));
+    };
+    match &done {
+        Ok(changed) if changed.plan.is_empty() => {}
+        Ok(changed) => say(changed, false),
+        Err(ChangeError::Halfway { changed, .. }) => say(changed, true),
+        Err(_) => {}
+    }
+    Ok(done?)
 }
 
 /// Does what takes a while, beside the thread that answers. Who has asked may go meanwhile: it is done to its end.
@@ -188,7 +226,7 @@ pub(super) async fn add_port(
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
     let live = served.may_change(peer)?;
     let table = values(json(&body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    let changed = beside(move || Ok(live.add(List::Ports, table)?)).await?;
+    let changed = beside(move || logged(peer, live.add(List::Ports, table))).await?;
     Ok((StatusCode::CREATED, axum::Json(changed)))
 }
 
@@ -215,7 +253,7 @@ pub(super) async fn set_port(
     let live = served.may_change(peer)?;
     let (name, consent) = (name_in(path)?, consent_in(query)?);
     let values = values(json(&body)?)?;
-    beside(move || Ok(axum::Json(live.set(List::Ports, &name, &values, &consent)?))).await
+    beside(move || logged(peer, live.set(List::Ports, &name, &values, &consent)).map(axum::Json)).await
 }
 
 /// Remove a port
@@ -237,7 +275,7 @@ pub(super) async fn remove_port(
 ) -> Answer<axum::Json<Changed>> {
     let live = served.may_change(peer)?;
     let (name, consent) = (name_in(path)?, consent_in(query)?);
-    beside(move || Ok(axum::Json(live.remove(List::Ports, &name, &consent)?))).await
+    beside(move || logged(peer, live.remove(List::Ports, &name, &consent)).map(axum::Json)).await
 }
 
 /// Bring a port back as new that has failed
@@ -256,12 +294,12 @@ pub(super) async fn restart_port(
     path: Result<Path<String>, PathRejection>,
 ) -> Answer<axum::Json<Restarted>> {
     let name = name_in(path)?;
-    if !served.changers.include(peer) {
-        return Err(Problem::new(FORBIDDEN, served.changers.refusal(peer)));
-    }
-    served.ready()?;
+    served.is_changer(peer)?;
     beside(move || match served.inspect.restart(&name) {
-        Ok(()) => Ok(axum::Json(Restarted { name })),
+        Ok(()) => {
+            info!("{} restarted port {name}", who(peer));
+            Ok(axum::Json(Restarted { name }))
+        }
         Err(RestartError::Missing(name)) => Err(Problem::new(NO_SUCH_PORT, no_port(&name, &served.inspect.ports()))),
         Err(why @ (RestartError::NotFailed(_) | RestartError::Capture(_))) => {
             Err(Problem::new(NOT_RESTARTED, why.to_string()))
@@ -269,6 +307,67 @@ pub(super) async fn restart_port(
         Err(why) => Err(Problem::new(HALFWAY, why.to_string())),
     })
     .await
+}
+
+/// Save a port and stop it: it stands still until it is restored or its VMM disconnects
+#[utoipa::path(post, path = "/v1/ports/{name}/save", params(("name" = String, Path, description = "Its name")), responses(
+    (status = 200, description = "The state, for `restore`", body = Vec<u8>, content_type = "application/octet-stream"),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn save_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Result<Path<String>, PathRejection>,
+) -> Answer<Response> {
+    let name = name_in(path)?;
+    served.is_changer(peer)?;
+    let state = beside(move || served.inspect.save(&name).map_err(|error| not_saved(error, &served))).await?;
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], state.to_bytes()).into_response())
+}
+
+/// Give a port a saved state, and let it go on from there: a port whose VM is attached and does not use it, or that was stopped by `save`
+#[utoipa::path(post, path = "/v1/ports/{name}/restore", params(("name" = String, Path, description = "Its name")),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "What `save` gave"), responses(
+    (status = 200, body = Restored),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 403, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 422, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn restore_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Result<Path<String>, PathRejection>,
+    body: Bytes,
+) -> Answer<axum::Json<Restored>> {
+    let name = name_in(path)?;
+    served.is_changer(peer)?;
+    beside(move || {
+        let restored = PortState::from_bytes(&body).map_err(SaveError::State);
+        let restored = restored.and_then(|state| served.inspect.restore(&name, state));
+        restored.map_err(|error| not_saved(error, &served))?;
+        Ok(axum::Json(Restored { name }))
+    })
+    .await
+}
+
+fn not_saved(error: SaveError, served: &Served) -> Box<Problem> {
+    let detail = error.to_string();
+    match error {
+        SaveError::Missing(name) => Problem::new(NO_SUCH_PORT, no_port(&name, &served.inspect.ports())),
+        SaveError::State(_) => Problem::new(NO_STATE, detail),
+        SaveError::Late => Problem::new(HALFWAY, detail),
+        _ => Problem::new(NOT_SAVED, detail),
+    }
 }
 
 /// What the switch has learned
@@ -279,6 +378,20 @@ pub(super) async fn restart_port(
 pub(super) async fn addresses(State(served): Daemon) -> Answer<axum::Json<AddressList>> {
     served.ready()?;
     Ok(axum::Json(AddressList { addresses: served.inspect.addresses() }))
+}
+
+/// The daemon's threads, and how much processor time they have had
+#[utoipa::path(get, path = "/v1/threads", responses(
+    (status = 200, body = ThreadList),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn threads() -> Answer<axum::Json<ThreadList>> {
+    beside(|| {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let threads = usage::threads().into_iter().map(|(name, time)| ThreadReport { name, cpu_ns: ns(time) });
+        Ok(axum::Json(ThreadList { threads: threads.collect() }))
+    })
+    .await
 }
 
 /// Capture what passes a port, an uplink or a group, or what is dropped: pcapng, until the reader goes
@@ -316,6 +429,38 @@ pub(super) async fn capture(State(served): Daemon, Extension(peer): Extension<Pe
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response.extensions_mut().insert(Endless);
     Ok(response)
+}
+
+/// What would become of a frame that comes in from a port now, in words; nothing changes by it
+#[utoipa::path(post, path = "/v1/trace", request_body = TraceRequest, responses(
+    (status = 200, body = FrameTrace),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json"),
+    (status = 413, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json"),
+))]
+pub(super) async fn trace(State(served): Daemon, body: Bytes) -> Answer<axum::Json<FrameTrace>> {
+    let live = served.live()?;
+    let TraceRequest { port, frame } = json(&body)?;
+    let frame = bytes_of(&frame).ok_or_else(|| {
+        Problem::new(MALFORMED, "the frame is no text of hexadecimal digits, two for each byte: ffffffffffff5254…")
+    })?;
+    beside(move || match live.daemon().trace(&port, &frame) {
+        Some(Ok(told)) => Ok(axum::Json(told)),
+        Some(Err(why)) => Err(Problem::new(MALFORMED, why)),
+        None => Err(Problem::new(NO_SUCH_PORT, no_port(&port, &served.inspect.ports()))),
+    })
+    .await
+}
+
+/// The bytes that hexadecimal digits say.
+fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+    let digit = |c: char| c.to_digit(16).map(|digit| digit as u8);
+    let digits: Vec<u8> = digits.chars().map(digit).collect::<Option<_>>()?;
+    let (pairs, []) = digits.as_chunks::<2>() else { return None };
+    Some(pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
 /// What to answer who asks for a capture of what is not there.
@@ -374,7 +519,7 @@ pub(super) async fn apply(
         let host = understood(&text, &live)?;
         let agreed = std::mem::take(&mut text.agreed);
         let consent = if text.cut_off { Consent::All } else { Consent::These(agreed) };
-        Ok(axum::Json(live.apply(&host, &consent)?))
+        logged(peer, live.apply(&host, &consent)).map(axum::Json)
     })
     .await
 }

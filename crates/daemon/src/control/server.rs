@@ -1,5 +1,5 @@
 //! The server: one thread, at most [`CONNECTIONS_MOST`] connections. No client waits for another: one that says nothing is disconnected
-//! after [`PATIENCE`], or as soon as its place is needed. What changes the daemon has threads of its own, one change at a time.
+//! after [`TIMEOUT`], or as soon as its place is needed. What changes the daemon has threads of its own, one change at a time.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -28,7 +28,7 @@ use tracing::{debug, warn};
 
 use super::api::{Problem, TOO_LARGE, TOO_LATE};
 use super::stream::Endless;
-use super::{Inspect, PATIENCE, REQUEST_MOST, routes};
+use super::{Inspect, REQUEST_MOST, TIMEOUT, routes};
 use crate::clock::Clock;
 use crate::port_log::{Share, counted};
 
@@ -190,7 +190,7 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
             let (mut head, body) = request.into_parts();
             head.extensions.insert(peer);
             // A body has as long to come as its head had; a change has as long as it takes.
-            let whole = tokio::time::timeout(PATIENCE, to_bytes(Body::new(body), REQUEST_MOST)).await;
+            let whole = tokio::time::timeout(TIMEOUT, to_bytes(Body::new(body), REQUEST_MOST)).await;
             let body = match whole {
                 Ok(Ok(body)) => body,
                 Ok(Err(_)) => {
@@ -198,7 +198,7 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
                     return Ok(Problem::new(TOO_LARGE, most).into_response());
                 }
                 Err(_) => {
-                    let late = format!("the request was not whole after {PATIENCE:?}");
+                    let late = format!("the request was not whole after {TIMEOUT:?}");
                     return Ok(Problem::new(TOO_LATE, late).into_response());
                 }
             };
@@ -214,7 +214,7 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
     let task = tokio::spawn(async move {
         let mut http = hyper::server::conn::http1::Builder::new();
         // A client may end its half when it has asked: socat does.
-        http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).half_close(true);
+        http.timer(TokioTimer::new()).header_read_timeout(TIMEOUT).half_close(true);
         let connection = http.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         loop {

@@ -1,6 +1,8 @@
 //! What a port may do on the switch: keys of `[[port_group]]`, and of `[[port]]`, which has its group's values where it has none of its
 //! own.
 
+use std::collections::BTreeMap;
+
 use nicety_adapter::Shape;
 use nicety_frame::Mac;
 use nicety_switch::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanId, VlanSet};
@@ -195,6 +197,71 @@ impl ShapeParts {
         let burst_bytes = self.burst.map_or_else(|| Shape::usual_burst_bytes(average), |burst| burst.0);
         Some(Shape { average, peak: self.peak, burst_bytes })
     }
+}
+
+/// What a policy says beyond the usual, by the keys of the host file. What has no key there has its own name.
+pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
+    let Policy {
+        addresses: _,
+        vlan,
+        private,
+        promiscuous,
+        mac_changes,
+        forged_transmits,
+        address_limit,
+        guards,
+        ip,
+        storm,
+        mtu,
+        log,
+        transmit,
+        receive,
+    } = policy;
+    let mut words = BTreeMap::new();
+    let mut say = |key: &str, value: Option<String>| {
+        words.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    match vlan {
+        Vlan::Flat => {}
+        Vlan::Access(id) => say("vlan", Some(id.to_string())),
+        Vlan::Service(id) => say("qinq", Some(id.to_string())),
+        Vlan::Trunk { allowed, native } => {
+            let all = *allowed == VlanSet::all();
+            say("trunk", Some(if all { "all".to_owned() } else { allowed.to_string() }));
+            say("native", native.map(|id| id.to_string()));
+        }
+    }
+    match private {
+        Private::Promiscuous => {}
+        Private::Isolated => say("private", Some("isolated".to_owned())),
+        Private::Community(number) => say("community", Some(number.to_string())),
+    }
+    say("promiscuous", promiscuous.then(|| "accept".to_owned()));
+    say("mac_changes", (!mac_changes).then(|| "reject".to_owned()));
+    say("forged_transmits", (!forged_transmits).then(|| "reject".to_owned()));
+    say("address_limit", address_limit.map(|limit| limit.to_string()));
+    let Guards { bpdu, dhcp_server, arp, router_advertisement } = guards;
+    let flags = [
+        ("bpdu_guard", bpdu),
+        ("dhcp_guard", dhcp_server),
+        ("arp_guard", arp),
+        ("ra_guard", router_advertisement),
+        ("log", log),
+    ];
+    flags.into_iter().for_each(|(key, on)| say(key, on.then(|| "true".to_owned())));
+    let Storm { broadcast, multicast, unknown } = storm;
+    let limits = [("broadcast_limit", broadcast), ("multicast_limit", multicast), ("unknown_limit", unknown)];
+    limits.into_iter().for_each(|(key, limit)| say(key, limit.map(|limit| limit.to_string())));
+    let list = ip.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    say("ip", Some(list).filter(|list| !list.is_empty()));
+    say("mtu", mtu.map(|mtu| mtu.to_string()));
+    for (way, shape) in [("send", transmit), ("receive", receive)] {
+        let Some(Shape { average, peak, burst_bytes }) = shape else { continue };
+        say(&format!("{way}_average"), Some(average.to_string()));
+        say(&format!("{way}_peak"), peak.map(|peak| peak.to_string()));
+        say(&format!("{way}_burst"), Some(Bytes(*burst_bytes).to_string()));
+    }
+    words
 }
 
 /// Which VLANs a table says.

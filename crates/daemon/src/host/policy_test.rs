@@ -88,3 +88,27 @@ fn what_cannot_be_is_refused_with_its_line_and_what_may_stand_there() {
     let wrong = format!("{group}send_average = \"1Gbit/s\"\n{PORT}port_group = \"web\"\nsend_peak = \"1Mbit/s\"\n");
     assert!(error(&wrong).contains("1Mbit/s is less than send_average"));
 }
+
+#[test]
+fn a_policy_is_told_by_the_keys_that_make_it() {
+    assert_eq!(policy_words(&policy("")), BTreeMap::new());
+    for said in [
+        "vlan = 10\nprivate = \"isolated\"\nforged_transmits = \"reject\"\nmac_changes = \"reject\"\n",
+        "trunk = \"10,20-22\"\nnative = 20\ncommunity = 7\npromiscuous = \"accept\"\naddress_limit = 4\n",
+        "trunk = \"all\"\nbpdu_guard = true\ndhcp_guard = true\narp_guard = true\nra_guard = true\n",
+        "qinq = 100\nbroadcast_limit = 1\nmulticast_limit = 2\nunknown_limit = 3\n",
+        "send_average = \"100Mbit/s\"\nsend_peak = \"200Mbit/s\"\nsend_burst = \"1MiB\"\nreceive_average = \"1Gbit/s\"\n",
+    ] {
+        let made = policy(said);
+        let words = policy_words(&made);
+        let text: String = words
+            .iter()
+            .map(|(key, value)| match value.parse::<u32>() {
+                Ok(number) => format!("{key} = {number}\n"),
+                Err(_) if value == "true" => format!("{key} = true\n"),
+                Err(_) => format!("{key} = \"{value}\"\n"),
+            })
+            .collect();
+        assert_eq!(policy(&text), made, "{text}");
+    }
+}

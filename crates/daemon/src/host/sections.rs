@@ -354,6 +354,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
     }
     let parts = policy_parts(walk, section, seen);
+    let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
     let (entry, mac) = (entry?, mac?);
     Some(PortConfig {
         name: name?.value,
@@ -366,6 +367,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),
         rom,
         access,
+        group,
         policy: parts.policy(mac),
     })
 }

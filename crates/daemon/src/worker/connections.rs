@@ -19,9 +19,9 @@ use super::farewell::{self, take_leave, turn_away};
 use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token, unmask};
 use crate::descriptors::tell_left_open;
 use crate::device::is_unshared;
-use crate::patience::{PATIENCE, Patience};
 use crate::port_log::{Kind, PortLog};
 use crate::service::{DEAF, Link, Talk};
+use crate::timeout::{TIMEOUT, Timeout};
 
 /// Why a VM loses its adapter.
 pub(super) enum Why {
@@ -41,12 +41,11 @@ impl Why {
         match self {
             Self::Closed => log.say(Kind::Gone, "the VMM has disconnected"),
             Self::Removed => gone(Kind::Closed, &"its port is closed"),
-            Self::Silent => gone(Kind::Silent, &format_args!("it said nothing for {PATIENCE:?}")),
-            Self::Stopped => gone(
-                Kind::Stopped,
-                &format_args!("it stopped within a message, which was not whole after {PATIENCE:?}"),
-            ),
-            Self::Unread => gone(Kind::Unread, &format_args!("it did not take its answers for {PATIENCE:?}")),
+            Self::Silent => gone(Kind::Silent, &format_args!("it said nothing for {TIMEOUT:?}")),
+            Self::Stopped => {
+                gone(Kind::Stopped, &format_args!("it stopped within a message, which was not whole after {TIMEOUT:?}"))
+            }
+            Self::Unread => gone(Kind::Unread, &format_args!("it did not take its answers for {TIMEOUT:?}")),
             Self::Damaged => gone(
                 Kind::Damaged,
                 &"it took back memory that it had shared (was its memory file truncated, or is there no huge page left?)",
@@ -67,14 +66,17 @@ fn has_hung_up(session: &Session) -> bool {
 
 /// What a session's descriptor is watched for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Watched {
+pub(super) enum Watched {
     For(EventFlags),
     /// Not even for its end: an end that may not be handled yet would keep the worker awake.
     Not,
 }
 
 impl Watched {
-    fn of(session: &Session) -> Self {
+    /// Only for its end.
+    pub const STILL: Self = Self::For(EventFlags::empty());
+
+    pub fn of(session: &Session) -> Self {
         if session.is_changing() {
             return Self::Not;
         }
@@ -85,7 +87,7 @@ impl Watched {
     }
 
     /// Watches it so; it may have been watched before.
-    fn watch(self, epoll: &OwnedFd, session: BorrowedFd<'_>, id: PortId) {
+    pub fn watch(self, epoll: &OwnedFd, session: BorrowedFd<'_>, id: PortId) {
         let _it_may_not_have_been_watched = match self {
             Self::For(flags) => match epoll::modify(epoll, session, token(id, SESSION), flags) {
                 Err(Errno::NOENT) => epoll::add(epoll, session, token(id, SESSION), flags),
@@ -128,7 +130,7 @@ impl Worker {
                         peer.map(|p| p.pid),
                         format_args!("a VMM was refused: the port has failed: {cause}"),
                     );
-                    self.leave(turn_away(socket, farewell::PATIENCE));
+                    self.leave(turn_away(socket, farewell::TIMEOUT));
                 }
                 self.deafen(id);
             }
@@ -136,12 +138,13 @@ impl Worker {
                 Ok(Accepted::Client(socket, peer)) => {
                     let mut fresh = Box::new(Session::new(socket));
                     fresh.limit_dma_maps(nicety_memory::MAX_REGIONS);
-                    let mut patience = Patience::default();
-                    self.timers.extend(patience.begin(self.clock.now()).map(|at| Reverse((at, id))));
+                    let mut timeout = Timeout::default();
+                    self.timers.extend(timeout.begin(self.clock.now()).map(|at| Reverse((at, id))));
                     let talk = session.insert(Talk {
                         session: fresh,
-                        patience,
+                        timeout,
                         unmask: None,
+                        stopped: false,
                         process: peer.and_then(|p| Pid::from_raw(p.pid)),
                     });
                     let added = epoll::add(&self.epoll, talk.session.as_fd(), token(id, SESSION), EventFlags::IN);
@@ -158,7 +161,7 @@ impl Worker {
                     let pid = peer.map(|p| p.pid);
                     service.log.say_of(Kind::Occupied, pid, "a second VMM was refused: the port has one already");
                     self.deafen(id);
-                    self.leave(turn_away(socket, farewell::PATIENCE));
+                    self.leave(turn_away(socket, farewell::TIMEOUT));
                 }
                 Ok(Accepted::Nobody) => {}
                 Err(error) => {
@@ -197,7 +200,13 @@ impl Worker {
         let Some(service) = self.services.get_mut(&id) else { return };
         let may = service.may_hear(rounds);
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return };
-        let Talk { session, patience, unmask, .. } = talk;
+        let Talk { session, timeout, unmask, stopped, .. } = talk;
+        if *stopped {
+            if has_hung_up(session) {
+                self.disconnect(id, Why::Closed);
+            }
+            return;
+        }
         if !may {
             self.behind.push_back(id);
             return;
@@ -232,11 +241,11 @@ impl Worker {
         }
         let wrote = |watched| matches!(watched, Watched::For(flags) if flags.contains(EventFlags::OUT));
         if progress.handled > 0 || (wrote(had) && !wrote(wants)) {
-            patience.end();
+            timeout.end();
         }
         // While its answers are not taken, nothing more of it is read.
         if wrote(wants) || session.is_within_message() {
-            self.timers.extend(patience.begin(self.clock.now()).map(|at| Reverse((at, id))));
+            self.timers.extend(timeout.begin(self.clock.now()).map(|at| Reverse((at, id))));
         }
     }
 
@@ -317,7 +326,7 @@ impl Worker {
             service.port.detach(now);
             device.renew();
             if matches!(why, Why::Removed | Why::Failed) {
-                self.leave(take_leave(session, farewell::PATIENCE));
+                self.leave(take_leave(session, farewell::TIMEOUT));
             }
             self.listen(id);
             tell_left_open();

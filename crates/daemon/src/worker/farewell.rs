@@ -13,19 +13,19 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 /// How long a VMM has to notice.
-pub(super) const PATIENCE: Duration = Duration::from_millis(300);
+pub(super) const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Shuts down our half of a connection; a thread closes it when the peer has closed its half, or when the time is over. Only who joins
 /// the thread waits. If no thread can be started, the connection is closed at once.
-pub(super) fn take_leave<S: AsFd + Send + 'static>(connection: S, patience: Duration) -> Option<JoinHandle<()>> {
+pub(super) fn take_leave<S: AsFd + Send + 'static>(connection: S, timeout: Duration) -> Option<JoinHandle<()>> {
     let _it_may_have_gone = shutdown(connection.as_fd(), Shutdown::Write);
-    in_a_thread(move || wait_for(&connection, PollFlags::empty(), Instant::now() + patience))
+    in_a_thread(move || wait_for(&connection, PollFlags::empty(), Instant::now() + timeout))
 }
 
 /// As [`take_leave`], for a VMM whose port is taken: its first message, which comes at once, gets the refusal.
-pub(super) fn turn_away<S: AsFd + Send + 'static>(connection: S, patience: Duration) -> Option<JoinHandle<()>> {
+pub(super) fn turn_away<S: AsFd + Send + 'static>(connection: S, timeout: Duration) -> Option<JoinHandle<()>> {
     in_a_thread(move || {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         wait_for(&connection, PollFlags::IN, end);
         // Who has an answer goes, and need not be told that there is no other.
         if !decline(&connection, Errno::BUSY) {

@@ -20,10 +20,10 @@ use super::fair_test::Silent;
 use super::*;
 use crate::device::{PortDevice, irq_layout};
 use crate::mapper::Mapper;
-use crate::patience::PATIENCE;
 use crate::port_log::PortLog;
 use crate::service::QUANTUM;
 use crate::shell::Signals;
+use crate::timeout::TIMEOUT;
 
 const VERSION: u16 = 1;
 const DMA_MAP: u16 = 2;
@@ -216,7 +216,7 @@ fn a_vm_that_is_sent_away_in_the_middle_of_a_flood_leaves_its_port_to_the_next_o
     pair.clients[0].write_all(&status(0)[..20]).unwrap();
     rounds_made(&mut pair.worker, 2);
     pair.worker.services.get_mut(&FLOODED).unwrap().turn = Some(Box::default());
-    pair.worker.clock = Clock::begun(2 * PATIENCE);
+    pair.worker.clock = Clock::begun(2 * TIMEOUT);
     pair.worker.enqueue(FLOODED);
     rounds(&mut pair.worker, |worker| {
         let service = &worker.services[&FLOODED];
@@ -332,9 +332,9 @@ fn a_command_that_takes_long_is_one_in_a_round_and_then_others_have_theirs() {
 
 /// Rounds for as long as another thread takes to do its part.
 fn until(worker: &mut Worker, mut done: impl FnMut(&Worker) -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !done(worker) {
-        assert!(Instant::now() < end, "not within {PATIENCE:?}");
+        assert!(Instant::now() < end, "not within {TIMEOUT:?}");
         rounds_made(worker, 1);
         std::thread::yield_now();
     }

@@ -33,7 +33,7 @@ impl Worker {
             }
             return;
         }
-        let until = self.vigil.begin(self.clock.now());
+        let until = self.busy_poll.begin(self.clock.now());
         if self.watch(until, events) {
             self.waited(false, events);
             return;
@@ -56,10 +56,10 @@ impl Worker {
     fn waited(&mut self, slept: bool, events: &[epoll::Event]) {
         let now = self.clock.now();
         if events.is_empty() && self.inbox.is_empty() {
-            self.vigil.timer(now, slept);
+            self.busy_poll.timer(now, slept);
         } else {
             let message = events.iter().any(|event| event.data.u64() & 0xffff_ffff == SESSION);
-            self.vigil.ended(now, slept, message);
+            self.busy_poll.ended(now, slept, message);
         }
     }
 
@@ -68,7 +68,7 @@ impl Worker {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         loop {
             let now = self.clock.now();
-            if now >= until && !timer.is_some_and(|at| self.vigil.is_short(at.since(now))) {
+            if now >= until && !timer.is_some_and(|at| self.busy_poll.is_short(at.since(now))) {
                 return false;
             }
             self.look(events, Some(Duration::ZERO));

@@ -1,4 +1,4 @@
-//! When a worker sleeps, and what its vigil is told of its waits.
+//! When a worker sleeps, and what its busy_poll is told of its waits.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use nicety_plane::{End, Port};
 use super::fair_test::{Silent, Source};
 use super::messages_test::{FLOODED, OTHER, Pair, ring, rounds_made, status};
 use super::*;
+use crate::busy_poll::Wait;
 use crate::port_log::PortLog;
-use crate::vigil::Wait;
 
 /// A worker with nothing to do, who watches and sleeps as on a machine with two processors.
 fn idle() -> Pair {
     let mut pair = Pair::new("e1000");
     rounds_made(&mut pair.worker, 5);
-    pair.worker.vigil = Vigil::new(2);
+    pair.worker.busy_poll = BusyPoll::new(2);
     set_timer(&mut pair.worker, LONG);
     pair
 }
@@ -33,16 +33,16 @@ fn set_timer(worker: &mut Worker, wait: Duration) {
 fn watches(worker: &mut Worker) {
     for _ in 0..100 {
         let now = worker.clock.now();
-        worker.vigil.begin(now);
-        worker.vigil.ended(now.after(Duration::from_micros(90)), false, true);
+        worker.busy_poll.begin(now);
+        worker.busy_poll.ended(now.after(Duration::from_micros(90)), false, true);
     }
-    worker.vigil.told.clear();
+    worker.busy_poll.told.clear();
 }
 
-/// Waits, and says how the vigil was told that the wait ended.
+/// Waits, and says how the busy_poll was told that the wait ended.
 fn wait(worker: &mut Worker) -> Option<Wait> {
     worker.wait(&mut Vec::with_capacity(EVENTS));
-    worker.vigil.told.pop()
+    worker.busy_poll.told.pop()
 }
 
 #[test]
@@ -66,10 +66,10 @@ fn what_ends_a_sleep_is_told() {
 fn a_timer_that_was_good_for_something_ends_the_wait() {
     let mut pair = idle();
     assert_eq!(wait(&mut pair.worker), None);
-    pair.worker.vigil.carried(FLOODED, 100);
+    pair.worker.busy_poll.carried(FLOODED, 100);
     ring(&pair.worker);
     wait(&mut pair.worker).unwrap();
-    let first = pair.worker.vigil.told[0];
+    let first = pair.worker.busy_poll.told[0];
     assert!(first.slept && first.lasted >= LONG, "{first:?}");
 }
 

@@ -12,7 +12,7 @@ use nicety_switch::Limits;
 use tempfile::TempDir;
 
 /// How long anything here may take.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Lines of a kind that a port may have at once, and how long it waits for each after those (docs/operating.md).
 pub const LINES: u64 = 8;
 const PAUSE_SECONDS: u64 = 60;
@@ -64,6 +64,7 @@ impl Stage {
             mapped: false,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
+            group: None,
             policy: nicety_switch::Policy::default(),
         };
         stage.daemon.open(spec).unwrap();
@@ -84,9 +85,9 @@ impl Stage {
     }
 
     pub fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !done() {
-            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}: {:?}", self.report());
+            assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}: {:?}", self.report());
             std::thread::yield_now();
         }
     }

@@ -17,7 +17,7 @@ const CONFIG: u32 = 7;
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
 pub const MIB: u64 = 1 << 20;
 /// The rings' file is at 0, the buffers' behind it.
-const RINGS: DmaRange = DmaRange { address: 0, size: MIB };
+pub const RINGS: DmaRange = DmaRange { address: 0, size: MIB };
 pub const BUFFERS: DmaRange = DmaRange { address: MIB, size: MIB };
 const TRANSMIT: u64 = 0x1000;
 const RECEIVE: u64 = 0x4000;
@@ -25,7 +25,7 @@ const RECEIVE: u64 = 0x4000;
 const RING: u32 = 256;
 pub const FRAME: usize = 1000;
 /// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A file that can shrink: what a guest's memory is, unless its VMM seals it.
 pub fn file(name: &str) -> OwnedFd {
@@ -67,6 +67,7 @@ impl Stage {
             mapped: false,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),
+            group: None,
             policy: nicety_switch::Policy::default(),
         }
     }
@@ -85,9 +86,9 @@ impl Stage {
     }
 
     pub fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !done() {
-            assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+            assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}");
             std::thread::yield_now();
         }
     }

@@ -36,7 +36,7 @@ const FCS: usize = 4;
 /// Bytes of the longest packet that the device segments: what its 16-bit IP length allows.
 pub(crate) const SEGMENT_BYTES: u32 = 65_535;
 /// Reads of a register that must change soon.
-const PATIENCE: u32 = 1_000;
+const TIMEOUT: u32 = 1_000;
 const CAUSES: u32 = CAUSE_TXDW | CAUSE_LSC | CAUSE_RXSEQ | CAUSE_RXDMT0 | CAUSE_RXT0;
 
 /// The driver.
@@ -172,7 +172,7 @@ pub(crate) fn wait(
     otherwise: &'static str,
     mut done: impl FnMut(&mut dyn Bus) -> Result<bool, DriverError>,
 ) -> Result<(), DriverError> {
-    for _ in 0..PATIENCE {
+    for _ in 0..TIMEOUT {
         if done(bus)? {
             return Ok(());
         }

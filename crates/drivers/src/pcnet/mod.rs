@@ -33,7 +33,7 @@ const TRANSMIT_BUFFER: u32 = 2048;
 /// The frame check sequence, which the device counts.
 const FCS: usize = 4;
 /// Reads of a register that must change soon.
-const PATIENCE: u32 = 1_000;
+const TIMEOUT: u32 = 1_000;
 
 /// The driver.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl Pcnet {
         ports.set_csr(bus, CSR2, (block >> 16) as u16)?;
         ports.set_csr(bus, CSR4, CSR4_HABITS)?;
         ports.set_csr(bus, CSR0, CSR0_INIT)?;
-        for _ in 0..PATIENCE {
+        for _ in 0..TIMEOUT {
             if ports.csr(bus, CSR0)? & CSR0_IDON != 0 {
                 return ports.set_csr(bus, CSR0, CSR0_IDON | CSR0_STRT | CSR0_IENA);
             }

@@ -26,7 +26,7 @@ use self::rings::Rings;
 use crate::{Arena, Driver, DriverError, Features, Sink};
 
 /// Reads of a register that must change soon.
-const PATIENCE: u32 = 1_000;
+const TIMEOUT: u32 = 1_000;
 
 /// What differs between the chips.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Rtl8139 {
 
     fn reset(bus: &mut dyn Bus) -> Result<(), DriverError> {
         write8(bus, CMD, CMD_RESET)?;
-        for _ in 0..PATIENCE {
+        for _ in 0..TIMEOUT {
             if read8(bus, CMD)? & CMD_RESET == 0 {
                 return Ok(());
             }

@@ -42,7 +42,7 @@ const FEATURES_OK: u8 = 8;
 /// The vector of configuration: the link.
 const LINK_VECTOR: u16 = TRANSMIT + 1;
 /// Reads of a status that must change soon.
-const PATIENCE: u32 = 1_000;
+const TIMEOUT: u32 = 1_000;
 
 /// Where a structure lies.
 #[derive(Clone, Copy, Debug, Default)]
@@ -139,7 +139,7 @@ impl Rings<'_> {
     /// Section 3.1.1, steps 1 to 3.
     fn reset(&mut self) -> Result<(), BusError> {
         self.write(DEVICE_STATUS, &[0])?;
-        for _ in 0..PATIENCE {
+        for _ in 0..TIMEOUT {
             if self.read(DEVICE_STATUS)? == [0] {
                 self.function.started = 0;
                 return Ok(());

@@ -34,7 +34,7 @@ const DEFAULT: u32 = 100;
 /// Bytes of the longest packet that the device segments.
 const SEGMENT_BYTES: u32 = 65_535;
 /// How often the device is asked whether all is sent, before it is closed.
-const PATIENCE: u32 = 200;
+const TIMEOUT: u32 = 200;
 
 /// What of the driver is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl Driver for Vmxnet {
             return crate::disable(bus);
         }
         self.ports.command(bus, INTR_DISABLE)?;
-        for _ in 0..PATIENCE {
+        for _ in 0..TIMEOUT {
             if self.transmit.reclaim(&self.memory, &self.shared)? == 0 {
                 break;
             }

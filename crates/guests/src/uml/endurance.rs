@@ -27,7 +27,7 @@ use super::{
 };
 
 /// How long a guest may take for anything that it is asked, and for its end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How often an end is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const TAP: &str = "n0";
@@ -109,23 +109,23 @@ impl Endurance {
         let boot = guest.boot_time();
         let guest = self.guest.insert(guest);
         booted?;
-        guest.succeed(&format!("ping -q -c 1 -W 10 {HOST}"), PATIENCE)?;
+        guest.succeed(&format!("ping -q -c 1 -W 10 {HOST}"), TIMEOUT)?;
         // A flood of requests, and a stream that comes back, so that both directions are full. By its path: the shell would take
         // busybox's own ping, which cannot flood.
         let flood =
             format!("(/usr/bin/ping -f {HOST} >/dev/null 2>&1 &); (nc {HOST} {ECHO} </dev/zero >/dev/null 2>&1 &)");
-        guest.succeed(&flood, PATIENCE)?;
+        guest.succeed(&flood, TIMEOUT)?;
         // Never at the same point of the flood.
         thread::sleep(Duration::from_millis(u64::from(self.lives * 37 % 300)));
         let begin = Instant::now();
         match end {
-            End::PowerOff => guest.order(POWER_OFF, PATIENCE)?,
+            End::PowerOff => guest.order(POWER_OFF, TIMEOUT)?,
             End::GuestKilled => kill(guest.process())?,
             End::DaemonKilled => {
                 self.served.kill(&mut self.namespace)?;
                 // It sees a dead adapter, and goes on without it.
-                guest.succeed(&format!("killall ping nc; ! ping -q -c 1 -W 1 {HOST} >/dev/null"), PATIENCE)?;
-                guest.order(POWER_OFF, PATIENCE)?;
+                guest.succeed(&format!("killall ping nc; ! ping -q -c 1 -W 1 {HOST} >/dev/null"), TIMEOUT)?;
+                guest.order(POWER_OFF, TIMEOUT)?;
             }
         }
         // Nothing is killed here that should have ended by itself.
@@ -189,11 +189,11 @@ fn kill(leader: u32) -> Result<(), Error> {
 
 /// Waits until there is nothing to be said; what was said last, if that does not come.
 fn wait(mut left: impl FnMut() -> Option<String>) -> Result<(), String> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         match left() {
             None => return Ok(()),
-            Some(said) if Instant::now() > end => return Err(format!("after {PATIENCE:?} {said}")),
+            Some(said) if Instant::now() > end => return Err(format!("after {TIMEOUT:?} {said}")),
             Some(_) => thread::sleep(LOOK_AGAIN),
         }
     }

@@ -171,7 +171,7 @@ fn with_a_back_end_that(fault: Fault, then: impl FnOnce(&mut Guest)) -> (Duratio
     let folder = well(Folder::new());
     let (end, over) = mpsc::channel();
     let server = back_end(&folder.path().join("socket"), fault, over);
-    let append = vec![format!("virtio_uml.device={}:1", folder.join("socket")), "nicety.patience=50".into()];
+    let append = vec![format!("virtio_uml.device={}:1", folder.join("socket")), "nicety.timeout=50".into()];
     let mut guest = well(Guest::boot(&root, UmlConfig { append, ..config }));
     then(&mut guest);
     let said = well(guest.succeed("dmesg | grep 'the server' | sed 's/.*socket: //'", SOON));

@@ -82,7 +82,7 @@ fn a_guest_boots_and_runs_commands_with_code_output_and_limit() {
 #[test]
 fn a_guest_without_its_adapter_says_so_instead_of_hanging() {
     let (root, mut config) = guests();
-    config.append.push("nicety.patience=50".into());
+    config.append.push("nicety.timeout=50".into());
     match Guest::boot(&root, config.address("eth0", "10.0.0.2/24")) {
         Err(Error::Boot { why, .. }) => assert!(why.contains("eth0"), "{why}"),
         Err(other) => panic!("{other}"),

@@ -13,7 +13,7 @@ use crate::bench::BenchError;
 /// How often a waiting bench looks whether the person has stopped it.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a process may take to end by itself.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// See the module's page.
 pub(super) struct GuestProcess {
@@ -95,7 +95,7 @@ impl Drop for GuestProcess {
 
 /// Waits a little for a process that has been told to end, then ends it.
 pub(super) fn reap(child: &mut Child) {
-    let give_up = Instant::now() + PATIENCE;
+    let give_up = Instant::now() + TIMEOUT;
     while Instant::now() < give_up {
         if !matches!(child.try_wait(), Ok(None)) {
             return;

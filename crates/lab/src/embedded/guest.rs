@@ -38,7 +38,7 @@ const MEMORY_BYTES: u64 = 32 << 20;
 /// The first page stays empty: address 0 belongs to no ring or buffer.
 const ARENA_BASE: u64 = 4096;
 /// How long the other side's socket may take to appear, and the link to come up.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const ORDER_BYTES: usize = 64 << 10;
 
 /// The hidden command: `guest` reads orders from standard input until its end; `exec PARENT PROGRAM ARGUMENT...` becomes
@@ -147,7 +147,7 @@ pub fn attach(attach: &Attach) -> Result<Box<dyn Link>, GuestError> {
         };
         match tried {
             // The daemon is about to make its sockets.
-            Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
+            Err(_) if begun.elapsed() < TIMEOUT => std::thread::sleep(Duration::from_millis(10)),
             other => return other,
         }
     }
@@ -213,7 +213,7 @@ impl Guest {
     }
 
     fn become_ready(&mut self, orders: &mut Orders) -> Result<(), GuestError> {
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + TIMEOUT;
         while !self.deck.link().up() {
             if Instant::now() >= give_up {
                 return Err(GuestError::Peer("the link does not come up".to_owned()));
@@ -297,7 +297,7 @@ impl Guest {
 
     /// Until something is to be done, or `give_up`.
     fn sleep(&mut self, orders: &mut Orders, give_up: Option<Instant>) -> Result<(), GuestError> {
-        let wait = if self.polling { Some(Duration::ZERO) } else { self.patience(give_up) };
+        let wait = if self.polling { Some(Duration::ZERO) } else { self.timeout(give_up) };
         let timeout = wait.map(|wait| Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: wait.subsec_nanos().into(),
@@ -325,7 +325,7 @@ impl Guest {
     }
 
     /// How long nothing is to be done; none: until somebody calls.
-    fn patience(&mut self, give_up: Option<Instant>) -> Option<Duration> {
+    fn timeout(&mut self, give_up: Option<Instant>) -> Option<Duration> {
         let now = Instant::now();
         let tcp_now = self.now();
         // What waits for room in the link waits for its interrupt.

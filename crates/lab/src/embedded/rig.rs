@@ -27,12 +27,12 @@ use crate::bench::BenchError;
 use crate::series::Sampler;
 
 /// How long a guest may take to attach, and to answer beyond what its order lasts.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const CONTROL: &str = "control.sock";
 const UPLINK: &str = "uplink.sock";
 const LOG: &str = "daemon.log";
 /// How long a crowd may take to attach to a port.
-const PATIENCE_EACH: Duration = Duration::from_millis(200);
+const TIMEOUT_EACH: Duration = Duration::from_millis(200);
 /// Guests at most: their addresses are 10.77.0.1 upwards, the peer's is 10.77.0.254.
 const GUESTS: usize = 253;
 
@@ -208,7 +208,7 @@ impl Rig {
             guest.tell(&Order::Configure { attach, address: Party::Guest(number).address() })?;
         }
         let crowd: Vec<Attach> = sockets.collect();
-        let patience = PATIENCE + PATIENCE_EACH * u32::try_from(crowd.len()).unwrap_or(u32::MAX);
+        let timeout = TIMEOUT + TIMEOUT_EACH * u32::try_from(crowd.len()).unwrap_or(u32::MAX);
         if let Some(process) = &mut self.crowd {
             process.tell(&Order::Crowd { attach: crowd })?;
         }
@@ -217,7 +217,7 @@ impl Rig {
         }
         let processes = self.guests.iter_mut().chain(&mut self.crowd).chain(&mut self.peer);
         for process in processes {
-            expect(process, patience, cancel, |answer| matches!(answer, Answer::Ready).then_some(()))?;
+            expect(process, timeout, cancel, |answer| matches!(answer, Answer::Ready).then_some(()))?;
         }
         Ok(())
     }
@@ -251,7 +251,7 @@ impl Rig {
     ) -> Result<T, BenchError> {
         let process = self.process(party)?;
         process.tell(order)?;
-        expect(process, duration + PATIENCE, cancel, wanted)
+        expect(process, duration + TIMEOUT, cancel, wanted)
     }
 
     /// A bulk TCP transfer; returns the bytes that arrived, and in which time.
@@ -295,7 +295,7 @@ impl Rig {
 
     /// Waits for the end of a flood or trickle of `duration`; returns how many frames were sent.
     pub fn flooded(&mut self, from: Party, duration: Duration, cancel: &AtomicBool) -> Result<u64, BenchError> {
-        expect(self.process(from)?, duration + PATIENCE, cancel, |answer| match answer {
+        expect(self.process(from)?, duration + TIMEOUT, cancel, |answer| match answer {
             Answer::Flooded { frames } => Some(frames),
             _ => None,
         })

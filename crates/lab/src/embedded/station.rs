@@ -16,7 +16,7 @@ const BUFFER: usize = 512 << 10;
 /// What an application writes and reads at a time.
 const CHUNK: usize = 64 << 10;
 /// How long the other side may take to acknowledge the rest of a stream.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long it may take to reach the other side: who has its address is asked once a second.
 const REACH: Duration = Duration::from_secs(4);
 /// Sockets of each service: one listens while the other still says goodbye.
@@ -253,7 +253,7 @@ impl Station {
                 },
                 Work::Closing { .. } | Work::Parting { .. } => return (moved, None),
             };
-            client.work = Work::Closing { answer: Some(answer), give_up: now + PATIENCE };
+            client.work = Work::Closing { answer: Some(answer), give_up: now + TIMEOUT };
         }
         (moved || over, None)
     }

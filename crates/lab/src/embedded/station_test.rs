@@ -11,7 +11,7 @@ use super::*;
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 /// How long an answer may take, by the stations' own clock, which moves with each turn: how busy the machine is shows
 /// nowhere.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const TURN: Duration = Duration::from_micros(20);
 
 /// Two stations and their clock.
@@ -53,7 +53,7 @@ impl Sides {
 
     /// Runs both until the first has an answer.
     fn until_answer(&mut self) -> Answer {
-        let late = self.now + PATIENCE;
+        let late = self.now + TIMEOUT;
         while self.now < late {
             self.now += TURN;
             let since = self.now.duration_since(self.begun);
@@ -70,7 +70,7 @@ impl Sides {
                 }
             }
         }
-        panic!("no answer in {PATIENCE:?}");
+        panic!("no answer in {TIMEOUT:?}");
     }
 }
 
@@ -83,7 +83,7 @@ fn what_a_station_sends_the_other_discards_and_counts_anew_for_each_connection()
         let (arrived, took) = sides.sides[1].station.discarded();
         assert!(bytes > 0);
         assert_eq!(arrived, bytes, "TCP lost nothing");
-        assert!(took < PATIENCE);
+        assert!(took < TIMEOUT);
     }
 }
 
@@ -113,7 +113,7 @@ fn a_run_begins_when_the_other_side_is_reached_however_short_it_is() {
 #[test]
 fn nobody_is_waited_for_long() {
     let mut sides = Sides::new();
-    sides.absent = PATIENCE;
+    sides.absent = TIMEOUT;
     sides.begin(Task::Transact, 0.05).unwrap();
     let Answer::Transacted { each_ns, .. } = sides.until_answer() else { panic!("another answer") };
     assert!(each_ns.is_empty());

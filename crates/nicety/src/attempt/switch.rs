@@ -1,9 +1,16 @@
 //! What the guest is attached to: a throw-away switch in this process, or a port of a running daemon.
 
-use std::path::Path;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use nicety_adapters::Entry;
 use nicety_daemon::attach::{OTHER_FILE, otherwise};
+use nicety_daemon::capture::FileCapture;
+use nicety_daemon::control::api::CaptureRequest;
 use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::host::{Host, PortConfig};
@@ -11,9 +18,11 @@ use nicety_daemon::report::Condition;
 use nicety_daemon::serve;
 use nicety_guests::Folder;
 
+use crate::capture::TICK;
 use crate::cli::HOST_FILE;
 use crate::exit::{Exit, Failure};
 use crate::find::{self, Meant};
+use crate::ports::failure;
 
 /// A switch, and who has which port. Dropped, a throw-away one is gone with its sockets.
 pub struct Switch {
@@ -24,12 +33,59 @@ pub struct Switch {
     /// Others than we are at it.
     pub shared: bool,
     own: Option<(Daemon, Folder)>,
+    /// The running daemon's control socket.
+    control: Option<PathBuf>,
+}
+
+/// What passes the guest's port, on its way to a file.
+pub enum Recording {
+    /// Of a throw-away switch.
+    Own(FileCapture),
+    /// Of a running daemon's.
+    Asked(Arc<AtomicBool>, JoinHandle<Result<(), Failure>>),
 }
 
 impl Switch {
     /// The switch of a running daemon, at this port.
-    pub fn of(port: PortConfig) -> Switch {
-        Switch { port, peer: None, shared: true, own: None }
+    pub fn of((port, control): (PortConfig, PathBuf)) -> Switch {
+        Switch { port, peer: None, shared: true, own: None, control: Some(control) }
+    }
+
+    /// Begins to write what passes the guest's port to a file.
+    pub fn record(&self, path: &Path) -> Result<Recording, Failure> {
+        let failed = |error: io::Error| Failure::new(Exit::Failed, format!("{}: {error}", path.display()));
+        let gone = || Failure::new(Exit::Failed, "the guest's port has gone");
+        match (&self.own, &self.control) {
+            (Some((daemon, _)), _) => {
+                let file = File::create(path).map_err(failed)?;
+                FileCapture::begin(daemon, &self.port.name, file).map_err(failed)?.map(Recording::Own).ok_or_else(gone)
+            }
+            (None, Some(control)) => {
+                let request = CaptureRequest { of: self.port.name.clone(), stage: None, filter: None, snap: None };
+                let source = control::capture(control, &request, TICK).map_err(failure)?;
+                let (file, ended) = (File::create(path).map_err(failed)?, Arc::<AtomicBool>::default());
+                let until = Arc::clone(&ended);
+                let write = move || crate::capture::copy(source, file, None, &until).map(drop);
+                let thread = std::thread::Builder::new().name("capture".to_owned()).spawn(write).map_err(failed)?;
+                Ok(Recording::Asked(ended, thread))
+            }
+            (None, None) => Err(gone()),
+        }
+    }
+
+    /// Ends that: whether all of it is in the file.
+    pub fn end(&self, recording: Recording) -> Result<(), Failure> {
+        let panicked = || Failure::new(Exit::Failed, "the thread that captures had panicked");
+        match (recording, &self.own) {
+            (Recording::Own(capture), Some((daemon, _))) => capture.end(daemon).map_err(Failure::with(Exit::Failed)),
+            (Recording::Own(_), None) => Ok(()),
+            (Recording::Asked(ended, thread), _) => {
+                // What its guest sent last is on its way.
+                std::thread::sleep(TICK);
+                ended.store(true, Ordering::Relaxed);
+                thread.join().unwrap_or_else(|_| Err(panicked()))
+            }
+        }
     }
 
     /// A switch with one port of this adapter, or two.
@@ -42,7 +98,7 @@ impl Switch {
         let daemon = serve::start(prepared).map_err(Failure::with(Exit::Failed))?;
         let mut ports = host.ports.into_iter();
         let first = ports.next().ok_or_else(|| Failure::new(Exit::Failed, "the switch has no port"))?;
-        Ok(Switch { port: first, peer: ports.next(), shared: false, own: Some((daemon, folder)) })
+        Ok(Switch { port: first, peer: ports.next(), shared: false, own: Some((daemon, folder)), control: None })
     }
 }
 
@@ -61,8 +117,8 @@ fn port(adapter: &str, number: u32) -> String {
     )
 }
 
-/// A free port of a running daemon.
-pub fn running(path: Option<&Path>, name: &str) -> Result<PortConfig, Failure> {
+/// A free port of a running daemon, and that daemon's control socket.
+pub fn running(path: Option<&Path>, name: &str) -> Result<(PortConfig, PathBuf), Failure> {
     let (mut host, socket) = Meant::by(path, Some(name))?.host()?;
     let socket = match socket {
         Some(socket) => socket,
@@ -93,7 +149,7 @@ pub fn running(path: Option<&Path>, name: &str) -> Result<PortConfig, Failure> {
     if report.condition != Condition::Waiting {
         return Err(Failure::new(Exit::Failed, format!("the port {name} is not free: {}", report.sentence)));
     }
-    Ok(port)
+    Ok((port, socket))
 }
 
 #[cfg(test)]

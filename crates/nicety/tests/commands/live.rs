@@ -45,7 +45,10 @@ fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart(
     let served = Served::start(&scratch);
     let add = scratch.run(&["port", "add", "vm3", "adapter=e1000", "mac=52:54:00:12:34:03", "socket=vm3.sock"]);
     assert_eq!((add.code, add.out.as_str()), (Some(0), "+ port vm3\n"), "{add:?}");
+    served.line("changed: + port vm3; kept");
     let set = scratch.run(&["port", "set", "vm3", "buffer=4MiB"]);
+    let logged = served.line(&format!("user {} (process ", rustix::process::getuid().as_raw()));
+    assert!(logged.ends_with(") changed: ~ port vm3: buffer (not set) → 4MiB; kept"), "{logged}");
     assert_eq!((set.code, set.out.as_str()), (Some(0), "~ port vm3: buffer (not set) → 4MiB\n"), "{set:?}");
     let remove = scratch.run(&["port", "remove", "vm1"]);
     assert_eq!((remove.code, remove.out.as_str()), (Some(0), "- port vm1\n"), "{remove:?}");
@@ -105,6 +108,42 @@ fn sighup_applies_the_host_file_and_refuses_what_would_cut_a_vm_off() {
     assert_eq!(scratch.sockets().len(), 4);
     let done = scratch.run(&["port", "remove", "vm3", "--yes"]);
     assert_eq!((done.code, done.out.as_str()), (Some(0), "- port vm3 (a VM is attached)\n"), "{done:?}");
+    drop(vm);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn a_port_is_saved_and_restored_by_a_file_and_what_cannot_be_is_said() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let refused = |args: &[&str], code: i32, said: &str| {
+        let ended = scratch.run(args);
+        assert!(ended.code == Some(code) && ended.err.contains(said), "{args:?}: {ended:?}");
+    };
+    refused(&["port", "save", "vm1", "vm1.state"], 2, "no VM is attached to the port");
+    refused(&["port", "save", "vm2", "vm2.state"], 2, "a vhost-user front end keeps its rings");
+    refused(&["port", "save", "vm9", "vm9.state"], 2, "there is no port \"vm9\"");
+    refused(&["port", "save", "vm1", "none/vm1.state"], 1, "none/vm1.state.new: No such file");
+    let files = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(files.filter(|name| name.to_string_lossy().contains("state")).count(), 0);
+    let mut vm = nicety_vfio_user::Client::connect(scratch.path().join("vm1.sock")).unwrap();
+    vm.region_write(7, 4, &[7, 0]).unwrap();
+    let saved = scratch.run(&["port", "save", "vm1", "vm1.state"]);
+    assert!(saved.code == Some(0) && saved.out.starts_with("vm1: e1000, state version "), "{saved:?}");
+    let ports = scratch.run(&["ports", "vm1"]);
+    assert!(ports.out.contains("its state was saved, and it stands still"), "{ports:?}");
+    let state = std::fs::read(scratch.path().join("vm1.state")).unwrap();
+    std::fs::write(scratch.path().join("cut.state"), &state[..state.len() - 1]).unwrap();
+    refused(&["port", "restore", "vm1", "cut.state"], 2, "the saved state is damaged or cut short");
+    refused(&["port", "restore", "vm1", "host.toml"], 2, "the saved state is damaged or cut short");
+    refused(&["port", "restore", "vm1", "/dev/zero"], 2, "it is longer than any saved port");
+    refused(&["port", "restore", "vm1", "none.state"], 1, "none.state: No such file");
+    refused(&["port", "restore", "vm2", "vm1.state"], 2, "a vhost-user front end keeps its rings");
+    let restored = scratch.run(&["port", "restore", "vm1", "vm1.state"]);
+    assert_eq!((restored.code, restored.out.as_str()), (Some(0), "vm1 goes on\n"), "{restored:?}");
+    let mut command = [0; 2];
+    vm.region_read(7, 4, &mut command).unwrap();
+    assert_eq!(command, [7, 0]);
     drop(vm);
     assert_eq!(served.end(Signal::TERM), Some(0));
 }

@@ -14,7 +14,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::scratch::{HOST, PATIENCE, Scratch};
+use crate::scratch::{HOST, Scratch, TIMEOUT};
 
 /// Connections: with `NICETY_LOG=debug` each has a line of its own, none of which is left out.
 const TIMES: usize = 300;
@@ -45,7 +45,7 @@ impl Daemon {
 
     /// A VMM comes to a port, hears its version, and goes.
     fn meet(&self, socket: &str) {
-        let (socket, end) = (self.scratch.path().join(socket), Instant::now() + PATIENCE);
+        let (socket, end) = (self.scratch.path().join(socket), Instant::now() + TIMEOUT);
         while !hears(&socket) {
             assert!(Instant::now() < end, "nobody answers at {}", socket.display());
             std::thread::sleep(Duration::from_millis(1));
@@ -137,7 +137,7 @@ fn who_reads_a_log_late_reads_whole_lines_and_all_of_them_or_how_many_were_left_
             log
         });
         if !all {
-            told.recv_timeout(PATIENCE).unwrap();
+            told.recv_timeout(TIMEOUT).unwrap();
         }
         assert_eq!(daemon.end().code(), Some(0));
         let log = reader.join().unwrap();

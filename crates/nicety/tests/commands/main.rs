@@ -3,9 +3,12 @@
 mod compare;
 mod daemon;
 mod discover;
+mod extcap;
 mod host_file;
 mod live;
 mod log;
 mod other_file;
 mod scratch;
+mod top;
+mod trace;
 mod words;

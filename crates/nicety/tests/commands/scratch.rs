@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// How long a daemon, or a command, may take for anything here.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub const HOST: &str = "\
 [switch]
@@ -88,7 +88,7 @@ impl Ended {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (process, (send, ended)) = (Pid::from_child(&child), mpsc::channel());
         std::thread::spawn(move || send.send(child.wait_with_output()));
-        match ended.recv_timeout(PATIENCE) {
+        match ended.recv_timeout(TIMEOUT) {
             Ok(output) => Ended::of(&output.unwrap()),
             Err(_) => {
                 let _ = kill_process(process, Signal::KILL);
@@ -135,7 +135,7 @@ impl Served {
     pub fn line(&self, words: &str) -> String {
         let mut seen = Vec::new();
         loop {
-            match self.log.recv_timeout(PATIENCE) {
+            match self.log.recv_timeout(TIMEOUT) {
                 Ok(line) if line.contains(words) => return line,
                 Ok(line) => seen.push(line),
                 Err(error) => panic!("{words:?} did not come ({error}): {seen:#?}"),

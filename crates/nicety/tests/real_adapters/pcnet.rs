@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// How long two of them carry, usually and of everything.
-const WHILE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(3600)];
+const WHILE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
 /// From one look to the next.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -46,7 +46,7 @@ fn linux_s_pcnet32_passes_its_loopback_test_and_reads_every_register_while_the_l
 }
 
 #[test]
-fn two_pcnets_carry_both_ways_at_once_for_ten_seconds_or_of_everything_for_an_hour() {
+fn two_pcnets_carry_both_ways_at_once_for_ten_seconds_or_of_everything_for_ten_minutes() {
     let (stage, mut both) = guests(["pcnet", "pcnet"]);
     for (guest, peer) in both.iter_mut().zip([2, 1]) {
         let sink = "(nc -l -p 9001 -e sh -c 'cat >/dev/null' >/dev/null 2>&1 &)";

@@ -15,7 +15,7 @@ use crate::{
 const PACKAGES: &[&str] = &["openssh-server", "openssh-client"];
 /// What of it a guest runs, each where it is to be.
 const FILES: [&str; 5] = ["usr/bin/scp", "usr/bin/ssh", "usr/bin/ssh-keygen", "usr/sbin/sshd", "usr/lib/openssh"];
-/// A file's megabytes, or as many as an adapter carries in a gigabit's time; and how many go each way, usually and of everything.
+/// A file's megabytes, usually as many as an adapter carries in a gigabit's time; and how many go each way, usually and of everything.
 const FILE: u32 = 12;
 const FILES_EACH_WAY: [u32; 2] = [1, 25];
 /// Of everything no further file is begun after this.
@@ -40,7 +40,8 @@ fn scp_carries_files_out_and_in_over_every_adapter_without_a_stall_or_a_driver_s
     for ((number, adapter), guest) in (1..).zip(&adapters).zip(guests) {
         sh(guest, &format!("umask 077; printf '%s\n' '{key}' >/tmp/key"));
         ping(guest, "", &address(server));
-        let (begin, megabytes, mut files) = (Instant::now(), amount(adapter, FILE), 0);
+        let megabytes = if is_full() { FILE } else { amount(adapter, FILE) };
+        let (begin, mut files) = (Instant::now(), 0);
         while files < FILES_EACH_WAY[usize::from(is_full())] && begin.elapsed() < LONG {
             let made =
                 format!("dd if=/dev/urandom of=/tmp/out bs=1M count={megabytes} 2>/dev/null; sha256sum </tmp/out");

@@ -181,7 +181,7 @@ pub fn ping(guest: &mut Guest, options: &str, to: &str) {
 
 /// What sends a file at a TCP connection: a million bytes in small pieces, the rest in large ones. busybox's nc alone would make
 /// three system calls for each kilobyte, which are most of what a send takes.
-const SENDER: &str = "sh -c 'exec </tmp/sent 2>/dev/null; dd bs=1000 count=1000; dd bs=64k'";
+pub const SENDER: &str = "sh -c 'exec </tmp/sent 2>/dev/null; dd bs=1000 count=1000; dd bs=64k'";
 
 /// So many megabytes, or as many as an adapter carries in a gigabit's time: a slow chip is slow for its driver too.
 pub fn amount(adapter: &str, megabytes: u32) -> u32 {

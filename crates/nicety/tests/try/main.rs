@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 mod terminal;
 
 /// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Its own folder for sockets, in which nothing may be left.
 struct Scratch(PathBuf);
@@ -43,7 +43,7 @@ impl Scratch {
     /// Bounded, and killed outright if that does not help.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["--foreground", "-k", "5", &PATIENCE.as_secs().to_string(), env!("CARGO_BIN_EXE_nicety"), "try"]);
+        command.args(["--foreground", "-k", "5", &TIMEOUT.as_secs().to_string(), env!("CARGO_BIN_EXE_nicety"), "try"]);
         command.args(words).current_dir(&self.0).env("XDG_RUNTIME_DIR", self.runtime());
         command.stdin(Stdio::null());
         command
@@ -92,7 +92,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[track_caller]
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < end, "{what}");
         thread::sleep(Duration::from_millis(10));
@@ -296,6 +296,19 @@ fn a_word_for_the_kernel_is_one_of_its_command_line() {
         ["--append", "nicety.word=1", "--append", "vfio_user.msix=0", "--", "grep", "-o", "nicety.word=1 vfio.*=0"];
     let said = scratch.says(&[&["vmxnet3"], &words[..], &["/proc/cmdline"]].concat());
     assert_eq!(said, "nicety.word=1 vfio_user.msix=0\n");
+}
+
+#[test]
+fn what_passes_the_guests_port_is_in_the_file_that_is_named() {
+    let scratch = Scratch::new();
+    scratch.says(&["e1000", "--capture", "e1000.pcapng", "--", "ping", "-c", "2", "-i", "0.2", "-W", "5", "peer"]);
+    let file = fs::read(scratch.0.join("e1000.pcapng")).unwrap();
+    // An echo request from the guest, and the answer for it: ICMP, types 8 and 0.
+    let echo = |kind: u8, from: u8, to: u8| {
+        let addresses = [10, 0, 0, from, 10, 0, 0, to, kind, 0];
+        file.windows(addresses.len()).filter(|bytes| *bytes == addresses).count()
+    };
+    assert_eq!((echo(8, 1, 2), echo(0, 2, 1)), (2, 2), "each passes the port once");
 }
 
 /// A process that ends with the test.

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::{Killed, PATIENCE, Scratch, gone, text};
+use crate::{Killed, Scratch, TIMEOUT, gone, text};
 
 /// A terminal with `nicety try` at its other end.
 struct Terminal {
@@ -57,10 +57,10 @@ impl Terminal {
     /// Waits until it shows this, and forgets what was before.
     #[track_caller]
     fn shows(&mut self, what: &str) {
-        let patience = Timespec::try_from(PATIENCE).unwrap();
+        let timeout = Timespec::try_from(TIMEOUT).unwrap();
         while !self.text.contains(what) {
             let mut bytes = [0; 4096];
-            let ready = poll(&mut [PollFd::new(&self.keys, PollFlags::IN)], Some(&patience)).unwrap();
+            let ready = poll(&mut [PollFd::new(&self.keys, PollFlags::IN)], Some(&timeout)).unwrap();
             // A terminal that nobody has open any more is an error to read.
             match if ready == 0 { Ok(0) } else { self.keys.read(&mut bytes) } {
                 Ok(read @ 1..) => self.text.push_str(&text(&bytes[..read])),

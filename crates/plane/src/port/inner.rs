@@ -11,7 +11,7 @@ use nicety_frame::{Mac, arp, ethernet};
 use nicety_memory::{Map, Rights, Window};
 
 use super::fault::caught;
-use super::{End, Shell};
+use super::{End, Saved, Shell};
 use crate::backlog::{Backlog, Drained};
 use crate::pace::Pace;
 use crate::poll::Habit;
@@ -61,6 +61,8 @@ pub(super) struct Inner {
     /// One whose place was taken in a turn: no worker unmaps memory.
     pub spent_backlog: Option<Box<Backlog>>,
     pub attached: bool,
+    /// Its state was saved: it stands still until it is restored, or its VM goes.
+    pub stopped: bool,
     /// Packets that were sent before whoever is attached came.
     pub sent_before: u64,
     /// A batch of this port is on its way: fetched, and not completed.
@@ -122,6 +124,17 @@ impl Inner {
         }
     }
 
+    /// The adapter's state, and the time by its clock.
+    pub fn save(&mut self, now: Time) -> Option<Saved> {
+        self.call(now, |adapter, cx| {
+            let state = match cx.page {
+                Some(page) => adapter.save_mapped(page),
+                None => adapter.save(),
+            };
+            Saved { at: cx.now, state }
+        })
+    }
+
     /// The same of an uplink.
     fn call_uplink<R: Default>(&mut self, act: impl FnOnce(&mut dyn Uplink, &mut Counters) -> R) -> R {
         let Self { end: End::Uplink(uplink), counters, .. } = self else { return R::default() };
@@ -133,7 +146,7 @@ impl Inner {
 
     /// Whether frames of its guest may be fetched now.
     pub fn may_fetch(&self) -> bool {
-        self.attached && self.waiting == 0 && self.holds <= 0 && !self.has_failed()
+        self.attached && !self.stopped && self.waiting == 0 && self.holds <= 0 && !self.has_failed()
     }
 
     /// Whether there are tokens for what its guest sends.
@@ -144,6 +157,36 @@ impl Inner {
     /// Whether there are tokens for what waits for its guest.
     pub fn may_receive(&self, now: Time) -> bool {
         self.receive.as_ref().is_none_or(|shaper| shaper.ready(now))
+    }
+
+    /// Why frames for it are dropped, if there is nobody to take them.
+    pub fn absent(&self) -> Option<Reason> {
+        let reason = if self.has_failed() { Reason::Failed } else { Reason::NoVm };
+        (!self.attached || self.stopped || self.has_failed()).then_some(reason)
+    }
+
+    pub fn is_uplink(&self) -> bool {
+        matches!(self.end, End::Uplink(_))
+    }
+
+    /// Whether its guest's driver has started its adapter; an uplink needs none.
+    pub fn is_driven(&self) -> bool {
+        match &self.end {
+            // One that panics here would at its next turn.
+            End::Adapter(adapter) => caught(|| adapter.is_driven()).unwrap_or(false),
+            End::Uplink(_) | End::Failed(_) => true,
+        }
+    }
+
+    /// Whether what it gets is held to a shape, or waits in one order.
+    pub fn is_pooled(&self) -> bool {
+        self.receive.is_some() || self.pooled
+    }
+
+    /// Whether frames wait in the receive buffer before its adapter, or the uplink, is asked: behind others, or for tokens.
+    pub fn must_wait(&self, now: Time) -> bool {
+        let is_behind = !self.backlog.is_empty();
+        if self.is_pooled() { is_behind || !self.may_receive(now) } else { self.is_uplink() && is_behind }
     }
 
     /// Asks for a turn when there will be tokens, if anything waits for them.
@@ -181,7 +224,7 @@ impl Inner {
         self.pooled = self.receive.is_some() || !self.backlog.is_empty();
         let bytes = |pick: &Pick| batch.packet(pick.packet).map_or(0, Packet::wire_bytes);
         let mut goes = 0;
-        if self.backlog.is_empty() && self.may_receive(now) {
+        if !self.must_wait(now) {
             let mut left = self.receive.as_ref().map_or(u64::MAX, |shaper| shaper.bytes(now).max(1));
             for pick in picks {
                 if left == 0 {
@@ -216,8 +259,7 @@ impl Inner {
         if self.has_failed() {
             self.counters.receive_drop(Reason::Failed);
         } else if !self.backlog.push(0, batch, packet, pick) {
-            let alone = packet.len() > self.backlog.size();
-            self.counters.receive_drop(if alone { Reason::NoBuffer } else { Reason::BufferFull });
+            self.counters.receive_drop(self.backlog.refusal(packet.len()));
         }
     }
 
@@ -310,8 +352,7 @@ impl Inner {
             let Some(packet) = batch.packet(pick.packet) else { continue };
             let lane = if is_uplink { batch.origin.0 } else { refusal.queue.into() };
             if !self.backlog.push(lane, batch, packet, Pick { from: refusal.from, ..*pick }) {
-                let alone = packet.len() > self.backlog.size();
-                self.counters.receive_drop(if alone { Reason::NoBuffer } else { Reason::BufferFull });
+                self.counters.receive_drop(self.backlog.refusal(packet.len()));
             }
         }
     }

@@ -86,15 +86,14 @@ impl Port {
         now: Time,
     ) -> &'a [Pick] {
         let (picks, rest) = picks.split_at(picks.len().min(most));
-        if !inner.attached || inner.has_failed() {
-            let reason = if inner.has_failed() { Reason::Failed } else { Reason::NoVm };
+        if let Some(reason) = inner.absent() {
             for _ in picks {
                 inner.counters.receive_drop(reason);
             }
             return rest;
         }
         let begin = self.shell.now(now);
-        if inner.receive.is_some() || inner.pooled {
+        if inner.is_pooled() {
             let taken = inner.deliver_shaped(batch, picks, now);
             self.offered(inner, rest, now);
             inner.wait_for_tokens(now, self.shell.as_ref());
@@ -102,9 +101,8 @@ impl Port {
             return rest;
         }
         let frames = Frames { batch, picks, held: inner.backlog.queues() };
-        let is_uplink = matches!(inner.end, End::Uplink(_));
-        let behind = is_uplink && !inner.backlog.is_empty();
-        let delivery = if behind { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
+        let is_uplink = inner.is_uplink();
+        let delivery = if inner.must_wait(now) { Delivery::all_refused(&frames) } else { inner.deliver(&frames, now) };
         if delivery.refused() != 0 {
             if let Err(cause) = caught(|| inner.keep(batch, picks, &delivery)) {
                 inner.fail(cause);
@@ -152,6 +150,9 @@ impl Port {
         let mut inner = self.lock();
         if inner.has_failed() {
             gathered.let_go = inner.backlog.let_all_go();
+            return gathered;
+        }
+        if inner.stopped {
             return gathered;
         }
         if inner.wake.is_some_and(|at| at <= now) {

@@ -153,6 +153,11 @@ impl Session {
         self.inbound.has_partial() && !self.inbound.has_whole() && !self.is_changing()
     }
 
+    /// Whether all that was handled is done with and answered.
+    pub fn is_settled(&self) -> bool {
+        self.core.writing.is_none() && !self.is_changing() && !self.wants_write()
+    }
+
     /// Whether versions have been exchanged.
     pub fn is_ready(&self) -> bool {
         self.core.peer.is_some()

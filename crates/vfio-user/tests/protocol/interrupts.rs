@@ -145,6 +145,77 @@ fn every_sequence_of_five_steps_on_the_line_gives_the_models_interrupts() {
     });
 }
 
+/// What arrives at `fd` by these steps, if everything is saved after so many of them and restored in other [`Interrupts`].
+fn arrive(index: u32, sequence: &[Step], moves: Option<usize>, fd: &OwnedFd) -> u64 {
+    use Step::*;
+    let mut irqs = Interrupts::new(layout());
+    let connect = |irqs: &Interrupts| {
+        irqs.apply(set(index, IrqAction::Trigger, IrqData::Connect(vec![copy(fd).into()]))).unwrap();
+    };
+    let (mut connected, mut level, mut arrived) = (false, false, 0);
+    for at in 0..=sequence.len() {
+        if moves == Some(at) {
+            let saved = irqs.save();
+            irqs = Interrupts::new(layout());
+            if connected {
+                connect(&irqs);
+            }
+            assert!(irqs.fits(&saved));
+            irqs.restore(&saved);
+            assert_eq!(irqs.save(), saved);
+            if index == INTX {
+                irqs.set_line(level);
+            }
+        }
+        match sequence.get(at) {
+            Some(Raise) => {
+                level = true;
+                if index == INTX {
+                    irqs.set_line(true)
+                } else {
+                    irqs.raise_msix(0)
+                };
+            }
+            Some(Mask) => irqs.apply(set(index, IrqAction::Mask, IrqData::All)).unwrap(),
+            Some(Unmask) => irqs.apply(set(index, IrqAction::Unmask, IrqData::All)).unwrap(),
+            Some(Connect) => connect(&irqs),
+            Some(Disconnect) => irqs.apply(set(index, IrqAction::Trigger, IrqData::Disconnect)).unwrap(),
+            Some(Disable) => irqs.apply(IrqSet::disable(index)).unwrap(),
+            Some(Forget) => {
+                level = false;
+                irqs.reset();
+            }
+            None => {}
+        }
+        connected = match sequence.get(at) {
+            Some(Connect) => true,
+            Some(Disconnect | Disable) => false,
+            _ => connected,
+        };
+        arrived += take(fd);
+    }
+    arrived
+}
+
+#[test]
+fn what_is_saved_after_any_step_and_restored_elsewhere_interrupts_as_if_nothing_had_happened() {
+    use Step::*;
+    let steps = [Raise, Mask, Unmask, Connect, Disconnect, Disable, Forget];
+    let fd = event();
+    every_sequence(&steps, 4, |sequence| {
+        for index in [INTX, MSIX] {
+            let stays = arrive(index, sequence, None, &fd);
+            for at in 0..=sequence.len() {
+                assert_eq!(arrive(index, sequence, Some(at), &fd), stays, "{index} {sequence:?} moved after {at}");
+            }
+        }
+    });
+    let other = Interrupts::new(IrqLayout { msix: 1, ..IrqLayout::default() });
+    let irqs = Interrupts::new(layout());
+    irqs.raise_msix(69);
+    assert!(!other.fits(&irqs.save()));
+}
+
 #[test]
 fn raises_from_two_threads_while_a_third_masks_are_neither_lost_nor_doubled() {
     let irqs = Arc::new(Interrupts::new(layout()));

@@ -23,7 +23,7 @@ use crate::ending::{Ended, Refusal};
 use crate::memory::Region;
 use crate::port::{Kick, Port};
 use crate::protocol::{
-    F_LOG_ALL, F_PROTOCOL_FEATURES, Fields, PATIENCE, ProtocolFeatures, REGIONS_MOST, REPLY, Request,
+    F_LOG_ALL, F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY, Request, TIMEOUT,
 };
 use crate::wire::{self, Message};
 use door::Door;
@@ -85,8 +85,8 @@ impl Session {
         let socket = Lent::from(socket);
         let flags = fcntl_getfl(&socket)?;
         fcntl_setfl(&socket, flags - OFlags::NONBLOCK)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
+        set_socket_timeout(&socket, Timeout::Send, Some(TIMEOUT))?;
         let mut count = 0;
         port.with(&mut |face, _| count = face.rings());
         let (protocol, features, status) = (ProtocolFeatures::default(), 0, 0);
@@ -108,7 +108,7 @@ impl Session {
     pub fn run_beside(mut self, door: Option<BorrowedFd<'_>>, mut knocked: impl FnMut() -> Duration) -> Ended {
         self.forget();
         let mut door = Door::new(door, &mut knocked);
-        let mut first = Some(Instant::now() + PATIENCE);
+        let mut first = Some(Instant::now() + TIMEOUT);
         let ended = loop {
             if let Err(ended) = self.wait(first, &mut door).and_then(|()| self.turn(first.is_some())) {
                 break ended;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use nicety_memory::shared_file;
-use nicety_vhost_user::{Ended, Kick, PATIENCE, Refusal, Session};
+use nicety_vhost_user::{Ended, Kick, Refusal, Session, TIMEOUT};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
@@ -111,7 +111,7 @@ fn the_message_that_agrees_on_replies_is_replied_to_if_it_asks() {
     assert!(matches!(served.ended(), Ended::Gone));
 }
 
-/// It costs its seconds of patience once for all, in threads of their own.
+/// Its timeout is paid once for all, in threads of their own.
 #[test]
 fn who_says_nothing_or_stops_within_a_message_or_takes_no_answer_is_sent_away_and_who_rests_between_messages_is_not() {
     let (silent, _says_nothing) = serve(&TestPort::new(None));
@@ -141,7 +141,7 @@ fn who_says_nothing_or_stops_within_a_message_or_takes_no_answer_is_sent_away_an
     assert!(matches!(stalled.ended(), Ended::Wire(why) if why.contains("stopped within a message")));
     assert!(matches!(deaf.ended(), Ended::Wire(why) if why.contains("does not take its answer")));
     assert!(matches!(dripped.ended(), Ended::Wire(why) if why.contains("stopped within a message")));
-    assert!(begun.elapsed() >= PATIENCE - std::time::Duration::from_secs(1) && begun.elapsed() < PATIENCE * 4);
+    assert!(begun.elapsed() >= TIMEOUT - std::time::Duration::from_secs(1) && begun.elapsed() < TIMEOUT * 4);
     assert!(drip.join().unwrap() < 12);
     asked.join().unwrap();
     assert_ne!(resting.asked(1, &[]), [0; 8], "it may be silent now");
@@ -167,7 +167,7 @@ fn somebody_at_the_door_is_seen_to_while_a_front_end_is_served() {
     for _ in 0..3 {
         raw.negotiate();
         knocker.write_all(b"!").unwrap();
-        heard.recv_timeout(PATIENCE).expect("a knock is heard");
+        heard.recv_timeout(TIMEOUT).expect("a knock is heard");
     }
     assert_ne!(raw.asked(1, &[]), [0; 8]);
     drop(raw);
@@ -192,7 +192,7 @@ fn a_door_that_is_left_alone_is_heard_again_afterwards_and_keeps_no_session_from
         session.run_beside(Some(door.as_fd()), see)
     });
     for _ in 0..3 {
-        heard.recv_timeout(PATIENCE).expect("it is heard after a pause");
+        heard.recv_timeout(TIMEOUT).expect("it is heard after a pause");
     }
     let mut raw = Raw(theirs);
     for _ in 0..100 {

@@ -7,7 +7,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 
-use super::{Answer, CutOff, Daemon, beside, consent_in, json, name_in, values};
+use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, values};
 use crate::control::api::{PortValues, Problem};
 use crate::control::server::{Peer, Served};
 use crate::host::List;
@@ -19,7 +19,7 @@ type Agreed = Result<Query<CutOff>, QueryRejection>;
 async fn add(served: Arc<Served>, peer: Peer, list: List, body: Bytes) -> Answer<(StatusCode, axum::Json<Changed>)> {
     let live = served.may_change(peer)?;
     let table = values(json(&body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    let changed = beside(move || Ok(live.add(list, table)?)).await?;
+    let changed = beside(move || logged(peer, live.add(list, table))).await?;
     Ok((StatusCode::CREATED, axum::Json(changed)))
 }
 
@@ -33,7 +33,7 @@ async fn set(
     let live = served.may_change(peer)?;
     let (name, consent) = (name_in(path)?, consent_in(query)?);
     let values = values(json(&body)?)?;
-    beside(move || Ok(axum::Json(live.set(list, &name, &values, &consent)?))).await
+    beside(move || logged(peer, live.set(list, &name, &values, &consent)).map(axum::Json)).await
 }
 
 async fn remove(
@@ -44,7 +44,7 @@ async fn remove(
 ) -> Answer<axum::Json<Changed>> {
     let live = served.may_change(peer)?;
     let (name, consent) = (name_in(path)?, consent_in(query)?);
-    beside(move || Ok(axum::Json(live.remove(list, &name, &consent)?))).await
+    beside(move || logged(peer, live.remove(list, &name, &consent)).map(axum::Json)).await
 }
 
 /// Add a port group

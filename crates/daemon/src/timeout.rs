@@ -6,22 +6,22 @@ use std::time::Duration;
 use nicety_adapter::Time;
 
 /// The same as a vhost-user front end has.
-pub const PATIENCE: Duration = nicety_vhost_user::PATIENCE;
+pub const TIMEOUT: Duration = nicety_vhost_user::TIMEOUT;
 
 /// What a VMM owes: its deadline, and one timer at a time, however often the deadline moves.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct Timeout {
     end: Option<Time>,
     timer: Option<Time>,
 }
 
-impl Patience {
+impl Timeout {
     /// It owes something from now on. Returns the time for a timer, if none is set.
     pub fn begin(&mut self, now: Time) -> Option<Time> {
         if self.end.is_some() {
             return None;
         }
-        self.end = Some(now.after(PATIENCE));
+        self.end = Some(now.after(TIMEOUT));
         if self.timer.is_some() {
             return None;
         }
@@ -59,30 +59,30 @@ mod tests {
 
     #[test]
     fn what_is_owed_is_due_ten_seconds_after_it_began_however_often_it_is_asked_for() {
-        let mut patience = Patience::default();
-        assert_eq!(patience.begin(at(5)), Some(at(10_005)));
-        assert_eq!(patience.begin(at(9_000)), None);
-        assert!(!patience.is_over(at(10_004)) && patience.is_over(at(10_005)));
-        patience.end();
-        assert!(!patience.is_over(at(1_000_000)));
+        let mut timeout = Timeout::default();
+        assert_eq!(timeout.begin(at(5)), Some(at(10_005)));
+        assert_eq!(timeout.begin(at(9_000)), None);
+        assert!(!timeout.is_over(at(10_004)) && timeout.is_over(at(10_005)));
+        timeout.end();
+        assert!(!timeout.is_over(at(1_000_000)));
     }
 
     #[test]
     fn a_million_messages_in_two_parts_set_one_timer_at_a_time() {
-        let mut patience = Patience::default();
+        let mut timeout = Timeout::default();
         let mut timers = Vec::new();
         for message in 0..1_000_000 {
             let now = at(message / 40);
-            timers.extend(patience.rung(now));
-            timers.extend(patience.begin(now));
-            assert!(!patience.is_over(now));
+            timers.extend(timeout.rung(now));
+            timers.extend(timeout.begin(now));
+            assert!(!timeout.is_over(now));
             if message < 999_999 {
-                patience.end();
+                timeout.end();
             }
         }
         assert_eq!(timers, [at(10_000), at(20_000), at(30_000)]);
         // The last one began at 24,999 ms: its timer is the one that was set for another.
-        assert_eq!(patience.rung(at(30_000)), Some(at(34_999)));
-        assert!(!patience.is_over(at(34_998)) && patience.is_over(at(34_999)));
+        assert_eq!(timeout.rung(at(30_000)), Some(at(34_999)));
+        assert!(!timeout.is_over(at(34_998)) && timeout.is_over(at(34_999)));
     }
 }

@@ -8,7 +8,7 @@
 //! shared-memory multiprocessor, SOSP 1991), learned as they do.
 //!
 //! A worker's own timer, for a poll of mapped doorbells say, ends no wait if it finds no work. But each timer that a sleeper wakes for
-//! costs CPU time, which longer polling would have spared. Nobody sleeps for a timer that is due [very soon](Vigil::is_short).
+//! costs CPU time, which longer polling would have spared. Nobody sleeps for a timer that is due [very soon](BusyPoll::is_short).
 //!
 //! The price of a sleep depends on who waits meanwhile. If a VMM's message ends it, a processor of the guest stands still until the
 //! answer. Little traffic from changing ports is an exchange of requests and answers, as fast as each of them. In a bulk transfer, which
@@ -76,7 +76,7 @@ struct Open {
 
 /// See the module's page.
 #[derive(Debug)]
-pub struct Vigil {
+pub struct BusyPoll {
     /// What each span costs for a wait, in nanoseconds.
     costs: [u64; SPANS.len()],
     best: usize,
@@ -95,7 +95,7 @@ pub struct Vigil {
     pub told: Vec<Wait>,
 }
 
-impl Vigil {
+impl BusyPoll {
     /// For a machine with so many processors. With one the awaited peer could not run during polling.
     pub fn new(processors: usize) -> Self {
         Self {
@@ -210,9 +210,9 @@ mod tests {
     const KINDS: [(bool, u64, u64); 3] =
         [(true, 64 << 10, 200_000), (false, 2 * (1514 + 256), PRICE_OF_AN_EXCHANGE), (false, 64 << 10, PRICE_IN_BULK)];
 
-    /// A worker's vigil and clock.
+    /// A worker's busy_poll and clock.
     struct Watch {
-        vigil: Vigil,
+        busy_poll: BusyPoll,
         now: Time,
         /// Who carries: two in turns, or one alone.
         ports: [u16; 2],
@@ -220,21 +220,21 @@ mod tests {
 
     impl Watch {
         fn new(processors: usize) -> Self {
-            Self { vigil: Vigil::new(processors), now: Time(1_000_000), ports: [1, 2] }
+            Self { busy_poll: BusyPoll::new(processors), now: Time(1_000_000), ports: [1, 2] }
         }
 
         fn span(&self) -> Duration {
-            Duration::from_nanos(SPANS[self.vigil.best])
+            Duration::from_nanos(SPANS[self.busy_poll.best])
         }
 
         /// What the worker would see, if what it waits for came after so many nanoseconds, and timers in vain before.
         fn comes_after_timers(&mut self, timers: &[u64], after: u64, message: bool, carried: u64) {
             self.ports.swap(0, 1);
-            self.vigil.carried(PortId(self.ports[0]), carried);
+            self.busy_poll.carried(PortId(self.ports[0]), carried);
             // Who has a turn and sends nothing answers nobody.
-            self.vigil.carried(PortId(9), 0);
+            self.busy_poll.carried(PortId(9), 0);
             let begun = self.now;
-            let until = self.vigil.begin(begun);
+            let until = self.busy_poll.begin(begun);
             let mut came = |after: u64| {
                 let slept = until < begun.after_ns(after);
                 self.now = begun.after_ns(if slept { after + LATE } else { after });
@@ -242,11 +242,11 @@ mod tests {
             };
             for timer in timers {
                 let (now, slept) = came(*timer);
-                self.vigil.timer(now, slept);
-                assert_eq!(self.vigil.begin(now), until, "the wait goes on");
+                self.busy_poll.timer(now, slept);
+                assert_eq!(self.busy_poll.begin(now), until, "the wait goes on");
             }
             let (now, slept) = came(after);
-            self.vigil.ended(now, slept, message);
+            self.busy_poll.ended(now, slept, message);
         }
 
         fn comes(&mut self, after: u64, message: bool, carried: u64) {
@@ -297,9 +297,9 @@ mod tests {
         let span = watch.span();
         // By the clock it could have been late within the watch; but it was not seen there.
         for _ in 0..10 {
-            let until = watch.vigil.begin(watch.now);
+            let until = watch.busy_poll.begin(watch.now);
             watch.now = until.after_ns(1_000);
-            watch.vigil.ended(watch.now, true, true);
+            watch.busy_poll.ended(watch.now, true, true);
         }
         assert!(watch.span() > span, "{:?}", watch.span());
     }
@@ -359,16 +359,17 @@ mod tests {
     #[test]
     fn a_timer_ends_a_wait_if_something_was_carried_after_it() {
         let mut watch = Watch::new(2);
-        watch.vigil.carried(PortId(1), 300);
+        watch.busy_poll.carried(PortId(1), 300);
         for (timer, carried) in [(2_000, 0), (7_000, 500), (9_000, 0)] {
-            watch.vigil.begin(watch.now);
-            watch.vigil.timer(Time(1_000_000 + timer), true);
+            watch.busy_poll.begin(watch.now);
+            watch.busy_poll.timer(Time(1_000_000 + timer), true);
             watch.now = Time(1_000_500 + timer);
-            watch.vigil.carried(PortId(1), carried);
+            watch.busy_poll.carried(PortId(1), carried);
         }
-        watch.vigil.begin(watch.now);
-        watch.vigil.ended(Time(1_020_000), false, true);
-        let told = watch.vigil.told.iter().map(|wait| (wait.lasted.as_nanos(), wait.slept, wait.message, wait.carried));
+        watch.busy_poll.begin(watch.now);
+        watch.busy_poll.ended(Time(1_020_000), false, true);
+        let told =
+            watch.busy_poll.told.iter().map(|wait| (wait.lasted.as_nanos(), wait.slept, wait.message, wait.carried));
         // From the turn of the timer that was not in vain: 7.5 to 20 µs.
         assert_eq!(told.collect::<Vec<_>>(), [(7_000, true, false, 300), (12_500, true, true, 500)]);
     }
@@ -376,24 +377,24 @@ mod tests {
     #[test]
     fn a_timer_ends_a_wait_though_something_else_comes_while_there_is_work_from_it() {
         let mut watch = Watch::new(2);
-        watch.vigil.begin(watch.now);
-        watch.vigil.timer(Time(1_050_000), true);
-        watch.vigil.carried(PortId(1), 3_000);
-        watch.vigil.ended(Time(1_450_000), false, false);
-        assert_eq!(watch.vigil.told.len(), 1);
-        assert_eq!(watch.vigil.told[0].lasted, Duration::from_micros(50));
+        watch.busy_poll.begin(watch.now);
+        watch.busy_poll.timer(Time(1_050_000), true);
+        watch.busy_poll.carried(PortId(1), 3_000);
+        watch.busy_poll.ended(Time(1_450_000), false, false);
+        assert_eq!(watch.busy_poll.told.len(), 1);
+        assert_eq!(watch.busy_poll.told[0].lasted, Duration::from_micros(50));
     }
 
     #[test]
     fn whoever_slept_before_a_timer_in_vain_has_slept() {
         let mut watch = Watch::new(2);
         for slept in [true, false] {
-            watch.vigil.begin(watch.now);
-            watch.vigil.timer(watch.now.after_ns(1_000), slept);
+            watch.busy_poll.begin(watch.now);
+            watch.busy_poll.timer(watch.now.after_ns(1_000), slept);
         }
-        watch.vigil.begin(watch.now);
-        watch.vigil.ended(watch.now.after_ns(3_000), false, false);
-        assert!(watch.vigil.told[0].slept && watch.vigil.told.len() == 1);
+        watch.busy_poll.begin(watch.now);
+        watch.busy_poll.ended(watch.now.after_ns(3_000), false, false);
+        assert!(watch.busy_poll.told[0].slept && watch.busy_poll.told.len() == 1);
     }
 
     #[test]
@@ -402,8 +403,8 @@ mod tests {
             let mut watch = Watch::new(processors);
             (0..100).for_each(|_| watch.comes(1_000, true, 0));
             assert_eq!(!watch.span().is_zero(), watches);
-            assert_eq!(watch.vigil.is_short(Duration::from_micros(20)), watches);
-            assert!(!watch.vigil.is_short(Duration::from_micros(40)));
+            assert_eq!(watch.busy_poll.is_short(Duration::from_micros(20)), watches);
+            assert!(!watch.busy_poll.is_short(Duration::from_micros(40)));
         }
     }
 }

@@ -1,0 +1,21 @@
+//! What would become of a frame, in words.
+
+use super::Daemon;
+use crate::trace::{FrameTrace, Words};
+use nicety_plane::TraceError;
+
+impl Daemon {
+    /// What would become of a frame that came in from a port, or from an uplink, now. Nothing changes by it; `None` if there is no
+    /// such port.
+    pub fn trace(&self, port: &str, frame: &[u8]) -> Option<Result<FrameTrace, String>> {
+        let views = self.views();
+        let view = views.iter().find(|view| view.name == port)?;
+        let now = self.clock.now();
+        Some(match self.plane.trace(view.id, frame, now) {
+            Ok(trace) => Ok(Words { views: &views, from: view, frame, now }.of(&trace)),
+            Err(TraceError::Missing) => return None,
+            Err(TraceError::Length(bytes)) => Err(format!("a frame of {bytes} bytes is none")),
+            Err(TraceError::Memory(error)) => Err(error.to_string()),
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! A port's state, saved in one daemon and restored in another.
+//!
+//! ```text
+//! "nicety-port", version │ the time by the adapter's clock │ the adapter's state, in its own envelope │ masks, pending interrupts
+//! ```
+//! Saving stops the port: it reads no message of its VMM, sends and receives nothing, interrupts nobody. What the VMM brings along
+//! itself is not in the state: memory, eventfds, the version of the protocol.
+
+use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode, label};
+use nicety_vfio_user::SavedInterrupts;
+use serde::{Deserialize, Serialize};
+
+/// The name on the envelope.
+const KIND: &str = "nicety-port";
+
+/// See the module's page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortState {
+    /// When, by the adapter's clock, in nanoseconds.
+    pub(crate) at_ns: u64,
+    /// The adapter's state, in its own envelope.
+    pub(crate) adapter: Vec<u8>,
+    /// What the transport keeps.
+    pub(crate) interrupts: SavedInterrupts,
+}
+
+impl Version for PortState {
+    const NUMBER: u16 = 1;
+    type Before = Nothing;
+
+    fn from_before(before: Nothing) -> Result<Self, RestoreError> {
+        match before {}
+    }
+}
+
+impl PortState {
+    /// As bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encode(KIND, Self::NUMBER, self)
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// They are no saved port, cut, or of a version that is not read.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, RestoreError> {
+        match decode(KIND, bytes) {
+            // Any text may look like the name of another kind.
+            Err(RestoreError::Kind { .. }) => Err(RestoreError::Damaged),
+            decoded => decoded,
+        }
+    }
+
+    /// The adapter's name, and the version of its state.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn adapter(&self) -> Result<(&str, u16), RestoreError> {
+        label(&self.adapter).map(|(name, version, _)| (name, version))
+    }
+}
+
+/// Why a port was not saved, or not restored. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// There is none of this name.
+    #[error("there is no port {0:?}")]
+    Missing(String),
+    /// It is no PCI function.
+    #[error("port {0} has no state of its own: a vhost-user front end keeps its rings, and an uplink has none")]
+    NoFunction(String),
+    /// Nobody is there.
+    #[error("no VM is attached to the port: its VMM brings memory and interrupts, and must be connected")]
+    NoVm,
+    /// A guest has mapped a page of this daemon.
+    #[error(
+        "the port's doorbells are mapped, and its guest cannot map those of another daemon: set doorbells = \"trapped\""
+    )]
+    Mapped,
+    /// A message is being handled.
+    #[error("the port's VMM waits for an answer: it must send nothing while the port is saved or restored; try again")]
+    Busy,
+    /// A driver works there.
+    #[error("the port is in use: the driver of its VM has started the adapter")]
+    InUse,
+    /// It has failed.
+    #[error("the port has failed: `nicety port restart` renews it")]
+    Failed,
+    /// Its worker does something else.
+    #[error("the port's worker did not answer in time: try again")]
+    Late,
+    /// The state.
+    #[error(transparent)]
+    State(#[from] RestoreError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> PortState {
+        PortState { at_ns: 7, adapter: encode("lamp", 3, &1u8), interrupts: SavedInterrupts::default() }
+    }
+
+    #[test]
+    fn a_state_that_is_cut_longer_or_something_else_is_damaged() {
+        let bytes = state().to_bytes();
+        assert_eq!(PortState::from_bytes(&bytes), Ok(state()));
+        assert_eq!(state().adapter(), Ok(("lamp", 3)));
+        for cut in 0..bytes.len() {
+            assert_eq!(PortState::from_bytes(&bytes[..cut]), Err(RestoreError::Damaged), "{cut}");
+        }
+        let letter = b" a letter, a host file, or anything else that somebody has written".to_vec();
+        for other in [[&bytes[..], &[0]].concat(), encode("lamp", 3, &1u8), letter] {
+            assert_eq!(PortState::from_bytes(&other), Err(RestoreError::Damaged));
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_named() {
+        let newer = encode(KIND, 2, &state());
+        assert_eq!(PortState::from_bytes(&newer), Err(RestoreError::Version { found: 2, oldest: 1, newest: 1 }));
+    }
+}

@@ -1,0 +1,70 @@
+//! A port is saved and stopped, and restored: by its owner, between two turns and two messages.
+
+use std::os::fd::AsFd;
+
+use nicety_adapter::PortId;
+use nicety_adapter::trace::Event;
+
+use super::connections::Watched;
+use super::{Worker, unmask};
+use crate::port_log::Kind;
+use crate::saved::{PortState, SaveError};
+use crate::service::{Link, Service, Talk};
+
+impl Worker {
+    /// Saves a port and stops it. Its VMM's messages, and what it unmasks without one, wait until the port is restored.
+    pub(super) fn save(&mut self, id: PortId) -> Result<PortState, SaveError> {
+        self.settle_flood(id);
+        let Some(service) = self.services.get_mut(&id) else { return Err(SaveError::NoVm) };
+        let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return Err(SaveError::NoVm) };
+        let Talk { session, timeout, unmask, stopped, .. } = talk;
+        if device.is_mapped() {
+            return Err(SaveError::Mapped);
+        }
+        if !session.is_settled() {
+            return Err(SaveError::Busy);
+        }
+        let state = device.stop().ok_or(SaveError::Failed)?;
+        *stopped = true;
+        timeout.end();
+        unmask::forget(&self.epoll, unmask.take());
+        Watched::STILL.watch(&self.epoll, session.as_fd(), id);
+        self.plane.switch().addresses().forget(id);
+        tell(service, Kind::Saved, "its state was saved, and it stands still");
+        Ok(state)
+    }
+
+    /// Restores a port that its VM does not use, or that was stopped by [`Worker::save`].
+    pub(super) fn restore(&mut self, id: PortId, state: &PortState) -> Result<(), SaveError> {
+        self.settle_flood(id);
+        let Some(service) = self.services.get_mut(&id) else { return Err(SaveError::NoVm) };
+        let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return Err(SaveError::NoVm) };
+        if device.is_mapped() {
+            return Err(SaveError::Mapped);
+        }
+        if !talk.session.is_settled() {
+            return Err(SaveError::Busy);
+        }
+        if !talk.stopped && service.port.state().driven {
+            return Err(SaveError::InUse);
+        }
+        device.restore(state)?;
+        talk.stopped = false;
+        Watched::of(&talk.session).watch(&self.epoll, talk.session.as_fd(), id);
+        unmask::watch(&self.epoll, id, device.unmask(), &mut talk.unmask, &service.log);
+        tell(service, Kind::Restored, "it goes on from a saved state");
+        // Messages may wait in the session's own buffer.
+        if !self.behind.contains(&id) {
+            self.behind.push_back(id);
+        }
+        Ok(())
+    }
+}
+
+/// To the log, and to the trace, which makes no sense without it.
+fn tell(service: &Service, kind: Kind, what: &str) {
+    service.log.say(kind, what);
+    if let Some(recorder) = &service.recorder {
+        recorder.note(Event::Mark(what.to_owned()));
+    }
+}

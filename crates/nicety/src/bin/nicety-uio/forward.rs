@@ -1,0 +1,198 @@
+//! Frames from the tap to the adapter and back.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Instant;
+
+use nicety_adapter::{
+    Batch, Budget, Bus as _, Checksum, Counters, Frames, Offload, PACKET_BYTES, Pick, PortId, Segment, SegmentKind,
+    Time, Uplink as _,
+};
+use nicety_drivers::{BUDGET, Driver, Received};
+use nicety_frame::{Fragment, L4Kind, Layout, Mac, checksum};
+use nicety_memory::Map;
+use nicety_uplink::Tap;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::bus::UioBus;
+
+/// Room for a received packet.
+const SLOT: u64 = 128 << 10;
+/// Bytes of an Ethernet header, and of the longest frame that is no packet received uncut, with two tags.
+const FRAME: usize = 1514 + 8;
+/// Payload bytes of a frame of 1500 bytes, IPv4 and TCP without options.
+const MSS: u16 = 1460;
+
+/// See the module's page.
+pub struct Forward {
+    driver: Box<dyn Driver>,
+    bus: UioBus,
+    tap: Tap,
+    signals: OwnedFd,
+    begun: Instant,
+    batch: Box<Batch>,
+    counters: Counters,
+    /// What was received, for the tap.
+    received: Arc<Map>,
+    /// From the tap, without room at the adapter.
+    waiting: VecDeque<(Vec<u8>, Offload)>,
+    spare: Vec<Vec<u8>>,
+    polling: bool,
+}
+
+impl Forward {
+    /// Opens the driver.
+    pub fn open(mut driver: Box<dyn Driver>, mut bus: UioBus, mut tap: Tap) -> Result<Self, String> {
+        driver.open(&mut bus).map_err(|error| error.to_string())?;
+        let features = driver.features();
+        tap.expect(features.checksum, features.segment_bytes > 0).map_err(|error| error.to_string())?;
+        let (read, write) = UnixStream::pair().map_err(|error| error.to_string())?;
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            let end = write.try_clone().map_err(|error| error.to_string())?;
+            signal_hook::low_level::pipe::register(signal, end).map_err(|error| error.to_string())?;
+        }
+        assert!(SLOT >= u64::from(PACKET_BYTES));
+        let received = Map::private(BUDGET * SLOT as usize).map_err(|error| error.to_string())?;
+        Ok(Self {
+            driver,
+            bus,
+            tap,
+            signals: read.into(),
+            begun: Instant::now(),
+            batch: Box::default(),
+            counters: Counters::default(),
+            received: Arc::new(received),
+            waiting: VecDeque::new(),
+            spare: Vec::new(),
+            polling: true,
+        })
+    }
+
+    /// The adapter's address.
+    pub fn mac(&self) -> Mac {
+        self.driver.mac()
+    }
+
+    /// The interface.
+    pub fn tap_name(&self) -> &str {
+        self.tap.name()
+    }
+
+    /// Carries frames until SIGINT or SIGTERM, then closes the device.
+    pub fn until_a_signal(&mut self) -> Result<(), String> {
+        loop {
+            if self.polling {
+                self.receive().map_err(|error| format!("the driver: {error}"))?;
+            }
+            let more = self.transmit().map_err(|error| format!("the driver: {error}"))?;
+            if self.wait(self.polling || more)? {
+                return self.driver.close(&mut self.bus).map_err(|error| error.to_string());
+            }
+        }
+    }
+
+    /// Waits for an interrupt or for frames of the tap. True if a signal came.
+    fn wait(&mut self, at_once: bool) -> Result<bool, String> {
+        let tap = if self.waiting.is_empty() { self.tap.descriptor() } else { None };
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.bus.interrupt(), PollFlags::IN),
+        ];
+        fds.extend(tap.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match poll(&mut fds, at_once.then_some(&none)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(format!("waiting: {errno}")),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if ready.get(1) == Some(&true) {
+            self.bus.take().map_err(|error| format!("/dev/uio: {error}"))?;
+            self.polling |= self.driver.interrupt(&mut self.bus, 0).map_err(|error| error.to_string())?;
+            self.bus.unmask_line().map_err(|error| error.to_string())?;
+        }
+        Ok(ready.first() == Some(&true))
+    }
+
+    /// A budget of received packets into the tap.
+    fn receive(&mut self) -> Result<(), nicety_drivers::DriverError> {
+        let Self { driver, bus, tap, batch, received, counters, .. } = self;
+        let now = Time(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        batch.start(received, PortId(0), 0);
+        let mut count = 0;
+        let taken = driver.receive(bus, BUDGET, &mut |packet: &mut Vec<u8>, info| {
+            let (at, offload) = (count * SLOT, offload(packet, info));
+            let written = received.write(at, packet).is_ok();
+            if let Some(mut draft) = batch.draft(0).filter(|_| written) {
+                let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+                if draft.push(at, len).is_ok() {
+                    draft.finish(offload, 0);
+                    count += 1;
+                }
+            }
+        })?;
+        let picks: Vec<Pick> = (0..batch.len() as u16).map(Pick::whole).collect();
+        // What the stack has no room for is lost, as from any interface.
+        let _refused = tap.deliver(&Frames::new(batch, &picks), counters, now);
+        batch.release();
+        if taken < BUDGET {
+            self.polling = self.driver.rest(&mut self.bus)?;
+        }
+        Ok(())
+    }
+
+    /// A batch of the tap's frames to the adapter. True if there is more, and room.
+    fn transmit(&mut self) -> Result<bool, nicety_drivers::DriverError> {
+        while let Some((packet, offload)) = self.waiting.front() {
+            if !self.driver.transmit(&mut self.bus, packet, offload)? {
+                self.driver.flush(&mut self.bus)?;
+                return Ok(false);
+            }
+            self.spare.extend(self.waiting.pop_front().map(|(packet, _)| packet));
+        }
+        let now = Time(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let progress = self.tap.fetch(PortId(0), Budget::TURN, &mut self.batch, &mut self.counters, now);
+        let source = Arc::clone(self.batch.source());
+        for packet in self.batch.packets() {
+            let mut bytes = self.spare.pop().unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(self.batch.head(packet));
+            for span in self.batch.spans(packet) {
+                let at = bytes.len();
+                bytes.resize(at + span.len() as usize, 0);
+                source.read_span(*span, bytes.get_mut(at..).unwrap_or_default());
+            }
+            if !self.waiting.is_empty() || !self.driver.transmit(&mut self.bus, &bytes, &packet.offload)? {
+                self.waiting.push_back((bytes, packet.offload));
+            } else {
+                self.spare.push(bytes);
+            }
+        }
+        self.tap.complete(&self.batch);
+        self.batch.release();
+        self.driver.flush(&mut self.bus)?;
+        Ok(progress.more && self.waiting.is_empty())
+    }
+}
+
+/// What the stack is to know of a received packet: that its sum need not be verified, and of how many segments it is. The sum itself may
+/// not be there, for the adapter vouches for it; so the stack gets the request to make it.
+fn offload(packet: &mut [u8], info: Received) -> Offload {
+    let layout = Layout::parse(packet);
+    let (Some(l3), Some(l4)) = (layout.l3, layout.l4) else { return Offload::default() };
+    if !info.checksum_good || l3.fragment != Fragment::Whole {
+        return Offload::default();
+    }
+    let l4_len = layout.l4_total_len(packet).and_then(|len| u32::try_from(len).ok());
+    let sum = l4_len.and_then(|len| checksum::pseudo(packet, &layout, len));
+    let field = packet.get_mut(l4.checksum_at()..).and_then(|rest| rest.first_chunk_mut::<2>());
+    let (Some(sum), Some(field)) = (sum, field) else { return Offload::default() };
+    *field = sum.fold().to_be_bytes();
+    let checksum = Checksum::Partial { start: l4.offset, field: l4.offset + l4.kind.checksum_offset() };
+    let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+    let uncut = packet.len() > FRAME && l4.kind == L4Kind::Tcp;
+    let segment = if uncut { Segment::of(SegmentKind::Tcp, MSS, layout.headers_len, len) } else { None };
+    Offload { checksum, segment }
+}

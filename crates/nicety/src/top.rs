@@ -1,0 +1,121 @@
+//! `nicety top`: rates, drops, queues and processor time of a running daemon, again each second.
+
+mod page;
+mod sample;
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nicety_daemon::control::api::{DaemonView, PortList, ThreadList};
+use nicety_daemon::control::{self, Ask, Reply};
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::Rect;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::capture::TICK;
+use crate::change::socket;
+use crate::cli::Top;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::ports::{failure, odd};
+use page::Page;
+use sample::Sample;
+
+/// Between two looks.
+const REFRESH: Duration = Duration::from_secs(1);
+/// Columns of a page that is printed, and of its lines beside the ports'.
+const WIDTH: u16 = 80;
+const HEAD: u16 = 4;
+
+/// Runs it.
+pub fn run(args: &Top) -> Result<(), Failure> {
+    let terminal = io::stdout().is_terminal();
+    if !args.once && !terminal {
+        return Err(Failure::new(Exit::Usage, "stdout is no terminal: `nicety top --once` prints one page"));
+    }
+    let control = socket(&args.which, None)?;
+    let first = look(&control)?;
+    let mut page = Page::new(daemon(&control)?, first);
+    if args.once {
+        std::thread::sleep(REFRESH);
+        page.next(look(&control)?);
+        return output::print(&text(&page));
+    }
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register(signal, Arc::clone(&ended)).map_err(Failure::with(Exit::Failed))?;
+    }
+    let shown = show(&control, &mut page, &ended);
+    ratatui::restore();
+    shown
+}
+
+/// The page, until somebody ends it.
+fn show(control: &Path, page: &mut Page, ended: &AtomicBool) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::new(Exit::Failed, format!("the terminal: {error}"));
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let mut looked = Instant::now();
+    while !ended.load(Ordering::Relaxed) {
+        terminal.draw(|frame| page.draw(frame.area(), frame.buffer_mut())).map_err(failed)?;
+        let until = (looked + REFRESH).saturating_duration_since(Instant::now());
+        if event::poll(until.min(TICK)).map_err(failed)?
+            && let Event::Key(key) = event::read().map_err(failed)?
+            && key.kind != KeyEventKind::Release
+        {
+            let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+            match key.code {
+                KeyCode::Char('c' | 'd') if is_control => break,
+                KeyCode::Char('q') => break,
+                code => page.key(code),
+            }
+        }
+        if looked.elapsed() >= REFRESH {
+            looked = Instant::now();
+            // It may come back: the page says what is wrong meanwhile.
+            match look(control) {
+                Ok(sample) => page.next(sample),
+                Err(failure) => page.fails(failure.message),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the daemon has counted so far.
+fn look(control: &Path) -> Result<Sample, Failure> {
+    let ports = match control::ask(control, Ask::Ports).map_err(failure)? {
+        Reply::Ports(PortList { ports, .. }) => ports,
+        other => return Err(odd(&other)),
+    };
+    let at = Instant::now();
+    match control::ask(control, Ask::Threads).map_err(failure)? {
+        Reply::Threads(ThreadList { threads }) => Ok(Sample { at, ports, threads }),
+        other => Err(odd(&other)),
+    }
+}
+
+fn daemon(control: &Path) -> Result<DaemonView, Failure> {
+    match control::ask(control, Ask::Version).map_err(failure)? {
+        Reply::Version(daemon) => Ok(daemon),
+        other => Err(odd(&other)),
+    }
+}
+
+/// The page as lines, all ports included.
+fn text(page: &Page) -> String {
+    let height = HEAD.saturating_add(u16::try_from(page.len()).unwrap_or(u16::MAX));
+    let mut buffer = Buffer::empty(Rect::new(0, 0, WIDTH, height));
+    page.draw(buffer.area, &mut buffer);
+    let mut text = String::new();
+    for line in buffer.content.chunks(usize::from(WIDTH)) {
+        let line: String = line.iter().map(|cell| cell.symbol()).collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,141 @@
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nicety_daemon::control::api::ThreadReport;
+use nicety_daemon::report::{PortReport, QueueReport};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::*;
+
+fn port(name: &str, bytes: u64, drops: u64) -> PortReport {
+    let report = serde_json::json!({
+        "name": name, "adapter": "e1000", "mac": "52:54:00:12:34:01", "socket": "/run/vm1.sock", "made_of": null,
+        "condition": "up", "sentence": "a VM is attached, and its driver is up", "last_end": null, "features": ["tso4"],
+        "transmit": [], "receive": [], "transmit_drops": {}, "receive_drops": {}, "interrupts": 0, "signals": 0,
+        "register_reads": 0, "register_writes": 0, "bad_accesses": 0, "guest_errors": 0, "backlog_frames": 3,
+        "backlog_bytes": 1500,
+    });
+    let report: PortReport = serde_json::from_value(report).unwrap();
+    let queue = |queue, bytes: u64| QueueReport { queue, packets: bytes / 1000, frames: bytes / 1000, bytes };
+    PortReport {
+        transmit: vec![queue(0, bytes)],
+        receive: vec![queue(0, bytes / 10), queue(1, bytes / 10)],
+        receive_drops: BTreeMap::from([("buffer-full".to_owned(), drops)]),
+        ..report
+    }
+}
+
+/// Two looks, two seconds apart.
+fn page() -> Page {
+    let begin = Instant::now();
+    let thread = |name: &str, cpu_ns| ThreadReport { name: name.to_owned(), cpu_ns };
+    let sample = |seconds, ports, threads| Sample { at: begin + Duration::from_secs(seconds), ports, threads };
+    let first = sample(
+        0,
+        vec![port("vm1", 0, 0), port("vm2", 5000, 7), port("a-port-with-a-long-name", 0, 0)],
+        vec![thread("control", 0), thread("worker0", 5)],
+    );
+    let second = sample(
+        2,
+        vec![port("vm1", 2_000_000, 0), port("vm2", 250_005_000, 47), port("a-port-with-a-long-name", 0, 0)],
+        vec![thread("control", 20_000_000), thread("worker0", 1_500_000_005)],
+    );
+    let daemon = DaemonView {
+        program: "1.0".to_owned(),
+        pid: 4711,
+        host: "/etc/host.toml".into(),
+        starting: false,
+        after_restart: Vec::new(),
+    };
+    let mut page = Page::new(daemon, first);
+    page.next(second);
+    page
+}
+
+/// The page as a terminal of 80 columns shows it.
+fn shown(page: &Page) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(80, 14)).unwrap();
+    terminal.draw(|frame| page.draw(frame.area(), frame.buffer_mut())).unwrap();
+    let buffer = terminal.backend().buffer();
+    let lines = buffer.content.chunks(80).map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>());
+    lines.map(|line| line.trim_end().to_owned()).take_while(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn a_page_shows_rates_of_each_port_and_the_workers_share() {
+    assert_eq!(
+        shown(&page()),
+        [
+            "nicety top  process 4711  3 ports  /etc/host.toml",
+            "CPU  worker0 75 %  control 1 %",
+            "PORT             STATE     TX bit/s   TX f/s  RX bit/s   RX f/s   DROP/s   WAIT",
+            "vm1              up           8.00M    1.00k     1.60M      200        0      3",
+            "vm2              up           1.00G     125k      200M    25.0k       20      3",
+            "a-port-with-a-l… up               0        0         0        0        0      3",
+        ]
+    );
+}
+
+#[test]
+fn ports_are_sorted_by_any_column_either_way() {
+    let mut page = page();
+    let names = |page: &Page| page.rows().iter().map(|row| row.report.name.clone()).collect::<Vec<_>>();
+    page.key(KeyCode::Right);
+    assert_eq!(names(&page), ["a-port-with-a-long-name", "vm1", "vm2"]);
+    page.key(KeyCode::Right);
+    page.key(KeyCode::Right);
+    assert_eq!(names(&page), ["vm2", "vm1", "a-port-with-a-long-name"], "by what they send");
+    assert!(shown(&page)[2].contains("▼TX bit/s"), "{:?}", shown(&page));
+    page.key(KeyCode::Char('r'));
+    assert_eq!(names(&page), ["a-port-with-a-long-name", "vm1", "vm2"]);
+    for _ in 0..20 {
+        page.key(KeyCode::Right);
+    }
+    assert!(shown(&page)[2].ends_with("▼WAIT"), "{:?}", shown(&page));
+    for _ in 0..20 {
+        page.key(KeyCode::Left);
+    }
+    assert_eq!(names(&page), ["vm1", "vm2", "a-port-with-a-long-name"], "the daemon's order");
+}
+
+#[test]
+fn one_port_is_shown_whole_and_the_way_back_is_there() {
+    let mut page = page();
+    page.key(KeyCode::Enter);
+    assert_eq!(shown(&page).len(), 6, "none is chosen");
+    page.key(KeyCode::Down);
+    page.key(KeyCode::Down);
+    page.key(KeyCode::Enter);
+    assert_eq!(
+        shown(&page)[2..],
+        [
+            "vm2: a VM is attached, and its driver is up",
+            "  adapter    e1000",
+            "  address    52:54:00:12:34:01",
+            "  features   tso4",
+            "  TX         1.00 Gbit/s, 125k frames/s",
+            "  RX         200 Mbit/s, 25.0k frames/s",
+            "  queue      TX 0: 1.00 Gbit/s, 125k frames/s",
+            "  queue      RX 0: 100 Mbit/s, 12.5k frames/s",
+            "  queue      RX 1: 100 Mbit/s, 12.5k frames/s",
+            "  dropped    receive buffer-full: 47, 20/s",
+            "  backlog    3 frames, 1.50 kB",
+            "Esc goes back",
+        ]
+    );
+    page.key(KeyCode::Esc);
+    assert_eq!(shown(&page).len(), 6);
+}
+
+#[test]
+fn a_daemon_that_is_gone_is_said_and_one_that_comes_back_counts_anew() {
+    let mut page = page();
+    page.fails("no daemon answers at /run/x.sock".to_owned());
+    assert_eq!(shown(&page)[0], "no answer: no daemon answers at /run/x.sock");
+    let mut sample = page.now.clone();
+    sample.at += Duration::from_secs(1);
+    sample.ports = vec![port("vm1", 10, 0)];
+    page.next(sample);
+    assert!(shown(&page)[3].starts_with("vm1              up               0 "), "{:?}", shown(&page));
+}

@@ -1,0 +1,164 @@
+//! A port is saved in the middle of traffic by one daemon and restored by another process, and the guest's driver notices nothing.
+
+use std::{
+    cell::RefCell,
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use nicety_guests::{Guest, Link, Machine, Namespace, Root, Served, Setup};
+use nicety_trials::extent::in_linux;
+use tempfile::TempDir;
+
+use crate::{
+    relay::Relay,
+    stage::{FLOOD, SENDER, SOON, address, amount, ping, port, quiet, sh, well},
+    user_mode,
+};
+
+/// From the first daemon to the second, and so on.
+const MOVES: usize = 4;
+
+/// Two daemons, joined by a stream. Both have a port `vm1` of the same adapter, the first also has the peer's.
+struct Two {
+    root: Root,
+    served: [Served; 2],
+    namespace: RefCell<Namespace>,
+    folder: TempDir,
+}
+
+impl Two {
+    fn new(adapter: &str) -> Two {
+        let root = well(Root::lay(&mut |line| eprintln!("{line}")));
+        let mut namespace = well(Namespace::open(&root));
+        let folder = well(TempDir::new());
+        let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
+        let mut moved = port(adapter, 1);
+        if adapter == "vmxnet3" {
+            // A guest cannot map another daemon's doorbells.
+            moved.more = "doorbells = \"trapped\"\n".to_owned();
+        }
+        let served = [true, false].map(|listens| {
+            let socket = folder.path().join("joined.sock").display().to_string();
+            let setup = Setup { link: Some(Link::Stream { socket, listens }), ..Setup::default() };
+            let peer = listens.then(|| port("virtio-net", 2));
+            let ports = [moved.clone()].into_iter().chain(peer).collect();
+            well(Served::start_as(program, &mut namespace, ports, setup))
+        });
+        Two { root, served, namespace: namespace.into(), folder }
+    }
+
+    /// `nicety port VERB vm1` at one of them.
+    fn port(&self, number: usize, verb: &str) -> String {
+        let (program, file) = (env!("CARGO_BIN_EXE_nicety"), self.folder.path().join("vm1.state"));
+        let control = self.served[number].socket("control.sock");
+        // Its user must be one of the daemon's.
+        let command = format!("'{program}' port {verb} vm1 {} --control {}", file.display(), control.display());
+        let said = self.namespace.borrow_mut().run(&command, SOON);
+        said.unwrap_or_else(|error| panic!("{error}\n{}", self.served[number].log()))
+    }
+
+    fn report(&self, number: usize) -> serde_json::Value {
+        let answer: serde_json::Value = well(serde_json::from_str(&self.served[number].ask().unwrap_or_default()));
+        let ports = answer["ports"].as_array().into_iter().flatten();
+        ports.clone().find(|port| port["name"] == "vm1").cloned().unwrap_or_else(|| panic!("no vm1 in {answer}"))
+    }
+
+    /// Frames of the guest, out and in.
+    fn carried(&self, number: usize) -> [u64; 2] {
+        let report = self.report(number);
+        let sum =
+            |way: &str| report[way].as_array().into_iter().flatten().filter_map(|queue| queue["frames"].as_u64()).sum();
+        [sum("transmit"), sum("receive")]
+    }
+
+    /// Waits until so many frames more than `before` have gone both ways.
+    fn wait(&self, number: usize, before: [u64; 2], more: u64) {
+        let end = Instant::now() + SOON;
+        while self.carried(number).iter().zip(before).any(|(now, before)| *now < before + more) {
+            assert!(Instant::now() < end, "after {before:?}: {}", self.report(number));
+            sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Listens for a file, and makes one of random bytes; its sum.
+fn prepare(guest: &mut Guest, megabytes: u32) -> String {
+    let receive = "rm -f /tmp/came; (nc -l -p 9000 -e sh -c 'sha256sum >/tmp/came' >/dev/null 2>&1 &)";
+    sh(guest, &format!("{receive}; until netstat -ltn | grep -q :9000; do usleep 20000; done"));
+    sh(guest, &format!("dd if=/dev/urandom of=/tmp/sent bs=1M count={megabytes} 2>/dev/null; sha256sum </tmp/sent"))
+}
+
+/// Sends its file in the background.
+fn begin(guest: &mut Guest, address: &str) {
+    sh(guest, &format!("(nc {address} 9000 -e {SENDER} >/dev/null 2>&1 &)"));
+}
+
+fn came(at: &mut Guest) -> String {
+    sh(at, "until [ -s /tmp/came ]; do usleep 20000; done; cat /tmp/came")
+}
+
+/// Moves the guest's port to and fro, each time in the middle of a file each way and of pings.
+fn moves<M: Machine>(adapter: &str, machine: M, megabytes: u32) {
+    let two = Two::new(adapter);
+    let mut relay = Relay::new(&two.served[0].socket("vm1.sock"));
+    let moved = machine.address("eth0", &format!("{}/24", address(1))).vfio_user(&relay.socket());
+    let peer = two.served[0].attach(user_mode::machine(1).address("eth0", &format!("{}/24", address(2))), "vm2");
+    let (mut guest, mut peer) = (well(Guest::start(&two.root, moved)), well(Guest::start(&two.root, peer)));
+    for guest in [&mut guest, &mut peer] {
+        guest.wait_ready().unwrap_or_else(|error| panic!("{error}\n{}", two.served[0].log()));
+    }
+    ping(&mut guest, "", &address(2));
+    sh(&mut guest, &format!("({FLOOD} -n -q -i 0.02 {} >/tmp/pinged 2>&1 &)", address(2)));
+    for number in 0..MOVES {
+        let (old, new) = (number % 2, 1 - number % 2);
+        let [there, back] = [&mut guest, &mut peer].map(|guest| prepare(guest, megabytes));
+        let sent = two.carried(old);
+        begin(&mut guest, &address(2));
+        begin(&mut peer, &address(1));
+        // Each time a little later.
+        let whole = u64::from(megabytes << 20) / 1500;
+        two.wait(old, sent, whole * number as u64 / 8);
+        let (began, before) = (Instant::now(), two.carried(new));
+        let mut saved = String::new();
+        relay.go_to(
+            &two.served[new].socket("vm1.sock"),
+            || saved = two.port(old, "save"),
+            || _ = two.port(new, "restore"),
+        );
+        let took = began.elapsed();
+        two.wait(new, before, 100);
+        assert_eq!([came(&mut peer), came(&mut guest)], [there, back], "move {number}");
+        let after = two.carried(new);
+        let frames = [after[0] - before[0], after[1] - before[1]];
+        // It was in the middle: at least a tenth of each file came later.
+        assert!(frames.iter().all(|frames| frames * 10 > whole), "{frames:?} of {megabytes} MB");
+        println!("{} moved in {took:.0?}, {frames:?} frames of both files afterwards", saved.trim());
+        ping(&mut guest, "", &address(2));
+        ping(&mut peer, "", &address(1));
+        let report = two.report(old);
+        assert_eq!(report["condition"], "waiting", "{report}");
+        quiet(&mut guest);
+    }
+    let pinged = sh(&mut guest, "killall -INT ping; until grep received /tmp/pinged; do usleep 20000; done");
+    println!("{adapter}: {pinged}");
+    for number in [0, 1] {
+        let report = two.report(number);
+        assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
+    }
+    quiet(&mut guest);
+    sh(
+        &mut guest,
+        "ip link set eth0 down; ip link set eth0 up; until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done",
+    );
+    ping(&mut guest, "", &address(2));
+}
+
+#[test]
+fn every_adapter_goes_on_in_another_daemon_in_the_middle_of_traffic() {
+    for entry in in_linux().into_iter().filter(|entry| entry.about.transports.contains(&"vfio-user")) {
+        let name = entry.about.name;
+        moves(name, user_mode::machine(1), amount(name, 40).max(3));
+    }
+}

@@ -1,0 +1,110 @@
+//! `nicety-uio` in a guest: adapters that no kernel has a driver for, driven from user space, with a tap as the guest's interface.
+
+use std::path::Path;
+
+use nicety_guests::{Archive, Folder, Guest, GuestConfig, Kernel, Layer};
+
+use crate::stage::{LATER, Stage, address, amount, ping, quiet, send, sh, well};
+
+/// What a Rust program needs and the guest's image has not.
+const PACKAGES: &[&str] = &["libgcc-s1"];
+const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libgcc_s.so.1";
+const TAKEN: [&str; 3] = ["vmxnet", "vmxnet2", "flexible"];
+/// The guest that answers, at its own port.
+const PEER: u8 = TAKEN.len() as u8 + 1;
+
+#[test]
+fn vmxnet_and_enhanced_vmxnet_carry_tcp_in_a_real_guest_by_a_driver_in_its_user_space() {
+    let stage = Stage::new(&[&TAKEN[..], &["vmxnet3"]].concat());
+    let [mut peer] = stage.boot(Kernel::V6_12, [PEER]);
+    let folder = well(Folder::new());
+    let mut guest = stage.ready(Guest::boot(&stage.root, config(&stage, &folder)));
+    for (number, adapter) in (1..).zip(TAKEN) {
+        let pci = hand_over(&mut guest, number);
+        start(&mut guest, &pci, number);
+        ping(&mut guest, "", &address(PEER));
+        ping(&mut guest, "-s 1472 -M do", &address(PEER));
+        let megabytes = amount(adapter, 8).max(4);
+        send(&mut guest, &mut peer, &address(PEER), megabytes);
+        send(&mut peer, &mut guest, &address(number), megabytes);
+        println!("{adapter}: {megabytes} MB each way, then {}", streams(&mut guest, &mut peer));
+        let report = stage.report(&format!("vm{number}"));
+        assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
+        stop(&mut guest, number);
+    }
+    // The last one was a pcnet before, and is one again.
+    let taken_back = "cd /sys/bus/pci; f=$(cat /tmp/function); echo >devices/$f/driver_override; echo $f >devices/$f/driver/unbind; \
+                      modprobe pcnet32; echo $f >drivers_probe; until [ -e devices/$f/net ]; do usleep 20000; done; ls devices/$f/net";
+    let name = sh(&mut guest, taken_back);
+    sh(&mut guest, &format!("ip addr add {}/24 dev {name}", address(TAKEN.len() as u8)).replace('\n', ""));
+    sh(&mut guest, &format!("ip link set {} up", name.trim()));
+    ping(&mut guest, "", &address(PEER));
+    quiet(&mut guest);
+    quiet(&mut peer);
+}
+
+#[test]
+fn nicety_uio_says_what_is_missing() {
+    let run = |words: &[&str]| {
+        let output = well(std::process::Command::new(env!("CARGO_BIN_EXE_nicety-uio")).args(words).output());
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = run(&[]);
+    assert!(code == Some(2) && said.starts_with("usage: nicety-uio PCI-ADDRESS TAP"), "{code:?} {said}");
+    let (code, said) = run(&["0000:99:00.0", "t0"]);
+    assert!(code == Some(1) && said.starts_with("nicety-uio: ") && said.lines().count() == 1, "{code:?} {said}");
+}
+
+fn config(stage: &Stage, folder: &Folder) -> GuestConfig {
+    let layer = well(Layer::lay("libgcc", PACKAGES, &mut |line| eprintln!("{line}")));
+    let mut program = Archive::new();
+    program.file("bin/nicety-uio", 0o755, &well(std::fs::read(Path::new(env!("CARGO_BIN_EXE_nicety-uio")))));
+    let archives = [program.finish(), well(layer.archive(&[LIBRARY]))].concat();
+    let config = GuestConfig {
+        memory_mib: 768,
+        drivers: vec!["uio_pci_generic".into(), "tun".into()],
+        archive: Some(well(folder.write("uio.cpio", archives))),
+        append: vec!["hugepages=32".into()],
+        ..GuestConfig::new(Kernel::V6_12)
+    };
+    (1..PEER).fold(config, |config, number| stage.served.attach(config, &format!("vm{number}")))
+}
+
+/// Gives the function of this number among the network functions to `uio_pci_generic`; its PCI address.
+fn hand_over(guest: &mut Guest, number: u8) -> String {
+    let find = format!(
+        "cd /sys/bus/pci; f=$(for d in devices/*; do case $(cat $d/class) in 0x02*) echo ${{d##*/}};; esac; done | sed -n {number}p)"
+    );
+    let give = "echo uio_pci_generic >devices/$f/driver_override; [ ! -e devices/$f/driver ] || echo $f >devices/$f/driver/unbind; \
+                echo $f >drivers_probe; [ -d devices/$f/uio ] && echo $f | tee /tmp/function";
+    sh(guest, &format!("{find}; {give}")).trim().to_owned()
+}
+
+fn start(guest: &mut Guest, pci: &str, number: u8) {
+    let run = format!(
+        "[ -e /dev/net/tun ] || {{ mkdir -p /dev/net; mknod /dev/net/tun c 10 200; }}; (nicety-uio {pci} v{number} vmxnet >/tmp/uio 2>&1; echo $? >>/tmp/uio) >/dev/null 2>&1 &"
+    );
+    sh(guest, &run);
+    let said = sh(guest, "until [ -s /tmp/uio ]; do usleep 20000; done; cat /tmp/uio");
+    let mac = format!("52:54:00:4e:03:{number:02x}");
+    let asked = format!("{pci}: run `ip link set v{number} address {mac} up`\n");
+    assert_eq!(said, asked);
+    sh(guest, &format!("ip link set v{number} address {mac} up; ip addr add {}/24 dev v{number}", address(number)));
+}
+
+fn stop(guest: &mut Guest, number: u8) {
+    sh(guest, "killall nicety-uio");
+    assert!(
+        sh(guest, "until ! pidof nicety-uio; do usleep 20000; done; tail -n 1 /tmp/uio").ends_with("0\n"),
+        "v{number}"
+    );
+}
+
+/// What netperf measures, each way.
+fn streams(guest: &mut Guest, peer: &mut Guest) -> String {
+    sh(peer, "pidof netserver || netserver >/dev/null 2>&1");
+    let one =
+        |test: &str| format!("netperf -4 -H {} -t {test} -l 2 -P 0 -- -k THROUGHPUT,THROUGHPUT_UNITS", address(PEER));
+    let said = well(guest.succeed(&format!("{}; {}", one("TCP_STREAM"), one("TCP_MAERTS")), LATER));
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,39 @@
+//! What a port would do with a frame now: the questions of `crate::trace`, answered by what decides in a turn.
+
+use nicety_adapter::{PortId, Time};
+
+use super::Port;
+use crate::trace::{Intake, Prospect};
+
+impl Port {
+    /// What it would do now with a frame that its guest has sent.
+    pub(crate) fn intake(&self, now: Time) -> Intake {
+        let inner = self.lock();
+        if inner.has_failed() {
+            Intake::Failed
+        } else if !inner.attached {
+            Intake::Nobody
+        } else if inner.holds > 0 {
+            Intake::Held
+        } else {
+            let unready = inner.transmit.as_ref().filter(|shaper| !shaper.ready(now));
+            unready.map_or(Intake::Fetches, |shaper| Intake::Tokens(shaper.ready_at(now)))
+        }
+    }
+
+    /// What it would do now with a frame of so many bytes from this port.
+    pub(crate) fn prospect(&self, from: PortId, len: u32, now: Time) -> Prospect {
+        let inner = self.lock();
+        if let Some(reason) = inner.absent() {
+            return Prospect::Dropped(reason);
+        }
+        if !inner.must_wait(now) {
+            return Prospect::Offered { driven: inner.is_driven() };
+        }
+        let lane = if inner.is_uplink() { from.0 } else { 0 };
+        match inner.backlog.has_room(lane, len) {
+            true => Prospect::Waits(inner.backlog.len()),
+            false => Prospect::Dropped(inner.backlog.refusal(len)),
+        }
+    }
+}

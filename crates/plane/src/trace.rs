@@ -1,0 +1,96 @@
+//! What would become of a frame, asked and not done: nothing is learned, counted or delivered.
+
+use std::sync::Arc;
+
+use nicety_adapter::{Batch, Edit, Offload, PACKET_BYTES, PortId, Reason, Time};
+use nicety_memory::{Map, MapError};
+use nicety_switch::{Plan, Step};
+
+use crate::plane::Plane;
+
+/// What a port does with a frame that its guest has sent, before the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intake {
+    /// It fetches it.
+    Fetches,
+    /// Nobody is behind it who could send.
+    Nobody,
+    /// The daemon has failed at it.
+    Failed,
+    /// An uplink that is full holds it: the frame waits in the guest.
+    Held,
+    /// It waits in the guest until there are tokens, at this time.
+    Tokens(Time),
+}
+
+/// What a port does with a frame that the switch offers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// Its adapter, or the uplink, gets it at once, and decides by its own filters and room. `driven`: its guest's driver has started
+    /// it.
+    Offered {
+        /// See above.
+        driven: bool,
+    },
+    /// It waits in the receive buffer, behind so many others, until there are tokens or room.
+    Waits(usize),
+    /// It is dropped.
+    Dropped(Reason),
+}
+
+/// What would become of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// What the sender's port does with it.
+    pub intake: Intake,
+    /// How the switch decides.
+    pub steps: Vec<Step>,
+    /// Why it goes nowhere, if so.
+    pub dropped: Option<Reason>,
+    /// Who gets it, with which change, and what that port does with it.
+    pub receivers: Vec<(PortId, Edit, Prospect)>,
+}
+
+/// Why a frame was not traced.
+#[derive(Debug)]
+pub enum TraceError {
+    /// There is no such port.
+    Missing,
+    /// It is empty, or longer than a packet can be.
+    Length(usize),
+    /// No memory.
+    Memory(MapError),
+}
+
+impl Plane {
+    /// What would become of a frame that came in from a port now.
+    pub fn trace(&self, from: PortId, frame: &[u8], now: Time) -> Result<Trace, TraceError> {
+        let port = self.port(from).ok_or(TraceError::Missing)?;
+        let wrong = TraceError::Length(frame.len());
+        if frame.is_empty() || frame.len() > PACKET_BYTES as usize {
+            return Err(wrong);
+        }
+        let map = Arc::new(Map::private(frame.len()).map_err(TraceError::Memory)?);
+        let (mut batch, mut plan) = (Batch::new(), Plan::new());
+        batch.start(&map, from, 0);
+        if map.write(0, frame).is_err() {
+            return Err(wrong);
+        }
+        let Some(mut draft) = batch.draft(0) else { return Err(wrong) };
+        if draft.push(0, frame.len() as u32).is_err() {
+            return Err(wrong);
+        }
+        draft.finish(Offload::default(), 0);
+        let steps = self.switch().explain(&batch, now, &mut plan);
+        let receivers = plan.receivers().iter().filter_map(|&receiver| {
+            let edit = plan.picks(receiver).first()?.edit;
+            let gone = Prospect::Dropped(Reason::Removed);
+            let prospect = self.port(receiver).map_or(gone, |port| port.prospect(from, frame.len() as u32, now));
+            Some((receiver, edit, prospect))
+        });
+        let mut receivers: Vec<_> = receivers.collect();
+        receivers.sort_by_key(|(port, ..)| *port);
+        let dropped = plan.drops().first().map(|(_, reason)| *reason);
+        Ok(Trace { intake: port.intake(now), steps, dropped, receivers })
+    }
+}
