@@ -109,7 +109,7 @@ fn a_saved_port_hears_takes_and_sends_nothing_until_it_is_restored(workers: usiz
     stage.daemon.restore("vm1", state).unwrap();
     let (mut nic, _) = asks.join().unwrap().unwrap();
     stage.until("64 frames", || stage.taken(2) == 64);
-    nic.read(8).unwrap();
+    nic.repost().unwrap();
     other.send().unwrap();
     stage.until("64 frames back", || stage.taken(1) == 64);
 }

