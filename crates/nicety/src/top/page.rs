@@ -236,7 +236,7 @@ fn short(amount: f64) -> String {
         (amount, letter) = (amount / 1e3, next);
     }
     let decimals = match amount {
-        _ if letter.is_empty() => usize::from(amount > 0.0 && amount < 9.95),
+        _ if letter.is_empty() => usize::from(amount.fract() != 0.0 && amount < 9.95),
         _ if amount < 9.995 => 2,
         _ => usize::from(amount < 99.95),
     };
