@@ -229,7 +229,8 @@ fn cut(name: &str, width: u16) -> String {
 
 /// An amount with three digits and a letter: `0`, `12`, `1.23k`, `941M`.
 fn short(amount: f64) -> String {
-    let (mut amount, mut letters) = (amount, ["k", "M", "G", "T"].iter());
+    // The sum of no rates is -0.
+    let (mut amount, mut letters) = (amount + 0.0, ["k", "M", "G", "T"].iter());
     let mut letter = "";
     while amount >= 999.5 {
         let Some(next) = letters.next() else { break };
