@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use nicety_adapter::{Context, RingFace};
 use nicety_adapters::find;
+use nicety_frame::Mac;
 use nicety_memory::Map;
 use nicety_trials::hostile::packets;
 use nicety_trials::random::Random;
@@ -19,8 +20,9 @@ const MESSAGES: usize = 200;
 /// Where the peer says that its memory lies in its own process.
 const USER: u64 = 0x7f00_0000_0000;
 /// The request numbers of the specification, and two that are none.
-const REQUESTS: [u32; 27] =
-    [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 24, 25, 34, 36, 37, 38, 39, 40, 0, 99];
+const REQUESTS: [u32; 32] = [
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 24, 25, 31, 32, 34, 36, 37, 38, 39, 40, 0, 99,
+];
 const NEED_REPLY: u32 = 8;
 
 /// What the daemon is for a session, in one thread: whenever the session calls, traffic passes and memory changes.
@@ -82,6 +84,10 @@ impl Port for Behind {
     }
 
     fn set_err(&self, _: u16, _: Option<Bell>) {}
+
+    fn announce(&self, address: [u8; 6]) {
+        self.inside().rig.port.announce(Mac(address));
+    }
 
     fn disconnected(&self) {
         let inside = self.inside();
@@ -176,6 +182,16 @@ fn message(peer: &Peer, random: &mut Random) {
             }
             body
         }
+        6 => {
+            wanted = 1;
+            numbers(&[random.pick(&[FILE, 0x1000, 64, 4, 1 << 40]), random.pick(&[0, 0x1000, 4, u64::MAX])])
+        }
+        31 | 32 => {
+            wanted = usize::from(request == 32);
+            let len = random.pick(&[FILE, 0x5000, 0x1000, 0]);
+            let rings = random.pick(&[5u64, 4, 1, 0, 0xffff]);
+            numbers(&[len, random.pick(&[0, 0x1000, 8, u64::MAX]), rings | 64 << 16])
+        }
         8 | 10 | 18 => numbers(&[pair(ring, random.pick(&[0, 1, 2, 64, 256, 0x8000, 0xffff, 3]))]),
         9 => numbers(&[pair(ring, 0), place(random), place(random), place(random), 0]),
         11 => numbers(&[pair(ring, 0)]),
@@ -196,7 +212,7 @@ fn message(peer: &Peer, random: &mut Random) {
             let base = random.below(4) * FILE;
             numbers(&[0, base, random.pick(&[FILE, 0x1000, 0]), USER + base, 0])
         }
-        20 | 39 => numbers(&[random.nasty(FILE)]),
+        19 | 20 | 39 => numbers(&[random.nasty(FILE)]),
         _ => Vec::new(),
     };
     if random.one_in(16) {

@@ -1,5 +1,8 @@
 //! How a guest sees an adapter: as a PCI function, or as virtio rings.
 
+use std::sync::Arc;
+
+use nicety_memory::Map;
 use nicety_pci::{Function, Rom};
 
 use crate::context::Context;
@@ -101,6 +104,9 @@ pub trait RingFace {
 
     /// Stops a ring; returns where it stood.
     fn stop(&mut self, ring: u16, cx: &mut Context<'_>) -> u32;
+
+    /// Keeps in a file of so many pages, a page a ring, what a server needs to know that takes over from one that was killed; or no longer.
+    fn keep(&mut self, _file: Option<Arc<Map>>) {}
 
     /// Enables or disables a started ring: a disabled receive ring drops, a disabled transmit ring is not served.
     fn enable(&mut self, ring: u16, on: bool, cx: &mut Context<'_>);

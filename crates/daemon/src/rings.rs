@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use nicety_adapter::trace::Event;
 use nicety_adapter::{Context, RingFace};
+use nicety_frame::Mac;
 use nicety_memory::Map;
 use nicety_plane::Port;
 use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, Listener, Refusal, Session};
@@ -222,6 +223,10 @@ impl nicety_vhost_user::Port for Served {
 
     fn set_err(&self, ring: u16, err: Option<Bell>) {
         self.signals.set_error(ring, err);
+    }
+
+    fn announce(&self, address: [u8; 6]) {
+        self.port.announce(Mac(address));
     }
 
     fn refused(&self, refusal: &Refusal) {

@@ -4,6 +4,7 @@
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
+#[allow(dead_code, reason = "other tests use more of it")]
 mod nic;
 
 use std::os::fd::OwnedFd;

@@ -4,15 +4,18 @@
 //! mapped here, or known but [absent](Fault::Absent). When a region comes or goes there is a new map, which shares with the old
 //! one what has not changed. A batch in flight holds the old map, and keeps only its mappings alive.
 //!
+//! While a guest migrates its map has a [`Log`]: what is translated for writing is noted, and shown when the call is over.
+//!
 //! Guest memory can change at any time. Nothing here ever makes a Rust reference to it: bytes are copied in or out, with bounds checked
 //! against the region. Read a value once and use the copy.
 //!
-//! `unsafe` lives in this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), touching (`touch.rs`), hints, and which pages a file has (`presence.rs`); elsewhere the house
-//! forbids it.
+//! `unsafe` lives in this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), touching (`touch.rs`), hints, the log of written
+//! pages (`log.rs`), and which pages a file has (`presence.rs`); elsewhere the house forbids it.
 
 mod copy;
 mod files;
 mod guard;
+mod log;
 mod map;
 mod mapping;
 mod origin;
@@ -27,6 +30,7 @@ mod window;
 pub use copy::{CopySum, copy, copy_sum};
 pub use files::{Files, Piece, limit_files};
 pub use guard::damages;
+pub use log::Log;
 pub use map::{Absent, Fault, MAX_BYTES, MAX_REGIONS, Map, MapError, Rights};
 pub use mapping::{Mapping, MappingError, shared_file};
 pub use prefetch::Touch;

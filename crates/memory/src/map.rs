@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use vm_memory::volatile_memory::VolatileSlice;
 
 use crate::files::Piece;
+use crate::log::Log;
 use crate::mapping::{Mapping, MappingError};
 use crate::prefetch::{self, Touch};
 use crate::span::{Span, Translator};
@@ -128,12 +129,14 @@ pub struct Map {
     id: u64,
     /// Where among few regions the last one was found.
     last: AtomicUsize,
+    /// Where pages are logged that were translated for writing.
+    log: Option<Arc<Log>>,
 }
 
 impl Clone for Map {
     fn clone(&self) -> Self {
-        let (regions, mappings) = (self.regions.clone(), self.mappings.clone());
-        Self { regions, sums: self.sums, mappings, id: self.id, last: AtomicUsize::new(0) }
+        let (regions, mappings, log) = (self.regions.clone(), self.mappings.clone(), self.log.clone());
+        Self { regions, sums: self.sums, mappings, id: self.id, last: AtomicUsize::new(0), log }
     }
 }
 
@@ -141,9 +144,9 @@ impl Clone for Map {
 static ID: AtomicU64 = AtomicU64::new(0);
 
 impl Map {
-    fn of(regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>) -> Self {
+    fn of(regions: Tree, mappings: Vec<(Arc<Mapping>, usize)>, log: Option<Arc<Log>>) -> Self {
         let id = ID.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { sums: regions.sums(), regions, mappings, id, last: AtomicUsize::new(0) }
+        Self { sums: regions.sums(), regions, mappings, id, last: AtomicUsize::new(0), log }
     }
 
     /// No memory at all: every access is refused.
@@ -193,7 +196,7 @@ impl Map {
                 None => mappings.push((Arc::clone(mapping), 1)),
             }
         }
-        Ok(Self::of(self.regions.with(region), mappings))
+        Ok(Self::of(self.regions.with(region), mappings, self.log.clone()))
     }
 
     /// This map without the region that lies exactly there.
@@ -213,7 +216,35 @@ impl Map {
             }
         });
         mappings.retain(|(_, regions)| *regions > 0);
-        Self::of(regions, mappings)
+        Self::of(regions, mappings, self.log.clone())
+    }
+
+    /// The same memory, whose written pages are logged there from now on, or nowhere. Maps that are made of this one log alike.
+    #[must_use]
+    pub fn logged(&self, log: Option<Arc<Log>>) -> Map {
+        Self::of(self.regions.clone(), self.mappings.clone(), log)
+    }
+
+    /// Whoever has had this memory written to, by whatever it translated, has done: the log may show it.
+    #[inline]
+    pub fn publish_log(&self) {
+        if let Some(log) = &self.log {
+            log.publish();
+        }
+    }
+
+    /// Whether writes are logged.
+    #[inline(always)]
+    pub(crate) fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note(&self, address: u64, len: u32) {
+        if let Some(log) = &self.log {
+            log.note(address, len);
+        }
     }
 
     /// Number of regions.
@@ -272,6 +303,11 @@ impl Map {
         self.regions.find(address).filter(|region| address - region.base < region.len)
     }
 
+    /// Whether the region that an address lies in allows that.
+    pub(crate) fn may(&self, address: u64, wanted: Rights) -> bool {
+        self.region(address).is_some_and(|region| region.rights.allow(wanted))
+    }
+
     #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.id
@@ -283,6 +319,9 @@ impl Map {
     fn pieces(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
+        if wanted.write && self.is_logged() {
+            self.note(address, len);
+        }
         if let Some((offset, region)) = self.locate(address, wanted)
             && region.len - offset >= u64::from(len)
             && let Some(whole) = self.span(region, offset, len)
@@ -503,6 +542,9 @@ impl Map {
     pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
+        if rights.write && self.is_logged() {
+            self.note(address, len);
+        }
         if let Some((offset, region)) = self.locate(address, rights)
             && region.len - offset >= u64::from(len)
             && let Some((mapping, start)) = &region.place

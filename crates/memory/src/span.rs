@@ -116,7 +116,21 @@ impl<'m> Translator<'m> {
         let (mapping, start) = self.place?;
         let fits = u64::from(len) <= self.len.wrapping_sub(offset) && self.rights.allow(wanted);
         // What lies within a region lies within what it is of.
-        if fits { Some(Span::of(mapping, start.wrapping_add(offset as usize), len, self.map.id())) } else { None }
+        let span = || Span::of(mapping, start.wrapping_add(offset as usize), len, self.map.id());
+        if fits { Some(span()) } else { self.logged(address, len, wanted).then(span) }
+    }
+
+    /// Whether a write is refused only so that it is noted.
+    #[cold]
+    #[inline(never)]
+    fn logged(&self, address: u64, len: u32, wanted: Rights) -> bool {
+        let offset = address.wrapping_sub(self.base);
+        let is_within = u64::from(len) <= self.len.wrapping_sub(offset);
+        let may = is_within && wanted.write && self.map.is_logged() && self.map.may(address, wanted);
+        if may {
+            self.map.note(address, len);
+        }
+        may
     }
 
     /// Remembers the region that an address lies in.
@@ -124,6 +138,8 @@ impl<'m> Translator<'m> {
     fn find(&mut self, address: u64) -> Option<()> {
         let region = self.map.region(address)?;
         (self.base, self.len, self.rights) = (region.base, region.len, region.rights);
+        // So that writes do not pass unnoticed.
+        self.rights.write &= !self.map.is_logged();
         self.place = region.place.as_ref().map(|(mapping, start)| (&**mapping, *start as usize));
         Some(())
     }

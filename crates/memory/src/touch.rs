@@ -121,7 +121,7 @@ fn words(bytes: &[u8]) -> u64 {
     add(words.iter().fold(0, add), &tail)
 }
 
-pub(crate) use native::{load_u16, load_u32, load_u64, store_u8, store_u16, store_u32, store_u64};
+pub(crate) use native::{load_u16, load_u32, load_u64, or_u64, store_u8, store_u16, store_u32, store_u64};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use native::skip;
@@ -233,6 +233,18 @@ mod native {
     store!(store_u16, u16, "mov word ptr [{to}], {value:x}");
     store!(store_u32, u32, "mov dword ptr [{to}], {value:e}");
     store!(store_u64, u64, "mov qword ptr [{to}], {value}");
+
+    /// Sets bits of an aligned word there, or nowhere, in one step: another process may clear some at the same time.
+    ///
+    /// # Safety
+    /// It is mapped.
+    pub unsafe fn or_u64(to: *mut u8, bits: u64) {
+        // SAFETY: it changes eight bytes there, or is skipped.
+        unsafe {
+            asm!("2:", "lock or qword ptr [{to}], {bits}", "3:", fixup!(), to = in(reg) to, bits = in(reg) bits,
+                options(nostack));
+        }
+    }
 
     /// Copies bytes between places that may overlap. How many are left, at the end, because a page of either is not there.
     #[inline(always)]
@@ -450,7 +462,7 @@ mod native {
 mod native {
     //! Plain accesses: where a page is not there, the guard puts one.
 
-    use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
     pub unsafe fn load_u16(from: *const u8) -> u16 {
         // SAFETY: it is mapped, and aligned.
@@ -470,6 +482,11 @@ mod native {
     pub unsafe fn store_u8(to: *mut u8, value: u8) {
         // SAFETY: it is mapped.
         unsafe { (*to.cast::<AtomicU8>()).store(value, Ordering::Release) }
+    }
+
+    pub unsafe fn or_u64(to: *mut u8, bits: u64) {
+        // SAFETY: it is mapped, and aligned.
+        unsafe { (*to.cast::<AtomicU64>()).fetch_or(bits, Ordering::AcqRel) };
     }
 
     pub unsafe fn store_u16(to: *mut u8, value: u16) {

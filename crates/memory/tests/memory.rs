@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nicety_memory::{
-    Absent, CopySum, Fault, Files, Map, MapError, Mapping, MappingError, Rights, Span, copy, copy_sum, shared_file,
+    Absent, CopySum, Fault, Files, Log, Map, MapError, Mapping, MappingError, Rights, Span, Translator, copy, copy_sum,
+    shared_file,
 };
 
 fn two_regions() -> Map {
@@ -452,4 +453,71 @@ fn a_span_of_another_map_is_of_no_bytes() {
     assert_eq!(Map::default().bytes(Span::default()).len(), 0);
     let mut changed = [1; 8];
     assert_eq!(one.without(0x1000, 0x2000).unwrap().read_span(span, &mut changed), 0);
+}
+
+/// A log of so many pages, and its file.
+fn log_of(pages: u64) -> (Arc<Log>, OwnedFd) {
+    let file = shared_file("log", pages / 8).unwrap();
+    let bitmap = Files::default().piece(file.try_clone().unwrap(), 0, pages / 8, true).unwrap();
+    (Arc::new(Log::new(bitmap).unwrap()), file)
+}
+
+/// The pages in a log, which are taken out of it.
+fn take_pages(file: &OwnedFd, pages: u64) -> Vec<u64> {
+    let mut bits = vec![0; pages as usize / 8];
+    rustix::io::pread(file, &mut bits, 0).unwrap();
+    rustix::io::pwrite(file, &vec![0; bits.len()], 0).unwrap();
+    (0..pages).filter(|page| bits[*page as usize / 8] >> (page % 8) & 1 != 0).collect()
+}
+
+#[test]
+fn every_way_to_write_is_logged_after_the_write_and_no_way_to_read_is() {
+    let (log, file) = log_of(512);
+    let memory = Arc::new(Mapping::private(0x20_0000).unwrap());
+    let map = Map::default().with(0, memory, Rights::BOTH).unwrap().logged(Some(log));
+    let mut bytes = [0; 64];
+    map.read(0x1ff0, &mut bytes).unwrap();
+    map.window(0x3000, 0x2000, Rights::READ).unwrap();
+    let mut translator = Translator::new(&map);
+    assert!(translator.whole(0x7000, 8, Rights::READ).is_some());
+    map.publish_log();
+    assert_eq!(take_pages(&file, 512), [0; 0]);
+
+    map.write(0x1ff0, &[1; 64]).unwrap();
+    assert_eq!(take_pages(&file, 512), [0; 0], "not before the write is over");
+    map.window(0x3ffe, 4, Rights::BOTH).unwrap().store_u16(2, 7);
+    assert!(translator.whole(0x7000, 0x1000, Rights::WRITE).is_some());
+    assert!(map.whole(0x9fff, 1, Rights::WRITE).is_some());
+    spans(&map, 0x4_0000, 0x4_1000, Rights::WRITE).unwrap();
+    map.publish_log();
+    let many = 0x40..0x81;
+    assert_eq!(take_pages(&file, 512), [1, 2, 3, 4, 7, 9].into_iter().chain(many).collect::<Vec<_>>());
+    map.publish_log();
+    assert_eq!(take_pages(&file, 512), [0; 0], "once");
+}
+
+#[test]
+fn a_log_that_is_too_short_or_gone_or_taken_away_logs_what_it_can() {
+    let (log, file) = log_of(64);
+    let memory = Arc::new(Mapping::private(0x20_0000).unwrap());
+    let plain = Map::default().with(0, memory, Rights::BOTH).unwrap();
+    let map = plain.logged(Some(log));
+    map.write(0x3_f000, &[1; 0x4000]).unwrap();
+    map.publish_log();
+    assert_eq!(take_pages(&file, 64), [63]);
+    assert!(map.whole(0x20_0000, 1, Rights::WRITE).is_none(), "beyond memory nothing is written");
+    let silent = map.logged(None);
+    silent.write(0, &[1]).unwrap();
+    silent.publish_log();
+    assert_eq!(take_pages(&file, 64), [0; 0]);
+
+    let file = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 4096).unwrap();
+    let files = Files::default();
+    assert!(Log::new(files.piece(file.try_clone().unwrap(), 4, 8, true).unwrap()).is_none(), "no whole words");
+    let log = Log::new(files.piece(file.try_clone().unwrap(), 0, 4096, true).unwrap()).unwrap();
+    let map = plain.logged(Some(Arc::new(log)));
+    rustix::fs::ftruncate(&file, 0).unwrap();
+    map.write(0, &[1]).unwrap();
+    map.publish_log();
 }

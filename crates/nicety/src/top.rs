@@ -30,7 +30,7 @@ use sample::Sample;
 const REFRESH: Duration = Duration::from_secs(1);
 /// Columns of a page that is printed, and of its lines beside the ports'.
 const WIDTH: u16 = 80;
-const HEAD: u16 = 4;
+const HEAD: u16 = 3;
 
 /// Runs it.
 pub fn run(args: &Top) -> Result<(), Failure> {

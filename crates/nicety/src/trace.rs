@@ -66,7 +66,7 @@ fn words(told: &FrameTrace, really: Option<&str>) -> String {
         TraceStage::Dropped => "dropped",
     };
     let mut rows: Vec<Vec<String>> =
-        told.steps.iter().map(|step| vec![word(step.stage).to_owned(), step.what.clone()]).collect();
+        told.steps.iter().map(|step| vec![format!("{:9}", word(step.stage)), step.what.clone()]).collect();
     rows.extend(really.map(|really| vec!["in fact".to_owned(), really.to_owned()]));
     columns(&rows)
 }

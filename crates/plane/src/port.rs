@@ -11,6 +11,7 @@ use nicety_adapter::{
     Adapter, Context, Counters, Event, Face, News, Outbox, PciFace, PortId, Reason, Reset, RestoreError, RingFace, Set,
     Shape, Stall, Time, Uplink,
 };
+use nicety_frame::Mac;
 use nicety_memory::{Map, MapError};
 use nicety_pci::PowerState;
 
@@ -171,6 +172,8 @@ impl Port {
             stopped: false,
             sent_before: 0,
             in_flight: false,
+            announced: None,
+            announces: false,
             waiting: 0,
             pace,
             damaged: false,
@@ -317,6 +320,7 @@ impl Port {
     pub fn detach(&self, now: Time) {
         let mut inner = self.lock();
         (inner.attached, inner.stopped) = (false, false);
+        inner.announced = None;
         inner.drop_backlog(Reason::Removed);
         inner.call(now, |adapter, cx| adapter.reset(Reset::Bus, cx));
         inner.tell_failure(self.shell.as_ref());
@@ -328,6 +332,17 @@ impl Port {
         inner.wake = None;
         drop(inner);
         drop(old);
+    }
+
+    /// A guest with this address has come here from another switch: has the port say so by a frame of its own, which nobody answers, so
+    /// that every switch on the way learns where the guest is now. Not for an uplink.
+    pub fn announce(&self, address: Mac) {
+        let mut inner = self.lock();
+        if matches!(inner.end, End::Adapter(_)) {
+            inner.announced = Some(address);
+            inner.pending.insert(0);
+            self.shell.schedule();
+        }
     }
 
     /// A reset from the bus or the function.

@@ -21,6 +21,7 @@ use owners::as_worker;
 with_one_worker_and_with_two!(
     frames_for_a_port_without_a_vm_are_counted_there,
     what_was_on_its_way_to_a_port_that_left_is_counted_at_its_sender_unless_others_got_it,
+    who_has_moved_to_a_port_is_announced_there_and_gets_its_frames,
 );
 
 const BROADCAST: u8 = 0xff;
@@ -154,6 +155,35 @@ fn frames_for_a_port_without_a_vm_are_counted_there(workers: usize) {
     assert_eq!(sender.transmitted().packets, 1 + 5 + 3 + PACKETS as u64);
     // The first, by which the switch learned its sender, went to nobody at all.
     assert_eq!(sender.transmit_drops.iter().sum::<u64>(), 1);
+}
+
+fn who_has_moved_to_a_port_is_announced_there_and_gets_its_frames(workers: usize) {
+    let world = World::new(2, workers);
+    let adapter = (find("e1000").unwrap().create)(&Settings::new(Mac(address(9)))).unwrap();
+    let port = world.join(2, End::Adapter(adapter));
+    port.attach();
+    (0..2).for_each(|number| _ = world.got(number));
+    let turns = || {
+        let mut turn = Turn::new();
+        while as_worker(world.worker, || world.plane.turn(&port, &mut turn, Time::ZERO).unfinished) {}
+    };
+    port.announce(Mac(address(1)));
+    (0..3).for_each(|_| turns());
+    assert_eq!([world.got(0), world.got(1)], [1, 1], "to all others, once");
+    let counters = port.state().counters;
+    assert_eq!((counters.transmitted().packets, counters.transmitted().bytes), (1, 60));
+    world.send(0, &[(0, 1)]);
+    while !world.turn(0, &mut Turn::new()) {}
+    assert_eq!(world.got(1), 0, "it is not there any more");
+    assert_eq!(port.state().counters.receive_drops[Reason::ReceiverOff as usize], 1, "its driver sleeps");
+    // A guest that has gone is not announced, nor is an uplink's.
+    port.announce(Mac(address(1)));
+    port.detach(Time::ZERO);
+    port.attach();
+    turns();
+    world.ports[1].0.announce(Mac(address(0)));
+    while !world.turn(1, &mut Turn::new()) {}
+    assert_eq!([world.got(0), world.got(1)], [0, 0]);
 }
 
 fn what_was_on_its_way_to_a_port_that_left_is_counted_at_its_sender_unless_others_got_it(workers: usize) {

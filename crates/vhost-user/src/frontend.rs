@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::memory::Region;
-use crate::protocol::{F_PROTOCOL_FEATURES, NEED_REPLY, ProtocolFeatures, Request, VERSION};
+use crate::protocol::{F_LOG_ALL, F_PROTOCOL_FEATURES, NEED_REPLY, ProtocolFeatures, Request, VERSION};
 use crate::wire::{self, Message, WireError};
 
 /// How far this front end's own addresses lie from the guest's: they need only differ, and be told.
@@ -152,6 +152,36 @@ impl Frontend {
     /// Takes back a piece of memory that was shared.
     pub fn unshare(&mut self, shared: &Shared<'_>) -> Result<(), FrontendError> {
         self.tell(Request::RemMemReg, &shared.alone(), &[])
+    }
+
+    /// Shares a log of written pages: a bit for each of 4 KiB from guest-physical address 0 on, in so many bytes.
+    pub fn share_log(&mut self, fd: BorrowedFd<'_>, len: u64) -> Result<(), FrontendError> {
+        let body = [len.to_ne_bytes(), [0; 8]].concat();
+        self.exchange(Request::SetLogBase, &body, &[fd]).map(drop)
+    }
+
+    /// Turns the log on or off; `features` are those that were taken.
+    pub fn log(&mut self, features: u64, on: bool) -> Result<(), FrontendError> {
+        let log = if on { F_LOG_ALL } else { 0 };
+        self.tell(Request::SetFeatures, &(features | F_PROTOCOL_FEATURES | log).to_ne_bytes(), &[])
+    }
+
+    /// A file for as many rings, of the back end's own form, to be given to the next back end should this one be killed.
+    pub fn inflight(&mut self, rings: u16, size: u16) -> Result<OwnedFd, FrontendError> {
+        let mut body = [[0; 8]; 2].concat();
+        body.extend([rings, size].map(u16::to_ne_bytes).concat());
+        self.send(Request::GetInflightFd, VERSION, &body, &[])?;
+        let reply = Message::receive(self.socket.as_fd()).map_err(broken)?;
+        let file = reply.fds.first().filter(|_| reply.code == Request::GetInflightFd as u32);
+        file.ok_or(FrontendError::Answer(Request::GetInflightFd))?.as_fd().try_clone_to_owned().map_err(Into::into)
+    }
+
+    /// Gives it to a back end.
+    pub fn keep_inflight(&mut self, file: BorrowedFd<'_>, rings: u16, size: u16) -> Result<(), FrontendError> {
+        let len = rustix::fs::fstat(file).map_err(std::io::Error::from)?.st_size as u64;
+        let mut body = [len.to_ne_bytes(), [0; 8]].concat();
+        body.extend([rings, size].map(u16::to_ne_bytes).concat());
+        self.tell(Request::SetInflightFd, &body, &[file])
     }
 
     /// Starts a ring at a guest-physical place, and enables it.

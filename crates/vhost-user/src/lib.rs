@@ -13,8 +13,7 @@
 //! - [`Bell`]: a kick or call descriptor, eventfd or, for calls, socket; ringing and hearing it never wait for the peer.
 //! - [`frontend`]: the other side, for guests in this process and for tests.
 //!
-//! **Not implemented**, and not offered: dirty page logs (so no live migration), in-flight tracking (a network device
-//! resumes from its used index), requests of the back end's own, in-band notifications, postcopy.
+//! **Not implemented**, and not offered: requests of the back end's own, in-band notifications, postcopy.
 #![forbid(unsafe_code)]
 
 mod ending;

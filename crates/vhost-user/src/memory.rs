@@ -6,9 +6,13 @@
 use std::sync::Arc;
 
 use nicety_bell::Lent;
-use nicety_memory::{Files, Map, MapError, Piece, Rights};
+use nicety_memory::{Files, Log, Map, MapError, Mapping, Piece, Rights};
 
-use crate::protocol::{Fields, REGIONS_MOST};
+use crate::ending::Refusal;
+use crate::protocol::{Fields, REGIONS_MOST, Request};
+
+/// Bytes of a log at most: it has a bit for each page up to 32 TiB.
+const LOG_BYTES_MOST: u64 = 1 << 30;
 
 /// One region, as the front end describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +54,15 @@ pub(crate) struct Memory {
     regions: Vec<Region>,
     files: Files,
     map: Arc<Map>,
+    /// Of written pages, as the front end has shared it.
+    log: Option<Arc<Log>>,
+    /// It has turned it on.
+    logs: bool,
 }
 
 impl Memory {
     pub fn new() -> Self {
-        Self { regions: Vec::new(), files: Files::default(), map: Map::empty() }
+        Self { regions: Vec::new(), files: Files::default(), map: Map::empty(), log: None, logs: false }
     }
 
     /// SET_MEM_TABLE: replaces all, or changes nothing.
@@ -62,7 +70,7 @@ impl Memory {
         if regions.len() > REGIONS_MOST {
             return Err(MapError::TooMany);
         }
-        let mut map = Map::default();
+        let mut map = Map::default().logged(self.active_log());
         for (region, fd) in regions.iter().zip(fds) {
             map = map.with(region.guest, region.of(&self.files, fd)?, Rights::BOTH)?;
         }
@@ -88,6 +96,35 @@ impl Memory {
         self.map = Arc::new(self.map.without(region.guest, region.len)?);
         self.regions.remove(at);
         Ok(())
+    }
+
+    /// SET_LOG_BASE: `len` bytes of a file from `offset`. What is being logged goes on there.
+    pub fn set_log(&mut self, fd: Lent, offset: u64, len: u64) -> Result<(), Refusal> {
+        let refused = || Refusal::Body(Request::SetLogBase);
+        if len > LOG_BYTES_MOST {
+            return Err(refused());
+        }
+        let bitmap = Mapping::of_file(fd, offset, len, true).map_err(MapError::from)?;
+        self.log = Some(Arc::new(Log::new(Arc::new(bitmap)).ok_or_else(refused)?));
+        self.relog();
+        Ok(())
+    }
+
+    /// Turns the log on or off. Whether that changed anything.
+    pub fn turn_log(&mut self, on: bool) -> bool {
+        let changes = std::mem::replace(&mut self.logs, on) != on;
+        if changes {
+            self.relog();
+        }
+        changes
+    }
+
+    fn active_log(&self) -> Option<Arc<Log>> {
+        self.log.clone().filter(|_| self.logs)
+    }
+
+    fn relog(&mut self) {
+        self.map = Arc::new(self.map.logged(self.active_log()));
     }
 
     pub fn map(&self) -> &Arc<Map> {

@@ -36,6 +36,9 @@ pub trait Port: Send + Sync {
     /// What to ring when a ring breaks.
     fn set_err(&self, ring: u16, err: Option<Bell>);
 
+    /// The guest, which has this address, has come here from elsewhere, and cannot tell the network itself.
+    fn announce(&self, address: [u8; 6]);
+
     /// A message was refused, and its sender told so: the operator may want to know.
     fn refused(&self, _refusal: &Refusal) {}
 

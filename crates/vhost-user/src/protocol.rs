@@ -22,6 +22,10 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const REPLY: u32 = 1 << 2;
 /// Flag: the sender wants to know how it went.
 pub(crate) const NEED_REPLY: u32 = 1 << 3;
+/// Virtio feature bit by which a front end turns the log of written pages on and off (VHOST_F_LOG_ALL).
+pub(crate) const F_LOG_ALL: u64 = 1 << 26;
+/// Flag in SET_VRING_ADDR: writes to the ring are logged, too (VHOST_VRING_F_LOG).
+pub(crate) const RING_LOG: u32 = 1;
 /// Virtio feature bit that says that there are protocol features, and that rings start disabled.
 pub(crate) const F_PROTOCOL_FEATURES: u64 = 1 << 30;
 /// In the payload of SET_VRING_KICK, CALL and ERR: no descriptor comes.
@@ -34,12 +38,18 @@ pub struct ProtocolFeatures(pub u64);
 impl ProtocolFeatures {
     /// Several queues.
     pub const MQ: Self = Self(1 << 0);
+    /// The log of written pages is shared memory.
+    pub const LOG_SHMFD: Self = Self(1 << 1);
+    /// A guest that has come from elsewhere is announced here.
+    pub const RARP: Self = Self(1 << 2);
     /// Any request may ask for a reply.
     pub const REPLY_ACK: Self = Self(1 << 3);
     /// The front end tells its MTU.
     pub const MTU: Self = Self(1 << 4);
     /// Configuration space is read from here.
     pub const CONFIG: Self = Self(1 << 9);
+    /// A file keeps what a back end needs to know that takes over from one that was killed.
+    pub const INFLIGHT_SHMFD: Self = Self(1 << 12);
     /// The device can be reset without a new connection.
     pub const RESET_DEVICE: Self = Self(1 << 13);
     /// Memory regions come and go one by one.
@@ -49,9 +59,12 @@ impl ProtocolFeatures {
     /// All that a [`Session`](crate::Session) offers.
     pub const OFFERED: Self = Self(
         Self::MQ.0
+            | Self::LOG_SHMFD.0
+            | Self::RARP.0
             | Self::REPLY_ACK.0
             | Self::MTU.0
             | Self::CONFIG.0
+            | Self::INFLIGHT_SHMFD.0
             | Self::RESET_DEVICE.0
             | Self::CONFIGURE_MEM_SLOTS.0
             | Self::STATUS.0,
@@ -90,6 +103,8 @@ requests! {
     SetOwner = 3,
     ResetOwner = 4,
     SetMemTable = 5,
+    SetLogBase = 6,
+    SetLogFd = 7,
     SetVringNum = 8,
     SetVringAddr = 9,
     SetVringBase = 10,
@@ -101,9 +116,12 @@ requests! {
     SetProtocolFeatures = 16,
     GetQueueNum = 17,
     SetVringEnable = 18,
+    SendRarp = 19,
     NetSetMtu = 20,
     GetConfig = 24,
     SetConfig = 25,
+    GetInflightFd = 31,
+    SetInflightFd = 32,
     ResetDevice = 34,
     GetMaxMemSlots = 36,
     AddMemReg = 37,
@@ -120,6 +138,12 @@ impl<'a> Fields<'a> {
         let (bytes, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u32::from_ne_bytes(*bytes))
+    }
+
+    pub fn u16(&mut self) -> Option<u16> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u16::from_ne_bytes(*bytes))
     }
 
     pub fn u64(&mut self) -> Option<u64> {

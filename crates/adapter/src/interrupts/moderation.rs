@@ -45,6 +45,21 @@ impl ReceiveModeration {
         *self = Self { until: now.after_ns(if bulk { MODERATION_NS } else { 0 }), carried, held: false };
     }
 
+    /// The same, where the driver has chosen how long the next one waits.
+    pub fn told_for(&mut self, ns: u64, now: Time) {
+        *self = Self { until: now.after_ns(ns), held: false, ..*self };
+    }
+
+    /// There is something to tell, which waits, however much it is: until the time that was set with the last interrupt, or, if that is
+    /// over, until `most`. False if that is over, too.
+    pub fn hold(&mut self, most: Time, now: Time) -> bool {
+        if !self.held {
+            self.until = self.until.max(most);
+        }
+        self.held = now < self.until;
+        self.held
+    }
+
     /// What waited needs no telling.
     pub fn seen(&mut self) {
         self.held = false;

@@ -111,7 +111,7 @@ impl Returns {
             self.write(ring, areas);
         }
         if let Some(entry) = self.entries.get_mut(self.len) {
-            *entry = u64::from(token.0) | u64::from(bytes) << 32;
+            *entry = token.with_bytes(bytes);
             self.len += 1;
         }
     }

@@ -17,6 +17,7 @@ use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 
 use super::broken::Broken;
 use super::chain::{Chain, Token, WRITE};
+use super::kept::Kept;
 use super::ring::Ring;
 
 /// Descriptors that one call may have read before it begins with another chain: 64 packets as long as Linux's need 1216.
@@ -43,6 +44,7 @@ pub(super) struct Areas<'m, const PACKED: bool> {
     event_index: bool,
     indirect: bool,
     walked: Cell<u32>,
+    kept: Option<Kept<'m>>,
 }
 
 impl<'m, const PACKED: bool> Areas<'m, PACKED> {
@@ -61,7 +63,15 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
             event_index,
             indirect,
             walked: Cell::new(0),
+            kept: None,
         })
+    }
+
+    /// What is given back is written down there first.
+    pub fn keep(&mut self, kept: Option<Kept<'m>>) {
+        if PACKED {
+            self.kept = kept;
+        }
     }
 
     /// How far the driver has got: (split) its index; more than the ring holds breaks it. (Packed: nothing, its descriptors say it.)
@@ -218,7 +228,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     /// before [`Areas::show`].
     pub fn give_back(&self, ring: &mut Ring, chains: &[u64]) {
         if PACKED {
-            return chains.iter().for_each(|chain| self.give_back_packed(ring, *chain));
+            return chains.iter().for_each(|chain| self.give_back_packed(ring, std::slice::from_ref(chain)));
         }
         let first = self.slot(ring.used);
         let (before, behind) = chains.split_at(chains.len().min(usize::from(self.size) - first));
@@ -230,15 +240,37 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         ring.untold = ring.untold.saturating_add(chains.len() as u16);
     }
 
-    /// A used descriptor takes the place of its chain's first (2.8.8): length, identifier and flags in one store.
-    fn give_back_packed(&self, ring: &mut Ring, chain: u64) {
-        let (token, bytes) = (Token(chain as u32), chain >> 32);
-        let lap = if ring.used & WRAP != 0 { AVAILABLE | USED } else { 0 };
-        let flags = lap | if bytes > 0 { WRITE } else { 0 };
-        let used = bytes | u64::from(token.id()) << 32 | u64::from(flags) << 48;
-        self.descriptors.store_u64(16 * self.slot(ring.used) + 8, used);
-        ring.used = self.behind(ring.used, token);
-        ring.untold = ring.untold.saturating_add(token.slots());
+    /// Chains of a packed ring that one frame has filled. Its driver takes the first for a sign that all are there.
+    pub fn give_back_packed(&self, ring: &mut Ring, chains: &[u64]) {
+        if let Some(kept) = &self.kept {
+            kept.write(ring.used, chains);
+        }
+        let before = ring.used;
+        ring.used = self.write_used(before, chains);
+        ring.untold = ring.untold.saturating_add(self.distance(before, ring.used));
+    }
+
+    /// A used descriptor takes the place of each chain's first (2.8.8): length, identifier and flags in one store; the first chain's
+    /// last. The place behind them.
+    fn write_used(&self, first: u16, chains: &[u64]) -> u16 {
+        let mut at = first;
+        let store = |at: u16, chain: u64| {
+            let (token, bytes) = (Token(chain as u32), chain >> 32);
+            let lap = if at & WRAP != 0 { AVAILABLE | USED } else { 0 };
+            let flags = lap | if bytes > 0 { WRITE } else { 0 };
+            let used = bytes | u64::from(token.id()) << 32 | u64::from(flags) << 48;
+            self.descriptors.store_u64(16 * self.slot(at) + 8, used);
+        };
+        for (index, chain) in chains.iter().enumerate() {
+            if index > 0 {
+                store(at, *chain);
+            }
+            at = self.behind(at, Token(*chain as u32));
+        }
+        if let Some(chain) = chains.first() {
+            store(first, *chain);
+        }
+        at
     }
 
     /// Shows the driver what was given back, without telling it. (Packed: it sees each as it is given back.)
@@ -325,11 +357,27 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         if !PACKED {
             return Some(self.device.load_u16(2));
         }
+        if let Some((place, chains)) = self.kept.as_ref().and_then(Kept::read) {
+            return self.resume(place, &chains);
+        }
         // Where the device's used descriptors go on (bits 16 to 31), if that is told. DPDK's virtio-user tells one place for both
         // (virtio_user_dev.c).
         let (available, used) = (base as u16, (base >> 16) as u16);
         let place = if used == 0 { available } else { used };
         (place & !WRAP < self.size).then_some(place)
+    }
+
+    /// Where a packed ring stands that was served before, by what was written down: chains that were being given back from a place on
+    /// when the server ended have been now.
+    fn resume(&self, place: u16, chains: &[u64]) -> Option<u16> {
+        let slots: u32 = chains.iter().map(|chain| u32::from(Token(*chain as u32).slots())).sum();
+        if place & !WRAP >= self.size || slots > u32::from(self.size) {
+            return None;
+        }
+        if chains.is_empty() || self.is_available(place) {
+            return Some(self.write_used(place, chains));
+        }
+        Some(chains.iter().fold(place, |at, chain| self.behind(at, Token(*chain as u32))))
     }
 
     /// Notes what a walk has read.

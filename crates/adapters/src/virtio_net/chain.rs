@@ -39,6 +39,12 @@ impl Token {
         Self(u32::from(id) | u32::from(slots) << 16)
     }
 
+    /// The entry by which a chain is given back, of which so many bytes were written.
+    #[inline]
+    pub fn with_bytes(self, bytes: u32) -> u64 {
+        u64::from(self.0) | u64::from(bytes) << 32
+    }
+
     /// The buffer identifier of a packed ring's chain.
     #[inline]
     pub fn id(self) -> u16 {

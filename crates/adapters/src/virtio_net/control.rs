@@ -12,6 +12,7 @@ use super::broken::Broken;
 use super::chain::Token;
 use super::coalescing::{self, Coalescing};
 use super::hashing::Hashing;
+use super::kept::Kept;
 use super::registers::{command, feature};
 use super::{RINGS_MOST, VirtioNet, role, statistics};
 
@@ -310,7 +311,8 @@ impl VirtioNet {
         let (features, pairs) = (self.taken, self.config.pairs);
         let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else { return Ok(()) };
         let memory = cx.memory.as_ref();
-        let areas = ring.open::<PACKED>(memory, features)?;
+        let mut areas = ring.open::<PACKED>(memory, features)?;
+        areas.keep(self.kept.as_deref().and_then(|map| Kept::of(map, number)));
         for _ in 0..COMMANDS_PER_CALL {
             let waits = areas.has(ring.next, areas.seen(ring)?);
             if !areas.has_steps() || (!waits && !areas.arm(ring, ring.next)) {

@@ -7,7 +7,7 @@ use super::chain::Token;
 use super::registers::header;
 
 /// Chains and spans of one frame at most: 64 KB in pieces of 256 bytes, and some.
-const PIECES: usize = 300;
+pub(super) const PIECES: usize = 300;
 
 /// Buffers for one frame.
 pub(super) struct Landing {

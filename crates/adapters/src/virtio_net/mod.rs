@@ -37,6 +37,7 @@ mod chain;
 mod coalescing;
 mod control;
 mod hashing;
+mod kept;
 mod landing;
 mod notify;
 pub mod pci;
@@ -49,8 +50,11 @@ mod statistics;
 mod steering;
 mod transmit;
 
+use std::sync::Arc;
+
 use arrayvec::ArrayVec;
 use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Queue, Reset, Stall};
+use nicety_memory::Map;
 
 use crate::{About, Boot, CreateError, Kind, Settings, Since, Sources};
 use broken::Broken;
@@ -158,6 +162,8 @@ struct VirtioNet {
     steering: Steering,
     hashing: Hashing,
     rings: ArrayVec<Ring, RINGS_MOST>,
+    /// Where packed rings' places are kept for a server that takes over: see [`Kept`](kept::Kept).
+    kept: Option<Arc<Map>>,
 }
 
 impl VirtioNet {
@@ -181,7 +187,7 @@ impl VirtioNet {
         let config = Config { mac, link: true, pairs, mtu: mtu.unwrap_or(0), speed_mbps: SPEED_MBPS };
         let rings = std::iter::repeat_n(Ring::default(), 2 * usize::from(pairs) + 1).collect();
         let (control, steering, hashing) = (Control::new(mac), Steering::default(), Hashing::default());
-        Ok(Self { offer, taken: 0, config, mtu, control, steering, hashing, rings })
+        Ok(Self { offer, taken: 0, config, mtu, control, steering, hashing, rings, kept: None })
     }
 
     /// Forgets what a driver has set, but for its features and rings.

@@ -1,5 +1,6 @@
 //! Wire → guest: frames into the chains of a receive ring (virtio 1.2, section 5.1.6.3 and 5.1.6.4).
 
+use arrayvec::ArrayVec;
 use nicety_adapter::{
     Batch, Checked, Checksum, Context, Delivery, Frames, Offload, PACKETS, Packet, Pick, Piece, QueueCounters, Reason,
     Scratch, SegmentKind, Set, Unfolded, Wants, Whole,
@@ -12,7 +13,8 @@ use super::areas::Areas;
 use super::broken::Broken;
 use super::chain::{CHAIN_MOST, Token};
 use super::hashing::Hashing;
-use super::landing::Landing;
+use super::kept::Kept;
+use super::landing::{Landing, PIECES};
 use super::registers::{Header, feature, header};
 use super::ring::{Ring, STEPS_PAID};
 use super::{VirtioNet, receive_ring, steering};
@@ -152,7 +154,10 @@ impl VirtioNet {
         let wants = self.wants();
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
         let memory = cx.memory.as_ref();
-        let areas = ring.open::<PACKED>(memory, self.taken);
+        let mut areas = ring.open::<PACKED>(memory, self.taken);
+        if let Ok(areas) = &mut areas {
+            areas.keep(self.kept.as_deref().and_then(|map| Kept::of(map, number)));
+        }
         let (mut returns, mut scratch) = (Returns::new(), Scratch::new());
         let mut ahead = Ahead::<true, PACKED>::new(memory, FORESEEN);
         if let Ok(areas) = &areas
@@ -439,10 +444,19 @@ impl<const PACKED: bool> Receiver<'_, PACKED> {
 
     fn give_back(&self, ring: &mut Ring, returns: &mut Returns, landing: &Landing, len: u32) {
         let mut left = self.need(len);
-        for (token, room) in &landing.chains {
-            let here = left.min(*room);
-            returns.push(ring, self.areas, *token, here);
+        let mut bytes = |room: u32| {
+            let here = left.min(room);
             left -= here;
+            here
+        };
+        if PACKED && landing.chains.len() > 1 {
+            returns.write(ring, self.areas);
+            let chains: ArrayVec<u64, PIECES> =
+                landing.chains.iter().map(|(token, room)| token.with_bytes(bytes(*room))).collect();
+            return self.areas.give_back_packed(ring, &chains);
+        }
+        for (token, room) in &landing.chains {
+            returns.push(ring, self.areas, *token, bytes(*room));
         }
     }
 }

@@ -13,6 +13,7 @@ use super::areas::Areas;
 use super::broken::Broken;
 use super::chain::Token;
 use super::coalescing::Limits;
+use super::kept::Kept;
 use super::registers::feature;
 
 /// Largest ring (section 2.7).
@@ -95,16 +96,20 @@ impl Ring {
     }
 
     /// Where a ring of this driver's would begin; nothing if it cannot lie there.
-    pub fn begins(&self, memory: &Map, features: u128, base: u32) -> Option<u16> {
+    pub fn begins(&self, memory: &Map, features: u128, base: u32, kept: Option<Kept<'_>>) -> Option<u16> {
         match features & feature::RING_PACKED != 0 {
-            true => self.open::<true>(memory, features).ok()?.begins(base),
+            true => {
+                let mut areas = self.open::<true>(memory, features).ok()?;
+                areas.keep(kept);
+                areas.begins(base)
+            }
             false => self.open::<false>(memory, features).ok()?.begins(base),
         }
     }
 
     /// Gives one chain back, of which so many bytes were written.
     pub fn give_back<const PACKED: bool>(&mut self, areas: &Areas<'_, PACKED>, token: Token, bytes: u32) {
-        areas.give_back(self, &[u64::from(token.0) | u64::from(bytes) << 32]);
+        areas.give_back(self, &[token.with_bytes(bytes)]);
     }
 
     /// Shows the driver what was given back, and [tells](Ring::tell) it.

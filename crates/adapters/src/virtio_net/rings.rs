@@ -1,8 +1,12 @@
 //! The face that a vhost-user front end sees: features, rings, configuration space.
 
+use std::sync::Arc;
+
 use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
 use nicety_adapter::{Context, RingFace, RingPlace};
+use nicety_memory::Map;
 
+use super::kept::Kept;
 use super::registers::{Config, STATUS_AT};
 use super::ring::Ring;
 use super::{Role, VirtioNet};
@@ -47,7 +51,8 @@ impl RingFace for VirtioNet {
         if ring.started || !ring.possible(features) {
             return false;
         }
-        let Some(at) = ring.begins(cx.memory, features, base) else { return false };
+        let kept = self.kept.as_deref().and_then(|map| Kept::of(map, number));
+        let Some(at) = ring.begins(cx.memory, features, base, kept) else { return false };
         // As if the driver had been told to be quiet: the first arming clears the flag, whatever it says.
         let fresh = Ring { started: true, broken: None, next: at, used: at, untold: 0, quiet: true, ..*ring };
         *ring = Ring {
@@ -72,6 +77,10 @@ impl RingFace for VirtioNet {
         (ring.started, ring.starved) = (false, false);
         // What was taken and not given back is taken again.
         if packed { u32::from(ring.used) << 16 | u32::from(ring.used) } else { ring.used.into() }
+    }
+
+    fn keep(&mut self, file: Option<Arc<Map>>) {
+        self.kept = file;
     }
 
     fn enable(&mut self, number: u16, on: bool, cx: &mut Context<'_>) {

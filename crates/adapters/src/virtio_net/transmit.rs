@@ -11,6 +11,7 @@ use super::ahead::{Ahead, Returns};
 use super::areas::Areas;
 use super::broken::Broken;
 use super::chain::{Buffer, Chain, Token};
+use super::kept::Kept;
 use super::registers::{Header, feature, header};
 use super::ring::STEPS_PAID;
 use super::{VirtioNet, steering, transmit_ring};
@@ -75,12 +76,13 @@ impl VirtioNet {
         cx: &mut Context<'_>,
     ) -> Result<Progress, Broken> {
         let (features, header_len, link) = (self.taken, self.header_len(), self.config.link);
-        let (steer, ordered) = (self.steers(), PACKED || self.took(feature::IN_ORDER));
+        let steer = self.steers();
         let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else {
             return Ok(Progress { more: false, armed: true });
         };
         let memory = cx.memory.as_ref();
-        let areas = ring.open::<PACKED>(memory, features)?;
+        let mut areas = ring.open::<PACKED>(memory, features)?;
+        areas.keep(self.kept.as_deref().and_then(|map| Kept::of(map, number)));
         let sender = Sender { memory, features, header_len };
         batch.generation = ring.generation;
         let seen = areas.seen(ring)?;
@@ -105,8 +107,8 @@ impl VirtioNet {
             };
             match taken {
                 Taken::Later => break,
-                // What comes first goes back first: after the batch, in the next call.
-                Taken::Dropped(_) if ordered && !batch.is_empty() => break,
+                // What comes first goes back first, after the batch: a server that takes over a ring goes on behind what was given back.
+                Taken::Dropped(_) if !batch.is_empty() => break,
                 Taken::Dropped(reason) => {
                     dropped += 1;
                     cx.counters.transmit_drop(reason);
@@ -162,7 +164,8 @@ impl VirtioNet {
         if batch.is_empty() || !ring.started || ring.broken.is_some() || ring.generation != batch.generation {
             return Ok(());
         }
-        let areas = ring.open::<PACKED>(cx.memory, self.taken)?;
+        let mut areas = ring.open::<PACKED>(cx.memory, self.taken)?;
+        areas.keep(self.kept.as_deref().and_then(|map| Kept::of(map, number)));
         if ring.delay.due().is_some() && !areas.wants(ring) {
             // What waited was looked at in the meantime.
             ring.tell(&areas);

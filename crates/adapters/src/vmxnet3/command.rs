@@ -5,6 +5,7 @@ use nicety_adapter::interrupts::ReceiveModeration;
 use nicety_memory::{Fault, Map};
 
 use super::Vmxnet3;
+use super::coalescing::Coalescing;
 use super::receive::ReceiveQueue;
 use super::registers::{CAP_UDP_RSS, CAPABILITIES, QUEUES, Reg, command, event, feature};
 use super::rss::{Conf, FIELDS_ALL, FIELDS_DEFAULT, FIELDS_UDP, Rss};
@@ -44,7 +45,17 @@ impl Vmxnet3 {
                     }
                 }
             }
-            command::SET_COALESCE | command::GET_COALESCE => {}
+            command::SET_COALESCE | command::GET_COALESCE if self.version >= 3 => {
+                let Some(setup) = self.running() else { return command::FAILED };
+                let done = match number {
+                    command::GET_COALESCE => self.coalescing.write(memory, setup.shared),
+                    _ => Coalescing::read(memory, setup.shared).map(|scheme| self.coalescing = scheme),
+                };
+                if done.is_err() {
+                    cx.counters.guest_errors += 1;
+                    return command::FAILED;
+                }
+            }
             command::SET_RSS_FIELDS => return self.set_rss_fields(cx),
             command::GET_QUEUE_STATUS => self.write_status(memory),
             command::GET_STATS => self.write_statistics(memory),
@@ -154,7 +165,7 @@ impl Vmxnet3 {
         self.quiesce(cx);
         self.reset_interrupts(cx);
         self.events = 0;
-        self.fields = FIELDS_DEFAULT;
+        (self.fields, self.coalescing) = (FIELDS_DEFAULT, Coalescing::default());
         self.rss = Rss::default();
     }
 

@@ -33,8 +33,8 @@
 //!
 //! **Not implemented**: tunnel offloads (Geneve, VXLAN; `OM_ENCAP`: versions 4 to 6 are not offered because they imply
 //! them), the large BAR 0, out-of-order receive completions, ESP in the receive hash, UPT pass-through, timestamp
-//! rings (version 9), plug-ins, coalescing schemes (taken and not acted upon), wake-on-LAN. Of interrupt moderation
-//! there is one level, adaptive, for vectors whose driver asks for any (`ReceiveModeration`).
+//! rings (version 9), plug-ins, wake-on-LAN. Of interrupt moderation there is one level, adaptive, for vectors whose
+//! driver asks for any (`ReceiveModeration`).
 //!
 //! **Quirks**: `VMXNET3_IC_DISABLE_ALL` is ignored (`interrupts.rs`); a VLAN table without any bit filters nothing
 //! (`filter.rs`); ACTIVATE_DEV on an active device starts anew; BAR 2 has a page that can be mapped and holds nothing,
@@ -45,7 +45,7 @@
 use std::time::Duration;
 
 use nicety_adapter::bank::Bank;
-use nicety_adapter::interrupts::Interrupts;
+use nicety_adapter::interrupts::{Interrupts, MODERATION_NS};
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Queue, Reason, Reset, Stall, Time,
 };
@@ -56,6 +56,7 @@ use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::{CreateError, Settings};
 
 mod access;
+mod coalescing;
 mod command;
 mod filter;
 mod interrupts;
@@ -67,6 +68,7 @@ mod shared;
 mod statistics;
 mod transmit;
 
+use coalescing::Coalescing;
 use filter::Filter;
 use receive::{Arrival, Outcome, ReceiveQueue, Windows, wants};
 use registers::{REGISTERS, Reg};
@@ -122,6 +124,7 @@ const ROOM_MOST: Duration = Duration::from_millis(4);
 /// From one look at masks in a mapped page to the next: this part of the time since a vector came to wait, as long as for rings. A driver
 /// that polls never lifts them.
 const MASKED_PART: u32 = 8;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// The adapter.
 #[derive(Debug)]
@@ -142,6 +145,7 @@ pub struct Vmxnet3 {
     capabilities: u32,
     /// VMXNET3_RSS_FIELDS_*.
     fields: u32,
+    coalescing: Coalescing,
     interrupts: Interrupts,
     filter: Filter,
     rss: Rss,
@@ -222,6 +226,7 @@ impl Vmxnet3 {
             events: 0,
             capabilities: 0,
             fields: rss::FIELDS_DEFAULT,
+            coalescing: Coalescing::default(),
             interrupts: interrupts::interrupts(),
             filter: Filter::default(),
             rss: Rss::default(),
@@ -329,7 +334,10 @@ impl Vmxnet3 {
             queue.delay.join();
         }
         for queue in self.receive.iter_mut().filter(|queue| queue.vector == vector) {
-            queue.moderation.told(carried, cx.now);
+            match self.coalescing {
+                Coalescing::Rate(rate) => queue.moderation.told_for(SECOND_NS / u64::from(rate), cx.now),
+                _ => queue.moderation.told(carried, cx.now),
+            }
             queue.told = queue.completions.next;
         }
         let before = self.masked_and_waiting();
@@ -383,7 +391,7 @@ impl Adapter for Vmxnet3 {
         let mut fetched = transmit.fetch(queue, self.link, budget, batch, cx);
         if fetched.is_ok() && batch.is_empty() {
             // Dropped packets are in no batch that would be completed.
-            match transmit.give_back(None, cx) {
+            match transmit.give_back(None, self.coalescing, cx) {
                 Ok(any) => given_back = any,
                 Err(error) => fetched = Err(error),
             }
@@ -410,7 +418,7 @@ impl Adapter for Vmxnet3 {
         }
         let Some(last) = batch.packets().last().map(|packet| packet.cookie) else { return };
         let Some(transmit) = self.transmit.get_mut(usize::from(batch.queue)) else { return };
-        match transmit.give_back(Some(last), cx) {
+        match transmit.give_back(Some(last), self.coalescing, cx) {
             Ok(true) => self.tell_completions(cx),
             Ok(false) => {}
             Err(error) => self.stop_transmit(batch.queue, error, cx),
@@ -554,7 +562,15 @@ impl Vmxnet3 {
             let vector = queue.vector;
             let carried = self.carried(vector);
             let Some(queue) = self.receive.get_mut(number) else { continue };
-            let now = !queue.moderated || queue.is_short() || queue.moderation.may_tell(carried, cx.now);
+            let now = queue.is_short()
+                || match self.coalescing {
+                    Coalescing::Disabled => true,
+                    Coalescing::Adaptive => !queue.moderated || queue.moderation.may_tell(carried, cx.now),
+                    Coalescing::Static { receive, .. } => {
+                        queue.taken() >= receive || !queue.moderation.hold(cx.now.after_ns(MODERATION_NS), cx.now)
+                    }
+                    Coalescing::Rate(_) => !queue.moderation.hold(cx.now, cx.now),
+                };
             for queue in self.transmit.iter_mut().filter(|queue| queue.vector == vector) {
                 queue.delay.answered(cx.now);
             }

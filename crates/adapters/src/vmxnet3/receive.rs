@@ -169,9 +169,13 @@ impl ReceiveQueue {
 
     /// What was received and not told has taken so many buffers that the driver should post more, or it has none left.
     pub fn is_short(&self) -> bool {
+        self.starved || self.taken() >= self.rings[0].size / 2
+    }
+
+    /// Completions that were not told.
+    pub fn taken(&self) -> u32 {
         let Ring { next, size, .. } = self.completions;
-        let taken = next.wrapping_add(size).wrapping_sub(self.told) % size.max(1);
-        self.starved || taken >= self.rings[0].size / 2
+        next.wrapping_add(size).wrapping_sub(self.told) % size.max(1)
     }
 
     /// Translates its rings.

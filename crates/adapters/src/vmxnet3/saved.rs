@@ -1,6 +1,7 @@
 //! Saved state: all that a guest or the device can have changed, checked as a whole before any of it is taken.
 
 mod v1;
+mod v2;
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use nicety_memory::Window;
 use nicety_pci::Saved as SavedFunction;
 use serde::{Deserialize, Serialize};
 
+use super::coalescing::Coalescing;
 use super::filter::Filter;
 use super::interrupts::{interrupts, read_masks, show_masks};
 use super::receive::ReceiveQueue;
@@ -32,6 +34,7 @@ struct Saved {
     events: u32,
     capabilities: u32,
     fields: u32,
+    coalescing: Coalescing,
     interrupts: Interrupts,
     filter: Filter,
     rss: Conf,
@@ -44,10 +47,10 @@ struct Saved {
 }
 
 impl Version for Saved {
-    const NUMBER: u16 = 2;
-    type Before = v1::Saved;
+    const NUMBER: u16 = 3;
+    type Before = v2::Saved;
 
-    fn from_before(before: v1::Saved) -> Result<Self, RestoreError> {
+    fn from_before(before: v2::Saved) -> Result<Self, RestoreError> {
         Ok(before.into_next())
     }
 }
@@ -65,7 +68,7 @@ impl Saved {
         if !self.interrupts.fits(&interrupts()) || !self.filter.valid() || !self.rss.valid() {
             return impossible("interrupts, filter or receive hash");
         }
-        if self.room_delay > ROOM_MOST {
+        if self.room_delay > ROOM_MOST || !self.coalescing.valid() {
             return impossible("delay");
         }
         let most = usize::from(QUEUES);
@@ -108,6 +111,7 @@ impl Snapshot for Vmxnet3 {
             events,
             capabilities,
             fields,
+            coalescing,
             interrupts,
             filter,
             rss,
@@ -120,7 +124,7 @@ impl Snapshot for Vmxnet3 {
         } = saved;
         self.generation = self.generation.wrapping_add(1);
         (self.link, self.version, self.registers, self.events) = (link, version, registers, events);
-        (self.capabilities, self.fields) = (capabilities, fields);
+        (self.capabilities, self.fields, self.coalescing) = (capabilities, fields, coalescing);
         (self.interrupts, self.filter, self.setup) = (interrupts, filter, setup);
         self.rss = Rss::new(rss, fields);
         (self.transmit, self.receive) = (transmit, receive);
@@ -144,6 +148,7 @@ impl Vmxnet3 {
             events,
             capabilities,
             fields,
+            coalescing,
             interrupts: _,
             filter,
             rss,
@@ -163,6 +168,7 @@ impl Vmxnet3 {
             events: *events,
             capabilities: *capabilities,
             fields: *fields,
+            coalescing: *coalescing,
             interrupts,
             filter: filter.clone(),
             rss: rss.conf().clone(),

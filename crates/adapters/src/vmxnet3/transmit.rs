@@ -14,6 +14,7 @@ use nicety_frame::{L4Kind, Layout, Tag, Tci, checksum};
 use nicety_memory::{Map, Rights, Window, full_barrier};
 use serde::{Deserialize, Serialize};
 
+use super::coalescing::Coalescing;
 use super::registers::stopped;
 use super::shared::{Ring, THRESHOLD, TransmitConf};
 use super::statistics::{LOSS_FIRST, LOSS_SECOND, Statistics};
@@ -34,6 +35,8 @@ const OM_TSO: u32 = 3;
 struct Fetched {
     /// Index of its last descriptor.
     last: u16,
+    /// How many it has.
+    descriptors: u16,
     /// In a batch; otherwise it was dropped and goes back with its predecessor.
     in_batch: bool,
 }
@@ -242,8 +245,9 @@ impl TransmitQueue {
         }
         let first = Descriptor::read(window, ring.next);
         let Some(mut draft) = batch.draft(first.head()) else { return Step::Full };
-        let (mut descriptor, mut fault) = (first, None);
+        let (mut descriptor, mut fault, mut descriptors) = (first, None, 0);
         loop {
+            descriptors += 1;
             if descriptor.is_unknown() {
                 return Step::Broken(stopped::DESCRIPTOR_TYPE);
             }
@@ -264,7 +268,7 @@ impl TransmitQueue {
                     self.statistics.lose(kind);
                     cx.counters.guest_errors += u64::from(reason != Reason::LinkDown);
                 }
-                self.fetched.push_back(Fetched { last: last as u16, in_batch: sent.is_ok() });
+                self.fetched.push_back(Fetched { last: last as u16, descriptors, in_batch: sent.is_ok() });
                 self.ring = ring;
                 return Step::Taken;
             }
@@ -309,22 +313,23 @@ impl TransmitQueue {
         Ok(())
     }
 
-    /// Gives descriptors back up to packet `last`, and those dropped right behind it. Their interrupt waits for company;
-    /// true if there were any.
-    pub fn give_back(&mut self, last: Option<u64>, cx: &mut Context<'_>) -> Result<bool, u32> {
+    /// Gives descriptors back up to packet `last`, and those dropped right behind it. Their interrupt waits for company, as
+    /// the driver wants it to; true if there were any.
+    pub fn give_back(&mut self, last: Option<u64>, coalescing: Coalescing, cx: &mut Context<'_>) -> Result<bool, u32> {
         if self.fetched.is_empty() {
             return Ok(false);
         }
         let memory = cx.memory;
         let window = self.completions.window(memory, Rights::WRITE).map_err(|_| stopped::BAD_RING)?;
-        let mut packets = 0;
-        while let Some(&Fetched { last: index, in_batch }) = self.fetched.front() {
+        let (mut packets, mut descriptors) = (0, 0);
+        while let Some(&Fetched { last: index, descriptors: own, in_batch }) = self.fetched.front() {
             if in_batch && last.is_none_or(|last| self.first > last) {
                 break;
             }
             self.fetched.pop_front();
             self.first += 1;
             packets += 1;
+            descriptors += u32::from(own);
             let at = self.completions.next as usize * 16;
             let generation = u32::from(self.completions.generation) << 31;
             window.write(at, &u128::from(index).to_le_bytes()[..12]);
@@ -332,8 +337,8 @@ impl TransmitQueue {
             self.completions.advance();
         }
         if packets > 0 {
-            // A packet is some 18 descriptors at most: half the ring, if all are long.
-            self.delay.wait(packets, self.ring.size / 32, 0, cx.now);
+            let (waiting, enough) = coalescing.completions(packets, descriptors, self.ring.size);
+            self.delay.wait(waiting, enough, 0, cx.now);
         }
         Ok(packets > 0)
     }

@@ -113,6 +113,21 @@ impl Guest {
         guest
     }
 
+    /// Another server takes over: the front end says that the rings begin where they once began, and what it has kept.
+    pub fn taken_over(&mut self, kept: &Arc<Map>) {
+        let settings = Settings { queues: Some(2), ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) };
+        self.adapter = (find("virtio-net").expect("it is registered").create)(&settings).expect("it can be made");
+        let face = rings(&mut *self.adapter);
+        assert!(face.take_features(self.features));
+        face.keep(Some(kept.clone()));
+        for (number, queue) in (0..).zip(self.queues.clone()) {
+            let base = if self.is_packed() { crate::packed::BASE } else { 0 };
+            let face = rings(&mut *self.adapter);
+            assert!(face.place(number, queue.place) && face.start(number, base, cx!(self)), "ring {number}");
+            face.enable(number, true, cx!(self));
+        }
+    }
+
     pub fn took(&self, number: u32) -> bool {
         self.features & bit(number) != 0
     }

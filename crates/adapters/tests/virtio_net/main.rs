@@ -4,6 +4,7 @@ mod control;
 mod guest;
 mod hashing;
 mod hostile;
+mod killed;
 mod long;
 mod moderation;
 mod packed;

@@ -252,7 +252,9 @@ impl Guest {
         self.put(SHARED + 60, &18u16.to_le_bytes());
         self.put(SHARED + 62, &[open.queues as u8; 2]);
         // autoMask, numIntrs, eventIntrIdx.
-        self.put(SHARED + 80, &[1, open.queues as u8 + 1, open.queues as u8]);
+        // Of more queues than version 5 has, in an extension (vmxnet3_setup_driver_shared).
+        let interrupts = if open.queues > 8 { SHARED + 720 } else { SHARED + 80 };
+        self.put(interrupts, &[1, open.queues as u8 + 1, open.queues as u8]);
         // UCAST | BCAST; VLAN 0.
         self.put32(SHARED + 120, 5);
         self.put32(SHARED + 136, 1);
@@ -263,7 +265,8 @@ impl Guest {
 
     fn lay_out_queue(&self, index: u64) -> Queue {
         let open = self.open;
-        let base = RINGS + index * 0x4_0000;
+        // Many queues have small data rings.
+        let base = RINGS + index * if open.queues > 8 { 0x1_0000 } else { 0x4_0000 };
         let mut queue = Queue {
             tx: Ring::at(base, RING),
             tx_done: Ring::at(base + 0x1000, RING),
@@ -298,7 +301,8 @@ impl Guest {
     }
 
     fn buffer(queue: u64, ring: u64, index: u64) -> u64 {
-        BUFFERS + ((queue * 2 + ring) * RING + index) * 4096
+        // Of many queues, four share them.
+        BUFFERS + ((queue % 4 * 2 + ring) * RING + index) * 4096
     }
 
     fn post(&self, ring: &mut Ring, queue: u64, which: u64) {

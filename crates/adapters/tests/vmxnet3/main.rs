@@ -1,5 +1,6 @@
 //! vmxnet3 as its driver meets it: a guest with rings in memory, written by hand after Linux's driver.
 
+mod coalescing;
 mod completions;
 mod data;
 mod guest;

@@ -229,14 +229,15 @@ fn cut(name: &str, width: u16) -> String {
 
 /// An amount with three digits and a letter: `0`, `12`, `1.23k`, `941M`.
 fn short(amount: f64) -> String {
-    let (mut amount, mut letters) = (amount, ["k", "M", "G", "T"].iter());
+    // The sum of no rates is -0.
+    let (mut amount, mut letters) = (amount + 0.0, ["k", "M", "G", "T"].iter());
     let mut letter = "";
     while amount >= 999.5 {
         let Some(next) = letters.next() else { break };
         (amount, letter) = (amount / 1e3, next);
     }
     let decimals = match amount {
-        _ if letter.is_empty() => usize::from(amount > 0.0 && amount < 9.95),
+        _ if letter.is_empty() => usize::from(amount.fract() != 0.0 && amount < 9.95),
         _ if amount < 9.995 => 2,
         _ => usize::from(amount < 99.95),
     };

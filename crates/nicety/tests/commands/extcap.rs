@@ -49,12 +49,15 @@ fn tshark_lists_the_ports_and_captures_from_one() {
     let name = format!("shark2-{}", std::process::id());
     let scratch = Scratch::with(&HOST.replace("vm1", &name));
     let served = Served::start(&scratch);
-    let folder = scratch.path().join("extcap");
-    std::fs::create_dir(&folder).unwrap();
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nicety"), folder.join("nicety")).unwrap();
+    // Wireshark 4.0 looks into the first of a user's folders, 4.2 and later into the second.
+    for folder in [".config/wireshark/extcap", ".local/lib/wireshark/extcap"] {
+        let folder = scratch.path().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_nicety"), folder.join("nicety")).unwrap();
+    }
     let tshark = |args: &[&str]| {
         let mut tshark = Command::new("tshark");
-        tshark.args(args).current_dir(scratch.path()).env("WIRESHARK_EXTCAP_DIR", &folder);
+        tshark.args(args).current_dir(scratch.path()).env_remove("XDG_CONFIG_HOME");
         tshark.env("HOME", scratch.path());
         tshark
     };

@@ -10,6 +10,7 @@ mod dpdk;
 mod drivers;
 mod listed;
 mod messages;
+mod migration;
 mod mixed;
 mod packed;
 mod pcnet;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Machine, Namespace, Port, Root, Served};
+use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Machine, Namespace, Port, Root, Served, Setup};
 
 /// A command that takes no time of its own, in a translated guest on a busy host.
 pub const SOON: Duration = Duration::from_secs(30);
@@ -65,11 +65,19 @@ impl Stage {
 
     /// A daemon with these ports, and the host behind a tap.
     pub fn with(ports: Vec<Port>) -> Stage {
+        Stage::linked(ports, Link::Tap(TAP.to_owned()))
+    }
+
+    /// A daemon with these ports and this uplink.
+    pub fn linked(ports: Vec<Port>, link: Link) -> Stage {
         let root = well(Root::lay(&mut |line| eprintln!("{line}")));
         let mut namespace = well(Namespace::open(&root));
-        well(namespace.tap(TAP, Some(&format!("{HOST}/24"))));
+        if let Link::Tap(name) = &link {
+            well(namespace.tap(name, Some(&format!("{HOST}/24"))));
+        }
         let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
-        let served = well(Served::start(program, &mut namespace, ports, Some(TAP)));
+        let setup = Setup { link: Some(link), ..Setup::default() };
+        let served = well(Served::start_as(program, &mut namespace, ports, setup));
         Stage { root, served, namespace }
     }
 

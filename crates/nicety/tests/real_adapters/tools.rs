@@ -8,7 +8,7 @@ use nicety_guests::Guest;
 use nicety_trials::extent::{in_linux as entries, is_full};
 
 use crate::{
-    stage::{HOST, LATER, SOON, Stage, ping, quiet, sh, well},
+    stage::{HOST, LATER, SOON, Stage, address, ping, quiet, sh, well},
     user_mode::machine,
 };
 
@@ -178,6 +178,52 @@ fn several_queues_carry_as_the_driver_s_table_says() {
     let report = stage.report("vm1");
     let used = report["receive"].as_array().into_iter().flatten().filter(|queue| queue["frames"].as_u64() > Some(0));
     assert!(used.count() >= 2, "the switch counts them apart, too: {report}");
+    quiet(&mut guest);
+}
+
+/// Version 4 of the device has the fields of its hash chosen, version 7 asks whether UDP's ports may be among them.
+#[test]
+fn vmxnet3_s_driver_has_udp_hashed_by_its_ports_and_coalesces_as_it_is_told() {
+    let (mut stage, mut guest) = one("vmxnet3", 2);
+    let queues = |stage: &Stage| -> Vec<u64> {
+        let report = stage.report("vm1");
+        let frames = report["receive"].as_array().into_iter().flatten().filter_map(|queue| queue["frames"].as_u64());
+        // One that has received nothing is not told of.
+        frames.chain([0, 0]).take(2).collect()
+    };
+    // Each probe is for another port: a flow of its own, which is refused.
+    let mut flows = |guest: &mut Guest, set: &str| -> Vec<u64> {
+        sh(guest, &format!("ethtool {set}"));
+        ping(guest, "", HOST);
+        let before = queues(&stage);
+        let probes = format!("\"$busybox\" traceroute -n -q 64 -w 1 -m 1 {} >/dev/null", address(1));
+        well(stage.namespace.run(&probes, LATER));
+        queues(&stage).iter().zip(before).map(|(after, before)| after - before).collect()
+    };
+    let fields = |guest: &mut Guest| sh(guest, "ethtool -n eth0 rx-flow-hash udp4");
+    assert!(!fields(&mut guest).contains("L4 bytes"), "addresses alone at first");
+    let alone = flows(&mut guest, "-X eth0 equal 2");
+    assert!(alone.iter().any(|frames| *frames >= 64) && alone.iter().any(|frames| *frames < 8), "one queue: {alone:?}");
+    let both = flows(&mut guest, "-N eth0 rx-flow-hash udp4 sdfn");
+    assert!(both.len() == 2 && both.iter().all(|frames| *frames >= 8), "spread over both: {both:?}");
+    assert!(fields(&mut guest).contains("L4 bytes"));
+    let second = flows(&mut guest, "-X eth0 weight 0 1");
+    assert!(second[1] >= 64 && second[0] < 8, "the table names the second alone: {second:?}");
+    println!("UDP by addresses {alone:?}, by ports {both:?}, by the table's second queue alone {second:?}");
+
+    let shown = |guest: &mut Guest| sh(guest, "ethtool -c eth0 | tr -d ' \\t'");
+    assert!(shown(&mut guest).contains("AdaptiveRX:on"), "as it is");
+    sh(&mut guest, "ethtool -C eth0 adaptive-rx off rx-usecs 5000; ip link set eth0 down; ip link set eth0 up");
+    carrier(&mut guest);
+    assert!(shown(&mut guest).contains("rx-usecs:5000"));
+    let begin = Instant::now();
+    sh(&mut guest, &format!("/usr/bin/ping -n -q -f -c 200 {HOST} >/dev/null"));
+    assert!(begin.elapsed().as_millis() >= 900, "200 interrupts a second at most: {:?}", begin.elapsed());
+    for scheme in ["rx-usecs 0 rx-frames 4 tx-frames 8", "rx-frames 0 tx-frames 0", "adaptive-rx on"] {
+        sh(&mut guest, &format!("ethtool -C eth0 {scheme}"));
+        sh(&mut guest, &format!("/usr/bin/ping -n -q -f -c 200 {HOST} >/dev/null"));
+    }
+    assert_eq!(stage.report("vm1")["guest_errors"], 0);
     quiet(&mut guest);
 }
 

@@ -1,11 +1,13 @@
 //! What a port's lock guards: what is behind it, what it wants, what waits for it. Everything here happens under the lock.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Frames, Outbox, Packet, Pick, PortId, Progress, Reason, Set,
-    Shape, Shaper, Time, Uplink,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Frames, Offload, Outbox, Packet, Pick, PortId, Progress,
+    Reason, Set, Shape, Shaper, Time, Uplink,
 };
+use nicety_frame::{Mac, arp, ethernet};
 use nicety_memory::{Map, Rights, Window};
 
 use super::fault::caught;
@@ -65,6 +67,10 @@ pub(super) struct Inner {
     pub sent_before: u64,
     /// A batch of this port is on its way: fetched, and not completed.
     pub in_flight: bool,
+    /// The address of a guest that came from elsewhere, to be announced.
+    pub announced: Option<Mac>,
+    /// The batch on its way is that announcement, and none of the adapter's.
+    pub announces: bool,
     /// Control threads that wait for that to end; while there are any, nothing is fetched.
     pub waiting: u32,
     /// How many frames go in one hold.
@@ -107,7 +113,9 @@ impl Inner {
         let window = window(page);
         let now = shifted(now, *shift_ns);
         let mut cx = Context { memory, page: window.as_ref(), out, counters, now };
-        match caught(|| act(adapter.as_mut(), &mut cx)) {
+        let called = caught(|| act(adapter.as_mut(), &mut cx));
+        memory.publish_log();
+        match called {
             Ok(result) => Some(result),
             Err(cause) => {
                 self.fail(cause);
@@ -278,7 +286,11 @@ impl Inner {
         batch.start(&self.memory, id, queue);
         let tokens = self.transmit.as_ref().map_or(u64::MAX, |shaper| shaper.bytes(now).max(1));
         let budget = Budget { bytes: budget.bytes.min(tokens), ..budget };
-        let progress = if let End::Uplink(_) = &self.end {
+        let progress = if let Some(address) = self.announced.take() {
+            self.announce(address, queue, batch);
+            self.announces = !batch.is_empty();
+            Progress { more: true, armed: false }
+        } else if let End::Uplink(_) = &self.end {
             self.call_uplink(|uplink, counters| uplink.fetch(id, budget, batch, counters, now))
         } else {
             self.call(now, |adapter, cx| adapter.fetch(queue, budget, batch, cx)).unwrap_or_default()
@@ -294,6 +306,23 @@ impl Inner {
         progress
     }
 
+    /// A reverse request for an address that asks nobody (RFC 903; QEMU's announcement has the same form).
+    fn announce(&mut self, address: Mac, queue: u16, batch: &mut Batch) {
+        let Some(mut draft) = batch.draft(ethernet::FRAME_LEN_MIN) else { return };
+        draft.pad_to(ethernet::FRAME_LEN_MIN);
+        let header =
+            ethernet::Header { destination: Mac::BROADCAST, source: address, ethertype: ethernet::ethertype::RARP };
+        let (operation, nobody) = (arp::operation::REVERSE_REQUEST, Ipv4Addr::UNSPECIFIED);
+        let packet =
+            arp::Packet { operation, sender_mac: address, sender: nobody, target_mac: address, target: nobody };
+        let frame = draft.head_mut();
+        let written = header.write(frame).and_then(|len| packet.write(frame.get_mut(len..).unwrap_or_default()));
+        if written.is_ok() {
+            self.counters.sent(queue, 1, draft.len().into());
+            draft.finish(Offload::default(), 0);
+        }
+    }
+
     /// Its end failed in the fetch: nobody can take back what is in the batch.
     #[cold]
     fn drop_fetched(&mut self, batch: &mut Batch) {
@@ -305,6 +334,9 @@ impl Inner {
 
     /// The packets of a batch have been dealt with.
     pub fn complete(&mut self, batch: &Batch, now: Time) {
+        if std::mem::take(&mut self.announces) {
+            return;
+        }
         if let End::Uplink(_) = &self.end {
             self.call_uplink(|uplink, _| uplink.complete(batch));
         } else {
@@ -354,7 +386,9 @@ impl Inner {
             End::Failed(_) => Delivery::default(),
         };
         let open = |lane| any_room || room.contains(lane);
-        let drained = match caught(|| backlog.drain(open, few, deliver)) {
+        let drained = caught(|| backlog.drain(open, few, deliver));
+        self.memory.publish_log();
+        let drained = match drained {
             Ok(drained) => drained.unwrap_or_default(),
             Err(cause) => return self.fail_drained(cause, settled),
         };

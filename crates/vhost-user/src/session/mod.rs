@@ -4,6 +4,7 @@
 //! know, so the connection ends, and the reason is the session's result.
 
 mod door;
+mod inflight;
 mod rings;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,9 +22,12 @@ use rustix::net::{Shutdown, shutdown};
 use crate::ending::{Ended, Refusal};
 use crate::memory::Region;
 use crate::port::{Kick, Port};
-use crate::protocol::{F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY, Request, TIMEOUT};
+use crate::protocol::{
+    F_LOG_ALL, F_PROTOCOL_FEATURES, Fields, ProtocolFeatures, REGIONS_MOST, REPLY, Request, TIMEOUT,
+};
 use crate::wire::{self, Message};
 use door::Door;
+use inflight::get_inflight;
 use rings::Rings;
 
 /// Where the MTU stands in configuration space (virtio 1.2, 5.1.4), and its feature bit.
@@ -52,14 +56,16 @@ pub struct Session {
     /// As taken, bit 30 included.
     features: u64,
     status: u8,
+    /// What the front end keeps for the next back end.
+    kept: Option<Arc<Map>>,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { socket: _, port: _, rings, protocol, features, status } = self;
+        let Self { socket: _, port: _, rings, protocol, features, status, kept } = self;
         let mut out = f.debug_struct("Session");
         out.field("rings", rings).field("protocol", protocol).field("features", features).field("status", status);
-        out.finish()
+        out.field("kept", &kept.is_some()).finish()
     }
 }
 
@@ -69,6 +75,8 @@ enum Answer {
     Done,
     /// This body, always.
     Body(Vec<u8>),
+    /// The same with a descriptor.
+    File(Vec<u8>, OwnedFd),
 }
 
 impl Session {
@@ -82,7 +90,7 @@ impl Session {
         let mut count = 0;
         port.with(&mut |face, _| count = face.rings());
         let (protocol, features, status) = (ProtocolFeatures::default(), 0, 0);
-        Ok(Self { socket, port, rings: Rings::new(count), protocol, features, status })
+        Ok(Self { socket, port, rings: Rings::new(count), protocol, features, status, kept: None })
     }
 
     /// What ends it from outside.
@@ -154,17 +162,19 @@ impl Session {
         // Asked afterwards: Linux's own front end (arch/um/drivers/virtio_uml.c) wants a reply to the very message that agrees on
         // replies.
         let asked = needs_reply && self.protocol.has(ProtocolFeatures::REPLY_ACK);
-        let answer = match served {
-            Ok(Answer::Body(body)) => Message::reply(code, body),
-            Ok(Answer::Done) if asked => Message::reply(code, 0u64.to_ne_bytes().to_vec()),
+        let (answer, file) = match served {
+            Ok(Answer::File(body, file)) => (Message::reply(code, body), Some(file)),
+            Ok(Answer::Body(body)) => (Message::reply(code, body), None),
+            Ok(Answer::Done) if asked => (Message::reply(code, 0u64.to_ne_bytes().to_vec()), None),
             Ok(Answer::Done) => return Ok(()),
             Err(refusal) if asked => {
                 self.port.refused(&refusal);
-                Message::reply(code, 1u64.to_ne_bytes().to_vec())
+                (Message::reply(code, 1u64.to_ne_bytes().to_vec()), None)
             }
             Err(refusal) => return Err(refusal.into()),
         };
-        wire::send(self.socket.as_fd(), answer.code, answer.flags, &answer.body, &[]).map_err(Ended::from)
+        let fds: Vec<BorrowedFd<'_>> = file.iter().map(|file| file.as_fd()).collect();
+        wire::send(self.socket.as_fd(), answer.code, answer.flags, &answer.body, &fds).map_err(Ended::from)
     }
 
     fn serve(&mut self, message: Message) -> Result<Answer, Refusal> {
@@ -177,6 +187,9 @@ impl Session {
             Request::ResetDevice => ProtocolFeatures::RESET_DEVICE,
             Request::GetMaxMemSlots | Request::AddMemReg | Request::RemMemReg => ProtocolFeatures::CONFIGURE_MEM_SLOTS,
             Request::SetStatus | Request::GetStatus => ProtocolFeatures::STATUS,
+            Request::SetLogBase => ProtocolFeatures::LOG_SHMFD,
+            Request::SendRarp => ProtocolFeatures::RARP,
+            Request::GetInflightFd | Request::SetInflightFd => ProtocolFeatures::INFLIGHT_SHMFD,
             _ => ProtocolFeatures::default(),
         };
         if !self.protocol.has(needed) {
@@ -189,9 +202,14 @@ impl Session {
             Request::SetVringKick | Request::SetVringCall | Request::SetVringErr => {
                 self.set_bell(request, &body, fds)?
             }
+            Request::SetLogBase => return self.set_log(&body, fds).map(Answer::Body),
+            Request::SetInflightFd => self.set_inflight(&body, fds)?,
+            // To be rung when pages were logged: QEMU and the kernel's own vhost have no use for it.
+            Request::SetLogFd => {}
             _ if !fds.is_empty() => return Err(Refusal::Descriptors { request, found: fds.len(), wanted: 0 }),
             Request::GetVringBase => return self.stop_ring(&body).map(Answer::Body),
             Request::GetConfig => return self.get_config(&body).map(Answer::Body),
+            Request::GetInflightFd => return get_inflight(&body),
             _ => return self.serve_numbers(request, &body),
         }
         Ok(Answer::Done)
@@ -201,7 +219,7 @@ impl Session {
     fn serve_numbers(&mut self, request: Request, body: &[u8]) -> Result<Answer, Refusal> {
         let number = |value: u64| Ok(Answer::Body(value.to_ne_bytes().to_vec()));
         match request {
-            Request::GetFeatures => return number(self.offer() | F_PROTOCOL_FEATURES),
+            Request::GetFeatures => return number(self.offer() | F_PROTOCOL_FEATURES | F_LOG_ALL),
             Request::GetProtocolFeatures => return number(ProtocolFeatures::OFFERED.0),
             Request::GetQueueNum => return number(u64::from(self.rings.count() / 2)),
             Request::GetMaxMemSlots => return number(REGIONS_MOST as u64),
@@ -218,6 +236,10 @@ impl Session {
                 self.set_ring_number(request, body)?;
             }
             Request::SetVringAddr => self.set_ring_addresses(body)?,
+            Request::SendRarp => {
+                let [a, b, c, d, e, f, ..] = number_in(request, body)?.to_ne_bytes();
+                self.port.announce([a, b, c, d, e, f]);
+            }
             Request::NetSetMtu => self.check_mtu(number_in(request, body)?)?,
             Request::SetStatus => {
                 self.status = number_in(request, body)? as u8;
@@ -242,7 +264,8 @@ impl Session {
         features
     }
 
-    fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
+    fn set_features(&mut self, asked: u64) -> Result<(), Refusal> {
+        let (features, logs) = (asked & !F_LOG_ALL, asked & F_LOG_ALL != 0);
         if features != self.features {
             self.give_up_disabled();
         }
@@ -250,10 +273,26 @@ impl Session {
         let device = u128::from(features & !F_PROTOCOL_FEATURES);
         self.port.with(&mut |face, _| taken = face.take_features(device));
         if !taken {
-            return Err(Refusal::Features(features));
+            return Err(Refusal::Features(asked));
         }
         self.features = features;
+        if self.rings.memory.turn_log(logs) {
+            self.memory_changed();
+        }
         Ok(())
+    }
+
+    /// Where written pages are logged. It is always answered, by the same words: the front end gives the log before away then.
+    fn set_log(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<Vec<u8>, Refusal> {
+        let request = Request::SetLogBase;
+        let mut fields = Fields(body);
+        let place = fields.u64().zip(fields.u64()).filter(|_| fields.0.is_empty());
+        let (len, offset) = place.ok_or(Refusal::Body(request))?;
+        let [fd] =
+            <[Lent; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors { request, found: fds.len(), wanted: 1 })?;
+        self.rings.memory.set_log(fd, offset, len)?;
+        self.memory_changed();
+        Ok(body.to_vec())
     }
 
     fn check_mtu(&self, asked: u64) -> Result<(), Refusal> {
@@ -327,7 +366,10 @@ impl Session {
     fn forget(&mut self) {
         self.stop_all();
         self.rings.forget();
-        (self.features, self.status) = (0, 0);
+        (self.features, self.status, self.kept) = (0, 0, None);
+        if self.rings.memory.turn_log(false) {
+            self.memory_changed();
+        }
         let count = self.rings.count();
         self.port.with(&mut |face, cx| {
             for ring in 0..count {
@@ -335,6 +377,7 @@ impl Session {
             }
             // No ring runs: nothing can be refused.
             face.take_features(0);
+            face.keep(None);
         });
     }
 

@@ -6,7 +6,7 @@ use nicety_bell::{Bell, Lent};
 use super::{Refusal, Session};
 use crate::memory::Memory;
 use crate::port::Kick;
-use crate::protocol::{F_PROTOCOL_FEATURES, Fields, NO_FD, Request};
+use crate::protocol::{F_PROTOCOL_FEATURES, Fields, NO_FD, RING_LOG, Request};
 
 /// Where a ring lies in the front end's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,8 +117,8 @@ impl Session {
             let addresses = Addresses { descriptors: fields.u64()?, device: fields.u64()?, driver: fields.u64()? };
             let _log = fields.u64()?;
             fields.end()?;
-            // Flag 0 asks for a log of written pages, which is not offered.
-            (flags == 0).then_some((ring, addresses))
+            // Whether the ring is logged: all memory is, or nothing.
+            (flags & !RING_LOG == 0).then_some((ring, addresses))
         })();
         let (ring, addresses) = read.ok_or(refused)?;
         let ring = self.rings.known(ring)?;
@@ -159,6 +159,7 @@ impl Session {
         let (ring, _) = state(Request::GetVringBase, body)?;
         let ring = self.rings.known(ring)?;
         let base = self.stop(ring);
+        self.forget_kept(ring);
         self.port.set_kick(ring, Kick::Stopped);
         let mut reply = u32::from(ring).to_ne_bytes().to_vec();
         reply.extend(base.to_ne_bytes());

@@ -5,9 +5,11 @@ use std::os::fd::AsRawFd;
 use nicety_memory::shared_file;
 use nicety_vhost_user::frontend::Frontend;
 use nicety_vhost_user::{Ended, Kick, ProtocolFeatures};
-use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures};
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures,
+};
 use vhost::vhost_user::{Frontend as PeerFrontend, VhostUserFrontend};
-use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::hostile::Raw;
@@ -96,6 +98,30 @@ fn the_vhost_crates_front_end_sets_up_a_ring_and_takes_it_down() {
 }
 
 #[test]
+fn the_vhost_crates_front_end_shares_a_log_and_keeps_a_page_a_ring_for_the_next_back_end() {
+    let (served, stream) = serve(&TestPort::new(None));
+    let mut peer = PeerFrontend::from_stream(stream, 5);
+    peer.get_features().unwrap();
+    peer.get_protocol_features().unwrap();
+    let wanted = [VhostUserProtocolFeatures::INFLIGHT_SHMFD, VhostUserProtocolFeatures::LOG_SHMFD];
+    peer.set_protocol_features(wanted[0] | wanted[1] | VhostUserProtocolFeatures::REPLY_ACK).unwrap();
+    peer.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+    let log = shared_file("log", 4096).unwrap();
+    let region = VhostUserDirtyLogRegion { mmap_size: 4096, mmap_offset: 0, mmap_handle: log.as_raw_fd() };
+    peer.set_log_base(0, Some(region)).unwrap();
+    let (kept, file) = peer.get_inflight_fd(&VhostUserInflight::new(0, 0, 5, 64)).unwrap();
+    assert_eq!(({ kept.mmap_size }, { kept.mmap_offset }, { kept.num_queues }), (5 * 4096, 0, 5));
+    assert_eq!(file.metadata().unwrap().len(), 5 * 4096);
+    peer.set_inflight_fd(&kept, file.as_raw_fd()).unwrap();
+    for (len, offset, rings) in [(5 * 4096 - 1, 0, 5), (5 * 4096, 8, 5), (6 * 4096, 0, 6), (4096, 0, 1025)] {
+        let wrong = VhostUserInflight::new(len, offset, rings, 64);
+        peer.set_inflight_fd(&wrong, file.as_raw_fd()).unwrap_err();
+    }
+    drop(peer);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
+
+#[test]
 fn rings_start_enabled_when_protocol_features_were_not_taken() {
     let port = TestPort::new(None);
     let (served, stream) = serve(&port);
@@ -166,9 +192,22 @@ fn an_mtu_that_the_port_is_not_for_is_refused_and_the_device_status_is_kept() {
 }
 
 #[test]
+fn a_guest_that_came_from_elsewhere_is_announced() {
+    let port = TestPort::new(None);
+    let (served, stream) = serve(&port);
+    let mut raw = Raw(stream);
+    raw.negotiate();
+    assert_eq!(raw.told(19, &[2, 0, 0, 0, 0, 9, 0, 0], &[]), 0);
+    assert_eq!(raw.told(19, &[2, 0, 0, 0, 0, 9], &[]), 1, "its address has eight bytes in the message");
+    port.look(|inside| assert_eq!(inside.announced, [[2, 0, 0, 0, 0, 9]]));
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
+
+#[test]
 fn only_what_is_served_is_offered() {
-    // Bits of docs/interop/vhost-user.rst that are not served: logs, RARP, requests of our own, postcopy, in-flight.
-    for bit in [1, 2, 5, 8, 12, 14] {
+    // Bits of docs/interop/vhost-user.rst that are not served: requests of our own, postcopy, in-band notifications.
+    for bit in [5, 8, 14] {
         assert_eq!(ProtocolFeatures::OFFERED.0 & 1 << bit, 0, "bit {bit}");
     }
 }

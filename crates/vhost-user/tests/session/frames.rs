@@ -172,3 +172,93 @@ fn a_front_end_that_vanishes_with_frames_in_its_ring_leaves_nothing_behind() {
     drop(one.front);
     assert!(matches!(one.served.ended(), Ended::Gone));
 }
+
+/// A log of the pages up to the end of memory.
+struct Log(OwnedFd);
+
+impl Log {
+    const LEN: u64 = (BASE + LEN) / 4096 / 8;
+
+    fn new() -> Self {
+        Self(shared_file("log", Self::LEN).unwrap())
+    }
+
+    /// The pages that are logged, counted from the first of memory, and no longer logged afterwards.
+    fn take(&self) -> Vec<u64> {
+        let mut bits = vec![0; Self::LEN as usize];
+        rustix::io::pread(&self.0, &mut bits, 0).unwrap();
+        rustix::io::pwrite(&self.0, &vec![0; bits.len()], 0).unwrap();
+        let pages = (0..8 * Self::LEN).filter(|page| bits[*page as usize / 8] >> (page % 8) & 1 != 0);
+        pages.map(|page| page - BASE / 4096).collect()
+    }
+}
+
+#[test]
+fn pages_that_the_device_writes_are_logged_while_the_log_is_on_and_its_rings_run_on() {
+    let (one, mut two) = (Guest::new(), Guest::new());
+    one.memory.write(BASE + 0x8_0000 + 12, FRAME).unwrap();
+    let mut index = 0;
+    let mut deliver = |two: &Guest| {
+        // On two pages.
+        two.offer(0, index, BASE + 0x8_0fe0, 2048, 2);
+        one.offer(1, index, BASE + 0x8_0000, 12 + FRAME.len() as u32, 0);
+        index += 1;
+        assert_eq!(one.served.port.forward(&two.served.port), 1);
+        assert_eq!(two.used(0), index);
+    };
+    let log = Log::new();
+    two.front.share_log(log.0.as_fd(), Log::LEN).unwrap();
+    deliver(&two);
+    assert_eq!(log.take(), [0; 0], "it is off");
+    two.front.log(VERSION_1, true).unwrap();
+    log.take();
+    deliver(&two);
+    let written = log.take();
+    assert!([2, 0x80, 0x81].iter().all(|page| written.contains(page)), "used ring and buffer: {written:x?}");
+    // The transmit ring's device area may be armed meanwhile.
+    assert!(written.iter().all(|page| [2, 0xa, 0x80, 0x81].contains(page)), "{written:x?}");
+    // QEMU gives a larger log when memory grows, and another region comes.
+    let larger = Log::new();
+    two.front.share_log(larger.0.as_fd(), Log::LEN).unwrap();
+    log.take();
+    two.front.share(&[shared(&two.file)]).unwrap();
+    deliver(&two);
+    assert_eq!(log.take(), [0; 0], "it was given back");
+    assert!(larger.take().contains(&0x80));
+    two.front.log(VERSION_1, false).unwrap();
+    larger.take();
+    deliver(&two);
+    assert_eq!(larger.take(), [0; 0]);
+    assert_eq!(two.front.stop(0).unwrap(), 4, "no ring was begun anew");
+}
+
+#[test]
+fn a_log_that_cannot_be_one_is_refused() {
+    for (bytes, len) in [(4096, 8192), (4096, 4092), (4096, 0)] {
+        let mut one = Guest::new();
+        let file = shared_file("log", bytes).unwrap();
+        one.front.share_log(file.as_fd(), len).unwrap_err();
+    }
+    let mut one = Guest::new();
+    assert!(one.front.log(VERSION_1 | 1 << 1, true).is_err(), "other features, while rings run");
+}
+
+/// What the adapter keeps there: `crates/adapters/tests/virtio_net/killed.rs`.
+#[test]
+fn what_is_kept_of_a_ring_is_for_a_back_end_that_was_killed_and_not_for_one_that_stopped_it() {
+    let mut one = Guest::new();
+    let file = one.front.inflight(5, 16).unwrap();
+    for page in [0, 1] {
+        rustix::io::pwrite(&file, &[9; 8], page * 4096).unwrap();
+    }
+    one.front.keep_inflight(file.as_fd(), 5, 16).unwrap();
+    one.front.stop(1).unwrap();
+    drop(one.front);
+    assert!(matches!(one.served.ended(), Ended::Gone));
+    let kept = [0, 1].map(|page| {
+        let mut word = [1; 8];
+        rustix::io::pread(&file, &mut word, page * 4096).unwrap();
+        word
+    });
+    assert_eq!(kept, [[9; 8], [0; 8]]);
+}

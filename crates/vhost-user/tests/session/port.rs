@@ -22,6 +22,7 @@ pub struct Inside {
     pub kicks: HashMap<u16, Kick>,
     pub calls: HashMap<u16, Bell>,
     pub refused: Vec<String>,
+    pub announced: Vec<[u8; 6]>,
     pub disconnected: bool,
 }
 
@@ -57,12 +58,16 @@ impl TestPort {
             kicks: HashMap::new(),
             calls: HashMap::new(),
             refused: Vec::new(),
+            announced: Vec::new(),
             disconnected: false,
         })))
     }
 
     pub fn look<R>(&self, f: impl FnOnce(&mut Inside) -> R) -> R {
-        f(&mut self.0.lock().expect("nobody panicked"))
+        let mut inside = self.0.lock().expect("nobody panicked");
+        let result = f(&mut inside);
+        inside.memory.publish_log();
+        result
     }
 
     /// What a worker does when a kick descriptor is readable.
@@ -142,6 +147,10 @@ impl Port for TestPort {
     }
 
     fn set_err(&self, _ring: u16, _err: Option<Bell>) {}
+
+    fn announce(&self, address: [u8; 6]) {
+        self.look(|inside| inside.announced.push(address));
+    }
 
     fn refused(&self, refusal: &Refusal) {
         self.look(|inside| inside.refused.push(refusal.to_string()));

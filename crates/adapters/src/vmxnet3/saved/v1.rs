@@ -5,6 +5,7 @@ use nicety_adapter::interrupts::Interrupts;
 use nicety_adapter::snapshot::{Nothing, Version};
 use serde::{Deserialize, Serialize};
 
+use super::v2;
 use crate::vmxnet3::filter::Filter;
 use crate::vmxnet3::interrupts::interrupts;
 use crate::vmxnet3::receive::ReceiveQueue;
@@ -117,7 +118,7 @@ impl From<Receive> for ReceiveQueue {
 
 impl Saved {
     /// As version 2 has it. What waited has no time any more: the first tick looks.
-    pub(super) fn into_next(self) -> super::Saved {
+    pub(super) fn into_next(self) -> v2::Saved {
         let Self {
             function,
             link,
@@ -134,7 +135,7 @@ impl Saved {
             receive,
         } = self;
         let starved = receive.iter().any(|queue| queue.starved);
-        super::Saved {
+        v2::Saved {
             function,
             link,
             version,

@@ -1,0 +1,156 @@
+//! A server that is killed at any point, and the one that takes over: no buffer is lost, and none comes back twice.
+
+use std::sync::Arc;
+
+use nicety_memory::Map;
+use virtio_bindings::virtio_config::VIRTIO_F_RING_PACKED;
+
+use crate::guest::{Guest, bit, rings};
+use crate::packets::{payload, tcp4};
+use crate::traffic::{plain, rich};
+
+const SIZE: u16 = 7;
+const RING_BYTES: usize = 16 * SIZE as usize;
+
+fn kept() -> Arc<Map> {
+    Arc::new(Map::private(5 * 4096).unwrap())
+}
+
+/// A packed guest whose server writes down what it gives back.
+fn packed(kept: &Arc<Map>) -> Guest {
+    let mut guest = Guest::new(bit(VIRTIO_F_RING_PACKED) | rich(), SIZE);
+    rings(&mut *guest.adapter).keep(Some(kept.clone()));
+    guest
+}
+
+/// A guest that has a frame of so many bytes on its way, not given back.
+fn sending(len: usize) -> Guest {
+    let mut sender = Guest::new(plain(), 16);
+    sender.send(0, &[0; 12], &tcp4(&payload(len)), 2000);
+    sender.fetch(0);
+    sender
+}
+
+fn ring(guest: &Guest, number: usize) -> Vec<u8> {
+    guest.read(guest.queues[number].place.descriptors, RING_BYTES)
+}
+
+/// As a server leaves the ring that was killed when it had stored so many of the used descriptors: the first one's last.
+fn killed(before: &[u8], after: &[u8], first: u16, chains: u16, stored: u16) -> Vec<u8> {
+    let mut left = before.to_vec();
+    for chain in (1..chains).chain([0]).take(usize::from(stored)) {
+        let at = 16 * usize::from((first + chain) % SIZE);
+        left[at..at + 16].copy_from_slice(&after[at..at + 16]);
+    }
+    left
+}
+
+#[test]
+fn a_frame_whose_buffers_were_being_given_back_is_there_whole_when_the_next_server_has_come() {
+    for chains in [1, 2, 5] {
+        let sender = sending(300 * usize::from(chains) - 100);
+        for stored in 0..=chains {
+            let kept = kept();
+            let mut guest = packed(&kept);
+            // From each descriptor of the ring, and around its end.
+            for round in 0..2 * SIZE {
+                let first = guest.queues[0].slot;
+                guest.post(0, chains.into(), 320);
+                let before = ring(&guest, 0);
+                assert_eq!(guest.deliver(&sender.batch).refused(), 0);
+                let left = killed(&before, &ring(&guest, 0), first, chains, stored);
+                guest.write(guest.queues[0].place.descriptors, &left);
+                guest.taken_over(&kept);
+                let got = guest.received(0);
+                assert_eq!(got.len(), 1, "{chains} buffers, {stored} given back, round {round}");
+                assert_eq!(got[0].1, tcp4(&payload(300 * usize::from(chains) - 100)));
+                assert!(guest.used(0).is_empty(), "once");
+            }
+        }
+    }
+}
+
+#[test]
+fn buffers_that_were_filled_and_not_given_back_are_filled_again() {
+    let (kept, sender) = (kept(), sending(500));
+    let mut guest = packed(&kept);
+    for _ in 0..2 * SIZE {
+        guest.post(0, 2, 320);
+        let (before, words) = (ring(&guest, 0), {
+            let mut words = [0; 4096];
+            kept.read(0, &mut words).unwrap();
+            words
+        });
+        guest.deliver(&sender.batch);
+        guest.write(guest.queues[0].place.descriptors, &before);
+        kept.write(0, &words).unwrap();
+        guest.taken_over(&kept);
+        assert!(guest.received(0).is_empty());
+        assert_eq!(guest.deliver(&sender.batch).refused(), 0);
+        assert_eq!(guest.received(0).len(), 1);
+    }
+}
+
+#[test]
+fn a_frame_that_was_sent_and_not_given_back_is_sent_again_and_given_back_once() {
+    let kept = kept();
+    let mut guest = packed(&kept);
+    for round in 0..2 * SIZE {
+        let id = guest.send(0, &[0; 12], &tcp4(&payload(100)), 2000);
+        guest.fetch(0);
+        assert_eq!(guest.batch.len(), 1, "round {round}");
+        guest.taken_over(&kept);
+        guest.fetch(0);
+        assert_eq!(guest.batch.len(), 1, "round {round}");
+        let before = ring(&guest, 1);
+        guest.complete();
+        if round % 2 == 0 {
+            guest.write(guest.queues[1].place.descriptors, &before);
+            guest.taken_over(&kept);
+        }
+        assert_eq!(guest.used(1), [(id.into(), 0)], "round {round}");
+        guest.fetch(0);
+        assert!(guest.batch.is_empty(), "round {round}");
+    }
+}
+
+/// Where a split ring stands its used index says: chains come back in the order in which they were taken, whatever becomes of them.
+#[test]
+fn a_split_ring_s_chains_come_back_in_order_even_if_some_are_dropped() {
+    let mut guest = Guest::new(plain(), 16);
+    let good = guest.send(0, &[0; 12], &tcp4(&payload(100)), 2000);
+    let bad = guest.send(0, &[0; 12], &[1; 5], 2000);
+    let more = guest.send(0, &[0; 12], &tcp4(&payload(100)), 2000);
+    let progress = guest.fetch(0);
+    assert!(progress.more && guest.batch.len() == 1 && guest.used(1).is_empty(), "the second waits for the first");
+    guest.taken_over(&kept());
+    let mut heads = Vec::new();
+    while heads.len() < 3 {
+        guest.fetch(0);
+        guest.complete();
+        heads.extend(guest.used(1).iter().map(|(head, _)| *head as u16));
+    }
+    assert_eq!(heads, [good, bad, more]);
+}
+
+#[test]
+fn what_a_front_end_keeps_may_be_anything() {
+    let sender = sending(100);
+    let words =
+        [u64::MAX, 1 << 32 | 6, 1 << 32 | 3 << 16, 1 << 32 | 300 << 16 | 2, 1 << 32 | 301 << 16, 1 << 32 | 7, 0];
+    for word in words {
+        for chain in [0, u64::MAX, 1 << 16, 0xffff << 16] {
+            let kept = kept();
+            let mut guest = packed(&kept);
+            guest.post(0, 3, 320);
+            kept.write(0, &word.to_le_bytes()).unwrap();
+            (1..301).for_each(|at| kept.write(8 * at, &chain.to_le_bytes()).unwrap());
+            let face = rings(&mut *guest.adapter);
+            face.stop(0, crate::guest::cx!(guest));
+            let started = rings(&mut *guest.adapter).start(0, crate::packed::BASE, crate::guest::cx!(guest));
+            if started {
+                guest.deliver(&sender.batch);
+            }
+        }
+    }
+}

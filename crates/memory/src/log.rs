@@ -1,0 +1,62 @@
+//! The log of written pages: a bitmap that the device's side fills and a VMM reads and clears while it migrates a guest (vhost-user.rst,
+//! "Migration": bit n of byte m says that page 8 m + n, of 4 KiB, was written to).
+//!
+//! A page must be logged after the write: who clears its bit reads the page next. So a range is noted when it is translated for writing,
+//! and its bits are set when the call that did so is over ([`Log::publish`]).
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::files::Piece;
+use crate::touch;
+
+/// Bytes of a page of the log (VHOST_LOG_PAGE), as a power of two.
+const PAGE_BITS: u32 = 12;
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Log {
+    bitmap: Piece,
+    /// The first and the last page of each range that was translated for writing since bits were last set.
+    noted: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Log {
+    /// A log in this piece of memory, which both sides map. `None` unless it consists of whole 64-bit words.
+    pub fn new(bitmap: impl Into<Piece>) -> Option<Self> {
+        let bitmap = bitmap.into();
+        let first = bitmap.mapping.at(bitmap.offset as usize);
+        let is_whole = first.addr().is_multiple_of(8) && bitmap.len.is_multiple_of(8);
+        is_whole.then(|| Self { bitmap, noted: Mutex::default() })
+    }
+
+    /// A range is about to be written.
+    pub(crate) fn note(&self, address: u64, len: u32) {
+        let Some(last) = u64::from(len).checked_sub(1).and_then(|last| address.checked_add(last)) else { return };
+        let pages = (address >> PAGE_BITS, last >> PAGE_BITS);
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.last() != Some(&pages) {
+            noted.push(pages);
+        }
+    }
+
+    /// What was noted has been written: sets its bits. Pages beyond the bitmap's end have none.
+    pub fn publish(&self) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        for (first, last) in noted.drain(..) {
+            let words = self.bitmap.len / 8;
+            for word in (first / 64..=last / 64).take_while(|word| *word < words) {
+                let from = if word == first / 64 { u64::MAX << (first % 64) } else { u64::MAX };
+                let to = if word == last / 64 { u64::MAX >> (63 - last % 64) } else { u64::MAX };
+                self.set(word, from & to);
+            }
+        }
+    }
+
+    fn set(&self, word: u64, bits: u64) {
+        let target = self.bitmap.mapping.target((self.bitmap.offset + 8 * word) as usize, 8);
+        if !target.is_empty() {
+            // SAFETY: they are eight bytes of the mapping, which the piece keeps.
+            unsafe { touch::or_u64(target.ptr_guard_mut().as_ptr(), bits.to_le()) };
+        }
+    }
+}

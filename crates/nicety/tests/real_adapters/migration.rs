@@ -1,0 +1,188 @@
+//! QEMU moves a running guest, with its virtio-net, from one daemon to another. Neither daemon knows of the other: QEMU reads the log of
+//! written pages that the first one fills, and tells the second one where the rings stood.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Machine, Served, Setup};
+use serde_json::{Value, json};
+
+use crate::{
+    stage::{LATER, SOON, Stage, address, ping, port, quiet, sh, well},
+    user_mode::machine,
+};
+
+/// QEMU's own control socket (docs/interop/qmp-spec.rst).
+struct Monitor(BufReader<UnixStream>);
+
+impl Monitor {
+    fn of(path: &Path) -> Monitor {
+        let stream = well(UnixStream::connect(path));
+        well(stream.set_read_timeout(Some(SOON)));
+        let mut monitor = Monitor(BufReader::new(stream));
+        monitor.run("qmp_capabilities", json!({}));
+        monitor
+    }
+
+    fn run(&mut self, command: &str, arguments: Value) -> Value {
+        let request = json!({"execute": command, "arguments": arguments});
+        well(self.0.get_mut().write_all(request.to_string().as_bytes()));
+        loop {
+            let mut line = String::new();
+            well(self.0.read_line(&mut line));
+            let answer: Value = well(serde_json::from_str(&line));
+            assert!(answer.get("error").is_none(), "{command}: {answer}");
+            // There are greetings and events, too.
+            if let Some(value) = answer.get("return") {
+                return value.clone();
+            }
+        }
+    }
+
+    /// Sends the guest away, and waits until it has gone. What QEMU tells of that.
+    fn migrate(&mut self, to: &str) -> Value {
+        self.run("migrate-set-parameters", json!({"max-bandwidth": 0}));
+        self.run("migrate", json!({"uri": to}));
+        let end = Instant::now() + LATER;
+        loop {
+            let told = self.run("query-migrate", json!({}));
+            match told["status"].as_str() {
+                Some("completed") => return told,
+                Some("failed" | "cancelled") => panic!("{told}"),
+                _ => assert!(Instant::now() < end, "it does not end: {told}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A stage whose first port's guest may move to another daemon, which a stream joins to the stage's own.
+struct Move {
+    stage: Stage,
+    other: Served,
+    place: tempfile::TempDir,
+}
+
+impl Move {
+    fn new(adapters: &[&str]) -> Move {
+        let place = well(tempfile::tempdir());
+        let socket = place.path().join("link").display().to_string();
+        let ports = (1..).zip(adapters).map(|(number, adapter)| port(adapter, number)).collect();
+        let mut stage = Stage::linked(ports, Link::Stream { socket: socket.clone(), listens: true });
+        let setup = Setup { link: Some(Link::Stream { socket, listens: false }), ..Setup::default() };
+        let program = Path::new(env!("CARGO_BIN_EXE_nicety"));
+        let other = Served::start_as(program, &mut stage.namespace, vec![port(adapters[0], 1)], setup);
+        Move { stage, other: well(other), place }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    /// Where the guest's memory goes.
+    fn incoming(&self) -> String {
+        format!("unix:{}", self.path("incoming").display())
+    }
+
+    /// A guest at the first port of one of the daemons. `words`: more of its device's.
+    fn config(&self, served: &Served, words: &str, monitor: &str) -> GuestConfig {
+        let mut config = GuestConfig { accel: Accel::Tcg, ..GuestConfig::new(Kernel::V6_12) };
+        config = served.attach(config.address("eth0", &format!("{}/24", address(1))), "vm1");
+        for word in &mut config.devices {
+            *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,{words}"));
+        }
+        let monitor = format!("unix:{},server=on,wait=off", self.path(monitor).display());
+        config.devices.extend(["-qmp".to_owned(), monitor]);
+        config
+    }
+
+    /// The frames that have passed the first port of the other daemon: sent, and received.
+    fn passed(&self) -> [u64; 2] {
+        let answer: Value = well(serde_json::from_str(&self.other.ask().unwrap_or_default()));
+        let ports = answer["ports"].as_array().cloned().unwrap_or_default();
+        let port = ports.iter().find(|port| port["name"] == "vm1").unwrap_or_else(|| panic!("no port in {answer}"));
+        ["transmit", "receive"]
+            .map(|way| port[way].as_array().into_iter().flatten().filter_map(|queue| queue["frames"].as_u64()).sum())
+    }
+}
+
+/// Begins to send over TCP until told to stop; both sides sum what passes.
+fn stream(from: &mut Guest, to: &mut Guest, address: &str) {
+    let receive = "rm -f /tmp/came; (nc -l -p 9000 -e sh -c 'sha256sum >/tmp/came' >/dev/null 2>&1 &)";
+    sh(to, &format!("{receive}; until netstat -ltn | grep -q :9000; do usleep 20000; done"));
+    let made = "dd if=/dev/urandom of=/tmp/block bs=64k count=16 2>/dev/null; mkfifo /tmp/copy; \
+                (sha256sum </tmp/copy >/tmp/sent 2>/dev/null &)";
+    let blocks = "while [ ! -e /tmp/stop ]; do cat /tmp/block; done";
+    sh(from, &format!("{made}; (({blocks}) | tee /tmp/copy | nc {address} 9000 >/dev/null 2>&1 &)"));
+}
+
+/// Ends a stream; what came is what was sent.
+fn finish(from: &mut Guest, to: &mut Guest) {
+    let sent = sh(from, "touch /tmp/stop; until [ -s /tmp/sent ]; do usleep 20000; done; cat /tmp/sent");
+    let came = sh(to, "until [ -s /tmp/came ]; do usleep 20000; done; cat /tmp/came");
+    assert!(sent.len() > 64, "{sent:?}");
+    assert_eq!(came, sent);
+}
+
+/// A guest that may move, one that stays, and the first one's QEMU where it will go.
+fn guests(moving: &Move, words: &str) -> [Guest; 3] {
+    let stage = &moving.stage;
+    let mut guest = well(Guest::start(&stage.root, moving.config(&stage.served, words, "here")));
+    let mut peer = well(Guest::start(&stage.root, stage.at_port(machine(1), 2)));
+    [&mut guest, &mut peer].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
+    ping(&mut guest, "", &address(2));
+    let mut config = moving.config(&moving.other, words, "there");
+    config.devices.extend(["-incoming".to_owned(), moving.incoming()]);
+    let moved = well(Guest::start(&stage.root, config));
+    stage.wait_until("incoming", || moving.path("incoming").exists());
+    [guest, peer, moved]
+}
+
+fn moves(words: &str) {
+    let moving = Move::new(&["virtio-net", "e1000"]);
+    let stage = &moving.stage;
+    let [mut guest, mut peer, mut moved] = guests(&moving, words);
+    stream(&mut guest, &mut peer, &address(2));
+    stream(&mut peer, &mut guest, &address(1));
+    stage.wait_more("frames", 500, || stage.received("vm1"));
+    let told = Monitor::of(&moving.path("here")).migrate(&moving.incoming());
+    let before = moving.passed();
+    let goes_on = || moving.passed().iter().zip(before).all(|(now, before)| *now >= before + 500);
+    stage.wait_until("frames at the other daemon", goes_on);
+    drop(guest);
+    finish(&mut moved, &mut peer);
+    finish(&mut peer, &mut moved);
+    ping(&mut moved, "", &address(2));
+    quiet(&mut moved);
+    let report = stage.report("vm1");
+    assert_eq!((&report["condition"], &report["guest_errors"]), (&json!("waiting"), &json!(0)), "{report}");
+    println!("{words:?}: down for {} ms, {} bytes of memory sent", told["downtime"], told["ram"]["transferred"]);
+}
+
+#[test]
+fn qemu_moves_a_guest_from_one_daemon_to_another_under_tcp_both_ways() {
+    moves("");
+}
+
+#[test]
+fn qemu_moves_a_guest_with_packed_rings_too() {
+    moves("packed=on,");
+}
+
+/// QEMU has the guest announce itself if its driver can; if not, it asks the daemon to.
+#[test]
+fn a_guest_that_says_nothing_is_found_where_it_has_moved_to() {
+    for words in ["", "guest_announce=off,"] {
+        let moving = Move::new(&["virtio-net", "e1000"]);
+        let [guest, mut peer, mut moved] = guests(&moving, words);
+        Monitor::of(&moving.path("here")).migrate(&moving.incoming());
+        drop(guest);
+        moving.stage.wait_until("an announcement", || moving.passed()[0] > 0);
+        ping(&mut peer, "", &address(1));
+        quiet(&mut moved);
+    }
+}
