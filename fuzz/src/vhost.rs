@@ -21,7 +21,8 @@ const MESSAGES: usize = 200;
 const USER: u64 = 0x7f00_0000_0000;
 /// The request numbers of the specification, and two that are none.
 const REQUESTS: [u32; 32] = [
-    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 24, 25, 31, 32, 34, 36, 37, 38, 39, 40, 0, 99,
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 24, 25, 31, 32, 34, 36, 37, 38, 39, 40, 0,
+    99,
 ];
 const NEED_REPLY: u32 = 8;
 
