@@ -160,9 +160,12 @@ impl Inner {
     }
 
     /// Why frames for it are dropped, if there is nobody to take them.
+    #[inline]
     pub fn absent(&self) -> Option<Reason> {
-        let reason = if self.has_failed() { Reason::Failed } else { Reason::NoVm };
-        (!self.attached || self.stopped || self.has_failed()).then_some(reason)
+        match self.has_failed() {
+            true => Some(Reason::Failed),
+            false => (!self.attached || self.stopped).then_some(Reason::NoVm),
+        }
     }
 
     pub fn is_uplink(&self) -> bool {
