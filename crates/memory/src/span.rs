@@ -88,6 +88,7 @@ pub struct Translator<'m> {
     /// 0 before the first.
     len: u64,
     rights: Rights,
+    is_logged: bool,
     /// What the region is of, and where in it the region begins.
     place: Option<(&'m Mapping, usize)>,
 }
@@ -95,7 +96,7 @@ pub struct Translator<'m> {
 impl<'m> Translator<'m> {
     /// For a map.
     pub fn new(map: &'m Map) -> Self {
-        Self { map, base: 0, len: 0, rights: Rights::BOTH, place: None }
+        Self { map, base: 0, len: 0, rights: Rights::BOTH, is_logged: map.is_logged(), place: None }
     }
 
     /// The map.
@@ -116,21 +117,26 @@ impl<'m> Translator<'m> {
         let (mapping, start) = self.place?;
         let fits = u64::from(len) <= self.len.wrapping_sub(offset) && self.rights.allow(wanted);
         // What lies within a region lies within what it is of.
-        let span = || Span::of(mapping, start.wrapping_add(offset as usize), len, self.map.id());
-        if fits { Some(span()) } else { self.logged(address, len, wanted).then(span) }
+        if fits {
+            Some(Span::of(mapping, start.wrapping_add(offset as usize), len, self.map.id()))
+        } else if self.is_logged {
+            self.logged(address, len, wanted)
+        } else {
+            None
+        }
     }
 
-    /// Whether a write is refused only so that it is noted.
+    /// The same of what is refused only so that it is noted.
     #[cold]
     #[inline(never)]
-    fn logged(&self, address: u64, len: u32, wanted: Rights) -> bool {
+    fn logged(&self, address: u64, len: u32, wanted: Rights) -> Option<Span> {
         let offset = address.wrapping_sub(self.base);
+        let (mapping, start) = self.place?;
         let is_within = u64::from(len) <= self.len.wrapping_sub(offset);
-        let may = is_within && wanted.write && self.map.is_logged() && self.map.may(address, wanted);
-        if may {
+        (is_within && wanted.write && self.map.may(address, wanted)).then(|| {
             self.map.note(address, len);
-        }
-        may
+            Span::of(mapping, start.wrapping_add(offset as usize), len, self.map.id())
+        })
     }
 
     /// Remembers the region that an address lies in.
@@ -139,7 +145,7 @@ impl<'m> Translator<'m> {
         let region = self.map.region(address)?;
         (self.base, self.len, self.rights) = (region.base, region.len, region.rights);
         // So that writes do not pass unnoticed.
-        self.rights.write &= !self.map.is_logged();
+        self.rights.write &= !self.is_logged;
         self.place = region.place.as_ref().map(|(mapping, start)| (&**mapping, *start as usize));
         Some(())
     }
