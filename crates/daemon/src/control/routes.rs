@@ -26,7 +26,7 @@ use super::stream::{Endless, Place, Stream};
 use super::{NAMES_MOST, REQUEST_MOST, STARTING_SENTENCE, no_port};
 use crate::capture::{Program, Scope, Stage};
 use crate::daemon::RestartError;
-use crate::host::{Host, List, did_you_mean};
+use crate::host::{Host, did_you_mean};
 use crate::live::plan::Plan;
 use crate::live::{ChangeError, Changed, Consent, Live};
 use crate::metrics::{self, Facts};
@@ -36,6 +36,7 @@ use crate::trace::FrameTrace;
 use crate::usage;
 
 pub(super) mod lists;
+mod problems;
 
 /// An answer, or why there is none.
 type Answer<T> = Result<T, Box<Problem>>;
@@ -54,8 +55,8 @@ impl IntoResponse for Box<Problem> {
 pub(super) fn router(served: Arc<Served>) -> Router {
     Router::new()
         .route("/v1/daemon", get(daemon))
-        .route("/v1/ports", get(ports).post(add_port))
-        .route("/v1/ports/{name}", get(port).patch(set_port).delete(remove_port))
+        .route("/v1/ports", get(ports).post(lists::add_port))
+        .route("/v1/ports/{name}", get(port).patch(lists::set_port).delete(lists::remove_port))
         .route("/v1/ports/{name}/restart", post(restart_port))
         .route("/v1/ports/{name}/save", post(save_port))
         .route("/v1/ports/{name}/restore", post(restore_port))
@@ -181,7 +182,7 @@ pub(super) async fn daemon(State(served): Daemon) -> impl IntoResponse {
 /// All ports, the uplink first
 #[utoipa::path(get, path = "/v1/ports", responses(
     (status = 200, body = PortList),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Starting,
 ))]
 pub(super) async fn ports(State(served): Daemon) -> Answer<axum::Json<PortList>> {
     served.ready()?;
@@ -191,9 +192,7 @@ pub(super) async fn ports(State(served): Daemon) -> Answer<axum::Json<PortList>>
 /// One port, or an uplink
 #[utoipa::path(get, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name")), responses(
     (status = 200, body = PortReport),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Named, problems::Starting,
 ))]
 pub(super) async fn port(
     State(served): Daemon,
@@ -208,85 +207,10 @@ pub(super) async fn port(
     }
 }
 
-/// Add a port
-#[utoipa::path(post, path = "/v1/ports", request_body = PortValues, responses(
-    (status = 201, body = Changed),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 413, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
-))]
-pub(super) async fn add_port(
-    State(served): Daemon,
-    Extension(peer): Extension<Peer>,
-    body: Bytes,
-) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    let live = served.may_change(peer)?;
-    let table = values(json(&body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
-    let changed = beside(move || logged(peer, live.add(List::Ports, table))).await?;
-    Ok((StatusCode::CREATED, axum::Json(changed)))
-}
-
-/// Change values of a port (RFC 7396): a value that is null gets its default
-#[utoipa::path(patch, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name"), CutOff), request_body = PortValues,
-    responses(
-        (status = 200, body = Changed),
-        (status = 400, body = Problem, content_type = "application/problem+json"),
-        (status = 403, body = Problem, content_type = "application/problem+json"),
-        (status = 404, body = Problem, content_type = "application/problem+json"),
-        (status = 409, body = Problem, content_type = "application/problem+json"),
-        (status = 413, body = Problem, content_type = "application/problem+json"),
-        (status = 422, body = Problem, content_type = "application/problem+json"),
-        (status = 500, body = Problem, content_type = "application/problem+json"),
-        (status = 503, body = Problem, content_type = "application/problem+json"),
-    ))]
-pub(super) async fn set_port(
-    State(served): Daemon,
-    Extension(peer): Extension<Peer>,
-    path: Result<Path<String>, PathRejection>,
-    query: Result<Query<CutOff>, QueryRejection>,
-    body: Bytes,
-) -> Answer<axum::Json<Changed>> {
-    let live = served.may_change(peer)?;
-    let (name, consent) = (name_in(path)?, consent_in(query)?);
-    let values = values(json(&body)?)?;
-    beside(move || logged(peer, live.set(List::Ports, &name, &values, &consent)).map(axum::Json)).await
-}
-
-/// Remove a port
-#[utoipa::path(delete, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name"), CutOff), responses(
-    (status = 200, body = Changed),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
-))]
-pub(super) async fn remove_port(
-    State(served): Daemon,
-    Extension(peer): Extension<Peer>,
-    path: Result<Path<String>, PathRejection>,
-    query: Result<Query<CutOff>, QueryRejection>,
-) -> Answer<axum::Json<Changed>> {
-    let live = served.may_change(peer)?;
-    let (name, consent) = (name_in(path)?, consent_in(query)?);
-    beside(move || logged(peer, live.remove(List::Ports, &name, &consent)).map(axum::Json)).await
-}
-
 /// Bring a port back as new that has failed
 #[utoipa::path(post, path = "/v1/ports/{name}/restart", params(("name" = String, Path, description = "Its name")), responses(
     (status = 200, body = Restarted),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Named, problems::Changing, problems::Starting,
 ))]
 pub(super) async fn restart_port(
     State(served): Daemon,
@@ -312,12 +236,7 @@ pub(super) async fn restart_port(
 /// Save a port and stop it: it stands still until it is restored or its VMM disconnects
 #[utoipa::path(post, path = "/v1/ports/{name}/save", params(("name" = String, Path, description = "Its name")), responses(
     (status = 200, description = "The state, for `restore`", body = Vec<u8>, content_type = "application/octet-stream"),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Named, problems::Changing, problems::Starting,
 ))]
 pub(super) async fn save_port(
     State(served): Daemon,
@@ -334,14 +253,7 @@ pub(super) async fn save_port(
 #[utoipa::path(post, path = "/v1/ports/{name}/restore", params(("name" = String, Path, description = "Its name")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "What `save` gave"), responses(
     (status = 200, body = Restored),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 413, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(super) async fn restore_port(
     State(served): Daemon,
@@ -373,7 +285,7 @@ fn not_saved(error: SaveError, served: &Served) -> Box<Problem> {
 /// What the switch has learned
 #[utoipa::path(get, path = "/v1/addresses", responses(
     (status = 200, body = AddressList),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Starting,
 ))]
 pub(super) async fn addresses(State(served): Daemon) -> Answer<axum::Json<AddressList>> {
     served.ready()?;
@@ -397,12 +309,9 @@ pub(super) async fn threads() -> Answer<axum::Json<ThreadList>> {
 /// Capture what passes a port, an uplink or a group, or what is dropped: pcapng, until the reader goes
 #[utoipa::path(post, path = "/v1/captures", request_body = CaptureRequest, responses(
     (status = 200, description = "pcapng, with an interface for each port", body = Vec<u8>, content_type = "application/x-pcapng"),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
     (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
     (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 413, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Named, problems::Bodied, problems::Starting,
 ))]
 pub(super) async fn capture(State(served): Daemon, Extension(peer): Extension<Peer>, body: Bytes) -> Answer<Response> {
     // Who sees others' frames can do more than who reads counters.
@@ -434,12 +343,9 @@ pub(super) async fn capture(State(served): Daemon, Extension(peer): Extension<Pe
 /// What would become of a frame that comes in from a port now, in words; nothing changes by it
 #[utoipa::path(post, path = "/v1/trace", request_body = TraceRequest, responses(
     (status = 200, body = FrameTrace),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
     (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 413, body = Problem, content_type = "application/problem+json"),
     (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Named, problems::Bodied, problems::Starting,
 ))]
 pub(super) async fn trace(State(served): Daemon, body: Bytes) -> Answer<axum::Json<FrameTrace>> {
     let live = served.live()?;
@@ -475,7 +381,7 @@ fn nothing_of(of: &str, live: &Live) -> String {
 #[utoipa::path(get, path = "/v1/host", responses(
     (status = 200, body = Exported),
     (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Starting,
 ))]
 pub(super) async fn export(State(served): Daemon) -> Answer<axum::Json<Exported>> {
     let live = served.live()?;
@@ -485,11 +391,8 @@ pub(super) async fn export(State(served): Daemon) -> Answer<axum::Json<Exported>
 /// What applying a host file would do
 #[utoipa::path(post, path = "/v1/host/plan", request_body = HostText, responses(
     (status = 200, body = Plan),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
     (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 413, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Bodied, problems::Meant, problems::Starting,
 ))]
 pub(super) async fn plan(State(served): Daemon, body: Bytes) -> Answer<axum::Json<Plan>> {
     let live = served.live()?;
@@ -500,13 +403,7 @@ pub(super) async fn plan(State(served): Daemon, body: Bytes) -> Answer<axum::Jso
 /// Make the daemon serve a host file
 #[utoipa::path(put, path = "/v1/host", request_body = HostText, responses(
     (status = 200, body = Changed),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 413, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(super) async fn apply(
     State(served): Daemon,
@@ -528,7 +425,7 @@ pub(super) async fn apply(
 #[utoipa::path(get, path = "/v1/metrics", responses(
     (status = 200, description = "Prometheus's text format", body = String, content_type = "text/plain"),
     (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Starting,
 ))]
 pub(super) async fn metrics(State(served): Daemon) -> Answer<impl IntoResponse> {
     let live = served.live()?;

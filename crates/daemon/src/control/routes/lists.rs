@@ -1,4 +1,4 @@
-//! Groups and uplinks: added, changed, removed, as ports are.
+//! Ports, groups and uplinks: added, changed, removed.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 
-use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, values};
-use crate::control::api::{PortValues, Problem};
+use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values};
+use crate::control::api::PortValues;
 use crate::control::server::{Peer, Served};
 use crate::host::List;
 use crate::live::Changed;
@@ -47,16 +47,52 @@ async fn remove(
     beside(move || logged(peer, live.remove(list, &name, &consent)).map(axum::Json)).await
 }
 
+/// Add a port
+#[utoipa::path(post, path = "/v1/ports", request_body = PortValues, responses(
+    (status = 201, body = Changed),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn add_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    body: Bytes,
+) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    add(served, peer, List::Ports, body).await
+}
+
+/// Change values of a port (RFC 7396): a value that is null gets its default
+#[utoipa::path(patch, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name"), CutOff), request_body = PortValues, responses(
+    (status = 200, body = Changed),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn set_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Named,
+    query: Agreed,
+    body: Bytes,
+) -> Answer<axum::Json<Changed>> {
+    set(served, peer, List::Ports, (path, query), body).await
+}
+
+/// Remove a port
+#[utoipa::path(delete, path = "/v1/ports/{name}", params(("name" = String, Path, description = "Its name"), CutOff), responses(
+    (status = 200, body = Changed),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(crate) async fn remove_port(
+    State(served): Daemon,
+    Extension(peer): Extension<Peer>,
+    path: Named,
+    query: Agreed,
+) -> Answer<axum::Json<Changed>> {
+    remove(served, peer, List::Ports, (path, query)).await
+}
+
 /// Add a port group
 #[utoipa::path(post, path = "/v1/groups", request_body = PortValues, responses(
     (status = 201, body = Changed),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 413, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn add_group(
     State(served): Daemon,
@@ -69,14 +105,7 @@ pub(crate) async fn add_group(
 /// Change values of a port group (RFC 7396): a value that is null gets its default
 #[utoipa::path(patch, path = "/v1/groups/{name}", params(("name" = String, Path, description = "Its name"), CutOff), request_body = PortValues, responses(
     (status = 200, body = Changed),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 413, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn set_group(
     State(served): Daemon,
@@ -91,13 +120,7 @@ pub(crate) async fn set_group(
 /// Remove a port group
 #[utoipa::path(delete, path = "/v1/groups/{name}", params(("name" = String, Path, description = "Its name"), CutOff), responses(
     (status = 200, body = Changed),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn remove_group(
     State(served): Daemon,
@@ -111,13 +134,7 @@ pub(crate) async fn remove_group(
 /// Add an uplink
 #[utoipa::path(post, path = "/v1/uplinks", request_body = PortValues, responses(
     (status = 201, body = Changed),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 413, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn add_uplink(
     State(served): Daemon,
@@ -130,14 +147,7 @@ pub(crate) async fn add_uplink(
 /// Change values of an uplink (RFC 7396): a value that is null gets its default
 #[utoipa::path(patch, path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Its name"), CutOff), request_body = PortValues, responses(
     (status = 200, body = Changed),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 413, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Named, problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn set_uplink(
     State(served): Daemon,
@@ -152,13 +162,7 @@ pub(crate) async fn set_uplink(
 /// Remove an uplink
 #[utoipa::path(delete, path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "Its name"), CutOff), responses(
     (status = 200, body = Changed),
-    (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 403, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    (status = 422, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json"),
-    (status = 503, body = Problem, content_type = "application/problem+json"),
+    problems::Named, problems::Changing, problems::Meant, problems::Starting,
 ))]
 pub(crate) async fn remove_uplink(
     State(served): Daemon,
