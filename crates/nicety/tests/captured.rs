@@ -57,6 +57,13 @@ fn daemon(dir: &Path) -> Process {
     daemon
 }
 
+/// Guests at vm1 and at vm2.
+fn stations(dir: &Path) -> (Station, Station) {
+    let path = |name: &str| dir.join(name).display().to_string();
+    let e1000 = Station::start(&json!({ "vfio-user": { "driver": "e1000", "socket": path("vm1.sock") } }), 1);
+    (e1000, Station::start(&json!({ "vhost-user": { "socket": path("vm2.sock") } }), 2))
+}
+
 fn nicety(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nicety"));
     command.args(args).current_dir(dir).env_remove("XDG_RUNTIME_DIR").stdout(Stdio::null()).stderr(Stdio::piped());
@@ -136,9 +143,7 @@ fn what_passes_two_ports_and_what_is_dropped_is_in_the_files_with_ways_edits_and
     let place = tempfile::tempdir().unwrap();
     let dir = place.path();
     let daemon = daemon(dir);
-    let path = |name: &str| dir.join(name).display().to_string();
-    let mut e1000 = Station::start(&json!({ "vfio-user": { "driver": "e1000", "socket": path("vm1.sock") } }), 1);
-    let virtio = Station::start(&json!({ "vhost-user": { "socket": path("vm2.sock") } }), 2);
+    let (mut e1000, virtio) = stations(dir);
     let web = Running::start(nicety(dir, &["capture", "web", "-w", "web.pcapng"]));
     let trunk = Running::start(nicety(dir, &["capture", "vm2", "--stage", "egress", "-w", "trunk.pcapng"]));
     let drops = Running::start(nicety(dir, &["capture", "drops", "-c", "1", "-w", "drops.pcapng"]));
@@ -178,9 +183,7 @@ fn the_next_frame_of_a_port_is_traced_with_what_became_of_it() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path();
     let daemon = daemon(dir);
-    let path = |name: &str| dir.join(name).display().to_string();
-    let mut e1000 = Station::start(&json!({ "vfio-user": { "driver": "e1000", "socket": path("vm1.sock") } }), 1);
-    let virtio = Station::start(&json!({ "vhost-user": { "socket": path("vm2.sock") } }), 2);
+    let (mut e1000, virtio) = stations(dir);
     let mut trace = nicety(dir, &["trace", "vm1", "--next", ""]);
     let mut trace = trace.stdout(Stdio::piped()).spawn().unwrap();
     // The capture may begin a moment after what is said of it: an address is asked for more than once.

@@ -1,45 +1,20 @@
 //! Decisions that are explained: by the same code, and without a trace.
 
-use std::sync::Arc;
+mod world;
 
-use nicety_adapter::{Batch, Edit, Offload, Pick, PortId, Reason, Time};
+use nicety_adapter::{Edit, Offload, Pick, PortId, Reason};
 use nicety_frame::Mac;
 use nicety_frame::vlan::{Tag, Tci};
-use nicety_memory::Map;
-use nicety_switch::{Guards, Limits, Plan, Policy, Private, Step, Storm, Switch, Vlan, VlanId};
+use nicety_switch::{Guards, Policy, Private, Step, Storm, Vlan, VlanId};
+
+use world::World;
 
 const EVERYBODY: [u8; 6] = [0xff; 6];
 
 /// Who gets what, and what nobody gets.
 type Decided = (Vec<(PortId, Vec<Pick>)>, Vec<(u16, Reason)>);
 
-struct World {
-    switch: Switch,
-    map: Arc<Map>,
-    batch: Batch,
-    plan: Plan,
-    now: Time,
-}
-
 impl World {
-    fn new(policies: &[Policy]) -> Self {
-        let switch = Switch::new(Limits { addresses: 1024, ..Limits::default() });
-        for (policy, port) in policies.iter().zip(0..) {
-            switch.set_policy(PortId(port), policy);
-            switch.join(PortId(port)).unwrap();
-        }
-        let map = Arc::new(Map::private(1 << 16).unwrap());
-        Self { switch, map, batch: Batch::new(), plan: Plan::new(), now: Time(1_000_000_000) }
-    }
-
-    fn load(&mut self, from: u16, frame: &[u8]) {
-        self.batch.start(&self.map, PortId(from), 0);
-        self.map.write(0, frame).unwrap();
-        let mut draft = self.batch.draft(0).unwrap();
-        draft.push(0, frame.len() as u32).unwrap();
-        draft.finish(Offload::default(), 0);
-    }
-
     fn decided(&self) -> Decided {
         let mut got: Vec<_> =
             self.plan.receivers().iter().map(|port| (*port, self.plan.picks(*port).to_vec())).collect();
@@ -48,13 +23,13 @@ impl World {
     }
 
     fn explain(&mut self, from: u16, frame: &[u8]) -> (Vec<Step>, Decided) {
-        self.load(from, frame);
+        self.load(from, &[frame.to_vec()], Offload::default());
         let steps = self.switch.explain(&self.batch, self.now, &mut self.plan);
         (steps, self.decided())
     }
 
     fn forward(&mut self, from: u16, frame: &[u8]) -> Decided {
-        self.load(from, frame);
+        self.load(from, &[frame.to_vec()], Offload::default());
         self.switch.forward(&self.batch, self.now, &mut self.plan);
         self.decided()
     }

@@ -1,47 +1,22 @@
 //! What ports with policies send and get: VLANs, private VLANs, addresses, guards, storm control.
 
-use std::sync::Arc;
+mod world;
 
-use nicety_adapter::{Batch, Edit, Offload, PortId, Reason, Segment, SegmentKind, Time};
+use nicety_adapter::{Edit, Offload, PortId, Reason, Segment, SegmentKind, Time};
 use nicety_frame::Mac;
 use nicety_frame::vlan::{Tag, Tci};
-use nicety_memory::Map;
-use nicety_switch::{Guards, Limits, Plan, Policy, Private, Storm, Switch, Vlan, VlanId, VlanSet};
+use nicety_switch::{Guards, Plan, Policy, Private, Storm, Vlan, VlanId, VlanSet};
+
+use world::World;
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 const EVERYBODY: [u8; 6] = [0xff; 6];
 const SECOND: u64 = 1_000_000_000;
 
-struct World {
-    switch: Switch,
-    map: Arc<Map>,
-    batch: Batch,
-    plan: Plan,
-    now: Time,
-}
-
 impl World {
-    fn new(policies: &[Policy]) -> Self {
-        let switch = Switch::new(Limits::default());
-        for (policy, port) in policies.iter().zip(0..) {
-            switch.set_policy(PortId(port), policy);
-            switch.join(PortId(port)).unwrap();
-        }
-        let map = Arc::new(Map::private(1 << 20).unwrap());
-        Self { switch, map, batch: Batch::new(), plan: Plan::new(), now: Time(SECOND) }
-    }
-
     fn send_as(&mut self, from: u16, frames: &[Vec<u8>], offload: Offload) -> &Plan {
-        self.batch.start(&self.map, PortId(from), 0);
-        let mut at = 0;
-        for bytes in frames {
-            self.map.write(at, bytes).unwrap();
-            let mut draft = self.batch.draft(0).unwrap();
-            draft.push(at, bytes.len() as u32).unwrap();
-            draft.finish(offload, 0);
-            at += bytes.len() as u64;
-        }
+        self.load(from, frames, offload);
         self.switch.forward(&self.batch, self.now, &mut self.plan);
         &self.plan
     }

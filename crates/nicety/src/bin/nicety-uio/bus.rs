@@ -12,6 +12,8 @@ use nicety_adapter::{Bus, BusError, InterruptKind};
 use nicety_drivers::config;
 use nicety_memory::Map;
 
+use crate::Fallible;
+
 const DEVICES: &str = "/sys/bus/pci/devices";
 /// BARs of a function.
 const BARS: usize = 6;
@@ -21,32 +23,27 @@ const IORESOURCE_IO: u64 = 0x100;
 /// See the module's page.
 pub struct UioBus {
     config: File,
-    bars: [Option<File>; BARS],
+    bars: Vec<Option<File>>,
     uio: File,
     memory: Arc<Map>,
 }
 
 impl UioBus {
     /// Opens a function by its address, such as 0000:00:04.0.
-    pub fn open(address: &str, memory: Arc<Map>) -> Result<Self, String> {
+    pub fn open(address: &str, memory: Arc<Map>) -> Fallible<Self> {
         let device = Path::new(DEVICES).join(address);
         if !device.exists() {
-            return Err(format!("{} is not there: `lspci -D` shows the addresses", device.display()));
+            return Err(format!("{} is not there: `lspci -D` shows the addresses", device.display()).into());
         }
         let uio = uio_of(&device, address)?;
-        let ports = ports(&device)?;
-        let bars = std::array::from_fn(|bar| {
-            ports.get(bar).is_some_and(|io| *io).then(|| open(&device.join(format!("resource{bar}")))).transpose()
-        });
-        let [a, b, c, d, e, f] = bars;
-        let bars = [a?, b?, c?, d?, e?, f?];
+        let file = |(bar, io): (usize, bool)| io.then(|| open(&device.join(format!("resource{bar}")))).transpose();
+        let bars = ports(&device)?.into_iter().enumerate().map(file).collect::<Fallible<_>>()?;
         Ok(Self { config: open(&device.join("config"))?, bars, uio: open(&uio)?, memory })
     }
 
     /// PCI vendor and device.
-    pub fn identity(&mut self) -> Result<(u16, u16), String> {
-        let read = |bus: &mut Self, at| config::read16(bus, at).map_err(|error| error.to_string());
-        Ok((read(self, 0)?, read(self, 2)?))
+    pub fn identity(&mut self) -> Fallible<(u16, u16)> {
+        Ok((config::read16(self, 0)?, config::read16(self, 2)?))
     }
 
     /// Becomes readable when the function has interrupted.
@@ -65,9 +62,9 @@ impl UioBus {
     }
 }
 
-fn open(path: &Path) -> Result<File, String> {
+fn open(path: &Path) -> Fallible<File> {
     let file = OpenOptions::new().read(true).write(true).open(path);
-    file.map_err(|error| format!("{}: {error}{}", path.display(), hint(&error)))
+    file.map_err(|error| format!("{}: {error}{}", path.display(), hint(&error)).into())
 }
 
 fn hint(error: &std::io::Error) -> &'static str {
@@ -75,7 +72,7 @@ fn hint(error: &std::io::Error) -> &'static str {
 }
 
 /// The function's `/dev/uioN`.
-fn uio_of(device: &Path, address: &str) -> Result<PathBuf, String> {
+fn uio_of(device: &Path, address: &str) -> Fallible<PathBuf> {
     let name = std::fs::read_dir(device.join("uio")).ok().and_then(|mut all| all.next()?.ok());
     let name = name.ok_or_else(|| {
         format!(
@@ -88,7 +85,7 @@ fn uio_of(device: &Path, address: &str) -> Result<PathBuf, String> {
 }
 
 /// Which BARs are I/O ports: each line of `resource` is begin, end and flags.
-fn ports(device: &Path) -> Result<Vec<bool>, String> {
+fn ports(device: &Path) -> Fallible<Vec<bool>> {
     let path = device.join("resource");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let flags = |line: &str| u64::from_str_radix(line.split_whitespace().nth(2)?.trim_start_matches("0x"), 16).ok();

@@ -10,6 +10,8 @@ use nicety_drivers::Arena;
 use nicety_memory::{Map, Mapping, Rights};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
+use crate::Fallible;
+
 /// A huge page.
 const HUGE: u64 = 2 << 20;
 /// As many as a driver's rings and buffers need.
@@ -30,27 +32,27 @@ pub struct Memory {
 
 impl Memory {
     /// Takes the pages, for as long as this process lives.
-    pub fn new() -> Result<Self, String> {
+    pub fn new() -> Fallible<Self> {
         let file = hugetlb().map_err(|error| {
             format!("no {PAGES} huge pages of 2 MB: {error}; `echo {PAGES} >/proc/sys/vm/nr_hugepages` asks for them")
         })?;
-        let words = |error: &dyn std::fmt::Display| error.to_string();
-        let whole = file.try_clone().map_err(|error| words(&error))?;
-        let whole = Arc::new(Mapping::of_file(whole, 0, PAGES * HUGE, true).map_err(|error| words(&error))?);
+        let whole = file.try_clone()?;
+        let whole = Arc::new(Mapping::of_file(whole, 0, PAGES * HUGE, true)?);
         let begin = whole.bytes().ptr_guard().as_ptr().addr() as u64;
-        let touched = Map::default().with(0, Arc::clone(&whole), Rights::BOTH).map_err(|error| words(&error))?;
+        let touched = Map::default().with(0, Arc::clone(&whole), Rights::BOTH)?;
         let (mut map, mut pages) = (Map::default(), Vec::new());
         for offset in (0..PAGES).map(|page| page * HUGE) {
-            touched.write(offset, &[0]).map_err(|error| words(&error))?;
+            touched.write(offset, &[0])?;
             let at = physical(begin + offset)?;
             if at + HUGE > LIMIT {
                 return Err(format!(
                     "a huge page lies at {at:#x}, beyond the 4 GB that these adapters reach: boot with less memory, or mem=4G"
-                ));
+                )
+                .into());
             }
-            let file = file.try_clone().map_err(|error| words(&error))?;
-            let page = Mapping::of_file(file, offset, HUGE, true).map_err(|error| words(&error))?;
-            map = map.with(at, Arc::new(page), Rights::BOTH).map_err(|error| words(&error))?;
+            let file = file.try_clone()?;
+            let page = Mapping::of_file(file, offset, HUGE, true)?;
+            map = map.with(at, Arc::new(page), Rights::BOTH)?;
             pages.push(at);
         }
         Ok(Self { map: Arc::new(map), arena: Arena::of_pages(pages.leak(), HUGE) })
@@ -58,24 +60,23 @@ impl Memory {
 }
 
 /// A file of huge pages, all of which can be had: they are reserved where it is mapped.
-fn hugetlb() -> Result<OwnedFd, String> {
-    let file =
-        memfd_create("nicety-dma", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB).map_err(|errno| errno.to_string())?;
-    ftruncate(&file, PAGES * HUGE).map_err(|errno| errno.to_string())?;
-    let again = file.try_clone().map_err(|error| error.to_string())?;
-    Mapping::of_file(again, 0, PAGES * HUGE, true).map_err(|error| error.to_string())?;
+fn hugetlb() -> Fallible<OwnedFd> {
+    let file = memfd_create("nicety-dma", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?;
+    ftruncate(&file, PAGES * HUGE)?;
+    let again = file.try_clone()?;
+    Mapping::of_file(again, 0, PAGES * HUGE, true)?;
     Ok(file)
 }
 
 /// The physical address of a page of this process.
-fn physical(address: u64) -> Result<u64, String> {
+fn physical(address: u64) -> Fallible<u64> {
     let page = rustix::param::page_size() as u64;
     let mut entry = [0; 8];
     let read = File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entry, 8 * (address / page)));
     read.map_err(|error| format!("/proc/self/pagemap: {error}"))?;
     let entry = u64::from_ne_bytes(entry);
     if entry & PRESENT == 0 || entry & NUMBER == 0 {
-        return Err("/proc/self/pagemap shows no page numbers: it takes root (CAP_SYS_ADMIN)".to_owned());
+        return Err("/proc/self/pagemap shows no page numbers: it takes root (CAP_SYS_ADMIN)".into());
     }
     Ok((entry & NUMBER) * page)
 }

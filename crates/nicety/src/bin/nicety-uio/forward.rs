@@ -17,6 +17,7 @@ use nicety_uplink::Tap;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::Fallible;
 use crate::bus::UioBus;
 
 /// Room for a received packet.
@@ -45,17 +46,17 @@ pub struct Forward {
 
 impl Forward {
     /// Opens the driver.
-    pub fn open(mut driver: Box<dyn Driver>, mut bus: UioBus, mut tap: Tap) -> Result<Self, String> {
-        driver.open(&mut bus).map_err(|error| error.to_string())?;
+    pub fn open(mut driver: Box<dyn Driver>, mut bus: UioBus, mut tap: Tap) -> Fallible<Self> {
+        driver.open(&mut bus)?;
         let features = driver.features();
-        tap.expect(features.checksum, features.segment_bytes > 0).map_err(|error| error.to_string())?;
-        let (read, write) = UnixStream::pair().map_err(|error| error.to_string())?;
+        tap.expect(features.checksum, features.segment_bytes > 0)?;
+        let (read, write) = UnixStream::pair()?;
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            let end = write.try_clone().map_err(|error| error.to_string())?;
-            signal_hook::low_level::pipe::register(signal, end).map_err(|error| error.to_string())?;
+            let end = write.try_clone()?;
+            signal_hook::low_level::pipe::register(signal, end)?;
         }
         assert!(SLOT >= u64::from(PACKET_BYTES));
-        let received = Map::private(BUDGET * SLOT as usize).map_err(|error| error.to_string())?;
+        let received = Map::private(BUDGET * SLOT as usize)?;
         Ok(Self {
             driver,
             bus,
@@ -82,20 +83,20 @@ impl Forward {
     }
 
     /// Carries frames until SIGINT or SIGTERM, then closes the device.
-    pub fn until_a_signal(&mut self) -> Result<(), String> {
+    pub fn until_a_signal(&mut self) -> Fallible<()> {
         loop {
             if self.polling {
                 self.receive().map_err(|error| format!("the driver: {error}"))?;
             }
             let more = self.transmit().map_err(|error| format!("the driver: {error}"))?;
             if self.wait(self.polling || more)? {
-                return self.driver.close(&mut self.bus).map_err(|error| error.to_string());
+                return Ok(self.driver.close(&mut self.bus)?);
             }
         }
     }
 
     /// Waits for an interrupt or for frames of the tap. True if a signal came.
-    fn wait(&mut self, at_once: bool) -> Result<bool, String> {
+    fn wait(&mut self, at_once: bool) -> Fallible<bool> {
         let tap = if self.waiting.is_empty() { self.tap.descriptor() } else { None };
         let mut fds = vec![
             PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
@@ -105,13 +106,13 @@ impl Forward {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         match poll(&mut fds, at_once.then_some(&none)) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(format!("waiting: {errno}")),
+            Err(errno) => return Err(format!("waiting: {errno}").into()),
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         if ready.get(1) == Some(&true) {
             self.bus.take().map_err(|error| format!("/dev/uio: {error}"))?;
-            self.polling |= self.driver.interrupt(&mut self.bus, 0).map_err(|error| error.to_string())?;
-            self.bus.unmask_line().map_err(|error| error.to_string())?;
+            self.polling |= self.driver.interrupt(&mut self.bus, 0)?;
+            self.bus.unmask_line()?;
         }
         Ok(ready.first() == Some(&true))
     }

@@ -10,6 +10,7 @@ mod bus;
 mod dma;
 mod forward;
 
+use std::error::Error;
 use std::process::ExitCode;
 
 use nicety_drivers::{Arena, Driver, Made, Vmxnet};
@@ -17,6 +18,9 @@ use nicety_uplink::Tap;
 
 use bus::UioBus;
 use forward::Forward;
+
+/// A result whose error is a sentence for a person.
+type Fallible<T> = Result<T, Box<dyn Error>>;
 
 const USAGE: &str = "usage: nicety-uio PCI-ADDRESS TAP [DRIVER]
   PCI-ADDRESS  such as 0000:00:04.0 (lspci -D), bound to uio_pci_generic
@@ -46,18 +50,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(address: &str, tap: &str, name: Option<&str>) -> Result<(), String> {
+fn run(address: &str, tap: &str, name: Option<&str>) -> Fallible<()> {
     let memory = dma::Memory::new()?;
     let mut bus = UioBus::open(address, memory.map)?;
     let driver = driver(name, &mut bus, memory.arena)?;
-    let tap = Tap::open(tap).map_err(|error| error.to_string())?;
-    let mut forward = Forward::open(driver, bus, tap)?;
+    let mut forward = Forward::open(driver, bus, Tap::open(tap)?)?;
     println!("{}: run `ip link set {} address {} up`", address, forward.tap_name(), forward.mac());
     forward.until_a_signal()
 }
 
 /// The driver of this name, or the one for the device.
-fn driver(name: Option<&str>, bus: &mut UioBus, arena: Arena) -> Result<Box<dyn Driver>, String> {
+fn driver(name: Option<&str>, bus: &mut UioBus, arena: Arena) -> Fallible<Box<dyn Driver>> {
     // A flexible adapter says that it is a pcnet until this driver has morphed it.
     if name == Some("vmxnet") {
         return Ok(Box::new(Vmxnet::new(arena)));
@@ -68,10 +71,10 @@ fn driver(name: Option<&str>, bus: &mut UioBus, arena: Arena) -> Result<Box<dyn 
     };
     match entry.map(|entry| (entry.make)(arena)) {
         Some(Made::Pci(driver)) => Ok(driver),
-        Some(Made::Rings(_)) => Err("this driver is for vhost-user's rings, not for a PCI function".to_owned()),
+        Some(Made::Rings(_)) => Err("this driver is for vhost-user's rings, not for a PCI function".into()),
         None => {
             let names: Vec<_> = nicety_drivers::DRIVERS.iter().map(|entry| entry.name).collect();
-            Err(format!("there is no such driver; there are: {}", names.join(", ")))
+            Err(format!("there is no such driver; there are: {}", names.join(", ")).into())
         }
     }
 }
