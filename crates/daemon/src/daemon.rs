@@ -337,9 +337,9 @@ impl Daemon {
     }
 
     fn join(&self, name: &str, port: &Arc<Port>, policy: &Policy, service: Service) -> Result<(), StartError> {
+        self.plane.set_policy(port, policy);
         let joined = self.plane.join(Arc::clone(port));
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
-        self.plane.set_policy(port, policy);
         let WorkerHandle { inbox, newcomers } = self.worker(port.id());
         // A worker that has ended takes no ports: nothing is opened then.
         let _it_runs = newcomers.send(service);

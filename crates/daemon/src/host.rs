@@ -86,6 +86,8 @@ pub struct UplinkConfig {
     pub vlan: Vlan,
     /// Its part of a private VLAN.
     pub private: Private,
+    /// Whether it gets, of multicasts, only what was joined beyond it, and what nobody has.
+    pub snooping: bool,
 }
 
 /// What an uplink is.
@@ -117,6 +119,8 @@ pub enum UplinkKind {
     },
     /// Whatever leaves is gone.
     Null,
+    /// Asks hosts for their groups, and leads nowhere.
+    Querier,
 }
 
 impl UplinkKind {
@@ -128,6 +132,7 @@ impl UplinkKind {
             Self::Stream { .. } => "stream",
             Self::Capture { .. } => "capture",
             Self::Null => "null",
+            Self::Querier => "querier",
         }
     }
 }

@@ -1,15 +1,17 @@
 //! A host file, served until a signal says otherwise.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nicety_adapter::Uplink;
+use nicety_frame::Mac;
 use nicety_socket::{Access, Place};
-use nicety_switch::{Limits, Policy};
+use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Rate, SocketError, Stream, Tap, TapError,
+    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, Rate, SocketError, Stream, Tap, TapError,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -54,6 +56,9 @@ pub enum ServeError {
     /// Its pace.
     #[error("the uplink cannot be paced: {0}")]
     Pace(std::io::Error),
+    /// A querier's memory.
+    #[error("the querier: {0}")]
+    Querier(nicety_memory::MapError),
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signals(std::io::Error),
@@ -148,7 +153,7 @@ fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>) -> Result<(), Serv
             }
         }
         // Whoever listens there may come later.
-        UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null => {}
+        UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null | UplinkKind::Querier => {}
     }
     Ok(())
 }
@@ -176,6 +181,17 @@ fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, Ser
             paced(Capture::create(file, &options)?, config.rate)
         }
         UplinkKind::Null => paced(Null, config.rate),
+        UplinkKind::Querier => {
+            let vlans: Vec<Option<u16>> = match &config.vlan {
+                Vlan::Flat | Vlan::Access(_) | Vlan::Service(_) => vec![None],
+                Vlan::Trunk { allowed, native } => {
+                    allowed.iter().map(|id| (Some(id) != *native).then(|| id.number())).collect()
+                }
+            };
+            // Locally administered, and another one each time.
+            let [a, b, c, d, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
+            Ok(Box::new(Querier::new(Mac([2, 0x4e, a, b, c, d]), &vlans).map_err(ServeError::Querier)?))
+        }
     }
 }
 
@@ -197,7 +213,7 @@ fn paced<U: Uplink + 'static>(uplink: U, rate: Option<Rate>) -> Result<Box<dyn U
 
 /// What an uplink may do: its VLANs.
 fn policy(config: &UplinkConfig) -> Policy {
-    Policy { vlan: config.vlan.clone(), private: config.private, ..Policy::default() }
+    Policy { vlan: config.vlan.clone(), private: config.private, snooping: config.snooping, ..Policy::default() }
 }
 
 /// Makes an uplink, and puts it on the switch.

@@ -235,6 +235,8 @@ pub struct Policy {
     pub storm: Storm,
     /// The longest packet that it may send, in bytes behind the Ethernet header and its tags.
     pub mtu: Option<u16>,
+    /// Whether it gets, of multicasts, only what somebody there has joined by IGMP or MLD, and what nobody has.
+    pub snooping: bool,
     /// Whether refusals are logged.
     pub log: bool,
     /// Guest → wire.
@@ -257,6 +259,7 @@ impl Default for Policy {
             ip: Vec::new(),
             storm: Storm::default(),
             mtu: None,
+            snooping: false,
             log: false,
             transmit: None,
             receive: None,

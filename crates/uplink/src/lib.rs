@@ -5,6 +5,7 @@
 //! - [`Stream`]: a QEMU whose network back end is `-netdev stream`, or another daemon, frame by frame.
 //! - [`Capture`]: a pcapng file of what leaves the switch, as the wire would see it.
 //! - [`Null`]: swallows everything, and counts.
+//! - [`Querier`]: asks hosts for the groups that they are members of; leads nowhere.
 //! - [`Paced`]: any of them with a token bucket each way; [`Rate`] is how a person writes its speed.
 //! - [`Faulty`]: any of them behind a line that loses, doubles, reorders and damages packets by a seed, for tests.
 //!
@@ -26,6 +27,7 @@ mod offload;
 mod paced;
 mod pair;
 pub mod pcapng;
+mod querier;
 mod socket;
 mod stream;
 mod system;
@@ -41,6 +43,7 @@ pub use null::Null;
 pub use paced::Paced;
 pub use pair::{Pair, Parting};
 pub use pcapng::Direction;
+pub use querier::Querier;
 pub use socket::SocketError;
 pub use stream::{Severed, Stream};
 pub use tap::{Kind, Tap, TapError};

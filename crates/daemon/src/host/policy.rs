@@ -23,7 +23,7 @@ const DEPTH: &str = "\"2KiB\" to \"1GiB\"; with an average";
 const LIMIT: &str = "frames per second: a whole number from 1 to 10000000";
 
 /// The keys.
-pub(super) const KEYS: [Key; 23] = [
+pub(super) const KEYS: [Key; 24] = [
     Key { name: "vlan", allowed: VLAN },
     Key {
         name: "trunk",
@@ -41,6 +41,7 @@ pub(super) const KEYS: [Key; 23] = [
     Key { name: "dhcp_guard", allowed: "true or false" },
     Key { name: "arp_guard", allowed: "true or false" },
     Key { name: "ra_guard", allowed: "true or false" },
+    Key { name: "snooping", allowed: "true or false" },
     Key { name: "broadcast_limit", allowed: LIMIT },
     Key { name: "multicast_limit", allowed: LIMIT },
     Key { name: "unknown_limit", allowed: LIMIT },
@@ -81,6 +82,7 @@ pub(super) struct Parts {
     forged_transmits: Option<bool>,
     address_limit: Option<u16>,
     guards: [Option<bool>; 4],
+    snooping: Option<bool>,
     storm: [Option<u32>; 3],
     send: ShapeParts,
     receive: ShapeParts,
@@ -103,6 +105,7 @@ impl Parts {
             forged_transmits: word(walk, "forged_transmits"),
             address_limit: walk.integer(section, "address_limit", 1..=most).map(|found| found.value as u16),
             guards: ["bpdu_guard", "dhcp_guard", "arp_guard", "ra_guard"].map(|key| flag(walk, key)),
+            snooping: flag(walk, "snooping"),
             storm: ["broadcast_limit", "multicast_limit", "unknown_limit"].map(|key| limit(walk, key)),
             send: ShapeParts::read(walk, section, ["send_average", "send_peak", "send_burst"]),
             receive: ShapeParts::read(walk, section, ["receive_average", "receive_peak", "receive_burst"]),
@@ -114,6 +117,7 @@ impl Parts {
         let each = |index: usize| self.guards[index].or(group.guards[index]);
         Self {
             guards: std::array::from_fn(each),
+            snooping: self.snooping.or(group.snooping),
             storm: std::array::from_fn(|index| self.storm[index].or(group.storm[index])),
             vlan: self.vlan.or_else(|| group.vlan.clone()),
             private: self.private.or(group.private),
@@ -147,6 +151,7 @@ impl Parts {
             address_limit: self.address_limit,
             guards: Guards { bpdu, dhcp_server, arp, router_advertisement },
             storm: Storm { broadcast, multicast, unknown },
+            snooping: self.snooping.unwrap_or(usual.snooping),
             transmit: self.send.shape(),
             receive: self.receive.shape(),
             ..usual
@@ -213,6 +218,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         ip,
         storm,
         mtu,
+        snooping,
         log,
         transmit,
         receive,
@@ -246,6 +252,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         ("dhcp_guard", dhcp_server),
         ("arp_guard", arp),
         ("ra_guard", router_advertisement),
+        ("snooping", snooping),
         ("log", log),
     ];
     flags.into_iter().for_each(|(key, on)| say(key, on.then(|| "true".to_owned())));

@@ -53,7 +53,7 @@ static UPLINK: Kind = Kind {
     heading: "[uplink]",
     name: "uplink",
     keys: &[
-        Key { name: "kind", allowed: "\"tap\", \"pair\", \"stream\", \"capture\", \"null\" or \"none\"" },
+        Key { name: "kind", allowed: "\"tap\", \"pair\", \"stream\", \"capture\", \"null\", \"querier\" or \"none\"" },
         Key {
             name: "name",
             allowed: "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"; else 1 to 64 letters, digits, -, _ and ., a letter or digit first; no port's, and no other uplink's",
@@ -67,6 +67,7 @@ static UPLINK: Kind = Kind {
         policy::KEYS[2],
         policy::KEYS[3],
         Key { name: "private", allowed: "\"promiscuous\" or \"isolated\"" },
+        Key { name: "snooping", allowed: "true or false; not with kind = \"querier\"" },
     ],
     several: true,
 };
@@ -224,15 +225,17 @@ enum UplinkWord {
     Stream,
     Capture,
     Null,
+    Querier,
     None,
 }
 
-const UPLINK_WORDS: [(&str, UplinkWord); 6] = [
+const UPLINK_WORDS: [(&str, UplinkWord); 7] = [
     ("tap", UplinkWord::Tap),
     ("pair", UplinkWord::Pair),
     ("stream", UplinkWord::Stream),
     ("capture", UplinkWord::Capture),
     ("null", UplinkWord::Null),
+    ("querier", UplinkWord::Querier),
     ("none", UplinkWord::None),
 ];
 
@@ -245,7 +248,14 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let keys: [(&str, &[UplinkWord], bool); 4] = [
         (
             "name",
-            &[UplinkWord::Tap, UplinkWord::Pair, UplinkWord::Stream, UplinkWord::Capture, UplinkWord::Null],
+            &[
+                UplinkWord::Tap,
+                UplinkWord::Pair,
+                UplinkWord::Stream,
+                UplinkWord::Capture,
+                UplinkWord::Null,
+                UplinkWord::Querier,
+            ],
             false,
         ),
         ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
@@ -262,8 +272,15 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     if word == UplinkWord::Tap && walk.place(section, "name").is_none() {
         walk.missing(section, "name");
     }
-    if let (UplinkWord::None, Some(line)) = (word, walk.place(section, "rate")) {
-        walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
+    match (word, walk.place(section, "rate")) {
+        (UplinkWord::None, Some(line)) => {
+            walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
+        }
+        (UplinkWord::Querier, Some(line)) => walk.wrong(section, "rate", line, "a querier has nothing to pace"),
+        _ => {}
+    }
+    if let (UplinkWord::Querier, Some(line)) = (word, walk.place(section, "snooping")) {
+        walk.wrong(section, "snooping", line, "a querier needs to hear what hosts say");
     }
     let rate = walk.parsed(section, "rate").map(|found| found.value);
     let vlan = policy::vlan(walk, section).unwrap_or_default();
@@ -280,6 +297,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         }
         UplinkWord::Capture => UplinkKind::Capture { file: seen.paths.capture(walk, section, dir)? },
         UplinkWord::Null => UplinkKind::Null,
+        UplinkWord::Querier => UplinkKind::Querier,
         UplinkWord::None => return None,
     };
     let private = policy::private(walk, section).unwrap_or_default();
@@ -291,7 +309,8 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.wrong(section, "name", line, what);
     }
     seen.uplinks.push(Found { value: name.clone(), line });
-    Some(UplinkConfig { name, kind, rate, vlan, private })
+    let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
+    Some(UplinkConfig { name, kind, rate, vlan, private, snooping })
 }
 
 fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
