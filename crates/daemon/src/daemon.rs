@@ -20,7 +20,7 @@ use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
 use nicety_plane::{End, Plane, Port, State};
 use nicety_socket::Access;
-use nicety_switch::{Learned, Limits, Policy};
+use nicety_switch::{Learned, Limits, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
@@ -114,6 +114,8 @@ pub struct PortView {
     pub id: PortId,
     /// What it may do on the switch.
     pub policy: Policy,
+    /// The multicasts that it is sent, if ports are snooped.
+    pub wanted: Vec<Wanted>,
     /// What it does.
     pub state: State,
     /// Interrupt descriptors written.
@@ -430,6 +432,7 @@ impl Daemon {
             name: uplink.name.clone(),
             id: uplink.port.id(),
             policy: uplink.policy.clone(),
+            wanted: Vec::new(),
             state: uplink.port.state(),
             signals: 0,
             blank: false,
@@ -437,6 +440,12 @@ impl Daemon {
         }));
         drop(uplinks);
         views.extend(self.ports().values().map(view));
+        let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
+        for wanted in self.plane.switch().wanted(self.clock.now()) {
+            if let Some(view) = at.get_mut(&wanted.port) {
+                view.wanted.push(wanted);
+            }
+        }
         views
     }
 
@@ -477,6 +486,7 @@ fn view(running: &Running) -> PortView {
         name: running.spec.name.clone(),
         id: running.port.id(),
         policy: running.spec.policy.clone(),
+        wanted: Vec::new(),
         state: running.port.state(),
         signals: running.schedule.written(),
         blank: running.blank.load(Ordering::Relaxed),

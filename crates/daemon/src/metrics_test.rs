@@ -34,6 +34,7 @@ fn facts() -> Facts {
         name,
         id: PortId(0),
         policy: nicety_switch::Policy::default(),
+        wanted: Vec::new(),
         state,
         signals: 6,
         blank: false,

@@ -281,7 +281,8 @@ fn guards(policy: &Policy) -> Vec<&'static str> {
     .collect()
 }
 
-fn vlan(fid: u16) -> String {
+/// A VLAN by its filtering identifier.
+pub(crate) fn vlan(fid: u16) -> String {
     match fid {
         0 => "the flat network".to_owned(),
         fid if fid >= SERVICE => format!("service VLAN {}", fid - SERVICE),

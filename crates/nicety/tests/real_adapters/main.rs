@@ -12,6 +12,7 @@ mod listed;
 mod messages;
 mod migration;
 mod mixed;
+mod multicast;
 mod packed;
 mod pcnet;
 mod relay;
