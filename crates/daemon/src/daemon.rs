@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
-use nicety_plane::{End, Plane, Port, State};
+use nicety_plane::{End, Neighbour, Plane, Port, State};
 use nicety_socket::Access;
 use nicety_switch::{Learned, Limits, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Listener};
@@ -116,6 +116,8 @@ pub struct PortView {
     pub policy: Policy,
     /// The multicasts that it is sent, if ports are snooped.
     pub wanted: Vec<Wanted>,
+    /// Who has said to be at its other end.
+    pub neighbour: Option<Neighbour>,
     /// What it does.
     pub state: State,
     /// Interrupt descriptors written.
@@ -433,6 +435,7 @@ impl Daemon {
             id: uplink.port.id(),
             policy: uplink.policy.clone(),
             wanted: Vec::new(),
+            neighbour: None,
             state: uplink.port.state(),
             signals: 0,
             blank: false,
@@ -440,8 +443,10 @@ impl Daemon {
         }));
         drop(uplinks);
         views.extend(self.ports().values().map(view));
+        let now = self.clock.now();
+        views.iter_mut().for_each(|view| view.neighbour = self.plane.neighbour(view.id, now));
         let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
-        for wanted in self.plane.switch().wanted(self.clock.now()) {
+        for wanted in self.plane.switch().wanted(now) {
             if let Some(view) = at.get_mut(&wanted.port) {
                 view.wanted.push(wanted);
             }
@@ -487,6 +492,7 @@ fn view(running: &Running) -> PortView {
         id: running.port.id(),
         policy: running.spec.policy.clone(),
         wanted: Vec::new(),
+        neighbour: None,
         state: running.port.state(),
         signals: running.schedule.written(),
         blank: running.blank.load(Ordering::Relaxed),

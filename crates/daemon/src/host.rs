@@ -88,6 +88,17 @@ pub struct UplinkConfig {
     pub private: Private,
     /// Whether it gets, of multicasts, only what was joined beyond it, and what nobody has.
     pub snooping: bool,
+    /// Whether it tells its neighbour who it is, and listens to who that is.
+    pub lldp: Lldp,
+}
+
+/// Which way LLDP goes (IEEE 802.1AB).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lldp {
+    /// It is sent.
+    pub sends: bool,
+    /// What comes is kept and shown.
+    pub receives: bool,
 }
 
 /// What an uplink is.

@@ -48,7 +48,8 @@ fn ten_lines_are_a_host() {
             rate: None,
             vlan: Default::default(),
             private: Default::default(),
-            snooping: false
+            snooping: false,
+            lldp: Lldp::default()
         }]
     );
     assert_eq!(host.daemon, DaemonConfig::default());
@@ -136,7 +137,7 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
          (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, owner, group, mode, \
-         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, snooping, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
         error(&format!("{PORT}[uplnk]\nkind = \"null\"\n")),
@@ -358,6 +359,12 @@ fn an_uplink_has_the_keys_of_its_kind() {
     assert!(uplink("kind = \"none\"\nrate = \"1Gbit/s\"").contains("there is nothing to pace without an uplink"));
     assert!(uplink("kind = \"querier\"\nrate = \"1Gbit/s\"").contains("a querier has nothing to pace"));
     assert!(uplink("kind = \"querier\"\nsnooping = true").contains("a querier needs to hear what hosts say"));
+    assert!(uplink("kind = \"null\"\nlldp = true").contains("it is true or false, not a text"));
+    assert!(uplink("kind = \"querier\"\nlldp = \"send\"").contains("a querier has no neighbour"));
+    for (word, sends, receives) in [("send", true, false), ("receive", false, true), ("both", true, true)] {
+        let host = parse(&format!("{PORT}[uplink]\nkind = \"null\"\nlldp = {word:?}")).unwrap();
+        assert_eq!(host.uplinks[0].lldp, Lldp { sends, receives });
+    }
     for name in ["", "sixteen-letters-", "a/b", "a b", ".."] {
         let said = uplink(&format!("kind = \"tap\"\nname = {name:?}"));
         assert!(said.contains("cannot be an interface's name"), "{said}");

@@ -35,6 +35,7 @@ fn facts() -> Facts {
         id: PortId(0),
         policy: nicety_switch::Policy::default(),
         wanted: Vec::new(),
+        neighbour: None,
         state,
         signals: 6,
         blank: false,

@@ -93,7 +93,8 @@ fn asked(l3: L3, head: &[u8], behind: usize) -> Option<IpAddr> {
         L3Kind::V4 => (at + usize::from(u16_at(head, at + 2)?), checksum::Sum::ZERO, 4),
         L3Kind::V6 => {
             let end = at + ipv6::HEADER_LEN + usize::from(u16_at(head, at + 4)?);
-            let [source, target] = [ipv6::SOURCE_OFFSET, ipv6::DESTINATION_OFFSET].map(|place| array_at::<16>(head, at + place));
+            let [source, target] =
+                [ipv6::SOURCE_OFFSET, ipv6::DESTINATION_OFFSET].map(|place| array_at::<16>(head, at + place));
             let len = end.checked_sub(behind)? as u32;
             let pseudo = checksum::pseudo_v6((*source?).into(), (*target?).into(), ipv4::protocol::ICMPV6, len);
             (end, pseudo, 8)
@@ -114,7 +115,8 @@ fn address(kind: L3Kind, bytes: &[u8]) -> Option<IpAddr> {
 
 /// What a report says: of each group, whether the host is a member or no more. `frame` are the frame's bytes, as far as they are there.
 pub fn records<'a>(layout: &Layout, frame: &'a [u8]) -> Records<'a> {
-    let (kind, message) = layout.l3.map_or((L3Kind::V4, None), |l3| (l3.kind, frame.get(usize::from(l3.offset + l3.len)..)));
+    let (kind, message) =
+        layout.l3.map_or((L3Kind::V4, None), |l3| (l3.kind, frame.get(usize::from(l3.offset + l3.len)..)));
     let message = message.unwrap_or_default();
     let one = |joins| Rest::One(message.get(if kind == L3Kind::V4 { 4 } else { 8 }..).unwrap_or_default(), joins);
     let rest = match (kind, message.first()) {

@@ -237,6 +237,7 @@ fn particulars(port: &PortReport) -> String {
         line("socket", socket.display().to_string());
     }
     line("policy", policy(port));
+    line("neighbour", port.neighbour.clone().unwrap_or_default());
     line("multicasts", some(&port.multicasts));
     line("features", port.features.join(", "));
     let transmit = port.transmit.iter().map(|queue| one_queue("transmit", queue));
@@ -332,6 +333,7 @@ mod tests {
             port_group: Some("web".into()),
             policy: BTreeMap::from([("forged_transmits".into(), "reject".into()), ("vlan".into(), "10".into())]),
             multicasts: vec!["239.1.2.3 (VLAN 10)".into()],
+            neighbour: Some("core1, port 1/1".into()),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
             last_end: None,
@@ -363,6 +365,7 @@ mod tests {
             port_group: None,
             policy: BTreeMap::new(),
             multicasts: Vec::new(),
+            neighbour: None,
             sentence: "the way out of the switch".into(),
             features: Vec::new(),
             transmit: Vec::new(),
@@ -386,6 +389,7 @@ vm1: a VM is attached, and its driver is up
   address       52:54:00:12:34:01
   socket        /run/n/vm1.sock
   policy        port group web: forged_transmits reject, vlan 10
+  neighbour     core1, port 1/1
   multicasts    239.1.2.3 (VLAN 10)
   features      tso4, rx-checksum
   dropped       transmit same-port 1; receive buffer-full 2, filtered 40

@@ -7,6 +7,7 @@ use arc_swap::{ArcSwap, Guard};
 use nicety_adapter::PortId;
 use nicety_switch::{Full, Limits, Policy, Switch};
 
+use crate::lldp::Neighbours;
 use crate::port::Port;
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
@@ -42,6 +43,7 @@ pub struct Plane {
     pub(crate) watched: AtomicBool,
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
     pub(crate) times: Times,
+    pub(crate) neighbours: Neighbours,
 }
 
 impl Plane {
@@ -53,6 +55,7 @@ impl Plane {
             watched: AtomicBool::new(false),
             watchers: ArcSwap::default(),
             times: Times::default(),
+            neighbours: Neighbours::default(),
         }
     }
 
@@ -87,12 +90,14 @@ impl Plane {
     /// port is lost or waits by it, and none of its own that is on its way.
     pub fn set_policy(&self, port: &Port, policy: &Policy) {
         self.switch.set_policy(port.id(), policy);
+        self.listen(port.id(), policy.lldp);
         port.set_shapes(policy.transmit, policy.receive, policy.log);
     }
 
     /// A port leaves.
     pub fn leave(&self, id: PortId) -> Option<Arc<Port>> {
         self.switch.leave(id);
+        self.listen(id, false);
         let port = self.port(id);
         self.ports.rcu(|old| {
             let mut new = Ports::clone(old);

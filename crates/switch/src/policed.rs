@@ -221,8 +221,8 @@ fn flood<F: Follower>(
             continue;
         };
         let receiver = members.rules(port);
-        let joined = audience.has(port)
-            || receiver.is_none_or(|rules| !rules.policy.snooping || rules.policy.promiscuous);
+        let joined =
+            audience.has(port) || receiver.is_none_or(|rules| !rules.policy.snooping || rules.policy.promiscuous);
         let offered = if !joined {
             Err(Reason::NoReceiver)
         } else if !receiver.is_none_or(|rules| rules.policy.promiscuous || rules.receives(target)) {

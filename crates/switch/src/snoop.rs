@@ -329,15 +329,19 @@ impl Snoop {
     /// All that counts.
     pub fn list(&self, now: Time) -> Vec<Wanted> {
         let table = self.table.load();
-        let groups = table.groups.iter().flat_map(|members| {
-            members.wants.iter().map(|wants| (members.fid, wants, Interest::Group(members.group)))
-        });
+        let groups = table
+            .groups
+            .iter()
+            .flat_map(|members| members.wants.iter().map(|wants| (members.fid, wants, Interest::Group(members.group))));
         let routers = table.routers.iter().map(|(fid, wants)| (*fid, wants, Interest::Router));
         let all = table.all.iter().map(|wants| (0, wants, Interest::Everything));
         let found = groups.chain(routers).chain(all).filter(|(_, wants, _)| wants.is_fresh(now));
         found
-            .map(|(fid, wants, interest)| {
-                Wanted { fid, port: wants.port, interest, left: Duration::from_nanos(wants.left(now)) }
+            .map(|(fid, wants, interest)| Wanted {
+                fid,
+                port: wants.port,
+                interest,
+                left: Duration::from_nanos(wants.left(now)),
             })
             .collect()
     }

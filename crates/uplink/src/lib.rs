@@ -7,6 +7,7 @@
 //! - [`Null`]: swallows everything, and counts.
 //! - [`Querier`]: asks hosts for the groups that they are members of; leads nowhere.
 //! - [`Paced`]: any of them with a token bucket each way; [`Rate`] is how a person writes its speed.
+//! - [`Announced`]: any of them that tells its neighbour who it is, by LLDP.
 //! - [`Faulty`]: any of them behind a line that loses, doubles, reorders and damages packets by a seed, for tests.
 //!
 //! Each owns its buffers, made once: nothing is allocated per frame. Nothing blocks, and each call is bounded by its
@@ -17,6 +18,7 @@
 //! messages.
 #![deny(unsafe_code)]
 
+mod announced;
 mod buffers;
 mod capture;
 mod egress;
@@ -36,6 +38,7 @@ mod virtio_header;
 mod watch;
 mod way;
 
+pub use announced::Announced;
 pub use capture::{Capture, CaptureError, CaptureOptions};
 pub use faulty::{Faults, Faulty};
 pub use nicety_adapter::{Rate, RateError};

@@ -18,7 +18,7 @@ use super::paths::Paths;
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
 use super::walk::{Found, Key, Kind, Section, Walk};
-use super::{DaemonConfig, Doorbells, Host, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
+use super::{DaemonConfig, Doorbells, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
 
 /// Longest name in bytes.
 const NAME_MOST: usize = 64;
@@ -68,6 +68,7 @@ static UPLINK: Kind = Kind {
         policy::KEYS[3],
         Key { name: "private", allowed: "\"promiscuous\" or \"isolated\"" },
         Key { name: "snooping", allowed: "true or false; not with kind = \"querier\"" },
+        Key { name: "lldp", allowed: "\"send\", \"receive\", \"both\" or \"off\"; not with kind = \"querier\"" },
     ],
     several: true,
 };
@@ -282,6 +283,9 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     if let (UplinkWord::Querier, Some(line)) = (word, walk.place(section, "snooping")) {
         walk.wrong(section, "snooping", line, "a querier needs to hear what hosts say");
     }
+    if let (UplinkWord::Querier, Some(line)) = (word, walk.place(section, "lldp")) {
+        walk.wrong(section, "lldp", line, "a querier has no neighbour");
+    }
     let rate = walk.parsed(section, "rate").map(|found| found.value);
     let vlan = policy::vlan(walk, section).unwrap_or_default();
     let kind = match word {
@@ -310,7 +314,9 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     }
     seen.uplinks.push(Found { value: name.clone(), line });
     let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
-    Some(UplinkConfig { name, kind, rate, vlan, private, snooping })
+    let words = [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
+    let (sends, receives) = walk.word(section, "lldp", &words).map(|found| found.value).unwrap_or_default();
+    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives } })
 }
 
 fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {

@@ -13,6 +13,7 @@ mod messages;
 mod migration;
 mod mixed;
 mod multicast;
+mod neighbours;
 mod packed;
 mod pcnet;
 mod relay;

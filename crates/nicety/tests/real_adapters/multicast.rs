@@ -1,11 +1,9 @@
 //! Multicast groups: Linux joins and leaves them by IGMPv3 and MLDv2, and ports with snooping are sent what was joined there.
 
-use std::path::Path;
-
 use nicety_guests::{Guest, Layer};
 
 use crate::{
-    stage::{SOON, Stage, port, sh, well},
+    stage::{Stage, change, port, sh, well},
     user_mode::{machine, take},
 };
 
@@ -13,14 +11,6 @@ use crate::{
 const GROUPS: [(&str, &str, &str); 2] = [("-4", "239.1.2.3", "32"), ("-6", "ff15::1:2:3", "128")];
 /// Requests that are sent to a group at once.
 const REQUESTS: u64 = 20;
-
-/// One change of the daemon that serves this stage.
-fn change(stage: &mut Stage, words: &str) {
-    let report = stage.report("vm1");
-    let host = Path::new(report["socket"].as_str().unwrap_or_default()).with_file_name("host.toml");
-    let program = env!("CARGO_BIN_EXE_nicety");
-    well(stage.namespace.run(&format!("{program} {words} --host {}", host.display()), SOON));
-}
 
 /// What the daemon says a port is sent.
 fn multicasts(stage: &Stage, name: &str) -> Vec<String> {
@@ -32,20 +22,31 @@ fn wants(stage: &Stage, name: &str, group: &str) -> bool {
     multicasts(stage, name).iter().any(|said| said.starts_with(group))
 }
 
-/// Sends requests to a group: which of the ports were sent all of them, and which guests have answered.
-fn asked(stage: &Stage, from: &mut Guest, family: &str, group: &str, ports: &[&str]) -> (Vec<bool>, usize) {
+/// Requests that a guest's kernel has had.
+fn heard(guest: &mut Guest, family: &str) -> u64 {
+    let counter = match family {
+        "-4" => "grep '^Icmp: [0-9]' /proc/net/snmp | cut -d ' ' -f 10",
+        _ => "grep Icmp6InEchos /proc/net/snmp6 | tr -dc '0-9\n' | cut -c 2-",
+    };
+    well(sh(guest, counter).trim().parse())
+}
+
+/// Sends requests to a group: which of the other guests' ports were sent them, and whose kernels have had them.
+fn asked(stage: &Stage, guests: &mut [Guest], family: &str, group: &str) -> (Vec<bool>, Vec<bool>) {
+    let [sender, others @ ..] = guests else { panic!("no guests") };
     // What an adapter does not take, for its guest has not joined, came to it all the same.
-    let came = |name: &str| stage.received(name) + stage.dropped(name);
-    let before: Vec<u64> = ports.iter().map(|name| came(name)).collect();
-    let ping = format!("/usr/bin/ping {family} -n -I eth0 -t 1 -c {REQUESTS} -i 0.02 -W 1 {group} || true");
-    let said = sh(from, &format!("{ping} 2>&1"));
-    println!("{said}");
-    let mut answered: Vec<&str> = said.lines().filter_map(|line| line.split_once(" from ")?.1.split(' ').next()).collect();
-    answered.sort_unstable();
-    answered.dedup();
+    let came = |number: usize| stage.received(&format!("vm{number}")) + stage.dropped(&format!("vm{number}"));
+    let before: Vec<(u64, u64)> =
+        (2..).zip(&mut *others).map(|(number, guest)| (came(number), heard(guest, family))).collect();
+    sh(
+        sender,
+        &format!("/usr/bin/ping {family} -n -q -I eth0 -t 1 -c {REQUESTS} -i 0.02 -W 1 {group} >/dev/null || true"),
+    );
     // A few frames of neighbour discovery may be among them, never as many as requests.
-    let reached = ports.iter().zip(before).map(|(name, before)| came(name) - before >= REQUESTS).collect();
-    (reached, answered.len())
+    let after = (2..).zip(others).zip(before);
+    after
+        .map(|((number, guest), (sent, had))| (came(number) - sent >= REQUESTS, heard(guest, family) - had == REQUESTS))
+        .unzip()
 }
 
 #[test]
@@ -59,46 +60,43 @@ fn a_group_reaches_the_guests_that_have_joined_it_until_they_leave() {
     let mut stage = Stage::with((1..).zip(adapters).map(snooped).collect());
     // busybox's `ip` cannot join.
     let layer = well(Layer::lay("iproute2", &["iproute2"], &mut |line| eprintln!("{line}")));
-    let mut guests = (1..=4).map(|number| well(Guest::start(&stage.root, stage.at_port(machine(1), number)))).collect::<Vec<_>>();
+    let mut guests =
+        (1..=4).map(|number| well(Guest::start(&stage.root, stage.at_port(machine(1), number)))).collect::<Vec<_>>();
     guests.iter_mut().for_each(|guest| stage.ready(guest.wait_ready()));
     // Who asks is heard by the guests that are there: it asks at once.
     change(&mut stage, "uplink add querier kind=querier");
-    let [sender, one, two, three] = &mut guests[..] else { panic!("four guests") };
-    for guest in [&mut *one, &mut *two, three] {
+    for guest in &mut guests {
         take(guest, &layer, &[]);
-        sh(guest, "echo 0 >/proc/sys/net/ipv4/icmp_echo_ignore_broadcasts");
     }
-    let ports = ["vm2", "vm3", "vm4"];
+    let all = || vec![true; 3];
     for (family, group, length) in GROUPS {
-        let (reached, _) = asked(&stage, sender, family, group, &ports);
-        assert_eq!(reached, [true, true, true], "{group}: nobody has joined: all get it");
-        let join = format!("/layer/usr/bin/ip addr add {group}/{length} dev eth0 autojoin");
-        for guest in [&mut *one, &mut *two] {
-            sh(guest, &join);
-        }
-        for name in ["vm2", "vm3"] {
+        let (sent, had) = asked(&stage, &mut guests, family, group);
+        assert_eq!((sent, had), (all(), vec![false; 3]), "{group}: nobody has joined, and all are sent it");
+        for (name, guest) in ["vm2", "vm3"].iter().zip(&mut guests[1..]) {
+            sh(guest, &format!("/layer/usr/bin/ip addr add {group}/{length} dev eth0 autojoin"));
             stage.wait_until(group, || wants(&stage, name, group));
         }
-        let (reached, answered) = asked(&stage, sender, family, group, &ports);
-        assert_eq!(reached, [true, true, false], "{group}: vm2 and vm3 have joined");
-        println!("{group}: {reached:?}, {answered} answered; vm2 is sent {:?}", multicasts(&stage, "vm2"));
-        assert_eq!(answered, 2, "{group}");
-        sh(two, &join.replace("add", "del").replace(" autojoin", ""));
-        // It is asked for the others, twice, a second apart; vm2 stays.
+        let joined = vec![true, true, false];
+        assert_eq!(
+            asked(&stage, &mut guests, family, group),
+            (joined.clone(), joined),
+            "{group}: vm2 and vm3 have joined"
+        );
+        println!("{group}: vm2 is sent {:?}, vm4 {:?}", multicasts(&stage, "vm2"), multicasts(&stage, "vm4"));
+        sh(&mut guests[2], &format!("/layer/usr/bin/ip addr del {group}/{length} dev eth0"));
+        // Others are asked for, twice, a second apart; vm2 answers.
         stage.wait_until("vm3 has left", || !wants(&stage, "vm3", group));
-        let (reached, answered) = asked(&stage, sender, family, group, &ports);
-        assert_eq!((reached, answered), (vec![true, false, false], 1), "{group}: vm3 has left");
+        let stays = vec![true, false, false];
+        assert_eq!(asked(&stage, &mut guests, family, group), (stays.clone(), stays), "{group}: vm3 has left");
     }
-    // What all hosts listen to needs no report, and who is not snooped gets all.
-    let (reached, answered) = asked(&stage, sender, "-4", "224.0.0.1", &ports);
-    assert_eq!((reached, answered), (vec![true; 3], 3));
-    let (reached, answered) = asked(&stage, sender, "-6", "ff02::1", &ports);
-    assert_eq!((reached, answered >= 3), (vec![true; 3], true));
+    for (family, group) in [("-4", "224.0.0.1"), ("-6", "ff02::1")] {
+        assert_eq!(asked(&stage, &mut guests, family, group), (all(), all()), "{group} is for all hosts");
+    }
+    let (family, group, _) = GROUPS[0];
+    let but_vm3 = vec![true, false, true];
     change(&mut stage, "port set vm4 snooping=false");
-    let (reached, _) = asked(&stage, sender, "-4", GROUPS[0].1, &ports);
-    assert_eq!(reached, [true, false, true], "vm4 is no more snooped");
+    assert_eq!(asked(&stage, &mut guests, family, group).0, but_vm3, "vm4 is not snooped");
     change(&mut stage, "port set vm4 snooping=true");
-    let (reached, _) = asked(&stage, sender, "-4", GROUPS[0].1, &ports);
-    assert_eq!(reached, [true, false, true], "whatever it had joined nobody had heard: it gets all for 260 s");
+    assert_eq!(asked(&stage, &mut guests, family, group).0, but_vm3, "nobody has heard what vm4 had joined");
     assert_eq!(multicasts(&stage, "vm4"), ["all"]);
 }
