@@ -11,7 +11,7 @@ use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
 use toml::de::DeTable;
 
-use super::access::{self, AccessConfig, CONTROL_KEYS, KEYS, access};
+use super::access::{self, AccessConfig, AccountError, CONTROL_KEYS, KEYS, access, group_number};
 use super::document::Document;
 use super::errors::did_you_mean;
 use super::paths::Paths;
@@ -374,7 +374,17 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let queues = walk.integer(section, "queues", 1..=u32::from(u16::MAX));
     let mtu = walk.integer(section, "mtu", MTU_LEAST..=u32::from(u16::MAX));
     let rom = seen.paths.rom(walk, section, dir);
-    let access = access(walk, section, &access::PORTS).or(&seen.access);
+    let own = access(walk, section, &access::PORTS);
+    if let (Some(line), Some(name)) = (walk.place(section, "group"), &own.group)
+        && seen.groups.iter().any(|(group, _)| group == name)
+        && matches!(group_number(name), Err(AccountError::Unknown { .. }))
+    {
+        let what = format!(
+            "there is no UNIX group {name:?}, whose members could connect; a port group is chosen by port_group = {name:?}"
+        );
+        walk.wrong(section, "group", line, what);
+    }
+    let access = own.or(&seen.access);
     if let Some(entry) = entry {
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
     }
