@@ -8,8 +8,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nicety_adapter::{Batch, Packet, PortId, Reason, Time};
 use nicety_frame::ethernet::ethertype;
 
-use crate::plane::Plane;
-
 /// Bytes of a frame that are read, and letters of a name that are kept.
 const FRAME_MOST: usize = 1514;
 const NAME_MOST: usize = 64;
@@ -41,17 +39,15 @@ impl Neighbours {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PortId, Option<Neighbour>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Plane {
     /// Who has said to be at the other end of a port.
-    pub fn neighbour(&self, port: PortId, now: Time) -> Option<Neighbour> {
-        self.neighbours.lock().get(&port)?.clone().filter(|neighbour| neighbour.until > now)
+    pub fn of(&self, port: PortId, now: Time) -> Option<Neighbour> {
+        self.lock().get(&port)?.clone().filter(|neighbour| neighbour.until > now)
     }
 
     /// Whether a port listens from now on.
-    pub(crate) fn listen(&self, port: PortId, listens: bool) {
-        let mut neighbours = self.neighbours.lock();
+    pub fn listen(&self, port: PortId, listens: bool) {
+        let mut neighbours = self.lock();
         if listens {
             neighbours.entry(port).or_default();
         } else {
@@ -61,13 +57,13 @@ impl Plane {
 
     /// Of what went nowhere, the frames that say who is there.
     #[cold]
-    pub(crate) fn hear(&self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
+    pub fn hear(&self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
         for packet in drops.iter().filter(|(_, reason)| *reason == Reason::Policy).map(|(packet, _)| *packet) {
             let Some(packet) = batch.packet(packet) else { continue };
             if batch.head(packet).get(12..14) != Some(&ethertype::LLDP.to_be_bytes()) {
                 continue;
             }
-            if let Some(last) = self.neighbours.lock().get_mut(&batch.origin)
+            if let Some(last) = self.lock().get_mut(&batch.origin)
                 && let Some(neighbour) = read(batch, packet, now)
             {
                 *last = Some(neighbour);

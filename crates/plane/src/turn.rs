@@ -106,7 +106,7 @@ impl Plane {
         }
         outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
         if turn.plan.drops().iter().any(|(_, reason)| *reason == Reason::Policy) {
-            self.hear(&turn.batch, turn.plan.drops(), now);
+            self.neighbours.hear(&turn.batch, turn.plan.drops(), now);
         }
         port.finish(&turn.batch, turn.plan.drops(), now);
         if let Some(since) = turn.since.take() {
