@@ -142,6 +142,8 @@ fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
     if let Some(asked) = port.doorbells {
         compare("doorbells", doorbells(made_of.mapped), doorbells(asked == Doorbells::Mapped));
     }
+    let subsystem = |is_vmwares| if is_vmwares { "vmware" } else { "chip" }.to_owned();
+    compare("subsystem", subsystem(made_of.vmware_subsystem), subsystem(port.is_vmwares));
     // A daemon of an earlier version says nothing.
     if !made_of.access.is_empty() && made_of.access != port.access.to_string() {
         parts.push(format!("for {} (not {})", made_of.access, port.access));

@@ -134,7 +134,7 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     assert_eq!(
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
-         (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, owner, group, mode, \
+         (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, owner, group, mode, \
          open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
@@ -326,6 +326,7 @@ fn a_port_asks_of_its_adapter_only_what_it_has() {
     let vmxnet3 = PORT.replace("e1000", "vmxnet3");
     assert!(error(&format!("{vmxnet3}mtu = 9000\n")).contains("vmxnet3 does not tell its driver an MTU"));
     assert!(port_error("doorbells = \"maped\"").contains("\"maped\" is not known; did you mean \"mapped\"?"));
+    assert!(port_error("subsystem = \"vmare\"").contains("\"vmare\" is not known; did you mean \"vmware\"?"));
     assert!(port_error("doorbells = \"mapped\"").contains("e1000 cannot have its doorbells mapped"));
     let virtio = PORT.replace("e1000", "virtio-net");
     assert!(error(&format!("{virtio}queues = 17\n")).contains("virtio-net has at most 16 queue pairs, not 17"));
@@ -403,7 +404,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
     let said = |entry: u8, what: &str| {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
-             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, owner, group, mode, \
+             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, owner, group, mode, \
          open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };

@@ -53,6 +53,9 @@ pub struct MadeOf {
     pub mtu: Option<u16>,
     /// Whether it has an option ROM.
     pub rom: bool,
+    /// Whether its PCI subsystem is VMware's.
+    #[serde(default)]
+    pub vmware_subsystem: bool,
     /// Whether its doorbells are mapped.
     pub mapped: bool,
     /// Its receive buffer in bytes.
@@ -222,6 +225,7 @@ impl PortReport {
                 queues: spec.settings.queues,
                 mtu: spec.settings.mtu,
                 rom: spec.settings.rom.is_some(),
+                vmware_subsystem: spec.settings.subsystem.is_some(),
                 mapped: spec.mapped,
                 buffer: spec.buffer_bytes,
                 access: spec.access.to_string(),

@@ -313,6 +313,7 @@ mod tests {
                 queues: None,
                 mtu: None,
                 rom: false,
+                vmware_subsystem: false,
                 mapped: false,
                 buffer: 1 << 20,
                 access: "mode 0600".into(),

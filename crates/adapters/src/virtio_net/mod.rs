@@ -84,6 +84,7 @@ pub static ABOUT: About = About {
     chip: "virtio 1.2 network device",
     kind: Kind::Paravirtual,
     pci: (0x1af4, 0x1041),
+    vmware_subsystem: None,
     link_mbps: SPEED_MBPS,
     link_unless: Some("through QEMU none is shown (ethtool: Unknown), unless the device has speed=10000,duplex=full"),
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "uso", "uncut receive", "mergeable buffers"],

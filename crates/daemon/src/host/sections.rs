@@ -100,7 +100,7 @@ static PORT_GROUP: Kind = Kind {
     several: false,
 };
 
-const PORT_KEYS: [Key; 14] = [
+const PORT_KEYS: [Key; 15] = [
     Key { name: "name", allowed: NAME },
     Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
     Key { name: "mac", allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once" },
@@ -113,6 +113,7 @@ const PORT_KEYS: [Key; 14] = [
         allowed: "for an adapter that announces an MTU, such as virtio-net: a whole number from 68 to 65535",
     },
     Key { name: "rom", allowed: "a path of an option ROM, for an adapter that is a PCI function of its own" },
+    Key { name: "subsystem", allowed: "\"chip\", or \"vmware\" for an e1000 of any kind or an e1000e" },
     KEYS[0],
     KEYS[1],
     KEYS[2],
@@ -349,9 +350,14 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let queues = walk.integer(section, "queues", 1..=u32::from(u16::MAX));
     let mtu = walk.integer(section, "mtu", MTU_LEAST..=u32::from(u16::MAX));
     let rom = seen.paths.rom(walk, section, dir);
+    let subsystem = walk.word(section, "subsystem", &[("chip", false), ("vmware", true)]);
     let access = access(walk, section, &access::PORTS).or(&seen.access);
     if let Some(entry) = entry {
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
+        if let Some(found) = subsystem.as_ref().filter(|found| found.value && entry.about.vmware_subsystem.is_none()) {
+            let what = format!("VMware has no PCI subsystem of its own for {}: leave this out", entry.about.name);
+            walk.wrong(section, "subsystem", found.line, what);
+        }
     }
     let parts = policy_parts(walk, section, seen);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
@@ -366,6 +372,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         queues: queues.and_then(|found| u16::try_from(found.value).ok()),
         mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),
         rom,
+        is_vmwares: subsystem.is_some_and(|found| found.value),
         access,
         group,
         policy: parts.policy(mac),
