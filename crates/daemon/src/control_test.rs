@@ -68,6 +68,7 @@ fn port(name: &str) -> PortReport {
             queues: None,
             mtu: None,
             rom: false,
+            standby: false,
             mapped: false,
             buffer: 1 << 20,
             access: "mode 0600".into(),

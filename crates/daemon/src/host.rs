@@ -202,6 +202,8 @@ pub struct PortConfig {
     pub mtu: Option<u16>,
     /// An option ROM's file.
     pub rom: Option<PathBuf>,
+    /// It stands by for another port of the same VM.
+    pub standby: bool,
     /// Who may connect.
     pub access: AccessConfig,
     /// Its port group, if it is in one.
@@ -250,14 +252,14 @@ impl PortConfig {
     /// attached.
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
-        let made = |port: &Self| (port.entry.about.name, port.mac, mapped(port), port.queues, port.mtu);
+        let made = |port: &Self| (port.entry.about.name, port.mac, mapped(port), port.queues, port.mtu, port.standby);
         made(self) == made(other) && self.socket == other.socket && self.rom == other.rom
     }
 
     /// What its adapter is born with; reads the option ROM.
     pub fn settings(&self) -> Result<Settings, RomFileError> {
         let rom = self.rom.as_deref().map(|path| read_rom(path, self.entry.about)).transpose()?;
-        Ok(Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom })
+        Ok(Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom, standby: self.standby })
     }
 }
 

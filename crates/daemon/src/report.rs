@@ -53,6 +53,9 @@ pub struct MadeOf {
     pub mtu: Option<u16>,
     /// Whether it has an option ROM.
     pub rom: bool,
+    /// Whether it stands by for another port of the same VM.
+    #[serde(default)]
+    pub standby: bool,
     /// Whether its doorbells are mapped.
     pub mapped: bool,
     /// Its receive buffer in bytes.
@@ -222,6 +225,7 @@ impl PortReport {
                 queues: spec.settings.queues,
                 mtu: spec.settings.mtu,
                 rom: spec.settings.rom.is_some(),
+                standby: spec.settings.standby,
                 mapped: spec.mapped,
                 buffer: spec.buffer_bytes,
                 access: spec.access.to_string(),

@@ -313,6 +313,7 @@ mod tests {
                 queues: None,
                 mtu: None,
                 rom: false,
+                standby: false,
                 mapped: false,
                 buffer: 1 << 20,
                 access: "mode 0600".into(),

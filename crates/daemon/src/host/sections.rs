@@ -100,10 +100,13 @@ static PORT_GROUP: Kind = Kind {
     several: false,
 };
 
-const PORT_KEYS: [Key; 14] = [
+const PORT_KEYS: [Key; 15] = [
     Key { name: "name", allowed: NAME },
     Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
-    Key { name: "mac", allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once" },
+    Key {
+        name: "mac",
+        allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once, but for a standby's",
+    },
     Key { name: "socket", allowed: SOCKET },
     Key { name: "doorbells", allowed: "\"trapped\", or \"mapped\" for an adapter whose doorbells can be" },
     Key { name: "buffer", allowed: "\"64KiB\" to \"1GiB\"" },
@@ -113,6 +116,7 @@ const PORT_KEYS: [Key; 14] = [
         allowed: "for an adapter that announces an MTU, such as virtio-net: a whole number from 68 to 65535",
     },
     Key { name: "rom", allowed: "a path of an option ROM, for an adapter that is a PCI function of its own" },
+    Key { name: "standby", allowed: "true or false; true for a virtio adapter" },
     KEYS[0],
     KEYS[1],
     KEYS[2],
@@ -132,6 +136,8 @@ static PORT: Kind = Kind {
 struct Seen {
     names: HashMap<String, usize>,
     addresses: HashMap<Mac, usize>,
+    /// Those of ports that stand by for another with the same.
+    standbys: HashMap<Mac, usize>,
     paths: Paths,
     /// The uplinks' names: `nicety ports NAME` could not tell one from a port.
     uplinks: Vec<Found<String>>,
@@ -161,6 +167,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
     let mut seen = Seen {
         names: HashMap::new(),
         addresses: HashMap::new(),
+        standbys: HashMap::new(),
         paths: Paths::new(path),
         uplinks: Vec::new(),
         access: usual.unwrap_or_default(),
@@ -342,7 +349,9 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         taken.is_none()
     });
     let entry = adapter(walk, section);
-    let mac = address(walk, section, seen);
+    let standby = walk.boolean(section, "standby");
+    let stands_by = standby.as_ref().is_some_and(|found| found.value);
+    let mac = address(walk, section, if stands_by { &mut seen.standbys } else { &mut seen.addresses });
     let socket = seen.paths.socket(walk, section, "socket", dir);
     let buffer = walk.parsed::<Bytes>(section, "buffer").filter(|found| within(walk, section, "buffer", found, BUFFER));
     let doorbells = walk.word(section, "doorbells", &[("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)]);
@@ -352,6 +361,10 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let access = access(walk, section, &access::PORTS).or(&seen.access);
     if let Some(entry) = entry {
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
+        if let Some(found) = standby.filter(|found| found.value && entry.about.linux.driver != "virtio_net") {
+            let what = format!("{} cannot tell its driver that it stands by: only virtio can", entry.about.name);
+            walk.wrong(section, "standby", found.line, what);
+        }
     }
     let parts = policy_parts(walk, section, seen);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
@@ -366,6 +379,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         queues: queues.and_then(|found| u16::try_from(found.value).ok()),
         mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),
         rom,
+        standby: stands_by,
         access,
         group,
         policy: parts.policy(mac),
@@ -383,7 +397,7 @@ fn adapter(walk: &mut Walk, section: Section<'_>) -> Option<&'static Entry> {
     found
 }
 
-fn address(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) -> Option<Mac> {
+fn address(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>) -> Option<Mac> {
     let Found { value: mac, line } = walk.parsed::<Mac>(section, "mac")?;
     if !mac.is_unicast() {
         let what =
@@ -391,7 +405,7 @@ fn address(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) -> Option<Mac
         walk.wrong(section, "mac", line, what);
         return None;
     }
-    if let Some(first) = earlier(&mut seen.addresses, mac, line) {
+    if let Some(first) = earlier(seen, mac, line) {
         walk.wrong(section, "mac", line, format!("{mac} is the address of line {first} already"));
         return None;
     }

@@ -21,6 +21,7 @@ mod saved;
 mod scp;
 mod server_gone;
 mod stage;
+mod standby;
 mod switching;
 mod tags;
 mod tools;
