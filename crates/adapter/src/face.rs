@@ -24,7 +24,8 @@ impl std::fmt::Debug for Face<'_> {
     }
 }
 
-/// A part of a BAR that holds nothing but doorbells: a guest may write it without anybody being told.
+/// A part of a BAR that a guest may map and write without anybody being told. What it holds changes by itself only as
+/// [`PciFace::shown`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mappable {
     /// The BAR.
@@ -33,6 +34,8 @@ pub struct Mappable {
     pub offset: u64,
     /// Bytes; a multiple of the page size.
     pub len: u64,
+    /// Whether it is mapped unless the port says otherwise.
+    pub usual: bool,
 }
 
 /// Registers behind a PCI function.
@@ -58,6 +61,12 @@ pub trait PciFace {
     /// them are to be found.
     fn doorbells(&self) -> Vec<u32> {
         Vec::new()
+    }
+
+    /// What each of these registers holds, in the same order, for the guest to read there. False if the adapter itself writes
+    /// into the page what the guest is to see, as [`Context::page`] lets it.
+    fn shown(&self, _words: &mut [u32]) -> bool {
+        false
     }
 
     /// A part of a BAR that holds nothing, of a device whose driver takes register writes for done when the next

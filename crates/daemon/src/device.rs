@@ -193,9 +193,10 @@ impl PortDevice {
     /// Lets the VM map the adapter's doorbells. False if it has none that can be.
     pub fn map_doorbells(&mut self) -> Result<bool, MapError> {
         let Some(place) = Doorbells::place(&self.port, self.now()) else { return Ok(false) };
-        let fd = shared_file("nicety-doorbells", place.len)?;
+        let fd = shared_file("nicety-doorbells", place.offset + place.len)?;
         let copy = fd.try_clone().map_err(nicety_memory::MappingError::Os)?;
-        let map = Map::default().with(0, Arc::new(Mapping::of_file(copy, 0, place.len, true)?), Rights::BOTH)?;
+        let map = Mapping::of_file(copy, place.offset, place.len, true)?;
+        let map = Map::default().with(0, Arc::new(map), Rights::BOTH)?;
         let areas = vec![Area { offset: place.offset, size: place.len }];
         let mapping = RegionMapping { fd: Arc::new(fd), offset: 0, areas };
         let doorbells = Doorbells::new(&self.port, place, Arc::new(map), self.now());
@@ -216,6 +217,14 @@ impl PortDevice {
             self.look_at_memory();
         }
         rung
+    }
+
+    /// The mapped page shows what a message has changed.
+    fn show_registers(&mut self) {
+        let now = self.now();
+        if let Some(page) = &mut self.page {
+            page.doorbells.refresh(&self.port, now);
+        }
     }
 
     /// What maps its memory.
@@ -402,6 +411,7 @@ impl Device for PortDevice {
             ROM_REGION => {}
             _ => return Err(Errno::INVAL),
         }
+        self.show_registers();
         Ok(())
     }
 
@@ -470,6 +480,7 @@ impl Device for PortDevice {
         self.port.reset(Reset::Bus, self.now());
         self.interrupts.set_line(false);
         self.mode_changed();
+        self.show_registers();
         Ok(())
     }
 }

@@ -239,12 +239,12 @@ impl PortConfig {
         if self.entry.about.transports.contains(&"vfio-user") { Transport::VfioUser } else { Transport::VhostUser }
     }
 
-    /// Whether its doorbells are mapped by a daemon that may use so many processors. What can be without messages is, unless the
-    /// file says otherwise, or there is one processor: whoever looks at a page takes that from the guest which would ring.
+    /// Whether its doorbells are mapped by a daemon that may use so many processors. Those that [usually](nicety_adapter::Mappable::usual)
+    /// are, unless the file says otherwise, or there is one processor: whoever looks at a page takes that from the guest which would ring.
     pub fn is_mapped(&self, processors: usize) -> bool {
         match self.doorbells {
             Some(doorbells) => doorbells == Doorbells::Mapped,
-            None => processors > 1 && sections::can_map(self.entry),
+            None => processors > 1 && sections::mappable(self.entry).is_some_and(|part| part.usual),
         }
     }
 

@@ -15,8 +15,8 @@
  * - Register writes are posted (no reply) to memory BARs, unless some part of
  *   the device can be mapped. That is QEMU's rule too, and servers rely on it:
  *   one whose guest must not run ahead of a write offers a page to be mapped.
- *   QEMU decides for a device as a whole; here vmxnet3's doorbells and masks are
- *   posted all the same (vfu_posts()).
+ *   QEMU decides for a device as a whole; here vmxnet3's doorbells and masks, and
+ *   the 82574's and 82576's registers, are posted all the same (vfu_posts()).
  * - Parts that can be mapped are plain loads and stores.
  * - The MSI-X table belongs to the device and is written there; it is looked at
  *   on the way (vfio_user_irq.c).
@@ -48,6 +48,8 @@
 
 /* Device and vendor, as the first word of configuration space has them. */
 #define VFU_ID_VMXNET3		0x07b015adU
+#define VFU_ID_82574		0x10d38086U
+#define VFU_ID_82576		0x10c98086U
 #define VFU_ID_RTL8029		0x802910ecU
 #define VFU_ID_PCNET		0x20001022U
 
@@ -449,11 +451,17 @@ static void vfu_read_config(struct vfu_device *dev)
  * doorbells. Posted, they are in the order in which they were written, and done
  * before a later command, read or unmasking of INTx. Only a store through a
  * mapping could overtake them: so none of those two BARs may be mapped.
+ *
+ * Of Intel's chips the pages of the rings can be mapped, apart from the switches
+ * of DMA (CTRL, RCTL, TCTL), after which their drivers read a register before
+ * they touch a ring: e1000e_down(), igb_down().
  */
 static bool vfu_posts(struct vfu_device *dev, int bar, bool mappable, u32 id)
 {
 	if (!mappable)
 		return true;
+	if (id == VFU_ID_82574 || id == VFU_ID_82576)
+		return bar == 0;
 	return id == VFU_ID_VMXNET3 && bar == 0 &&
 	       !dev->regions[0].nr_areas && !dev->regions[1].nr_areas;
 }

@@ -16,6 +16,7 @@ pub mod host;
 pub mod method;
 pub mod number;
 pub mod packets;
+pub mod planning;
 pub mod progress;
 pub mod real;
 pub mod report;

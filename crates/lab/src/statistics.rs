@@ -132,7 +132,7 @@ fn sorted(samples: &[f64]) -> Option<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::method::SplitMix;
+    use crate::planning::SplitMix;
 
     /// "Table A.7: Confidence Intervals for the Population Median" (p. 656 of the textbook appendix kept at
     /// coursehero.com/file/5646626/A7): per n, the narrowest interval listed of at least 95 %, and its level in percent.

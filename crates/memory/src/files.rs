@@ -14,8 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat};
 
-use crate::map::MAX_BYTES;
-use crate::mapping::{Mapping, MappingError};
+use crate::mapping::{MAX_BYTES, Mapping, MappingError};
 use crate::origin;
 
 /// A part of a mapping: what a region is of.

@@ -22,8 +22,10 @@ mod origin;
 mod pages;
 mod prefetch;
 mod presence;
+mod region;
 mod span;
 mod touch;
+mod translator;
 mod tree;
 mod window;
 
@@ -31,10 +33,12 @@ pub use copy::{CopySum, copy, copy_sum};
 pub use files::{Files, Piece, limit_files};
 pub use guard::damages;
 pub use log::Log;
-pub use map::{Absent, Fault, MAX_BYTES, MAX_REGIONS, Map, MapError, Rights};
-pub use mapping::{Mapping, MappingError, shared_file};
+pub use map::{Absent, Fault, MAX_REGIONS, Map, MapError};
+pub use mapping::{MAX_BYTES, Mapping, MappingError, shared_file};
 pub use prefetch::Touch;
-pub use span::{Span, Translator};
+pub use region::Rights;
+pub use span::Span;
+pub use translator::Translator;
 pub use window::{Window, full_barrier};
 
 /// Counts accesses to guest memory by this thread, for tests that bound the work that one call does.

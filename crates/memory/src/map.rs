@@ -7,9 +7,10 @@ use vm_memory::volatile_memory::VolatileSlice;
 
 use crate::files::Piece;
 use crate::log::Log;
-use crate::mapping::{Mapping, MappingError};
+use crate::mapping::{MAX_BYTES, Mapping, MappingError};
 use crate::prefetch::{self, Touch};
-use crate::span::{Span, Translator};
+use crate::region::{Region, Rights};
+use crate::span::Span;
 use crate::touch;
 use crate::tree::{Sums, Tree};
 use crate::window::Window;
@@ -17,34 +18,8 @@ use crate::window::Window;
 /// How many regions one map holds at most: QEMU has fewer than 20, without an IOMMU; libvfio-user's default limit is this.
 pub const MAX_REGIONS: usize = 65_535;
 
-/// How many bytes a VM may share, in all regions together: 4 TiB.
-pub const MAX_BYTES: u64 = 4 << 40;
-
 /// How many files [`Map::is_blank`] looks at.
 const BLANK_FILES: usize = 16;
-
-/// What a device may do with a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rights {
-    /// The device may read (DMA from the guest).
-    pub read: bool,
-    /// The device may write (DMA to the guest).
-    pub write: bool,
-}
-
-impl Rights {
-    /// Both ways: ordinary RAM.
-    pub const BOTH: Self = Self { read: true, write: true };
-    /// Reads only: a ROM.
-    pub const READ: Self = Self { read: true, write: false };
-    /// Writes only.
-    pub const WRITE: Self = Self { read: false, write: true };
-
-    #[inline(always)]
-    pub(crate) fn allow(self, wanted: Self) -> bool {
-        (self.read || !wanted.read) && (self.write || !wanted.write)
-    }
-}
 
 /// A range that exists in the guest but that we hold no mapping of: fetch it, then try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,15 +82,6 @@ pub enum MapError {
     /// The operating system's reasons.
     #[error(transparent)]
     Mapping(#[from] MappingError),
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Region {
-    pub base: u64,
-    pub len: u64,
-    pub rights: Rights,
-    /// What it is of: `offset` bytes into a mapping, unless it was not shared.
-    pub place: Option<(Arc<Mapping>, u64)>,
 }
 
 /// The memory that one device may reach. Immutable; see the crate's page.
@@ -291,11 +257,6 @@ impl Map {
         let (mapping, start) = region.place.as_ref()?;
         // What lies within a region lies within what it is of.
         Some(Span::of(mapping, (start + offset) as usize, len, self.id))
-    }
-
-    /// The span of a range, if all of it lies in one region, which was shared and allows that. [`Translator`] is for many.
-    pub fn whole(&self, address: u64, len: u32, wanted: Rights) -> Option<Span> {
-        Translator::new(self).whole(address, len, wanted)
     }
 
     /// The region that an address lies in.

@@ -12,11 +12,13 @@ use vm_memory::MmapRegion;
 use vm_memory::volatile_memory::VolatileSlice;
 
 use crate::guard;
-use crate::map::MAX_BYTES;
 use crate::origin::{self, Origin};
 use crate::pages;
 use crate::presence::{Piece, Presence};
 use crate::touch;
+
+/// How many bytes a VM may share, in all regions together: 4 TiB.
+pub const MAX_BYTES: u64 = 4 << 40;
 
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]

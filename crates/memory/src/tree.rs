@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::map::Region;
+use crate::region::Region;
 
 /// Regions of a leaf, and children of a branch, at most.
 const MOST: usize = 32;
@@ -219,7 +219,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::map::Rights;
+    use crate::region::Rights;
 
     fn region(base: u64, len: u64) -> Region {
         Region { base, len, rights: Rights::BOTH, place: None }

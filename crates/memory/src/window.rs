@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::map::Rights;
 use crate::mapping::Mapping;
 use crate::prefetch::{self, Touch};
+use crate::region::Rights;
 use crate::touch;
 
 /// A range of guest memory, translated once. Accesses beyond its end read zeros and write nothing. Reading allocates no page of its file.

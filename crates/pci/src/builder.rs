@@ -2,8 +2,9 @@
 
 use crate::bar::{Bar, Space};
 use crate::capability::{Capability, MsixCapability};
+use crate::cells::{Byte, Cells};
 use crate::function::Function;
-use crate::layout::{Byte, Cells, Layout, MsiPlace};
+use crate::layout::{Layout, MsiPlace};
 use crate::registers as r;
 
 /// Who a function says it is.
@@ -105,6 +106,14 @@ pub struct Builder {
     timing: (u8, u8),
     capabilities: Vec<(Option<usize>, Capability)>,
     extended: Vec<Extended>,
+}
+
+impl Function {
+    /// Begins to describe a function.
+    #[must_use]
+    pub fn builder(identity: Identity) -> Builder {
+        Builder::new(identity)
+    }
 }
 
 impl Builder {

@@ -1,6 +1,6 @@
 //! Capabilities as a builder takes them, and as bytes with masks (PCI 3.0 §6.7–6.8, PCI PM 1.2 §3.2, PCIe 4.0 §7.5.3).
 
-use crate::layout::{Byte, Cells};
+use crate::cells::{Byte, Cells};
 use crate::registers as r;
 
 /// Power management (PCI PM 1.2 §3.2).

@@ -3,8 +3,8 @@
 use bitflags::bitflags;
 
 use crate::bar::{Bar, Hit, ROM_BAR, Space};
-use crate::builder::{Builder, Identity};
-use crate::layout::{Layout, offsets};
+use crate::cells::offsets;
+use crate::layout::Layout;
 use crate::msix::Msix;
 use crate::registers as r;
 
@@ -73,12 +73,6 @@ struct View {
 }
 
 impl Function {
-    /// Begins to describe a function.
-    #[must_use]
-    pub fn builder(identity: Identity) -> Builder {
-        Builder::new(identity)
-    }
-
     pub(crate) fn from_layout(layout: Layout) -> Self {
         let bytes = layout.bytes.iter().map(|byte| byte.reset).collect();
         let msix = layout.msix.map(|(_, msix)| Msix::new(msix.vectors));

@@ -12,6 +12,7 @@
 pub mod bar;
 pub mod builder;
 pub mod capability;
+mod cells;
 pub mod function;
 mod interrupts;
 pub mod layout;
@@ -23,9 +24,9 @@ pub mod saved;
 pub use bar::{Bar, BarKind, Hit, ROM_BAR, Space};
 pub use builder::{BuildError, Builder, Identity, Pin};
 pub use capability::{Capability, Express, ExpressKind, Msi, MsixCapability, Power};
+pub use cells::Byte;
 pub use function::{Changes, Function, PowerState};
 pub use interrupts::{Mode, MsiState, Window};
-pub use layout::Byte;
 pub use msix::Msix;
 pub use rom::{Rom, RomError};
 pub use saved::{Saved, SavedError};

@@ -1,7 +1,7 @@
 //! The MSI-X table and its pending-bit array (PCI 3.0 §6.8.2). A transport whose client keeps the table itself holds masks and what is
 //! pending: the bits of the array are zero here.
 
-use crate::layout::offsets;
+use crate::cells::offsets;
 use crate::registers as r;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,8 @@ pub struct Doorbells {
     map: Arc<Map>,
     /// Each register's offset in the page, and what it held when it was last looked at.
     seen: Vec<(u32, u32)>,
+    /// What the registers hold now, where the page shows that.
+    held: Vec<u32>,
 }
 
 impl Doorbells {
@@ -26,7 +28,9 @@ impl Doorbells {
     pub fn new(port: &Port, place: Mappable, map: Arc<Map>, now: Time) -> Self {
         let registers = port.with_pci(now, |pci, _| pci.doorbells()).unwrap_or_default();
         port.set_page(Some(Arc::clone(&map)));
-        let mut this = Self { place, map, seen: registers.into_iter().map(|offset| (offset, 0)).collect() };
+        let held = vec![0; registers.len()];
+        let seen = registers.into_iter().map(|offset| (offset, 0)).collect();
+        let mut this = Self { place, map, seen, held };
         // Written once, so that its page is allocated: it is read often.
         this.clear(port, now);
         this
@@ -37,6 +41,21 @@ impl Doorbells {
         port.with(now, |adapter, cx| adapter.notice(Event::Page, cx));
         if let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) {
             self.seen.iter_mut().for_each(|(offset, seen)| *seen = window.load_u32(*offset as usize));
+        }
+    }
+
+    /// Shows what the device has changed: after a message that may have changed it, and after a scan that found something.
+    pub fn refresh(&mut self, port: &Port, now: Time) {
+        let Self { place, map, seen, held } = self;
+        if port.with_pci(now, |pci, _| pci.shown(held)) != Some(true) {
+            return;
+        }
+        let Ok(window) = map.window(0, place.len as u32, Rights::BOTH) else { return };
+        for ((offset, seen), held) in seen.iter_mut().zip(held) {
+            if seen != held {
+                window.store_u32(*offset as usize, *held);
+                *seen = *held;
+            }
         }
     }
 
@@ -62,6 +81,9 @@ impl Doorbells {
                 }
             }
         }
+        if any {
+            self.refresh(port, now);
+        }
         any
     }
 
@@ -82,5 +104,6 @@ impl Doorbells {
             window.write(0, &vec![0; self.place.len as usize]);
         }
         self.show(port, now);
+        self.refresh(port, now);
     }
 }

@@ -26,6 +26,7 @@ mod times;
 mod trace;
 mod turn;
 mod watch;
+mod watched;
 
 pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;

@@ -1,5 +1,6 @@
 //! One port: what is behind it, and everything that its lock guards.
 
+mod caught;
 mod fault;
 mod inner;
 mod prospect;
@@ -19,7 +20,7 @@ use crate::backlog::Backlog;
 use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::Habit;
-pub use fault::caught;
+pub use caught::caught;
 use inner::Inner;
 
 /// What a port's owner does for it. Called with the port's lock held: it must not call the port back, nor block.

@@ -1,15 +1,9 @@
 //! Who looks on while frames pass the switch: captures. Nothing here runs while nobody does.
 
 use std::fmt::Debug;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use arrayvec::ArrayVec;
-use nicety_adapter::{Batch, PACKETS, Pick, PortId, Reason, Time};
+use nicety_adapter::{Batch, Pick, PortId, Reason, Time};
 use nicety_switch::Plan;
-
-use crate::plane::Plane;
-use crate::port::Port;
 
 /// What became of a frame that was offered to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,58 +26,4 @@ pub trait Watcher: Send + Sync + Debug {
 
     /// Frames were offered to a port, and this became of them.
     fn egress(&self, port: PortId, batch: &Batch, offered: &[(Pick, Fate)], now: Time);
-}
-
-impl Plane {
-    /// Lets somebody look on from now on.
-    pub fn watch(&self, watcher: &Arc<dyn Watcher>) {
-        self.watchers.rcu(|old| {
-            let mut new = Vec::clone(old);
-            new.push(Arc::clone(watcher));
-            new
-        });
-        self.watched.store(true, Ordering::Relaxed);
-    }
-
-    /// Somebody has seen enough: a batch that is under way may still be shown.
-    pub fn unwatch(&self, watcher: &Arc<dyn Watcher>) {
-        self.watchers.rcu(|old| {
-            let mut new = Vec::clone(old);
-            new.retain(|other| !Arc::ptr_eq(other, watcher));
-            new
-        });
-        // Who has come meanwhile has set it before, or sets it after this.
-        self.watched.store(false, Ordering::SeqCst);
-        if !self.watchers.load().is_empty() {
-            self.watched.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Whether anybody looks on.
-    #[inline]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Relaxed)
-    }
-
-    #[cold]
-    pub(crate) fn show_ingress(&self, batch: &Batch, plan: &Plan, now: Time) {
-        self.watchers.load().iter().for_each(|watcher| watcher.ingress(batch, plan, now));
-    }
-
-    /// As [`Port::offer`], for whoever looks on.
-    #[cold]
-    pub(crate) fn offer_watched(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
-        let watchers = self.watchers.load();
-        if !watchers.iter().any(|watcher| watcher.watches_egress(port.id())) {
-            return port.offer(batch, picks, now);
-        }
-        let mut offered = ArrayVec::<_, PACKETS>::new();
-        let holds = port.offer_each(batch, picks, now, |pick, fate| {
-            let _a_batch_has_no_more = offered.try_push((pick, fate));
-        });
-        for watcher in watchers.iter().filter(|watcher| watcher.watches_egress(port.id())) {
-            watcher.egress(port.id(), batch, &offered, now);
-        }
-        holds
-    }
 }

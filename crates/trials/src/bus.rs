@@ -84,6 +84,12 @@ impl PortBus {
         }
     }
 
+    fn refresh(&mut self) {
+        if let Some(page) = &mut self.page {
+            page.refresh(&self.port, self.now);
+        }
+    }
+
     /// The next interrupt that is pending, or none: a vector, a ring's number, 0 for the line.
     pub fn take(&mut self) -> Option<u16> {
         let mut asked = self.memo.asked();
@@ -155,6 +161,7 @@ impl Bus for PortBus {
         } else {
             self.port.write(bar, offset, data, self.now);
         }
+        self.refresh();
         self.around(true);
         Ok(())
     }

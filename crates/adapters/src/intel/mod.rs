@@ -8,6 +8,7 @@ mod eeprom;
 mod filter;
 pub mod igb;
 mod nvm;
+mod pages;
 mod phy;
 mod ptp;
 mod receive;

@@ -13,7 +13,7 @@ use nicety_adapter::Reason;
 use nicety_memory::{Map, Rights, Span};
 
 use super::Rtl8139;
-use super::receive::{Match, Miss, PIECES};
+use super::filter::{Match, Miss, PIECES};
 use super::registers::{self as r, rcr};
 
 /// Bytes of a frame's header.

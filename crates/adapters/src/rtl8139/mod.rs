@@ -45,6 +45,7 @@
 mod access;
 mod buffer;
 mod eeprom;
+mod filter;
 mod interrupts;
 pub mod models;
 mod receive;

@@ -1,20 +1,19 @@
-//! Reception: the filter, and the receive ring of C+ mode (`buffer.rs` has the plain mode's buffer).
+//! Reception: the receive ring of C+ mode (`buffer.rs` has the plain mode's buffer).
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{
     Batch, Checked, Context, Delivery, Frames, Packet, Pick, Piece, Reason, Scratch, Unfolded, Wants,
 };
-use nicety_frame::{L3Kind, L4Kind, Mac, checksum, crc};
+use nicety_frame::{L3Kind, L4Kind, checksum};
 use nicety_memory::{Map, Rights, Span, Window};
 
 use super::buffer::Buffer;
-use super::registers::{self as r, cause, cpcr, rcr};
+use super::filter::{Match, Miss, PIECES};
+use super::registers::{self as r, cause, cpcr};
 use super::ring::{self, Descriptor, EOR, FS, LS};
 use super::transmit::TAG_TYPE;
 use super::{NOWHERE, RECEIVE_RING, Rtl8139};
 
-/// Pieces of guest memory for one frame at most.
-pub(super) const PIECES: usize = 80;
 /// Shortest frame without its check sequence: what is shorter arrives padded.
 pub(super) const SHORTEST: u32 = 60;
 /// Bytes of a check sequence.
@@ -44,24 +43,6 @@ const TCPF: u32 = 1 << 13;
 const TAVA: u32 = 1 << 16;
 /// Bytes of a buffer, or of a frame.
 const LENGTH: u32 = 0x1fff;
-
-/// How a frame came through the filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Match {
-    /// By the own address.
-    Own,
-    Broadcast,
-    Multicast,
-    /// Because every frame does.
-    Any,
-}
-
-/// Why a frame was not put into the guest's memory.
-pub(super) enum Miss {
-    /// For this frame of the packet, yet.
-    NoRoom(u32),
-    Never(Reason),
-}
 
 /// The ring during one delivery.
 struct Ring<'m> {
@@ -136,27 +117,6 @@ impl Rtl8139 {
     fn receive_address(&self) -> u64 {
         let address = self.registers.of(r::RDSAR);
         u64::from(address[1]) << 32 | u64::from(address[0])
-    }
-
-    /// Whether the receiver wants a frame with this head.
-    pub(super) fn wants_frame(&self, head: &[u8]) -> Option<Match> {
-        let (mode, mut mac) = (self.registers[r::RCR], [0; 6]);
-        mac.copy_from_slice(head.get(..6)?);
-        let [a, b, c, d] = self.registers[r::IDR0].to_le_bytes();
-        let [e, f, ..] = self.registers[r::IDR4].to_le_bytes();
-        if mac == [0xff; 6] {
-            return (mode & rcr::AB != 0).then_some(Match::Broadcast);
-        }
-        if mac[0] & 1 != 0 {
-            let bit = (crc::multicast_be(Mac(mac)) >> 26) as usize;
-            let hashed = self.registers.of(r::MAR)[bit >> 5] >> (bit & 31) & 1 != 0;
-            return (mode & rcr::AM != 0 && hashed).then_some(Match::Multicast);
-        }
-        let own = mac == [a, b, c, d, e, f];
-        match (own && mode & rcr::APM != 0, mode & rcr::AAP != 0) {
-            (true, _) => Some(Match::Own),
-            (false, any) => any.then_some(Match::Any),
-        }
     }
 
     fn wants(&self) -> Wants {

@@ -96,7 +96,7 @@ impl PciFace for Vmxnet3 {
     }
 
     fn mappable(&self) -> Option<Mappable> {
-        Some(Mappable { bar: 0, offset: 0, len: registers::PT_LEN })
+        Some(Mappable { bar: 0, offset: 0, len: registers::PT_LEN, usual: true })
     }
 
     fn doorbells(&self) -> Vec<u32> {
@@ -105,7 +105,7 @@ impl PciFace for Vmxnet3 {
 
     fn spare(&self) -> Option<Mappable> {
         let at = registers::SPARE_AT;
-        Some(Mappable { bar: 2, offset: at, len: registers::MSIX_LEN - at })
+        Some(Mappable { bar: 2, offset: at, len: registers::MSIX_LEN - at, usual: true })
     }
 
     fn rom(&self) -> Option<&Rom> {

@@ -6,7 +6,7 @@ use std::collections::hash_map;
 use std::hash::Hash;
 use std::path::Path;
 
-use nicety_adapter::Face;
+use nicety_adapter::{Face, Mappable};
 use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
 use toml::de::DeTable;
@@ -449,11 +449,16 @@ fn fits(
 }
 
 /// Whether a guest can map the adapter's doorbells: a fresh one is asked.
-pub(super) fn can_map(entry: &Entry) -> bool {
-    let Ok(mut adapter) = (entry.create)(&Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1]))) else { return false };
+fn can_map(entry: &Entry) -> bool {
+    mappable(entry).is_some()
+}
+
+/// Which part of it a guest can map.
+pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
+    let mut adapter = (entry.create)(&Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1]))).ok()?;
     match adapter.face() {
-        Face::Pci(pci) => pci.mappable().is_some(),
-        Face::Rings(_) => false,
+        Face::Pci(pci) => pci.mappable(),
+        Face::Rings(_) => None,
     }
 }
 

@@ -128,7 +128,7 @@ impl Igb {
     fn start_queues(&self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         bus.write32(BAR, TCTL, TCTL_EN | TCTL_PSP | TCTL_HABITS)?;
         for (number, queue) in (0..).zip(&self.transmit) {
-            start_ring(bus, TRANSMIT_QUEUE + number * QUEUE_STRIDE, queue.ring)?;
+            start_ring(bus, transmit_queue(number), queue.ring)?;
         }
         bus.write32(BAR, RXCSUM, RXCSUM_TUOFL | RXCSUM_IPOFL | RXCSUM_PCSD)?;
         for word in 0..MTA_WORDS {
@@ -137,7 +137,7 @@ impl Igb {
         self.spread(bus)?;
         bus.write32(BAR, RCTL, RCTL_EN | RCTL_BAM | RCTL_SECRC)?;
         for (number, queue) in (0..).zip(&self.receive) {
-            let at = RECEIVE_QUEUE + number * QUEUE_STRIDE;
+            let at = receive_queue(number);
             bus.write32(BAR, at + SRRCTL, SRRCTL_ONE_BUFFER)?;
             start_ring(bus, at, queue.ring)?;
             // One descriptor stays the driver's, or a full ring would look like an empty one.
@@ -266,7 +266,7 @@ impl Driver for Igb {
         }
         let mut packets = 0;
         for (number, queue) in (0u64..).zip(&mut self.receive) {
-            let tail = RECEIVE_QUEUE + number * QUEUE_STRIDE + TAIL;
+            let tail = receive_queue(number) + TAIL;
             while packets < budget {
                 match queue.next(&self.memory)? {
                     None => break,
@@ -300,7 +300,7 @@ impl Driver for Igb {
     fn flush(&mut self, bus: &mut dyn Bus) -> Result<(), DriverError> {
         for (number, queue) in (0u64..).zip(&mut self.transmit) {
             if let Some(tail) = queue.doorbell() {
-                bus.write32(BAR, TRANSMIT_QUEUE + number * QUEUE_STRIDE + TAIL, tail.into())?;
+                bus.write32(BAR, transmit_queue(number) + TAIL, tail.into())?;
             }
         }
         Ok(())

@@ -38,10 +38,14 @@ pub(super) const RETA: u64 = 0x5c00;
 /// Ten words.
 pub(super) const RSSRK: u64 = 0x5c80;
 
-/// Where a queue's registers begin, and how far the next ones are.
-pub(super) const RECEIVE_QUEUE: u64 = 0xc000;
-pub(super) const TRANSMIT_QUEUE: u64 = 0xe000;
-pub(super) const QUEUE_STRIDE: u64 = 0x40;
+/// Where a receive queue's registers begin. The first four also answer where older chips have theirs, which is where Linux uses them.
+pub(super) const fn receive_queue(number: u64) -> u64 {
+    if number < 4 { 0x2800 + 0x100 * number } else { 0xc000 + 0x40 * number }
+}
+/// The same for a transmit queue.
+pub(super) const fn transmit_queue(number: u64) -> u64 {
+    if number < 4 { 0x3800 + 0x100 * number } else { 0xe000 + 0x40 * number }
+}
 /// In either.
 pub(super) const BASE_LOW: u64 = 0x00;
 pub(super) const BASE_HIGH: u64 = 0x04;

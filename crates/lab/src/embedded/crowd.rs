@@ -7,8 +7,9 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::guest::{Orders, attach, say};
+use super::attach::attach;
 use super::link::{GuestError, Link};
+use super::orders::{Orders, say};
 use super::words::{Answer, Attach};
 
 /// What an event of the orders' pipe carries.

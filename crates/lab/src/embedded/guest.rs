@@ -2,14 +2,12 @@
 //! has an order. It never spins.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nicety_drivers::{Arena, BUDGET, Made};
-use nicety_frame::Mac;
+use nicety_drivers::BUDGET;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -17,29 +15,23 @@ use smoltcp::iface::{Config, Interface};
 use smoltcp::time::Instant as TcpInstant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address, Ipv4Cidr};
 
+use super::attach::attach;
 use super::cpu;
 use super::crowd::crowd;
 use super::deck::Deck;
 use super::flood::Flood;
-use super::link::{Driven, GuestError, Link};
-use super::pair::PairLink;
+use super::link::{GuestError, Link};
+use super::orders::{Orders, say};
 use super::station::{Station, Task};
-use super::vfio::VfioBus;
-use super::vhost::VhostLink;
-use super::words::{Answer, Attach, Counts, Order};
+use super::words::{Answer, Counts, Order};
 
 /// The first word of the hidden command that is a guest.
 pub const GUEST: &str = "guest";
 /// The first word of the hidden command that becomes another program, which ends when its parent does.
 pub const EXEC: &str = "exec";
 
-/// Guest memory, all of it shared with the adapter's server.
-const MEMORY_BYTES: u64 = 32 << 20;
-/// The first page stays empty: address 0 belongs to no ring or buffer.
-const ARENA_BASE: u64 = 4096;
-/// How long the other side's socket may take to appear, and the link to come up.
+/// How long the link may take to come up.
 const TIMEOUT: Duration = Duration::from_secs(5);
-const ORDER_BYTES: usize = 64 << 10;
 
 /// The hidden command: `guest` reads orders from standard input until its end; `exec PARENT PROGRAM ARGUMENT...` becomes
 /// that program, and ends with the process PARENT that started it. Returns the exit code; what a person should know goes to `tell`.
@@ -71,7 +63,7 @@ fn exec(args: &[OsString], tell: &mut dyn FnMut(&str)) -> i32 {
 }
 
 fn guest() -> i32 {
-    let mut orders = Orders { pending: Vec::new(), ended: false };
+    let mut orders = Orders::default();
     match serve(&mut orders) {
         Ok(()) => 0,
         Err(error) => {
@@ -79,93 +71,6 @@ fn guest() -> i32 {
             1
         }
     }
-}
-
-/// Tells the bench.
-pub fn say(answer: &Answer) -> Result<(), GuestError> {
-    let mut line = serde_json::to_vec(answer).map_err(|error| GuestError::Peer(error.to_string()))?;
-    line.push(b'\n');
-    let mut out = std::io::stdout().lock();
-    out.write_all(&line).and_then(|()| out.flush()).map_err(|error| GuestError::Peer(error.to_string()))
-}
-
-/// Standard input, by lines.
-pub struct Orders {
-    pending: Vec<u8>,
-    ended: bool,
-}
-
-impl Orders {
-    /// Whether there will be no more.
-    pub fn ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Reads what is there.
-    pub fn read(&mut self) -> Result<(), GuestError> {
-        let mut bytes = [0; 4096];
-        match rustix::io::read(std::io::stdin(), &mut bytes) {
-            Ok(0) => self.ended = true,
-            Ok(n) => self.pending.extend_from_slice(bytes.get(..n).unwrap_or_default()),
-            Err(Errno::INTR | Errno::AGAIN) => {}
-            Err(errno) => return Err(GuestError::System("reading orders", errno)),
-        }
-        if self.pending.len() > ORDER_BYTES {
-            return Err(GuestError::Peer("an order is too long".to_owned()));
-        }
-        Ok(())
-    }
-
-    fn next(&mut self) -> Result<Option<Order>, GuestError> {
-        let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') else { return Ok(None) };
-        let line: Vec<u8> = self.pending.drain(..=end).collect();
-        serde_json::from_slice(&line).map(Some).map_err(|error| GuestError::Peer(format!("no order: {error}")))
-    }
-
-    fn wait(&mut self) -> Result<Option<Order>, GuestError> {
-        loop {
-            match self.next()? {
-                None if self.ended => return Ok(None),
-                None => self.read()?,
-                order => return Ok(order),
-            }
-        }
-    }
-}
-
-/// Attaches, as soon as somebody is there.
-pub fn attach(attach: &Attach) -> Result<Box<dyn Link>, GuestError> {
-    let begun = Instant::now();
-    loop {
-        let tried: Result<Box<dyn Link>, GuestError> = match attach {
-            Attach::VfioUser { driver, socket } => vfio(driver, socket),
-            Attach::VhostUser { socket } => vhost(socket),
-            Attach::Pair { socket, mac } => match PairLink::connect(socket, Mac(*mac)) {
-                Ok(link) => Ok(Box::new(link)),
-                Err(errno) => Err(GuestError::Peer(format!("{}: {errno}", socket.display()))),
-            },
-        };
-        match tried {
-            // The daemon is about to make its sockets.
-            Err(_) if begun.elapsed() < TIMEOUT => std::thread::sleep(Duration::from_millis(10)),
-            other => return other,
-        }
-    }
-}
-
-fn vfio(name: &str, socket: &Path) -> Result<Box<dyn Link>, GuestError> {
-    let arena = Arena::new(ARENA_BASE, MEMORY_BYTES - ARENA_BASE);
-    let found = nicety_adapters::find(name).and_then(|entry| nicety_drivers::find(entry.about.pci));
-    let Some(Made::Pci(driver)) = found.map(|entry| (entry.make)(arena)) else {
-        return Err(GuestError::Peer(format!("there is no driver for \"{name}\"")));
-    };
-    let bus = VfioBus::connect(socket, MEMORY_BYTES).map_err(|error| GuestError::Peer(error.to_string()))?;
-    Ok(Box::new(Driven::open(driver, bus)?))
-}
-
-fn vhost(socket: &Path) -> Result<Box<dyn Link>, GuestError> {
-    let arena = Arena::new(ARENA_BASE, MEMORY_BYTES - ARENA_BASE);
-    Ok(Box::new(VhostLink::open(socket, MEMORY_BYTES, arena)?))
 }
 
 fn serve(orders: &mut Orders) -> Result<(), GuestError> {
@@ -178,7 +83,7 @@ fn serve(orders: &mut Orders) -> Result<(), GuestError> {
     let mut guest = Guest::new(attach(&to)?, address);
     guest.become_ready(orders)?;
     say(&Answer::Ready)?;
-    while !orders.ended {
+    while !orders.ended() {
         while let Some(order) = orders.next()? {
             guest.obey(&order)?;
         }
@@ -218,7 +123,7 @@ impl Guest {
             if Instant::now() >= give_up {
                 return Err(GuestError::Peer("the link does not come up".to_owned()));
             }
-            if orders.ended {
+            if orders.ended() {
                 break;
             }
             self.sleep(orders, Some(give_up))?;

@@ -10,6 +10,7 @@
 //! - `guest`: that process; `crowd`: one that sits at many ports. `station`: its TCP. `flood`: broadcasts instead, as many as go or so many a second. `deck`: smoltcp's device. `link`: what carries frames; `vfio`, `vhost`
 //!   and `pair`: what they go over.
 
+mod attach;
 mod bench;
 mod child;
 pub mod cpu;
@@ -18,6 +19,7 @@ mod deck;
 mod flood;
 mod guest;
 mod link;
+mod orders;
 mod pair;
 mod rig;
 mod station;

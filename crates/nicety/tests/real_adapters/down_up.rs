@@ -6,7 +6,7 @@ use nicety_guests::{
 };
 use nicety_trials::extent::in_linux as entries;
 
-use crate::stage::{HOST, Stage, ping, quiet, sh, well};
+use crate::stage::{HOST, Stage, ping, port, quiet, sh, well};
 
 const ROUNDS: u32 = 20;
 /// Pings after each. One by one, for of several `ping` waits for the last no longer than twice the longest way so far.
@@ -21,9 +21,13 @@ const AGAIN: &str = "cd /sys/class/net/eth0; ip link set eth0 down; ip link set 
 fn an_interface_of_a_guest_with_two_processors_goes_down_and_up_again_and_again_and_loses_no_ping() {
     let kernel = well(UmlKernel::lay_smp(&mut |line| eprintln!("{line}")));
     let functions = entries().into_iter().filter(|entry| entry.about.transports.contains(&"vfio-user"));
-    for adapter in functions.map(|entry| entry.about.name) {
-        println!("{adapter}");
-        let stage = Stage::new(&[adapter]);
+    let usual = functions.map(|entry| (entry.about.name, ""));
+    let mapped = ["e1000e", "igb"].map(|adapter| (adapter, "doorbells = \"mapped\"\n"));
+    for (adapter, more) in usual.chain(mapped) {
+        println!("{adapter} {more}");
+        let mut port = port(adapter, 1);
+        port.more = more.to_owned();
+        let stage = Stage::with(vec![port]);
         let machine = UmlConfig { cpus: 2, ..UmlConfig::new(&kernel) };
         let mut guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine, 1)));
         assert_eq!(sh(&mut guest, "nproc"), "2\n");

@@ -20,6 +20,7 @@ mod restarted;
 mod saved;
 mod scp;
 mod server_gone;
+mod sizes;
 mod stage;
 mod standby;
 mod switching;

@@ -80,6 +80,25 @@ fn a_user_mode_guest_waits_for_vmxnet3s_commands_and_not_for_doorbells_and_masks
 }
 
 #[test]
+fn an_intel_chips_tails_are_no_messages_where_its_ring_pages_are_mapped() {
+    for adapter in ["e1000e", "igb"] {
+        for words in [&["vfio_user.msix=0", "vfio_user.msi=0"][..], &[]] {
+            let writes = ["trapped", "mapped"].map(|doorbells| {
+                let (stage, mut guest) = one(adapter, &format!("doorbells = \"{doorbells}\"\n"), words);
+                let before = Counts::of(&stage, &mut guest);
+                echoes(&mut guest);
+                let now = Counts::of(&stage, &mut guest).since(&before);
+                println!("{adapter}, {words:?}, {doorbells}: {ECHOES} echoes, {now:?}");
+                assert!(now.waits <= now.reads + 20, "{now:?}");
+                quiet(&mut guest);
+                now.writes
+            });
+            assert!(writes[1] + ECHOES / 2 < writes[0], "{adapter}, {words:?}: {writes:?}");
+        }
+    }
+}
+
+#[test]
 fn a_user_mode_guest_posts_to_a_device_of_which_nothing_can_be_mapped() {
     let (stage, mut guest) = one("e1000", "", &[]);
     let before = Counts::of(&stage, &mut guest);

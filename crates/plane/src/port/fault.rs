@@ -1,24 +1,10 @@
-//! Where a fault ends: a panic of what is behind a port, or of our own work for it, is caught here and ends that port alone.
-
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+//! Where a fault ends: a panic of what is behind a port, or of our own work for it, ends that port alone.
 
 use nicety_adapter::{Outbox, Reason};
 
+use super::caught::caught;
 use super::inner::Inner;
 use super::{End, Port, Shell};
-
-/// Runs code that may panic; the error is its panic message. The caller must treat everything it touched as half changed.
-pub fn caught<R>(act: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(act)).map_err(|payload| words(payload.as_ref()))
-}
-
-/// What a panic says.
-#[cold]
-fn words(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
-}
 
 impl Inner {
     /// Whether its end has failed.

@@ -10,7 +10,7 @@ use nicety_adapter::{
 use nicety_frame::{Mac, arp, ethernet};
 use nicety_memory::{Map, Rights, Window};
 
-use super::fault::caught;
+use super::caught::caught;
 use super::{End, Saved, Shell};
 use crate::backlog::{Backlog, Drained};
 use crate::pace::Pace;

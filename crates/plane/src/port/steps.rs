@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Budget, Delivery, Frames, PACKETS, Pick, PortId, Progress, Reason, Time};
 
-use super::fault::caught;
+use super::caught::caught;
 use super::inner::Inner;
 use super::{End, Port};
 use crate::backlog::Drained;

@@ -268,3 +268,10 @@ fn an_adapter_takes_no_more_than_a_message_for_each_word_and_an_interrupt_for_ea
         holds(entry.about.name, false, [[800.0, 800.0, 1.0], [100.0, 100.0, 2.0]]);
     }
 }
+
+/// Tails are words of a page. What is left are IMS or EIMS after each interrupt, and EITR.
+#[test]
+fn e1000e_and_igb_with_mapped_ring_pages_write_one_mask_an_interrupt() {
+    holds("e1000e", true, [[0.0, 0.080, 0.031], [0.0, 1.4, 1.5]]);
+    holds("igb", true, [[0.0, 0.017, 0.017], [0.0, 1.1, 1.01]]);
+}

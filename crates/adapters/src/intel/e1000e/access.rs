@@ -1,17 +1,22 @@
 //! Register accesses: the masks of the table, and what reading or writing does beyond them (datasheet, chapter 10); the MSI-X table.
 
+use std::sync::LazyLock;
+
 use nicety_adapter::interrupts::{CompletionDelay, Delay};
-use nicety_adapter::{Context, PciFace};
+use nicety_adapter::{Context, Mappable, PciFace};
 use nicety_pci::{Changes, Function, Rom};
 
 use super::E1000e;
 use super::registers::{self as r, Place, cause, ctrl, ctrl_ext, rctl, tctl};
+use crate::intel::pages::{PART, Pages};
 use crate::intel::transmit::Transmit;
 use crate::intel::{nvm, statistics};
 use crate::msix;
 
 /// The BAR of the MSI-X table.
 pub(super) const MSIX_BAR: u8 = 3;
+
+static PAGES: LazyLock<Pages> = LazyLock::new(|| Pages::of(&r::M82574));
 
 impl E1000e {
     /// Reads a part of a region.
@@ -257,6 +262,19 @@ impl PciFace for E1000e {
             return msix::write(&mut self.function, bar, offset, data);
         }
         self.write_region(self.registers.table().region(bar), offset, data, cx);
+    }
+
+    fn mappable(&self) -> Option<Mappable> {
+        Some(PART)
+    }
+
+    fn doorbells(&self) -> Vec<u32> {
+        PAGES.offsets()
+    }
+
+    fn shown(&self, words: &mut [u32]) -> bool {
+        PAGES.show(&self.registers, words);
+        true
     }
 
     fn rom(&self) -> Option<&Rom> {

@@ -234,7 +234,8 @@ impl Adapter for E1000e {
     }
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
-        self.fetch_ring(queue.into(), budget, batch, cx)
+        let progress = self.fetch_ring(queue.into(), budget, batch, cx);
+        Progress { armed: progress.armed && !(cx.page.is_some() && self.transmits()), ..progress }
     }
 
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
@@ -254,7 +255,7 @@ impl Adapter for E1000e {
                 self.settle_link(cx);
             }
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call; no page of doorbells is mapped.
+            // Addresses are translated in every call; a mapped page shows what `shown` says.
             Event::Memory | Event::Page => {}
         }
     }

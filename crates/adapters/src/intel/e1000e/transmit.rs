@@ -13,6 +13,11 @@ impl E1000e {
         Some(Sender { queue, state, registers, link_up, looped, tags_by_mode: true, stamped: false })
     }
 
+    /// Whether its rings are walked.
+    pub(super) fn transmits(&self) -> bool {
+        self.registers[r::TCTL] & tctl::EN != 0 && self.masters()
+    }
+
     /// Whether transmitted frames come back to this adapter and go nowhere else.
     pub(super) fn loops(&self) -> bool {
         self.phy.loops() || self.registers[r::RCTL] & rctl::LBM != 0
@@ -33,7 +38,7 @@ impl E1000e {
         batch: &mut Batch,
         cx: &mut Context<'_>,
     ) -> Progress {
-        if self.registers[r::TCTL] & tctl::EN == 0 || !self.masters() {
+        if !self.transmits() {
             return Progress { more: false, armed: true };
         }
         let own = if self.loops() { self.looped.take() } else { None };

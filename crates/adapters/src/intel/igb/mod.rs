@@ -60,9 +60,11 @@ mod stamps;
 mod transmit;
 mod virtual_functions;
 
+use std::sync::LazyLock;
+
 use nicety_adapter::interrupts::{CompletionDelay, Interrupts};
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Mappable, PciFace, Progress, Queue, Reset, Stall,
 };
 use nicety_pci::{
     Bar, BuildError, Capability, Changes, Express, Function, Identity, Msi, MsixCapability, Pin, Power, Rom,
@@ -73,6 +75,7 @@ use self::transmit::TransmitQueue;
 use super::clock::Clock;
 use super::eeprom::Image;
 use super::filter::Filter;
+use super::pages::{PART, Pages};
 use super::phy::{IGP03E1000, Phy};
 use super::rss::Rss;
 use crate::about::{About, Boot, Kind, Since, Sources};
@@ -82,6 +85,9 @@ use crate::{CreateError, Settings};
 
 /// The BAR of MSI-X.
 const MSIX_BAR: u8 = 3;
+
+/// Of its first four queues. The others' registers, at 0xc000 and 0xe000, are trapped.
+static PAGES: LazyLock<Pages> = LazyLock::new(|| Pages::of(&r::M82576));
 /// PCI's numbers of the vendor and of the card: Gigabit ET Dual Port Server Adapter (pci.ids).
 const INTEL: u16 = 0x8086;
 const CARD: u16 = 0xa03c;
@@ -330,6 +336,19 @@ impl PciFace for Igb {
         self.write_region(self.region(bar), offset, data, cx);
     }
 
+    fn mappable(&self) -> Option<Mappable> {
+        Some(PART)
+    }
+
+    fn doorbells(&self) -> Vec<u32> {
+        PAGES.offsets()
+    }
+
+    fn shown(&self, words: &mut [u32]) -> bool {
+        PAGES.show(&self.registers, words);
+        true
+    }
+
     fn rom(&self) -> Option<&Rom> {
         self.rom.as_ref()
     }
@@ -341,7 +360,11 @@ impl Adapter for Igb {
     }
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
-        self.fetch_ring(queue.into(), budget, batch, cx)
+        let progress = self.fetch_ring(queue.into(), budget, batch, cx);
+        Progress {
+            armed: progress.armed && !(cx.page.is_some() && self.transmits(queue.into()) && self.may_dma()),
+            ..progress
+        }
     }
 
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
@@ -362,7 +385,7 @@ impl Adapter for Igb {
                 self.settle_link(cx);
             }
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call; no page of doorbells is mapped.
+            // Addresses are translated in every call; a mapped page shows what `shown` says.
             Event::Memory | Event::Page => {}
         }
     }

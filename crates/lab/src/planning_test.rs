@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::bench::fake::FakeBench;
+use crate::method::Server;
 
 fn plan(options: &Options) -> Plan {
     Plan::new(options, &FakeBench::two_servers()).unwrap()

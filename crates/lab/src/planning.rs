@@ -1,0 +1,179 @@
+//! How the order of runs follows from what a person chose.
+//!
+//! Runs of different contestants alternate, so that what disturbs the host for a while disturbs all of them
+//! (A. Georges, D. Buytaert, L. Eeckhout, *Statistically Rigorous Java Performance Evaluation*, 2007, and R. Jain, *The Art
+//! of Computer Systems Performance Analysis*, part IV).
+
+use std::time::Duration;
+
+use crate::bench::Bench;
+use crate::method::{Contestant, Guests, Item, Load, Options, Order, Plan, PlanError};
+use crate::statistics::RUNS_FOR_INTERVAL;
+
+impl Options {
+    /// Finds mistakes that do not depend on the guests, before these are prepared. `adapters` are all there are.
+    pub fn check(&self, adapters: &[&str]) -> Result<(), PlanError> {
+        known(&self.adapters, adapters)?;
+        if self.repeat.is_some_and(|repeat| !(1..=1000).contains(&repeat)) {
+            return Err(PlanError::Repeat);
+        }
+        if self.seconds.is_some_and(|seconds| !(0.1..=3600.0).contains(&seconds)) {
+            return Err(PlanError::Seconds);
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    /// The plan of `options` for `bench`. The same options and bench give the same plan.
+    pub fn new(options: &Options, bench: &dyn Bench) -> Result<Plan, PlanError> {
+        let all = bench.contestants();
+        options.check(&adapters_of(&all))?;
+        let contestants = chosen(&options.adapters, all);
+        let loads = bench.loads();
+        if contestants.is_empty() || loads.is_empty() {
+            return Err(PlanError::Nothing);
+        }
+        let repeat = options.repeat.unwrap_or(if options.quick { 3 } else { RUNS_FOR_INTERVAL as u32 });
+        let runs = contestants.len().saturating_mul(loads.len()).saturating_mul(repeat as usize);
+        let duration = match options.seconds {
+            Some(seconds) => Duration::from_secs_f64(seconds),
+            // netperf counts whole seconds.
+            None if options.quick && bench.guests() != Guests::Embedded => Duration::from_secs(1),
+            None if options.quick => Duration::from_millis(500),
+            None => fitting_duration(bench.guests(), runs, bench.overhead()),
+        };
+        let (order, seed) = (bench.order(), options.seed);
+        let items = alternate(&contestants, &loads, repeat, order, seed);
+        let (guests, overhead) = (bench.guests(), bench.overhead());
+        Ok(Plan { guests, contestants, loads, items, duration, overhead, repeat, seed, order })
+    }
+
+    /// How long all runs will take, guests' preparation excepted.
+    pub fn estimate(&self) -> Duration {
+        let runs = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
+        self.duration.saturating_add(self.overhead).saturating_mul(runs)
+    }
+
+    /// What the person should know before the runs begin, a sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if (self.repeat as usize) < RUNS_FOR_INTERVAL {
+            let rounds = if self.repeat == 1 { "1 round".to_owned() } else { format!("{} rounds", self.repeat) };
+            warnings.push(format!("{rounds}: fewer than {RUNS_FOR_INTERVAL} runs give no 95 % interval"));
+        }
+        warnings
+    }
+}
+
+fn adapters_of(contestants: &[Contestant]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for contestant in contestants {
+        if !names.contains(&contestant.adapter.as_str()) {
+            names.push(&contestant.adapter);
+        }
+    }
+    names
+}
+
+/// Whether each of `adapters` is one of these names, or all.
+fn known(adapters: &[String], names: &[&str]) -> Result<(), PlanError> {
+    for given in adapters {
+        if given == "all" || names.contains(&given.as_str()) {
+            continue;
+        }
+        let nearest = names.iter().map(|name| (strsim::damerau_levenshtein(given, name), name)).min();
+        let suggestion = match nearest {
+            Some((distance, name)) if distance <= 3 => format!("; did you mean \"{name}\"?"),
+            _ => String::new(),
+        };
+        return Err(PlanError::UnknownAdapter { given: given.clone(), allowed: names.join(", "), suggestion });
+    }
+    Ok(())
+}
+
+/// The contestants whose adapter is in `adapters`, in the bench's order.
+fn chosen(adapters: &[String], all: Vec<Contestant>) -> Vec<Contestant> {
+    if adapters.is_empty() || adapters.iter().any(|name| name == "all") {
+        return all;
+    }
+    all.into_iter().filter(|contestant| adapters.contains(&contestant.adapter)).collect()
+}
+
+/// The length of a run that fits all of them into the time that `compare` promises: 3 minutes with embedded guests, 5 with
+/// user-mode ones, 20 with those in QEMU, less a reserve for preparing guests; within what a run needs to say anything and profits
+/// from. netperf, in real guests, counts whole seconds.
+fn fitting_duration(guests: Guests, runs: usize, overhead: Duration) -> Duration {
+    let (total_s, least_s, most_s) = match guests {
+        Guests::Embedded => (150.0, 0.5, 1.5),
+        Guests::Uml => (270.0, 1.0, 3.0),
+        Guests::Qemu => (1_020.0, 2.0, 5.0),
+    };
+    let each_s: f64 = total_s / runs.max(1) as f64 - overhead.as_secs_f64();
+    let each_s = each_s.clamp(least_s, most_s);
+    // In tenths, so that the command that repeats the run can say it.
+    let fits = if guests == Guests::Embedded { (each_s * 10.0).floor() / 10.0 } else { each_s.floor() };
+    Duration::from_secs_f64(fits)
+}
+
+/// Round-robin with seeded rotation: every block of as many rounds as there are contestants begins with a fresh shuffle, and
+/// each round of the block starts one contestant later, so that each of them has each place equally often.
+fn alternate(contestants: &[Contestant], loads: &[Load], repeat: u32, order: Order, seed: u64) -> Vec<Item> {
+    let mut random = SplitMix::new(seed);
+    let mut turn: Vec<&Contestant> = contestants.iter().collect();
+    let mut items = Vec::new();
+    for round in 0..repeat {
+        if (round as usize).is_multiple_of(contestants.len()) {
+            random.shuffle(&mut turn);
+        } else {
+            turn.rotate_left(1);
+        }
+        let item = |contestant: &Contestant, load| Item { round, contestant: contestant.clone(), load };
+        match order {
+            Order::EveryRun => items.extend(loads.iter().flat_map(|&load| turn.iter().map(move |c| item(c, load)))),
+            Order::EveryContestant => {
+                items.extend(turn.iter().flat_map(|c| loads.iter().map(move |&load| item(c, load))))
+            }
+        }
+    }
+    items
+}
+
+/// A small seeded generator (SplitMix64: G. Steele, D. Lea, C. Flood, *Fast Splittable Pseudorandom Number Generators*,
+/// 2014), so that an order of runs can be had again from its seed on any machine.
+#[derive(Debug, Clone)]
+pub struct SplitMix {
+    state: u64,
+}
+
+impl SplitMix {
+    /// The generator that begins at `seed`.
+    pub fn new(seed: u64) -> SplitMix {
+        SplitMix { state: seed }
+    }
+
+    /// The next 64 bits.
+    pub fn draw(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number from 0 up to, but not including, 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Puts `list` in a random order (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, (self.draw() % (last as u64 + 1)) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "planning_test.rs"]
+mod tests;

@@ -1,0 +1,37 @@
+//! A range of bus addresses, and what a device may do there.
+
+use std::sync::Arc;
+
+use crate::mapping::Mapping;
+
+/// What a device may do with a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// The device may read (DMA from the guest).
+    pub read: bool,
+    /// The device may write (DMA to the guest).
+    pub write: bool,
+}
+
+impl Rights {
+    /// Both ways: ordinary RAM.
+    pub const BOTH: Self = Self { read: true, write: true };
+    /// Reads only: a ROM.
+    pub const READ: Self = Self { read: true, write: false };
+    /// Writes only.
+    pub const WRITE: Self = Self { read: false, write: true };
+
+    #[inline(always)]
+    pub(crate) fn allow(self, wanted: Self) -> bool {
+        (self.read || !wanted.read) && (self.write || !wanted.write)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
+    pub base: u64,
+    pub len: u64,
+    pub rights: Rights,
+    /// What it is of: `offset` bytes into a mapping, unless it was not shared.
+    pub place: Option<(Arc<Mapping>, u64)>,
+}
