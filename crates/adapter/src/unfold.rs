@@ -141,8 +141,10 @@ impl<'a> Unfolded<'a> {
             // What was begun in frames goes on in frames.
             Some(segment) if pick.from > 0 || !this.passes(&wants, segment) => {
                 let head = batch.head(packet);
-                let payload = packet.len().saturating_sub(u32::from(batch.layout(packet).headers_len));
                 let kind = segment.kind;
+                let headers =
+                    if kind == SegmentKind::Tunnel { segment.headers } else { batch.layout(packet).headers_len };
+                let payload = packet.len().saturating_sub(u32::from(headers));
                 let cut = Segmenter::new(head, batch.layout(packet), payload as usize, segment.mss, kind);
                 let cut = cut.map_err(|_| Reason::BadOffload)?;
                 if !fits(cut.head_len() as u32 + u32::from(segment.mss).min(payload)) {
@@ -167,6 +169,7 @@ impl<'a> Unfolded<'a> {
             SegmentKind::Tcp if v4 => wants.tcp4,
             SegmentKind::Tcp => wants.tcp6,
             SegmentKind::Udp => wants.udp,
+            SegmentKind::Tunnel => false,
         }
     }
 

@@ -38,12 +38,14 @@ pub struct Settings {
     pub rom: Option<Rom>,
     /// PCI subsystem vendor and device, instead of the chip's: of adapters with [`About::vmware_subsystem`].
     pub subsystem: Option<(u16, u16)>,
+    /// It stands by for another adapter of the guest with the same address; for adapters whose devices can say so (virtio-net).
+    pub standby: bool,
 }
 
 impl Settings {
     /// Just an address.
     pub fn new(mac: Mac) -> Self {
-        Self { mac, mtu: None, queues: None, rom: None, subsystem: None }
+        Self { mac, mtu: None, queues: None, rom: None, subsystem: None, standby: false }
     }
 }
 

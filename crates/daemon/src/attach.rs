@@ -43,6 +43,9 @@ pub fn qemu(port: &PortConfig) -> Attach {
             if let Some(mtu) = port.mtu {
                 let _ = write!(device, ",host_mtu={mtu}");
             }
+            if port.standby {
+                device.push_str(",failover=on");
+            }
             lines.push(vec!["-netdev".to_owned(), netdev]);
             let device = format!("virtio-net-pci,netdev={id}-net,mac={},speed=10000,duplex=full{device}", port.mac);
             lines.push(vec!["-device".to_owned(), device]);
@@ -95,6 +98,9 @@ pub fn libvirt(port: &PortConfig) -> Attach {
             if let Some(mtu) = port.mtu {
                 let _ = writeln!(interface, "      <mtu size='{mtu}'/>");
             }
+            if port.standby {
+                interface.push_str("      <teaming type='persistent'/>\n");
+            }
             format!("<domain type='kvm'>\n{memory}  <devices>\n{interface}    </interface>\n  </devices>\n</domain>\n")
         }
     };
@@ -138,6 +144,7 @@ fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
     };
     compare("queues", number(made_of.queues), number(port.queues));
     compare("mtu", number(made_of.mtu), number(port.mtu));
+    compare("standby", made_of.standby.to_string(), port.standby.to_string());
     compare("buffer", Bytes(u64::from(made_of.buffer)).to_string(), port.buffer.to_string());
     if let Some(asked) = port.doorbells {
         compare("doorbells", doorbells(made_of.mapped), doorbells(asked == Doorbells::Mapped));

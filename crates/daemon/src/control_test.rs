@@ -69,6 +69,7 @@ fn port(name: &str) -> PortReport {
             mtu: None,
             rom: false,
             vmware_subsystem: false,
+            standby: false,
             mapped: false,
             buffer: 1 << 20,
             access: "mode 0600".into(),

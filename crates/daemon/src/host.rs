@@ -204,6 +204,8 @@ pub struct PortConfig {
     pub rom: Option<PathBuf>,
     /// Whether its PCI subsystem is VMware's, and not its chip's.
     pub is_vmwares: bool,
+    /// It stands by for another port of the same VM.
+    pub standby: bool,
     /// Who may connect.
     pub access: AccessConfig,
     /// Its port group, if it is in one.
@@ -252,8 +254,10 @@ impl PortConfig {
     /// attached.
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
-        let made =
-            |port: &Self| (port.entry.about.name, port.mac, mapped(port), port.queues, port.mtu, port.is_vmwares);
+        let made = |port: &Self| {
+            let PortConfig { mac, queues, mtu, is_vmwares, standby, .. } = port;
+            (port.entry.about.name, *mac, mapped(port), *queues, *mtu, *is_vmwares, *standby)
+        };
         made(self) == made(other) && self.socket == other.socket && self.rom == other.rom
     }
 
@@ -261,7 +265,7 @@ impl PortConfig {
     pub fn settings(&self) -> Result<Settings, RomFileError> {
         let rom = self.rom.as_deref().map(|path| read_rom(path, self.entry.about)).transpose()?;
         let subsystem = self.entry.about.vmware_subsystem.filter(|_| self.is_vmwares);
-        Ok(Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom, subsystem })
+        Ok(Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom, subsystem, standby: self.standby })
     }
 }
 

@@ -107,6 +107,22 @@ fn every_key_is_taken() {
 }
 
 #[test]
+fn a_standby_may_have_the_address_of_the_port_that_it_stands_by_for_and_nobody_else_s() {
+    let standby = PORT.replace("e1000", "virtio-net").replace("\"vm1", "\"vm1-standby") + "standby = true\n";
+    for text in [format!("{PORT}{standby}"), format!("{standby}{PORT}")] {
+        let host = parse(&text).unwrap();
+        assert!(host.port("vm1-standby").unwrap().standby && !host.port("vm1").unwrap().standby);
+    }
+    let again = standby.replace("vm1-", "vm2-");
+    assert!(error(&format!("{standby}{again}")).contains("is the address of line 4 already"));
+    assert_eq!(
+        port_error("standby = true"),
+        "6: port.standby: e1000 cannot tell its driver that it stands by: only virtio can (allowed: true or false; true for a virtio \
+         adapter)"
+    );
+}
+
+#[test]
 fn the_control_socket_is_in_the_persons_runtime_folder_or_beside_the_host_file() {
     let host = parse(&format!("[switch]\nname = \"lan\"\n{PORT}")).unwrap();
     assert_eq!(host.control(Some(Path::new("/run/user/7"))).unwrap(), Path::new("/run/user/7/nicety/lan.sock"));
@@ -134,7 +150,7 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     assert_eq!(
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
-         (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, owner, group, mode, \
+         (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
          open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
@@ -404,7 +420,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
     let said = |entry: u8, what: &str| {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
-             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, owner, group, mode, \
+             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
          open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };

@@ -56,6 +56,9 @@ pub struct MadeOf {
     /// Whether its PCI subsystem is VMware's.
     #[serde(default)]
     pub vmware_subsystem: bool,
+    /// Whether it stands by for another port of the same VM.
+    #[serde(default)]
+    pub standby: bool,
     /// Whether its doorbells are mapped.
     pub mapped: bool,
     /// Its receive buffer in bytes.
@@ -226,6 +229,7 @@ impl PortReport {
                 mtu: spec.settings.mtu,
                 rom: spec.settings.rom.is_some(),
                 vmware_subsystem: spec.settings.subsystem.is_some(),
+                standby: spec.settings.standby,
                 mapped: spec.mapped,
                 buffer: spec.buffer_bytes,
                 access: spec.access.to_string(),

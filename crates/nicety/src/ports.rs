@@ -314,6 +314,7 @@ mod tests {
                 mtu: None,
                 rom: false,
                 vmware_subsystem: false,
+                standby: false,
                 mapped: false,
                 buffer: 1 << 20,
                 access: "mode 0600".into(),

@@ -185,6 +185,9 @@ impl VirtioNet {
         if mtu.is_none() {
             offer &= !feature::MTU;
         }
+        if !settings.standby {
+            offer &= !feature::STANDBY;
+        }
         let config = Config { mac, link: true, pairs, mtu: mtu.unwrap_or(0), speed_mbps: SPEED_MBPS };
         let rings = std::iter::repeat_n(Ring::default(), 2 * usize::from(pairs) + 1).collect();
         let (control, steering, hashing) = (Control::new(mac), Steering::default(), Hashing::default());

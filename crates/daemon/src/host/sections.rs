@@ -100,10 +100,13 @@ static PORT_GROUP: Kind = Kind {
     several: false,
 };
 
-const PORT_KEYS: [Key; 15] = [
+const PORT_KEYS: [Key; 16] = [
     Key { name: "name", allowed: NAME },
     Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
-    Key { name: "mac", allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once" },
+    Key {
+        name: "mac",
+        allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once, but for a standby's",
+    },
     Key { name: "socket", allowed: SOCKET },
     Key { name: "doorbells", allowed: "\"trapped\", or \"mapped\" for an adapter whose doorbells can be" },
     Key { name: "buffer", allowed: "\"64KiB\" to \"1GiB\"" },
@@ -114,6 +117,7 @@ const PORT_KEYS: [Key; 15] = [
     },
     Key { name: "rom", allowed: "a path of an option ROM, for an adapter that is a PCI function of its own" },
     Key { name: "subsystem", allowed: "\"chip\", or \"vmware\" for an e1000 of any kind or an e1000e" },
+    Key { name: "standby", allowed: "true or false; true for a virtio adapter" },
     KEYS[0],
     KEYS[1],
     KEYS[2],
@@ -133,6 +137,8 @@ static PORT: Kind = Kind {
 struct Seen {
     names: HashMap<String, usize>,
     addresses: HashMap<Mac, usize>,
+    /// Those of ports that stand by for another with the same.
+    standbys: HashMap<Mac, usize>,
     paths: Paths,
     /// The uplinks' names: `nicety ports NAME` could not tell one from a port.
     uplinks: Vec<Found<String>>,
@@ -162,6 +168,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
     let mut seen = Seen {
         names: HashMap::new(),
         addresses: HashMap::new(),
+        standbys: HashMap::new(),
         paths: Paths::new(path),
         uplinks: Vec::new(),
         access: usual.unwrap_or_default(),
@@ -343,7 +350,9 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         taken.is_none()
     });
     let entry = adapter(walk, section);
-    let mac = address(walk, section, seen);
+    let standby = walk.boolean(section, "standby");
+    let stands_by = standby.as_ref().is_some_and(|found| found.value);
+    let mac = address(walk, section, if stands_by { &mut seen.standbys } else { &mut seen.addresses });
     let socket = seen.paths.socket(walk, section, "socket", dir);
     let buffer = walk.parsed::<Bytes>(section, "buffer").filter(|found| within(walk, section, "buffer", found, BUFFER));
     let doorbells = walk.word(section, "doorbells", &[("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)]);
@@ -357,6 +366,10 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         if let Some(found) = subsystem.as_ref().filter(|found| found.value && entry.about.vmware_subsystem.is_none()) {
             let what = format!("VMware has no PCI subsystem of its own for {}: leave this out", entry.about.name);
             walk.wrong(section, "subsystem", found.line, what);
+        }
+        if let Some(found) = standby.filter(|found| found.value && entry.about.linux.driver != "virtio_net") {
+            let what = format!("{} cannot tell its driver that it stands by: only virtio can", entry.about.name);
+            walk.wrong(section, "standby", found.line, what);
         }
     }
     let parts = policy_parts(walk, section, seen);
@@ -373,6 +386,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),
         rom,
         is_vmwares: subsystem.is_some_and(|found| found.value),
+        standby: stands_by,
         access,
         group,
         policy: parts.policy(mac),
@@ -390,7 +404,7 @@ fn adapter(walk: &mut Walk, section: Section<'_>) -> Option<&'static Entry> {
     found
 }
 
-fn address(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) -> Option<Mac> {
+fn address(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>) -> Option<Mac> {
     let Found { value: mac, line } = walk.parsed::<Mac>(section, "mac")?;
     if !mac.is_unicast() {
         let what =
@@ -398,7 +412,7 @@ fn address(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) -> Option<Mac
         walk.wrong(section, "mac", line, what);
         return None;
     }
-    if let Some(first) = earlier(&mut seen.addresses, mac, line) {
+    if let Some(first) = earlier(seen, mac, line) {
         walk.wrong(section, "mac", line, format!("{mac} is the address of line {first} already"));
         return None;
     }
