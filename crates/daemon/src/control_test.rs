@@ -76,6 +76,8 @@ fn port(name: &str) -> PortReport {
         }),
         port_group: None,
         policy: BTreeMap::new(),
+        multicasts: Vec::new(),
+        neighbour: None,
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),
         last_end: None,

@@ -18,9 +18,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
-use nicety_plane::{End, Plane, Port, State};
+use nicety_plane::{End, Neighbour, Plane, Port, State};
 use nicety_socket::Access;
-use nicety_switch::{Learned, Limits, Policy};
+use nicety_switch::{Learned, Limits, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
@@ -114,6 +114,10 @@ pub struct PortView {
     pub id: PortId,
     /// What it may do on the switch.
     pub policy: Policy,
+    /// The multicasts that it is sent, if ports are snooped.
+    pub wanted: Vec<Wanted>,
+    /// Who has said to be at its other end.
+    pub neighbour: Option<Neighbour>,
     /// What it does.
     pub state: State,
     /// Interrupt descriptors written.
@@ -337,9 +341,9 @@ impl Daemon {
     }
 
     fn join(&self, name: &str, port: &Arc<Port>, policy: &Policy, service: Service) -> Result<(), StartError> {
+        self.plane.set_policy(port, policy);
         let joined = self.plane.join(Arc::clone(port));
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
-        self.plane.set_policy(port, policy);
         let WorkerHandle { inbox, newcomers } = self.worker(port.id());
         // A worker that has ended takes no ports: nothing is opened then.
         let _it_runs = newcomers.send(service);
@@ -430,6 +434,8 @@ impl Daemon {
             name: uplink.name.clone(),
             id: uplink.port.id(),
             policy: uplink.policy.clone(),
+            wanted: Vec::new(),
+            neighbour: None,
             state: uplink.port.state(),
             signals: 0,
             blank: false,
@@ -437,6 +443,14 @@ impl Daemon {
         }));
         drop(uplinks);
         views.extend(self.ports().values().map(view));
+        let now = self.clock.now();
+        views.iter_mut().for_each(|view| view.neighbour = self.plane.neighbour(view.id, now));
+        let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
+        for wanted in self.plane.switch().wanted(now) {
+            if let Some(view) = at.get_mut(&wanted.port) {
+                view.wanted.push(wanted);
+            }
+        }
         views
     }
 
@@ -477,6 +491,8 @@ fn view(running: &Running) -> PortView {
         name: running.spec.name.clone(),
         id: running.port.id(),
         policy: running.spec.policy.clone(),
+        wanted: Vec::new(),
+        neighbour: None,
         state: running.port.state(),
         signals: running.schedule.written(),
         blank: running.blank.load(Ordering::Relaxed),

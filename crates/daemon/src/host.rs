@@ -86,6 +86,19 @@ pub struct UplinkConfig {
     pub vlan: Vlan,
     /// Its part of a private VLAN.
     pub private: Private,
+    /// Whether it gets, of multicasts, only what was joined beyond it, and what nobody has.
+    pub snooping: bool,
+    /// Whether it tells its neighbour who it is, and listens to who that is.
+    pub lldp: Lldp,
+}
+
+/// Which way LLDP goes (IEEE 802.1AB).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lldp {
+    /// It is sent.
+    pub sends: bool,
+    /// What comes is kept and shown.
+    pub receives: bool,
 }
 
 /// What an uplink is.
@@ -117,6 +130,8 @@ pub enum UplinkKind {
     },
     /// Whatever leaves is gone.
     Null,
+    /// Asks hosts for their groups, and leads nowhere.
+    Querier,
 }
 
 impl UplinkKind {
@@ -128,6 +143,7 @@ impl UplinkKind {
             Self::Stream { .. } => "stream",
             Self::Capture { .. } => "capture",
             Self::Null => "null",
+            Self::Querier => "querier",
         }
     }
 }

@@ -47,7 +47,9 @@ fn ten_lines_are_a_host() {
             kind: UplinkKind::Tap { name: "tap0".into() },
             rate: None,
             vlan: Default::default(),
-            private: Default::default()
+            private: Default::default(),
+            snooping: false,
+            lldp: Lldp::default()
         }]
     );
     assert_eq!(host.daemon, DaemonConfig::default());
@@ -151,7 +153,7 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
          (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
-         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
         error(&format!("{PORT}[uplnk]\nkind = \"null\"\n")),
@@ -372,6 +374,14 @@ fn an_uplink_has_the_keys_of_its_kind() {
     assert!(uplink("kind = \"capture\"").starts_with("6: uplink.file: it is missing"));
     assert!(uplink("kind = \"none\"\nname = \"tap0\"").starts_with("8: uplink.name: it does not belong to this kind"));
     assert!(uplink("kind = \"none\"\nrate = \"1Gbit/s\"").contains("there is nothing to pace without an uplink"));
+    assert!(uplink("kind = \"querier\"\nrate = \"1Gbit/s\"").contains("a querier has nothing to pace"));
+    assert!(uplink("kind = \"querier\"\nsnooping = true").contains("a querier needs to hear what hosts say"));
+    assert!(uplink("kind = \"null\"\nlldp = true").contains("it is true or false, not a text"));
+    assert!(uplink("kind = \"querier\"\nlldp = \"send\"").contains("a querier has no neighbour"));
+    for (word, sends, receives) in [("send", true, false), ("receive", false, true), ("both", true, true)] {
+        let host = parse(&format!("{PORT}[uplink]\nkind = \"null\"\nlldp = {word:?}")).unwrap();
+        assert_eq!(host.uplinks[0].lldp, Lldp { sends, receives });
+    }
     for name in ["", "sixteen-letters-", "a/b", "a b", ".."] {
         let said = uplink(&format!("kind = \"tap\"\nname = {name:?}"));
         assert!(said.contains("cannot be an interface's name"), "{said}");
@@ -421,7 +431,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
              (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
-         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };
     assert_eq!(error("port = [\"a\"]"), format!("1: {}", said(1, "a text")));

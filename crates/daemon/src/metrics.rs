@@ -99,7 +99,7 @@ fn ports(page: &mut Page, ports: &[PortView]) {
         let adapter = port.spec.as_ref().map_or("(uplink)", |spec| spec.entry.about.name);
         page.sample("nicety_port_info", &[("port", &port.name), ("adapter", adapter), ("mac", &mac)], 1);
     }
-    let gauges: [Metric<PortView>; 7] = [
+    let gauges: [Metric<PortView>; 8] = [
         ("nicety_port_attached", "Whether a VM is attached; always 1 for an uplink.", |port| {
             port.state.attached.into()
         }),
@@ -109,6 +109,11 @@ fn ports(page: &mut Page, ports: &[PortView]) {
         ("nicety_port_failed", "Whether a defect of the daemon has ended the port.", |port| {
             port.state.failed.is_some().into()
         }),
+        (
+            "nicety_port_multicasts",
+            "Multicast groups, and reasons for all of them, for which it is sent frames.",
+            |port| port.wanted.len() as u64,
+        ),
         ("nicety_port_held", "Whether what it sends waits for an uplink.", |port| port.state.held.into()),
         ("nicety_port_waiting_frames", "Frames that wait for the receiver.", |port| port.state.backlog_frames as u64),
         ("nicety_port_waiting_bytes", "Bytes of the receive buffer that they take.", |port| port.state.backlog_bytes),

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use nicety_adapter::{QUEUES, QueueCounters, Reason};
 use nicety_plane::State;
+use nicety_switch::{Interest, Wanted};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::daemon::PortView;
 use crate::device::{SHARE_MEMORY, is_unshared};
 use crate::host::policy_words;
+use crate::trace::vlan;
 
 /// How a port is, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -88,6 +90,12 @@ pub struct PortReport {
     /// What its policy says beyond the usual: the host file's keys and their values, its group's included.
     #[serde(default)]
     pub policy: BTreeMap<String, String>,
+    /// The multicasts that it is sent, if ports are snooped: `239.1.2.3 (VLAN 10)`, `all of VLAN 10 (a router is there)`, `all`.
+    #[serde(default)]
+    pub multicasts: Vec<String>,
+    /// Who is at its other end, as LLDP says: `core1, port 1/1`.
+    #[serde(default)]
+    pub neighbour: Option<String>,
     /// How it is.
     pub condition: Condition,
     /// The same in a sentence, with what to do if something is wrong.
@@ -208,10 +216,20 @@ fn rounded(span: Duration) -> String {
     }
 }
 
+/// What a port is sent, and where.
+fn multicast(wanted: &Wanted) -> String {
+    let vlan = vlan(wanted.fid);
+    match wanted.interest {
+        Interest::Group(group) => format!("{group} ({vlan})"),
+        Interest::Router => format!("all of {vlan} (a router is there)"),
+        Interest::Everything => "all".to_owned(),
+    }
+}
+
 impl PortReport {
     /// A port, reported.
     pub fn of(view: &PortView) -> Self {
-        let PortView { spec, name, id: _, policy, state, signals, blank, last_end } = view;
+        let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank, last_end } = view;
         let dma = spec.as_ref().is_none_or(|spec| spec.entry.about.dma);
         let (condition, mut sentence) = condition(name, state, *blank, dma, spec.is_none());
         let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
@@ -236,6 +254,8 @@ impl PortReport {
             }),
             port_group: spec.as_ref().and_then(|spec| spec.group.clone()),
             policy: policy_words(policy),
+            neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
+            multicasts: wanted.iter().map(multicast).collect(),
             condition,
             sentence,
             last_end,

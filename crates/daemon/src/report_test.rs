@@ -1,5 +1,6 @@
-use nicety_adapter::{Counters, PortId, Queue, Stall};
+use nicety_adapter::{Counters, PortId, Queue, Stall, Time};
 use nicety_frame::Mac;
+use nicety_plane::Neighbour;
 
 use super::*;
 use crate::daemon::PortSpec;
@@ -119,6 +120,10 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         name: "vm1".into(),
         id: PortId(1),
         policy,
+        wanted: [(0, Interest::Router), (10, Interest::Group([239, 1, 2, 3].into())), (0, Interest::Everything)]
+            .map(|(fid, interest)| Wanted { fid, port: PortId(1), interest, left: Duration::from_secs(9) })
+            .to_vec(),
+        neighbour: Some(Neighbour { system: "core1".into(), port: "1/1".into(), until: Time(5) }),
         state,
         signals: 4,
         blank: false,
@@ -138,6 +143,9 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     assert_eq!((report.backlog_frames, report.backlog_bytes), (3, 900));
     assert_eq!(report.port_group.as_deref(), Some("web"));
     assert_eq!(report.policy, BTreeMap::from([("forged_transmits".to_owned(), "reject".to_owned())]));
+    let said = ["all of the flat network (a router is there)", "239.1.2.3 (VLAN 10)", "all"];
+    assert_eq!(report.multicasts, said);
+    assert_eq!(report.neighbour.as_deref(), Some("core1, port 1/1"));
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<PortReport>(&json).unwrap(), report);
     view.state.attached = false;

@@ -1,15 +1,17 @@
 //! A host file, served until a signal says otherwise.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nicety_adapter::Uplink;
+use nicety_frame::Mac;
 use nicety_socket::{Access, Place};
-use nicety_switch::{Limits, Policy};
+use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Rate, SocketError, Stream, Tap, TapError,
+    Announced, Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -54,6 +56,9 @@ pub enum ServeError {
     /// Its pace.
     #[error("the uplink cannot be paced: {0}")]
     Pace(std::io::Error),
+    /// Memory for frames of its own.
+    #[error("the uplink: {0}")]
+    Memory(nicety_memory::MapError),
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signals(std::io::Error),
@@ -148,7 +153,7 @@ fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>) -> Result<(), Serv
             }
         }
         // Whoever listens there may come later.
-        UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null => {}
+        UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null | UplinkKind::Querier => {}
     }
     Ok(())
 }
@@ -156,26 +161,35 @@ fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>) -> Result<(), Serv
 /// Makes the uplink that a host file names.
 fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
     match &config.kind {
-        UplinkKind::Tap { name } => paced(Tap::open(name)?, config.rate),
+        UplinkKind::Tap { name } => paced(Tap::open(name)?, config),
         UplinkKind::Pair { socket, role } => {
             let pair = match role {
                 Role::Listen => Pair::listen(socket)?,
                 Role::Connect => Pair::connect(socket)?,
             };
-            paced(pair, config.rate)
+            paced(pair, config)
         }
         UplinkKind::Stream { socket, role } => {
             let stream = match role {
                 Role::Listen => Stream::listen(socket)?,
                 Role::Connect => Stream::connect(socket)?,
             };
-            paced(stream, config.rate)
+            paced(stream, config)
         }
         UplinkKind::Capture { file } => {
             let options = CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None };
-            paced(Capture::create(file, &options)?, config.rate)
+            paced(Capture::create(file, &options)?, config)
         }
-        UplinkKind::Null => paced(Null, config.rate),
+        UplinkKind::Null => paced(Null, config),
+        UplinkKind::Querier => {
+            let vlans: Vec<Option<u16>> = match &config.vlan {
+                Vlan::Flat | Vlan::Access(_) | Vlan::Service(_) => vec![None],
+                Vlan::Trunk { allowed, native } => {
+                    allowed.iter().map(|id| (Some(id) != *native).then(|| id.number())).collect()
+                }
+            };
+            Ok(Box::new(Querier::new(own_address(), &vlans).map_err(ServeError::Memory)?))
+        }
     }
 }
 
@@ -188,16 +202,33 @@ fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
     Some(Box::new(move |daemon| uplink(&config, daemon).map_err(|error| error.to_string())))
 }
 
-fn paced<U: Uplink + 'static>(uplink: U, rate: Option<Rate>) -> Result<Box<dyn Uplink>, ServeError> {
-    Ok(match rate {
-        Some(rate) => Box::new(Paced::new(uplink, rate).map_err(ServeError::Pace)?),
-        None => Box::new(uplink),
-    })
+fn paced<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
+    match config.rate {
+        Some(rate) => announced(Paced::new(uplink, rate).map_err(ServeError::Pace)?, config),
+        None => announced(uplink, config),
+    }
+}
+
+fn announced<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
+    if !config.lldp.sends {
+        return Ok(Box::new(uplink));
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let what = format!("Nicety {}", nicety_version::BUILD);
+    let announced = Announced::new(uplink, own_address(), host.trim(), &config.name, &what);
+    Ok(Box::new(announced.map_err(ServeError::Memory)?))
+}
+
+/// An address for frames of our own: locally administered, and another one each time.
+fn own_address() -> Mac {
+    let [a, b, c, d, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
+    Mac([2, 0x4e, a, b, c, d])
 }
 
 /// What an uplink may do: its VLANs.
 fn policy(config: &UplinkConfig) -> Policy {
-    Policy { vlan: config.vlan.clone(), private: config.private, ..Policy::default() }
+    let UplinkConfig { vlan, private, snooping, lldp, .. } = config;
+    Policy { vlan: vlan.clone(), private: *private, snooping: *snooping, lldp: lldp.receives, ..Policy::default() }
 }
 
 /// Makes an uplink, and puts it on the switch.

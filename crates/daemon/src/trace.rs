@@ -206,6 +206,13 @@ impl Words<'_> {
                 };
                 said(TraceStage::LookedUp, format!("its destination is {what}: to all ports of the VLAN{storm}"))
             }
+            Step::Snooped { report: true } => {
+                said(TraceStage::LookedUp, "it is a report: of ports with snooping to routers' alone".to_owned())
+            }
+            Step::Snooped { report: false } => said(
+                TraceStage::LookedUp,
+                "the group is known: of ports with snooping to its members' and routers' alone".to_owned(),
+            ),
             Step::Receiver(..) => return None,
         })
     }
@@ -217,6 +224,7 @@ impl Words<'_> {
         }
         let why = match reason {
             Reason::Vlan => "not in this VLAN",
+            Reason::NoReceiver => "nobody there has joined the group",
             Reason::PrivateVlan => "of another part of the private VLAN",
             Reason::MacChanged => "its destination is not an address of the port (MAC changes are rejected)",
             other => other.name(),
@@ -273,7 +281,8 @@ fn guards(policy: &Policy) -> Vec<&'static str> {
     .collect()
 }
 
-fn vlan(fid: u16) -> String {
+/// A VLAN by its filtering identifier.
+pub(crate) fn vlan(fid: u16) -> String {
     match fid {
         0 => "the flat network".to_owned(),
         fid if fid >= SERVICE => format!("service VLAN {}", fid - SERVICE),

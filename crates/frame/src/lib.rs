@@ -18,6 +18,7 @@ pub mod checksum;
 pub mod crc;
 mod error;
 pub mod ethernet;
+pub mod group;
 pub mod ipv4;
 pub mod ipv6;
 pub mod layout;

@@ -15,6 +15,7 @@
 
 mod backlog;
 mod doorbells;
+mod lldp;
 mod lock;
 #[cfg(feature = "measure")]
 pub mod measure;
@@ -30,6 +31,7 @@ mod watched;
 
 pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
+pub use lldp::Neighbour;
 pub use plane::{Plane, PlaneError};
 pub use port::{End, Port, Saved, Shell, State, caught};
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arc_swap::{ArcSwap, Guard};
-use nicety_adapter::PortId;
+use nicety_adapter::{PortId, Time};
 use nicety_switch::{Full, Limits, Policy, Switch};
 
+use crate::lldp::{Neighbour, Neighbours};
 use crate::port::Port;
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
@@ -42,6 +43,7 @@ pub struct Plane {
     pub(crate) watched: AtomicBool,
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
     pub(crate) times: Times,
+    pub(crate) neighbours: Neighbours,
 }
 
 impl Plane {
@@ -53,6 +55,7 @@ impl Plane {
             watched: AtomicBool::new(false),
             watchers: ArcSwap::default(),
             times: Times::default(),
+            neighbours: Neighbours::default(),
         }
     }
 
@@ -87,12 +90,19 @@ impl Plane {
     /// port is lost or waits by it, and none of its own that is on its way.
     pub fn set_policy(&self, port: &Port, policy: &Policy) {
         self.switch.set_policy(port.id(), policy);
+        self.neighbours.listen(port.id(), policy.lldp);
         port.set_shapes(policy.transmit, policy.receive, policy.log);
+    }
+
+    /// Who has said by LLDP to be at the other end of a port, if that listens.
+    pub fn neighbour(&self, port: PortId, now: Time) -> Option<Neighbour> {
+        self.neighbours.of(port, now)
     }
 
     /// A port leaves.
     pub fn leave(&self, id: PortId) -> Option<Arc<Port>> {
         self.switch.leave(id);
+        self.neighbours.listen(id, false);
         let port = self.port(id);
         self.ports.rcu(|old| {
             let mut new = Ports::clone(old);

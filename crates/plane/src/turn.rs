@@ -105,6 +105,9 @@ impl Plane {
             turn.plan.drop_missed(turn.missed);
         }
         outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
+        if turn.plan.drops().iter().any(|(_, reason)| *reason == Reason::Policy) {
+            self.neighbours.hear(&turn.batch, turn.plan.drops(), now);
+        }
         port.finish(&turn.batch, turn.plan.drops(), now);
         if let Some(since) = turn.since.take() {
             self.times.took(turn.batch.len(), since, port.clock(now));

@@ -30,6 +30,11 @@ pub enum Step {
         /// Whether it goes.
         goes: bool,
     },
+    /// Of ports with [`Policy::snooping`] only those that have joined its group get it, and routers'; of a report, routers' alone.
+    Snooped {
+        /// It is a report.
+        report: bool,
+    },
     /// A port that may get it: with this change, or why not.
     Receiver(PortId, Result<Edit, Reason>),
 }

@@ -18,6 +18,7 @@ mod plan;
 mod policed;
 mod policy;
 mod rules;
+mod snoop;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,8 @@ use explain::{Follower, Nobody};
 pub use plan::Plan;
 pub use policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
 use rules::Rules;
+use snoop::Snoop;
+pub use snoop::{Interest, Wanted};
 
 /// Ports of one switch at most.
 pub const PORTS: usize = 1024;
@@ -76,6 +79,8 @@ struct Members {
     policed: bool,
     /// Ports that get every frame of their VLANs.
     promiscuous: Vec<PortId>,
+    /// Whether any port gets only the groups that it has joined.
+    snooping: bool,
 }
 
 impl Members {
@@ -86,6 +91,7 @@ impl Members {
         }
         self.rules[index] = rules;
         self.policed = self.rules.iter().any(Option::is_some);
+        self.snooping = self.rules.iter().flatten().any(|rules| rules.policy.snooping);
         let promiscuous = |&index: &usize| self.rules[index].as_ref().is_some_and(|rules| rules.policy.promiscuous);
         self.promiscuous = (0..self.rules.len()).filter(promiscuous).map(|index| PortId(index as u16)).collect();
     }
@@ -98,13 +104,15 @@ pub struct Switch {
     members: ArcSwap<Members>,
     /// How long an address that sends nothing counts against its port's limit.
     ageing_ns: u64,
+    snoop: Snoop,
 }
 
 impl Switch {
     /// A switch without ports.
     pub fn new(limits: Limits) -> Self {
         let ageing_ns = u64::try_from(limits.ageing.as_nanos()).unwrap_or(u64::MAX);
-        Self { addresses: Addresses::new(limits.addresses, limits.ageing), members: ArcSwap::default(), ageing_ns }
+        let addresses = Addresses::new(limits.addresses, limits.ageing);
+        Self { addresses, members: ArcSwap::default(), ageing_ns, snoop: Snoop::default() }
     }
 
     /// A port joins.
@@ -117,7 +125,7 @@ impl Switch {
     }
 
     /// What a port may do from now on, whether it has joined or not: the next batch is forwarded by it. If its VLANs change, what was
-    /// learned of it is forgotten. The same policy again changes nothing, and what its meters have counted stays.
+    /// learned of it is forgotten. One that is there already and begins to be snooped gets all groups for 260 s, or until it leaves. The same policy again changes nothing, and what its meters have counted stays.
     pub fn set_policy(&self, port: PortId, policy: &Policy) {
         if usize::from(port.0) >= PORTS {
             return;
@@ -136,7 +144,11 @@ impl Switch {
             new
         });
         if moved {
-            self.addresses.forget(port);
+            self.forget(port);
+        }
+        let was_snooped = old.is_some_and(|old| old.snooping) && !moved;
+        if policy.snooping && !was_snooped && before.present.get(usize::from(port.0)) == Some(&true) {
+            self.snoop.renew(port);
         }
     }
 
@@ -144,7 +156,13 @@ impl Switch {
     pub fn leave(&self, port: PortId) {
         self.set_policy(port, &Policy::default());
         self.change(port, false);
+        self.forget(port);
+    }
+
+    /// Forgets what was learned of a port.
+    pub fn forget(&self, port: PortId) {
         self.addresses.forget(port);
+        self.snoop.forget(port);
     }
 
     fn change(&self, port: PortId, present: bool) {
@@ -163,6 +181,18 @@ impl Switch {
     /// The address table, to look at.
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
+    }
+
+    /// A port's guest was elsewhere, and nobody has heard what it has joined: it gets all groups for 260 s.
+    pub fn arrived(&self, port: PortId) {
+        if self.members.load().rules(port).is_some_and(|rules| rules.policy.snooping) {
+            self.snoop.renew(port);
+        }
+    }
+
+    /// Which ports want which multicast groups; nothing is learned of it unless a port has [`Policy::snooping`].
+    pub fn wanted(&self, now: Time) -> Vec<Wanted> {
+        self.snoop.list(now)
     }
 
     /// Decides for a whole batch. Learns its senders.

@@ -11,6 +11,7 @@ use crate::guard;
 use crate::plan::Plan;
 use crate::policy::Private;
 use crate::rules::{FLAT, Lane, Meter, Rules, reach};
+use crate::snoop::{Audience, Snoop};
 use crate::{Members, Switch, Way, group};
 
 /// What makes frames one train: addresses, and the tag or the type.
@@ -70,7 +71,9 @@ impl Switch {
                     let way = Way::of(addresses(&label), lane.fid);
                     self.addresses.prefetch(way.target);
                     self.addresses.prefetch(way.source);
-                    last = Some(label);
+                    // Frames for one group's address may be for several groups, or reports.
+                    let is_alone = members.snooping && way.target.is_multicast();
+                    last = (!is_alone).then_some(label);
                     let train = Train { way, lane, first: index, end: index + 1 };
                     let _full_only_if_a_batch_were_longer_than_itself = trains.try_push(train);
                 }
@@ -95,7 +98,8 @@ impl Switch {
                     }
                 }
                 Verdict::Flood(kind) => {
-                    flood(members, rules, batch, way, &lane, first..end, (kind, now), plan, follower);
+                    let snoop = members.snooping.then_some(&self.snoop);
+                    flood(members, rules, snoop, batch, way, &lane, first..end, (kind, now), plan, follower);
                 }
             }
         }
@@ -183,6 +187,7 @@ fn private(rules: Option<&Rules>) -> Private {
 fn flood<F: Follower>(
     members: &Members,
     rules: Option<&Rules>,
+    snoop: Option<&Snoop>,
     batch: &Batch,
     way: Way,
     lane: &Lane,
@@ -202,6 +207,13 @@ fn flood<F: Follower>(
         return;
     }
     let target = way.target.address();
+    let audience = match (snoop, batch.packet(packets.start), kind) {
+        (Some(snoop), Some(packet), Reason::MulticastStorm) => snoop.audience(batch, packet, lane.fid, now, F::DRY),
+        _ => Audience::All,
+    };
+    if audience != Audience::All {
+        follower.step(|| Step::Snooped { report: matches!(audience, Audience::Routers(_)) });
+    }
     let mut reached = false;
     for &port in members.list.iter().filter(|port| **port != batch.origin) {
         let Some(edit) = members.leaves(port, lane) else {
@@ -209,7 +221,11 @@ fn flood<F: Follower>(
             continue;
         };
         let receiver = members.rules(port);
-        let offered = if !receiver.is_none_or(|rules| rules.policy.promiscuous || rules.receives(target)) {
+        let joined =
+            audience.has(port) || receiver.is_none_or(|rules| !rules.policy.snooping || rules.policy.promiscuous);
+        let offered = if !joined {
+            Err(Reason::NoReceiver)
+        } else if !receiver.is_none_or(|rules| rules.policy.promiscuous || rules.receives(target)) {
             Err(Reason::MacChanged)
         } else if !reach(private(rules), private(receiver)) {
             Err(Reason::PrivateVlan)

@@ -235,6 +235,10 @@ pub struct Policy {
     pub storm: Storm,
     /// The longest packet that it may send, in bytes behind the Ethernet header and its tags.
     pub mtu: Option<u16>,
+    /// Whether it gets, of multicasts, only what somebody there has joined by IGMP or MLD, and what nobody has.
+    pub snooping: bool,
+    /// Whether the plane keeps who says by LLDP to be there.
+    pub lldp: bool,
     /// Whether refusals are logged.
     pub log: bool,
     /// Guest → wire.
@@ -257,6 +261,8 @@ impl Default for Policy {
             ip: Vec::new(),
             storm: Storm::default(),
             mtu: None,
+            snooping: false,
+            lldp: false,
             log: false,
             transmit: None,
             receive: None,
@@ -268,7 +274,8 @@ impl Policy {
     /// Whether the switch has nothing to look at: its port is as one of a flat switch.
     pub fn is_plain(&self) -> bool {
         let addresses = self.addresses.clone();
-        let (ip, log, transmit, receive) = (self.ip.clone(), self.log, self.transmit, self.receive);
-        *self == Self { addresses, ip, log, transmit, receive, ..Self::default() }
+        let (ip, lldp, log) = (self.ip.clone(), self.lldp, self.log);
+        let (transmit, receive) = (self.transmit, self.receive);
+        *self == Self { addresses, ip, lldp, log, transmit, receive, ..Self::default() }
     }
 }

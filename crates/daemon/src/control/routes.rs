@@ -468,13 +468,32 @@ fn understood(text: &HostText, live: &Live) -> Answer<Host> {
 
 /// JSON's values as TOML has them.
 fn values(PortValues(values): PortValues) -> Answer<Vec<(String, Option<toml::Value>)>> {
-    let wrong = |key: &str, error: toml::ser::Error| Problem::new(MALFORMED, format!("{key}: {error}"));
+    // The one thing of JSON's that TOML has not, besides numbers beyond 64 bits.
+    let wrong = |key: &str| {
+        Problem::new(MALFORMED, format!("{key:?}: no value of a host file: it has a null or too large a number in it"))
+    };
     let values = values.into_iter().map(|(key, value)| {
         let value = match value {
             serde_json::Value::Null => None,
-            value => Some(toml::Value::try_from(value).map_err(|error| wrong(&key, error))?),
+            value => Some(toml::Value::try_from(value).map_err(|_| wrong(&key))?),
         };
         Ok((key, value))
     });
     values.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_null_within_a_value_is_refused_with_its_key() {
+        let found = |text: &str| values(serde_json::from_str(text).unwrap());
+        assert_eq!(found(r#"{"rate":null}"#).unwrap(), [("rate".to_owned(), None)]);
+        let refused = found(r#"{"vlan":[1,null]}"#).unwrap_err();
+        assert_eq!(
+            (refused.status, &*refused.detail),
+            (400, "\"vlan\": no value of a host file: it has a null or too large a number in it")
+        );
+    }
 }

@@ -23,7 +23,7 @@ const DEPTH: &str = "\"2KiB\" to \"1GiB\"; with an average";
 const LIMIT: &str = "frames per second: a whole number from 1 to 10000000";
 
 /// The keys.
-pub(super) const KEYS: [Key; 23] = [
+pub(super) const KEYS: [Key; 25] = [
     Key { name: "vlan", allowed: VLAN },
     Key {
         name: "trunk",
@@ -41,6 +41,8 @@ pub(super) const KEYS: [Key; 23] = [
     Key { name: "dhcp_guard", allowed: "true or false" },
     Key { name: "arp_guard", allowed: "true or false" },
     Key { name: "ra_guard", allowed: "true or false" },
+    Key { name: "snooping", allowed: "true or false" },
+    Key { name: "lldp", allowed: "\"receive\" or \"off\"" },
     Key { name: "broadcast_limit", allowed: LIMIT },
     Key { name: "multicast_limit", allowed: LIMIT },
     Key { name: "unknown_limit", allowed: LIMIT },
@@ -81,6 +83,8 @@ pub(super) struct Parts {
     forged_transmits: Option<bool>,
     address_limit: Option<u16>,
     guards: [Option<bool>; 4],
+    snooping: Option<bool>,
+    lldp: Option<bool>,
     storm: [Option<u32>; 3],
     send: ShapeParts,
     receive: ShapeParts,
@@ -103,6 +107,8 @@ impl Parts {
             forged_transmits: word(walk, "forged_transmits"),
             address_limit: walk.integer(section, "address_limit", 1..=most).map(|found| found.value as u16),
             guards: ["bpdu_guard", "dhcp_guard", "arp_guard", "ra_guard"].map(|key| flag(walk, key)),
+            snooping: flag(walk, "snooping"),
+            lldp: walk.word(section, "lldp", &[("receive", true), ("off", false)]).map(|found| found.value),
             storm: ["broadcast_limit", "multicast_limit", "unknown_limit"].map(|key| limit(walk, key)),
             send: ShapeParts::read(walk, section, ["send_average", "send_peak", "send_burst"]),
             receive: ShapeParts::read(walk, section, ["receive_average", "receive_peak", "receive_burst"]),
@@ -114,6 +120,8 @@ impl Parts {
         let each = |index: usize| self.guards[index].or(group.guards[index]);
         Self {
             guards: std::array::from_fn(each),
+            snooping: self.snooping.or(group.snooping),
+            lldp: self.lldp.or(group.lldp),
             storm: std::array::from_fn(|index| self.storm[index].or(group.storm[index])),
             vlan: self.vlan.or_else(|| group.vlan.clone()),
             private: self.private.or(group.private),
@@ -147,6 +155,8 @@ impl Parts {
             address_limit: self.address_limit,
             guards: Guards { bpdu, dhcp_server, arp, router_advertisement },
             storm: Storm { broadcast, multicast, unknown },
+            snooping: self.snooping.unwrap_or(usual.snooping),
+            lldp: self.lldp.unwrap_or(usual.lldp),
             transmit: self.send.shape(),
             receive: self.receive.shape(),
             ..usual
@@ -213,6 +223,8 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         ip,
         storm,
         mtu,
+        snooping,
+        lldp,
         log,
         transmit,
         receive,
@@ -246,12 +258,14 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         ("dhcp_guard", dhcp_server),
         ("arp_guard", arp),
         ("ra_guard", router_advertisement),
+        ("snooping", snooping),
         ("log", log),
     ];
     flags.into_iter().for_each(|(key, on)| say(key, on.then(|| "true".to_owned())));
     let Storm { broadcast, multicast, unknown } = storm;
     let limits = [("broadcast_limit", broadcast), ("multicast_limit", multicast), ("unknown_limit", unknown)];
     limits.into_iter().for_each(|(key, limit)| say(key, limit.map(|limit| limit.to_string())));
+    say("lldp", lldp.then(|| "receive".to_owned()));
     let list = ip.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     say("ip", Some(list).filter(|list| !list.is_empty()));
     say("mtu", mtu.map(|mtu| mtu.to_string()));

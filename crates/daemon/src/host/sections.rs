@@ -11,14 +11,14 @@ use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
 use toml::de::DeTable;
 
-use super::access::{self, AccessConfig, CONTROL_KEYS, KEYS, access};
+use super::access::{self, AccessConfig, AccountError, CONTROL_KEYS, KEYS, access, group_number};
 use super::document::Document;
 use super::errors::did_you_mean;
 use super::paths::Paths;
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
 use super::walk::{Found, Key, Kind, Section, Walk};
-use super::{DaemonConfig, Doorbells, Host, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
+use super::{DaemonConfig, Doorbells, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
 
 /// Longest name in bytes.
 const NAME_MOST: usize = 64;
@@ -53,7 +53,7 @@ static UPLINK: Kind = Kind {
     heading: "[uplink]",
     name: "uplink",
     keys: &[
-        Key { name: "kind", allowed: "\"tap\", \"pair\", \"stream\", \"capture\", \"null\" or \"none\"" },
+        Key { name: "kind", allowed: "\"tap\", \"pair\", \"stream\", \"capture\", \"null\", \"querier\" or \"none\"" },
         Key {
             name: "name",
             allowed: "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"; else 1 to 64 letters, digits, -, _ and ., a letter or digit first; no port's, and no other uplink's",
@@ -67,6 +67,8 @@ static UPLINK: Kind = Kind {
         policy::KEYS[2],
         policy::KEYS[3],
         Key { name: "private", allowed: "\"promiscuous\" or \"isolated\"" },
+        Key { name: "snooping", allowed: "true or false; not with kind = \"querier\"" },
+        Key { name: "lldp", allowed: "\"send\", \"receive\", \"both\" or \"off\"; not with kind = \"querier\"" },
     ],
     several: true,
 };
@@ -232,15 +234,17 @@ enum UplinkWord {
     Stream,
     Capture,
     Null,
+    Querier,
     None,
 }
 
-const UPLINK_WORDS: [(&str, UplinkWord); 6] = [
+const UPLINK_WORDS: [(&str, UplinkWord); 7] = [
     ("tap", UplinkWord::Tap),
     ("pair", UplinkWord::Pair),
     ("stream", UplinkWord::Stream),
     ("capture", UplinkWord::Capture),
     ("null", UplinkWord::Null),
+    ("querier", UplinkWord::Querier),
     ("none", UplinkWord::None),
 ];
 
@@ -253,7 +257,14 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let keys: [(&str, &[UplinkWord], bool); 4] = [
         (
             "name",
-            &[UplinkWord::Tap, UplinkWord::Pair, UplinkWord::Stream, UplinkWord::Capture, UplinkWord::Null],
+            &[
+                UplinkWord::Tap,
+                UplinkWord::Pair,
+                UplinkWord::Stream,
+                UplinkWord::Capture,
+                UplinkWord::Null,
+                UplinkWord::Querier,
+            ],
             false,
         ),
         ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
@@ -270,8 +281,18 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     if word == UplinkWord::Tap && walk.place(section, "name").is_none() {
         walk.missing(section, "name");
     }
-    if let (UplinkWord::None, Some(line)) = (word, walk.place(section, "rate")) {
-        walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
+    match (word, walk.place(section, "rate")) {
+        (UplinkWord::None, Some(line)) => {
+            walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
+        }
+        (UplinkWord::Querier, Some(line)) => walk.wrong(section, "rate", line, "a querier has nothing to pace"),
+        _ => {}
+    }
+    if let (UplinkWord::Querier, Some(line)) = (word, walk.place(section, "snooping")) {
+        walk.wrong(section, "snooping", line, "a querier needs to hear what hosts say");
+    }
+    if let (UplinkWord::Querier, Some(line)) = (word, walk.place(section, "lldp")) {
+        walk.wrong(section, "lldp", line, "a querier has no neighbour");
     }
     let rate = walk.parsed(section, "rate").map(|found| found.value);
     let vlan = policy::vlan(walk, section).unwrap_or_default();
@@ -288,6 +309,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         }
         UplinkWord::Capture => UplinkKind::Capture { file: seen.paths.capture(walk, section, dir)? },
         UplinkWord::Null => UplinkKind::Null,
+        UplinkWord::Querier => UplinkKind::Querier,
         UplinkWord::None => return None,
     };
     let private = policy::private(walk, section).unwrap_or_default();
@@ -299,7 +321,10 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.wrong(section, "name", line, what);
     }
     seen.uplinks.push(Found { value: name.clone(), line });
-    Some(UplinkConfig { name, kind, rate, vlan, private })
+    let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
+    let words = [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
+    let (sends, receives) = walk.word(section, "lldp", &words).map(|found| found.value).unwrap_or_default();
+    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives } })
 }
 
 fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
@@ -360,7 +385,17 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let mtu = walk.integer(section, "mtu", MTU_LEAST..=u32::from(u16::MAX));
     let rom = seen.paths.rom(walk, section, dir);
     let subsystem = walk.word(section, "subsystem", &[("chip", false), ("vmware", true)]);
-    let access = access(walk, section, &access::PORTS).or(&seen.access);
+    let own = access(walk, section, &access::PORTS);
+    if let (Some(line), Some(name)) = (walk.place(section, "group"), &own.group)
+        && seen.groups.iter().any(|(group, _)| group == name)
+        && matches!(group_number(name), Err(AccountError::Unknown { .. }))
+    {
+        let what = format!(
+            "there is no UNIX group {name:?}, whose members could connect; a port group is chosen by port_group = {name:?}"
+        );
+        walk.wrong(section, "group", line, what);
+    }
+    let access = own.or(&seen.access);
     if let Some(entry) = entry {
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
         if let Some(found) = subsystem.as_ref().filter(|found| found.value && entry.about.vmware_subsystem.is_none()) {

@@ -29,7 +29,7 @@ impl Worker {
         timeout.end();
         unmask::forget(&self.epoll, unmask.take());
         Watched::STILL.watch(&self.epoll, session.as_fd(), id);
-        self.plane.switch().addresses().forget(id);
+        self.plane.switch().forget(id);
         tell(service, Kind::Saved, "its state was saved, and it stands still");
         Ok(state)
     }
@@ -49,6 +49,7 @@ impl Worker {
             return Err(SaveError::InUse);
         }
         device.restore(state)?;
+        self.plane.switch().arrived(id);
         talk.stopped = false;
         Watched::of(&talk.session).watch(&self.epoll, talk.session.as_fd(), id);
         unmask::watch(&self.epoll, id, device.unmask(), &mut talk.unmask, &service.log);

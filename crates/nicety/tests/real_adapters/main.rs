@@ -13,6 +13,8 @@ mod listed;
 mod messages;
 mod migration;
 mod mixed;
+mod multicast;
+mod neighbours;
 mod packed;
 mod pcnet;
 mod relay;

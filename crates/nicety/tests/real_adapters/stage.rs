@@ -160,6 +160,14 @@ impl Stage {
     }
 }
 
+/// One change of the daemon that serves this stage.
+pub fn change(stage: &mut Stage, words: &str) {
+    let report = stage.report("vm1");
+    let host = Path::new(report["socket"].as_str().unwrap_or_default()).with_file_name("host.toml");
+    let program = env!("CARGO_BIN_EXE_nicety");
+    well(stage.namespace.run(&format!("{program} {words} --host {}", host.display()), SOON));
+}
+
 /// The guest's `command` gives code 0; its output.
 #[track_caller]
 pub fn sh(guest: &mut Guest, command: &str) -> String {
