@@ -54,6 +54,7 @@ pub struct Holds {
     pub count: u64,
     /// The median in nanoseconds, at most an eighth too long.
     pub p50_ns: u64,
+    /// The 99th percentile in nanoseconds, at most an eighth too long.
     pub p99_ns: u64,
     /// The longest, exactly. It includes threads that the system stopped while they held a lock.
     pub longest_ns: u64,
