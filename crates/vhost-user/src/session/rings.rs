@@ -186,7 +186,7 @@ impl Session {
         }
     }
 
-    /// The new driver may not be the one that disabled these rings.
+    /// Stops the disabled rings: another driver may have taken over.
     pub(super) fn give_up_disabled(&mut self) {
         for ring in 0..self.rings.count() {
             if !self.enabled(ring) {
