@@ -95,7 +95,7 @@ impl Context {
         for _ in 0..TRIES {
             let mut list = [&raw mut request];
             // SAFETY: the list has one entry, which points to a request that outlives the call; the kernel reads it, and
-            // writes its key. It names a buffer of no bytes, and the eventfd stays open meanwhile: it is borrowed.
+            // writes its key. It names a buffer of no bytes, and the eventfd stays open: it is borrowed.
             match checked(unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1usize, list.as_mut_ptr()) }) {
                 Err(Errno::AGAIN) => self.fetch()?,
                 submitted => return submitted,
@@ -108,7 +108,7 @@ impl Context {
     fn fetch(&self) -> Result<(), Errno> {
         let mut ends = [End::default(); 2 * REQUESTS];
         let mut at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the kernel writes as many ends as there is room for, as told, and reads the time; both outlive the call.
+        // SAFETY: the kernel writes at most `ends.len()` ends and reads the time; both outlive the call.
         checked(unsafe {
             libc::syscall(libc::SYS_io_getevents, self.0, 0usize, ends.len(), ends.as_mut_ptr(), &raw mut at_once)
         })

@@ -108,7 +108,7 @@ pub enum ControlError {
         /// Why not.
         error: io::Error,
     },
-    /// Who is to be let in.
+    /// The accounts that may connect.
     #[error("the control socket: {0}")]
     Account(#[from] AccountError),
     /// The thread, its bell.

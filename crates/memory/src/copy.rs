@@ -63,7 +63,7 @@ pub fn copy(source: &Map, from: Span, target: &Map, to: Span) -> u32 {
     #[cfg(feature = "count")]
     crate::count::bytes(len as usize);
     if let (Some(from), Some(to)) = (source.known(from), target.known(to)) {
-        // SAFETY: either span is of its map, by its number, and has `len` bytes.
+        // SAFETY: the identifiers show that each span is of its map, and both have `len` bytes.
         unsafe { touch::across(from, to, len as usize) };
         return len;
     }

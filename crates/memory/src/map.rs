@@ -326,7 +326,7 @@ impl Map {
     #[inline]
     pub(crate) fn place(&self, span: Span) -> Option<(&Mapping, usize)> {
         let mapping = span.mapping.filter(|_| span.id == self.id)?;
-        // SAFETY: by its number the span was made by this map or a clone of it, whose regions are these; they keep the mapping for
+        // SAFETY: the identifier shows that this map or a clone of it made the span. Its regions keep the mapping for
         // as long as `self` is borrowed, because a map never changes.
         let mapping = unsafe { mapping.as_ref() };
         Some((mapping, mapping.offset_of(span.first)))
@@ -361,7 +361,7 @@ impl Map {
     fn copy_out(&self, span: Span, into: &mut [u8]) -> usize {
         let len = into.len().min(span.len as usize);
         if let Some(first) = self.known(span) {
-            // SAFETY: the span is of this map, by its number, and has so many bytes: as in `place`.
+            // SAFETY: the identifier shows that the span is of this map, and the span has that many bytes: as in `place`.
             unsafe { touch::read(first, &mut into[..len]) };
             return len;
         }
@@ -378,7 +378,7 @@ impl Map {
     fn copy_in(&self, span: Span, from: &[u8]) {
         let len = from.len().min(span.len as usize);
         if let Some(first) = self.known(span) {
-            // SAFETY: the span is of this map, by its number, and has so many bytes: as in `place`.
+            // SAFETY: the identifier shows that the span is of this map, and the span has that many bytes: as in `place`.
             unsafe { touch::write(&from[..len], first) };
             return;
         }
@@ -429,7 +429,7 @@ impl Map {
             #[cfg(feature = "count")]
             crate::count::bytes(4 * N);
             for (i, word) in words.iter_mut().enumerate() {
-                // SAFETY: the span is of this map, by its number, and has so many bytes.
+                // SAFETY: the identifier shows that the span is of this map, and the span has that many bytes.
                 *word = u32::from_le(unsafe { touch::load_u32(first.wrapping_add(4 * i)) });
             }
             return words;
@@ -457,7 +457,7 @@ impl Map {
             #[cfg(feature = "count")]
             crate::count::bytes(4 * N);
             for (i, word) in words.iter().enumerate() {
-                // SAFETY: the span is of this map, by its number, and has so many bytes.
+                // SAFETY: the identifier shows that the span is of this map, and the span has that many bytes.
                 unsafe { touch::store_u32(first.wrapping_add(4 * i), word.to_le()) };
             }
             return;

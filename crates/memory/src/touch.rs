@@ -135,7 +135,7 @@ pub(crate) fn skip(_context: *mut libc::c_void) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 mod native {
-    //! Each of these touches memory between its labels 2 and 3; if it cannot, it goes on at 3. On x86-64 an aligned load of up to eight
+    //! Each of these accesses memory between its labels 2 and 3, and continues at 3 if it faults. On x86-64 an aligned load of up to eight
     //! bytes is atomic and acquires, and a store releases (Intel SDM, volume 3, 9.1.1 and 9.2.2); assembly that may touch memory is
     //! not moved across other accesses by the compiler.
 
@@ -198,7 +198,7 @@ mod native {
             #[inline(always)]
             pub unsafe fn $name(from: *const u8) -> $kind {
                 let mut value = 0u64;
-                // SAFETY: it reads so many bytes from there, or is skipped.
+                // SAFETY: it reads only mapped bytes, or is skipped.
                 unsafe {
                     asm!("2:", $instruction, "3:", fixup!(), from = in(reg) from, value = inout(reg) value,
                         options(nostack, preserves_flags));
@@ -221,7 +221,7 @@ mod native {
             #[inline(always)]
             pub unsafe fn $name(to: *mut u8, value: $kind) {
                 let value = u64::from(value);
-                // SAFETY: it writes so many bytes there, or is skipped.
+                // SAFETY: it writes only mapped bytes, or is skipped.
                 unsafe {
                     asm!("2:", $instruction, "3:", fixup!(), to = in(reg) to, value = in(reg) value,
                         options(nostack, preserves_flags));

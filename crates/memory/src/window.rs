@@ -99,7 +99,7 @@ impl<'a> Window<'a> {
         #[cfg(feature = "count")]
         crate::count::one();
         match (self.place(offset, 2 * out.len()), self.unknown) {
-            // SAFETY: so many bytes from there are within; any two bytes are a number.
+            // SAFETY: `place` checked that all bytes are within; any two bytes are a number.
             (Some(place), None) => unsafe {
                 touch::read(place, std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), 2 * out.len()));
                 out.iter_mut().for_each(|number| *number = u16::from_le(*number));
@@ -124,7 +124,7 @@ impl<'a> Window<'a> {
             values.iter().enumerate().for_each(|(i, value)| self.write_u64(offset + 8 * i, *value));
             return;
         }
-        // SAFETY: so many bytes from there are within, and the numbers are as many bytes.
+        // SAFETY: `target` checked that all bytes are within, and the numbers have as many bytes.
         unsafe { touch::write(std::slice::from_raw_parts(values.as_ptr().cast(), 8 * values.len()), place) };
     }
 
@@ -146,7 +146,7 @@ impl<'a> Window<'a> {
     /// Copies bytes in. Not atomic.
     pub fn write(&self, offset: usize, from: &[u8]) {
         if let Some(place) = self.target(offset, from.len()) {
-            // SAFETY: so many bytes from there are within.
+            // SAFETY: `target` checked that all bytes are within.
             unsafe { touch::write(from, place) };
         }
     }

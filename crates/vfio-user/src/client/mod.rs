@@ -38,7 +38,7 @@ pub enum ClientError {
         /// Why not.
         errno: Errno,
     },
-    /// The server answered with an error. The session goes on.
+    /// The server answered with an error. The session continues.
     #[error("the server refused {}: {errno}", command.name())]
     Refused {
         /// The command.
