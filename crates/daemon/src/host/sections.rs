@@ -1,5 +1,4 @@
-//! The tables of a host file: their keys, what may stand there, and how each becomes a part of a [`Host`]
-//! (docs/host-file.md).
+//! The tables of a host file: their keys, the allowed values, and how each becomes a part of a [`Host`] (docs/host-file.md).
 
 use std::collections::HashMap;
 use std::collections::hash_map;
@@ -24,11 +23,11 @@ use super::{DaemonConfig, Doorbells, Host, Lldp, PortConfig, Role, SwitchConfig,
 const NAME_MOST: usize = 64;
 /// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
 const INTERFACE_MOST: usize = 15;
-/// Least and most of a port's receive buffer.
+/// The range of a port's receive buffer.
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
-/// Ageing by IEEE 802.1Q-2018, table 8-6.
+/// The range of the ageing time (IEEE 802.1Q-2018, table 8-6).
 const AGEING: (Seconds, Seconds) = (Seconds(10), Seconds(1_000_000));
-/// The least MTU that IPv4 allows (RFC 791, section 3.2).
+/// The smallest MTU of IPv4 (RFC 791, section 3.2).
 const MTU_LEAST: u32 = 68;
 
 const NAME: &str =
@@ -134,7 +133,7 @@ static PORT: Kind = Kind {
     several: false,
 };
 
-/// What must not be there twice, and the line where it was first.
+/// Values that must be unique, each with its first line.
 #[derive(Debug)]
 struct Seen {
     names: HashMap<String, usize>,
@@ -142,17 +141,17 @@ struct Seen {
     /// Those of ports that stand by for another with the same.
     standbys: HashMap<Mac, usize>,
     paths: Paths,
-    /// The uplinks' names: `nicety ports NAME` could not tell one from a port.
+    /// The uplinks' names: they must differ from ports' names because of `nicety ports NAME`.
     uplinks: Vec<Found<String>>,
-    /// Who may connect to a port that does not say.
+    /// Who may connect to a port without its own setting.
     access: AccessConfig,
-    /// Port groups: each one's name, and what it says.
+    /// The port groups: each one's name and policy.
     groups: Vec<(String, Parts)>,
 }
 
-/// The line of an earlier one, or none: then this one is noted.
+/// The line of an earlier equal value. If there is none, notes this one.
 fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> Option<usize> {
-    // A line may hold several.
+    // One line may hold several values.
     match seen.entry(key) {
         hash_map::Entry::Occupied(first) => Some(*first.get()),
         hash_map::Entry::Vacant(none) => {
@@ -162,7 +161,7 @@ fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> O
     }
 }
 
-/// The host that a document describes. It is whole only if the walk noted no mistake.
+/// The host that a document describes. It is complete only if the walk noted no mistake.
 pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
     let dir = path.parent().unwrap_or(Path::new(""));
     walk.unknown_sections(root, &KINDS);
@@ -253,7 +252,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.missing(section, "kind");
     }
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
-    // What each key belongs to, and whether it must be there.
+    // The uplink kinds of each key, and whether it is required.
     let keys: [(&str, &[UplinkWord], bool); 4] = [
         (
             "name",
@@ -341,7 +340,7 @@ fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
     seen.groups.push((name, parts));
 }
 
-/// What a port may do: what it says itself, and its group.
+/// A port's policy: its own values, then its group's.
 fn policy_parts(walk: &mut Walk, section: Section<'_>, seen: &Seen) -> Parts {
     let mut parts = Parts::read(walk, section);
     if let Some(Found { value: wanted, line }) = walk.string(section, "port_group") {
@@ -454,7 +453,7 @@ fn address(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>
     Some(mac)
 }
 
-/// Whether the adapter can be what the port asks of it.
+/// Checks that the adapter supports the port's settings.
 fn fits(
     walk: &mut Walk,
     section: Section<'_>,
@@ -490,12 +489,12 @@ fn fits(
     }
 }
 
-/// Whether a guest can map the adapter's doorbells: a fresh one is asked.
+/// Whether a guest can map the adapter's doorbells; asks a new adapter.
 fn can_map(entry: &Entry) -> bool {
     mappable(entry).is_some()
 }
 
-/// Which part of it a guest can map.
+/// The part that a guest can map.
 pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
     let mut adapter = (entry.create)(&Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1]))).ok()?;
     match adapter.face() {
@@ -504,7 +503,7 @@ pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
     }
 }
 
-/// Whether an amount is within its range; a mistake if not.
+/// Checks that a quantity is within its range; else notes a mistake.
 pub(super) fn within<T: PartialOrd + std::fmt::Display>(
     walk: &mut Walk,
     section: Section<'_>,
@@ -538,7 +537,7 @@ fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String>> {
     None
 }
 
-/// A name that Linux takes for an interface (dev_valid_name in net/core/dev.c).
+/// A valid interface name on Linux (dev_valid_name in net/core/dev.c).
 fn interface(walk: &mut Walk, section: Section<'_>) -> Option<String> {
     let Found { value: name, line } = walk.string(section, "name")?;
     let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
