@@ -2,9 +2,12 @@
 
 use nicety_adapters::find;
 use nicety_guests::{Guest, Kernel};
-use nicety_trials::extent::{in_linux as entries, is_full};
+use nicety_trials::extent::{in_linux as entries, is_asked, is_full};
 
-use crate::stage::{FLOOD, LATER, SOON, Stage, address, amount, ping, quiet, send, sh, side_by_side, well};
+use crate::{
+    stage::{FLOOD, LATER, SOON, Stage, address, amount, ping, quiet, send, send_blocks, sh, side_by_side, well},
+    user_mode::machine,
+};
 
 /// How often an interface goes down, and a driver goes, usually and of everything.
 const ROUNDS: [u32; 2] = [3, 100];
@@ -160,6 +163,31 @@ fn kernel_6_1_carries_over_every_adapter() {
 #[test]
 fn kernel_6_12_carries_over_every_adapter() {
     entries().iter().for_each(|entry| carries(entry.about.name, Kernel::V6_12));
+}
+
+/// In QEMU each of its accesses is a message that its guest waits for: a frame takes it some 20 ms.
+#[test]
+fn both_kernels_ping_and_send_a_little_both_ways_over_an_ne2k_pci() {
+    if !is_asked("ne2k_pci") {
+        return;
+    }
+    for kernel in Kernel::ALL {
+        println!("ne2k_pci with kernel {kernel}");
+        let stage = Stage::new(&["ne2k_pci", "virtio-net"]);
+        let mut peer = stage.ready(Guest::boot(&stage.root, stage.at_port(machine(1), 2)));
+        let [mut guest] = stage.boot(kernel, [1]);
+        assert!(sh(&mut guest, "ethtool -i eth0").starts_with("driver: ne2k-pci\n"));
+        for size in [0, 18, 19, 255, 256, 1000, 1472] {
+            ping(&mut guest, &format!("-s {size} -M do"), &address(2));
+        }
+        let begin = std::time::Instant::now();
+        send_blocks(&mut guest, &mut peer, &address(2), 2);
+        send_blocks(&mut peer, &mut guest, &address(1), 2);
+        println!("128 KiB out and in within {:.1?}", begin.elapsed());
+        quiet(&mut guest);
+        let report = stage.report("vm1");
+        assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
+    }
 }
 
 #[test]

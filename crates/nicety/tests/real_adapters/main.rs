@@ -18,6 +18,7 @@ mod relay;
 mod saved;
 mod scp;
 mod server_gone;
+mod sizes;
 mod stage;
 mod switching;
 mod tags;

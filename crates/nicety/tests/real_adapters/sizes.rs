@@ -1,0 +1,80 @@
+//! A datagram of each size, from none to the largest that fits, out of a guest and back into it, over every adapter: each byte compared.
+
+use std::time::Instant;
+
+use nicety_adapters::find;
+use nicety_guests::{Guest, Layer};
+use nicety_trials::extent::{in_linux as entries, is_asked, is_full};
+
+use crate::{
+    stage::{Stage, address, ping, quiet, sh, well},
+    user_mode::{machine, take},
+};
+
+/// Perl, which no guest's image has.
+const PACKAGES: &[&str] = &["perl-base"];
+/// What of it a guest runs.
+const FILES: [&str; 2] = ["usr/bin/perl", "usr/lib/x86_64-linux-gnu/perl-base"];
+/// An adapter without DMA, which [`entries`] leaves out: a datagram of each size is little enough for it.
+const PORTS_ALONE: &str = "ne2k_pci";
+/// No guest here takes longer packets.
+const LONGEST: u32 = 9000;
+/// Headers of IPv4 and UDP.
+const HEADERS: u32 = 28;
+/// Of those longer than an ordinary frame's one in so many, usually and of everything.
+const STEP: [u32; 2] = [31, 1];
+
+/// Answers each datagram with its like.
+const ECHO: &str = r#"use Socket; socket(S, PF_INET, SOCK_DGRAM, 0); bind(S, sockaddr_in(7, INADDR_ANY)) or die $!;
+while ($from = recv(S, $d, 65536, 0)) { send(S, $d, 0, $from); }"#;
+/// Says how many sizes came back whole, or which did not. Of an ordinary frame's it tries each.
+const ASK: &str = r#"use Socket; ($to, $last, $step) = @ARGV; socket(S, PF_INET, SOCK_DGRAM, 0); connect(S, sockaddr_in(7, inet_aton($to))) or die $!;
+srand(7); $all .= chr(rand(256)) for 1 .. $last + 256;
+for $n (grep { $_ <= 1472 || $_ == $last || $_ % $step == 0 } 0 .. $last) { $sent = substr($all, $n % 256, $n); $d = undef; defined(send(S, $sent, 0)) or die "$n: $!"; $r = ""; vec($r, fileno(S), 1) = 1;
+  select($r, undef, undef, 20) or die "of $n bytes none came back"; recv(S, $d, 65536, 0);
+  $d eq $sent or die "of $n bytes others came back: " . length($d); $count++; }
+print $count;"#;
+
+/// The largest datagram that a guest with this adapter sends, once its interface takes it.
+fn largest(adapter: &str, guest: &mut Guest) -> u32 {
+    let mtu = find(adapter).map_or(1500, |entry| entry.about.mtu_max.min(LONGEST));
+    sh(guest, &format!("[ $(cat /sys/class/net/eth0/mtu) = {mtu} ] || ip link set eth0 mtu {mtu}"));
+    sh(guest, "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done");
+    mtu - HEADERS
+}
+
+#[test]
+fn a_datagram_of_each_size_goes_out_and_comes_back_whole_over_every_adapter() {
+    let layer = well(Layer::lay("perl", PACKAGES, &mut |line| eprintln!("{line}")));
+    let mut adapters: Vec<&str> = entries().iter().map(|entry| entry.about.name).collect();
+    if is_asked(PORTS_ALONE) && !adapters.contains(&PORTS_ALONE) {
+        adapters.push(PORTS_ALONE);
+    }
+    let server = adapters.len() as u8 + 1;
+    let stage = Stage::new(&[&adapters[..], &["virtio-net"]].concat());
+    let mut guests: Vec<Guest> =
+        (1..=server).map(|number| well(Guest::start(&stage.root, stage.at_port(machine(1), number)))).collect();
+    for guest in &mut guests {
+        stage.ready(guest.wait_ready());
+        take(guest, &layer, &FILES);
+    }
+    let Some((peer, guests)) = guests.split_last_mut() else { return };
+    largest("virtio-net", peer);
+    sh(
+        peer,
+        &format!("(perl -e '{ECHO}' >/dev/null 2>&1 &); until netstat -lun | grep -q ':7 '; do usleep 20000; done"),
+    );
+    for ((number, adapter), guest) in (1..).zip(&adapters).zip(guests) {
+        let last = largest(adapter, guest);
+        ping(guest, "", &address(server));
+        let begin = Instant::now();
+        let step = STEP[usize::from(is_full())];
+        let count = sh(guest, &format!("perl -e '{ASK}' {} {last} {step}", address(server)));
+        let sizes = (0..=last).filter(|n| *n <= 1472 || *n == last || n % step == 0).count();
+        assert_eq!(count, sizes.to_string(), "{adapter}");
+        println!("{adapter}: {count} sizes up to {last} bytes, there and back, in {:.1?}", begin.elapsed());
+        quiet(guest);
+        let report = stage.report(&format!("vm{number}"));
+        assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
+    }
+}
