@@ -83,7 +83,7 @@ fn memory_that_is_shared_in_name_only_is_told_until_a_frame_proves_otherwise() {
     before.counters.sent(0, 1, 60);
     assert_eq!(condition("vm1", &before, true, true, false).0, Condition::Broken, "that was another VM's");
     assert_eq!(condition("vm1", &State { sent: 1, ..up.clone() }, true, true, false).0, Condition::Up);
-    // QEMU's vhost-user front end leaves out what is not shared: no memory at all, neither shared nor absent.
+    // QEMU's vhost-user front end does not announce unshared memory: no memory at all, neither shared nor absent.
     let none = State { shared_bytes: 0, absent_bytes: 0, ..up };
     let (word, sentence) = condition("vm1", &none, false, true, false);
     assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");

@@ -26,6 +26,7 @@ pub mod segment;
 mod sum;
 pub mod tcp;
 pub mod toeplitz;
+pub mod tunnel;
 pub mod udp;
 pub mod vlan;
 
@@ -34,4 +35,5 @@ pub use ethernet::Mac;
 pub use layout::{Fragment, L3, L3Kind, L4, L4Kind, Layout};
 pub use segment::{Segment, SegmentError, SegmentKind, Segmenter};
 pub use sum::Sum;
+pub use tunnel::{Tunnel, TunnelKind};
 pub use vlan::{Tag, Tci};

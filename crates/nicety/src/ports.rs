@@ -326,6 +326,8 @@ mod tests {
                 queues: None,
                 mtu: None,
                 rom: false,
+                vmware_subsystem: false,
+                standby: false,
                 mapped: false,
                 buffer: 1 << 20,
                 access: "mode 0600".into(),

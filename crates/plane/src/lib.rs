@@ -8,9 +8,9 @@
 //!                  complete                        one lock: its own
 //! ```
 //!
-//! No step holds two locks. A batch bounds a hold: 64 packets or 64 KiB, at least one packet. A receiver whose memory is touched for
-//! the first time is slow, and gets the batch in several holds. There is no file descriptor, clock or thread here: interrupts,
-//! wake-ups and turns go through the port's [`Shell`], which a daemon, a VMM or a simulation implements.
+//! No step holds two locks. A batch bounds a hold: 64 packets or 64 KiB, at least one packet. A receiver whose memory is touched
+//! for the first time is slow, so it gets the batch in several holds. This crate uses no file descriptor, clock or thread:
+//! interrupts, wake-ups and turns go through the port's [`Shell`], which a daemon, a VMM or a simulation implements.
 #![forbid(unsafe_code)]
 
 mod backlog;

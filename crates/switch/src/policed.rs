@@ -1,4 +1,4 @@
-//! Forwarding on a switch of which at least one port has a policy.
+//! Forwarding on a switch with at least one policy.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use crate::rules::{FLAT, Lane, Meter, Rules, reach};
 use crate::snoop::{Audience, Snoop};
 use crate::{Members, Switch, Way, group};
 
-/// What makes frames one train: addresses, and the tag or the type.
+/// The bytes that frames of one train share: addresses, and the tag or the type.
 type Label = [u8; 18];
 
-/// Packets one behind the other that go the same way.
+/// Consecutive packets with the same label.
 struct Train {
     way: Way,
     lane: Lane,
@@ -25,10 +25,10 @@ struct Train {
     end: u16,
 }
 
-/// What is decided for a train.
+/// The decision for a train.
 enum Verdict {
     To(PortId, Edit),
-    /// What storm control would refuse it as.
+    /// The reason with which storm control would refuse it.
     Flood(Reason),
     Drop(Reason),
 }
@@ -150,13 +150,13 @@ impl Switch {
     }
 }
 
-/// A frame's first bytes that decide: `None` if it is shorter than an Ethernet header.
+/// The bytes that decide about a frame: `None` if it is shorter than an Ethernet header.
 #[inline(always)]
 fn label(head: &[u8]) -> Option<Label> {
     let mut label = [0; 18];
     if let Some(first) = head.first_chunk::<18>() {
         label = *first;
-        // Behind an untagged header the payload begins, which may differ.
+        // Clear the payload behind an untagged header: it may differ within a train.
         if !matches!(label[12..14], [0x81, 0] | [0x88, 0xa8]) {
             label[14..].fill(0);
         }
@@ -182,7 +182,7 @@ fn private(rules: Option<&Rules>) -> Private {
     rules.map_or(Private::Promiscuous, |rules| rules.policy.private)
 }
 
-/// To every port of the VLAN that may have it, so far as the sender's storm control lets it through.
+/// Floods to every allowed port of the VLAN, as far as the sender's storm control permits.
 #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
 fn flood<F: Follower>(
     members: &Members,
@@ -243,7 +243,7 @@ fn flood<F: Follower>(
     }
 }
 
-/// Those of a train that storm control lets through: the first so many, as all come at the same time.
+/// The packets of a train that storm control lets through: the first ones, because all arrive at the same time.
 fn calm<F: Follower>(
     meter: Option<&Meter>,
     reason: Reason,
@@ -259,7 +259,7 @@ fn calm<F: Follower>(
     packets.start..refused
 }
 
-/// To the promiscuous ports of its VLAN that do not get it anyway. True if there is one.
+/// Copies to the promiscuous ports of the VLAN that do not get it anyway. True if there is one.
 #[inline]
 #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
 fn copy_to_promiscuous<F: Follower>(
@@ -290,7 +290,7 @@ impl Members {
         self.rules.get(usize::from(port.0))?.as_deref()
     }
 
-    /// How a frame leaves by a port; `None` if it does not.
+    /// How a frame leaves by a port; `None` if it may not.
     #[inline]
     fn leaves(&self, port: PortId, lane: &Lane) -> Option<Edit> {
         if self.present.get(usize::from(port.0)) != Some(&true) {

@@ -1,5 +1,4 @@
-//! What a port may do on the switch: keys of `[[port_group]]`, and of `[[port]]`, which has its group's values where it has none of its
-//! own.
+//! A port's policy: keys of `[[port_group]]`, and of `[[port]]`, which takes missing values from its group.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +10,9 @@ use nicety_uplink::Rate;
 use super::quantity::Bytes;
 use super::walk::{Key, Section, Walk};
 
-/// Least and most of a bucket's depth.
+/// The range of a token bucket's depth.
 const BURST: (Bytes, Bytes) = (Bytes(2 << 10), Bytes(1 << 30));
-/// Numbers of VLANs (IEEE 802.1Q-2018, table 9-2).
+/// The range of VLAN numbers (IEEE 802.1Q-2018, table 9-2).
 const VLAN_IDS: std::ops::RangeInclusive<u32> = 1..=4094;
 const VLAN: &str = "a VLAN: a whole number from 1 to 4094; one of vlan, trunk and qinq";
 const WORDS: &str = "\"accept\" or \"reject\"";
@@ -65,7 +64,7 @@ pub(super) const fn with<const N: usize>(own: &[Key], more: &[Key]) -> [Key; N] 
     all
 }
 
-/// One way's shape, as far as it is said.
+/// The shape of one direction, as far as the table has it.
 #[derive(Clone, Copy, Debug, Default)]
 struct ShapeParts {
     average: Option<Rate>,
@@ -73,7 +72,7 @@ struct ShapeParts {
     burst: Option<Bytes>,
 }
 
-/// What a table says, as far as it does.
+/// A table's policy, as far as the table has it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     vlan: Option<Vlan>,
@@ -91,7 +90,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// What a table says.
+    /// Reads a table.
     pub(super) fn read(walk: &mut Walk, section: Section<'_>) -> Self {
         let word = |walk: &mut Walk, key| {
             walk.word(section, key, &[("accept", true), ("reject", false)]).map(|found| found.value)
@@ -115,7 +114,7 @@ impl Parts {
         }
     }
 
-    /// With a group's values where there are none.
+    /// Fills in missing values from a group.
     pub(super) fn or(self, group: &Self) -> Self {
         let each = |index: usize| self.guards[index].or(group.guards[index]);
         Self {
@@ -134,7 +133,7 @@ impl Parts {
         }
     }
 
-    /// Whether the shapes are whole; a mistake of this table if not.
+    /// Checks that the shapes are complete; else notes a mistake of this table.
     pub(super) fn check(&self, walk: &mut Walk, section: Section<'_>) {
         self.send.check(walk, section, ["send_average", "send_peak", "send_burst"]);
         self.receive.check(walk, section, ["receive_average", "receive_peak", "receive_burst"]);
@@ -209,7 +208,7 @@ impl ShapeParts {
     }
 }
 
-/// What a policy says beyond the usual, by the keys of the host file. What has no key there has its own name.
+/// The differences between a policy and the default, by the keys of the host file. What has no key there has its own name.
 pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     let Policy {
         addresses: _,
@@ -278,7 +277,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     words
 }
 
-/// Which VLANs a table says.
+/// Reads a table's VLANs.
 pub(super) fn vlan(walk: &mut Walk, section: Section<'_>) -> Option<Vlan> {
     let mut said =
         ["vlan", "trunk", "qinq"].map(|key| walk.place(section, key).map(|line| (key, line))).into_iter().flatten();
@@ -310,7 +309,7 @@ pub(super) fn vlan(walk: &mut Walk, section: Section<'_>) -> Option<Vlan> {
     id(walk, "vlan").map(Vlan::Access).or(service)
 }
 
-/// Which part of a private VLAN a table says.
+/// Reads a table's part in a private VLAN.
 pub(super) fn private(walk: &mut Walk, section: Section<'_>) -> Option<Private> {
     if let (Some(_), Some(line)) = (walk.place(section, "private"), walk.place(section, "community")) {
         walk.wrong(section, "community", line, "there is private already: a port is of one part");

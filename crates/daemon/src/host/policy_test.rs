@@ -21,7 +21,7 @@ fn a_port_has_its_groups_values_where_it_has_none_of_its_own() {
     let group = "[[port_group]]\nname = \"web\"\nvlan = 10\nforged_transmits = \"reject\"\nmac_changes = \"reject\"\nbpdu_guard = true\nsnooping = true\nlldp = \"receive\"\n\
                  send_average = \"100Mbit/s\"\nsend_burst = \"1MiB\"\nbroadcast_limit = 100\n";
     let own = "port_group = \"web\"\nmac_changes = \"accept\"\nsend_peak = \"200Mbit/s\"\nvlan = 20\n";
-    // The order of tables means nothing.
+    // The order of tables does not matter.
     for text in [format!("{group}{PORT}{own}"), format!("{PORT}{own}{group}")] {
         let policy = parse(&text).unwrap().ports.remove(0).policy;
         assert_eq!(policy.vlan, Vlan::Access(id(20)));

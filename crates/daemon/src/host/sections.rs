@@ -1,5 +1,4 @@
-//! The tables of a host file: their keys, what may stand there, and how each becomes a part of a [`Host`]
-//! (docs/host-file.md).
+//! The tables of a host file: their keys, the allowed values, and how each becomes a part of a [`Host`] (docs/host-file.md).
 
 use std::collections::HashMap;
 use std::collections::hash_map;
@@ -24,11 +23,11 @@ use super::{DaemonConfig, Doorbells, Host, Lldp, PortConfig, Role, SwitchConfig,
 const NAME_MOST: usize = 64;
 /// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
 const INTERFACE_MOST: usize = 15;
-/// Least and most of a port's receive buffer.
+/// The range of a port's receive buffer.
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
-/// Ageing by IEEE 802.1Q-2018, table 8-6.
+/// The range of the ageing time (IEEE 802.1Q-2018, table 8-6).
 const AGEING: (Seconds, Seconds) = (Seconds(10), Seconds(1_000_000));
-/// The least MTU that IPv4 allows (RFC 791, section 3.2).
+/// The smallest MTU of IPv4 (RFC 791, section 3.2).
 const MTU_LEAST: u32 = 68;
 
 const NAME: &str =
@@ -102,10 +101,13 @@ static PORT_GROUP: Kind = Kind {
     several: false,
 };
 
-const PORT_KEYS: [Key; 14] = [
+const PORT_KEYS: [Key; 16] = [
     Key { name: "name", allowed: NAME },
     Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
-    Key { name: "mac", allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once" },
+    Key {
+        name: "mac",
+        allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once, but for a standby's",
+    },
     Key { name: "socket", allowed: SOCKET },
     Key { name: "doorbells", allowed: "\"trapped\", or \"mapped\" for an adapter whose doorbells can be" },
     Key { name: "buffer", allowed: "\"64KiB\" to \"1GiB\"" },
@@ -115,6 +117,8 @@ const PORT_KEYS: [Key; 14] = [
         allowed: "for an adapter that announces an MTU, such as virtio-net: a whole number from 68 to 65535",
     },
     Key { name: "rom", allowed: "a path of an option ROM, for an adapter that is a PCI function of its own" },
+    Key { name: "subsystem", allowed: "\"chip\", or \"vmware\" for an e1000 of any kind or an e1000e" },
+    Key { name: "standby", allowed: "true or false; true for a virtio adapter" },
     KEYS[0],
     KEYS[1],
     KEYS[2],
@@ -129,23 +133,25 @@ static PORT: Kind = Kind {
     several: false,
 };
 
-/// What must not be there twice, and the line where it was first.
+/// Values that must be unique, each with its first line.
 #[derive(Debug)]
 struct Seen {
     names: HashMap<String, usize>,
     addresses: HashMap<Mac, usize>,
+    /// Those of ports that stand by for another with the same.
+    standbys: HashMap<Mac, usize>,
     paths: Paths,
-    /// The uplinks' names: `nicety ports NAME` could not tell one from a port.
+    /// The uplinks' names: they must differ from ports' names because of `nicety ports NAME`.
     uplinks: Vec<Found<String>>,
-    /// Who may connect to a port that does not say.
+    /// Who may connect to a port without its own setting.
     access: AccessConfig,
-    /// Port groups: each one's name, and what it says.
+    /// The port groups: each one's name and policy.
     groups: Vec<(String, Parts)>,
 }
 
-/// The line of an earlier one, or none: then this one is noted.
+/// The line of an earlier equal value. If there is none, notes this one.
 fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> Option<usize> {
-    // A line may hold several.
+    // One line may hold several values.
     match seen.entry(key) {
         hash_map::Entry::Occupied(first) => Some(*first.get()),
         hash_map::Entry::Vacant(none) => {
@@ -155,7 +161,7 @@ fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> O
     }
 }
 
-/// The host that a document describes. It is whole only if the walk noted no mistake.
+/// The host that a document describes. It is complete only if the walk noted no mistake.
 pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
     let dir = path.parent().unwrap_or(Path::new(""));
     walk.unknown_sections(root, &KINDS);
@@ -163,6 +169,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
     let mut seen = Seen {
         names: HashMap::new(),
         addresses: HashMap::new(),
+        standbys: HashMap::new(),
         paths: Paths::new(path),
         uplinks: Vec::new(),
         access: usual.unwrap_or_default(),
@@ -245,7 +252,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.missing(section, "kind");
     }
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
-    // What each key belongs to, and whether it must be there.
+    // The uplink kinds of each key, and whether it is required.
     let keys: [(&str, &[UplinkWord], bool); 4] = [
         (
             "name",
@@ -333,7 +340,7 @@ fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
     seen.groups.push((name, parts));
 }
 
-/// What a port may do: what it says itself, and its group.
+/// A port's policy: its own values, then its group's.
 fn policy_parts(walk: &mut Walk, section: Section<'_>, seen: &Seen) -> Parts {
     let mut parts = Parts::read(walk, section);
     if let Some(Found { value: wanted, line }) = walk.string(section, "port_group") {
@@ -367,13 +374,16 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         taken.is_none()
     });
     let entry = adapter(walk, section);
-    let mac = address(walk, section, seen);
+    let standby = walk.boolean(section, "standby");
+    let stands_by = standby.as_ref().is_some_and(|found| found.value);
+    let mac = address(walk, section, if stands_by { &mut seen.standbys } else { &mut seen.addresses });
     let socket = seen.paths.socket(walk, section, "socket", dir);
     let buffer = walk.parsed::<Bytes>(section, "buffer").filter(|found| within(walk, section, "buffer", found, BUFFER));
     let doorbells = walk.word(section, "doorbells", &[("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)]);
     let queues = walk.integer(section, "queues", 1..=u32::from(u16::MAX));
     let mtu = walk.integer(section, "mtu", MTU_LEAST..=u32::from(u16::MAX));
     let rom = seen.paths.rom(walk, section, dir);
+    let subsystem = walk.word(section, "subsystem", &[("chip", false), ("vmware", true)]);
     let own = access(walk, section, &access::PORTS);
     if let (Some(line), Some(name)) = (walk.place(section, "group"), &own.group)
         && seen.groups.iter().any(|(group, _)| group == name)
@@ -387,6 +397,14 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let access = own.or(&seen.access);
     if let Some(entry) = entry {
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
+        if let Some(found) = subsystem.as_ref().filter(|found| found.value && entry.about.vmware_subsystem.is_none()) {
+            let what = format!("VMware has no PCI subsystem of its own for {}: leave this out", entry.about.name);
+            walk.wrong(section, "subsystem", found.line, what);
+        }
+        if let Some(found) = standby.filter(|found| found.value && entry.about.linux.driver != "virtio_net") {
+            let what = format!("{} cannot tell its driver that it stands by: only virtio can", entry.about.name);
+            walk.wrong(section, "standby", found.line, what);
+        }
     }
     let parts = policy_parts(walk, section, seen);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
@@ -401,6 +419,8 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         queues: queues.and_then(|found| u16::try_from(found.value).ok()),
         mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),
         rom,
+        is_vmwares: subsystem.is_some_and(|found| found.value),
+        standby: stands_by,
         access,
         group,
         policy: parts.policy(mac),
@@ -418,7 +438,7 @@ fn adapter(walk: &mut Walk, section: Section<'_>) -> Option<&'static Entry> {
     found
 }
 
-fn address(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) -> Option<Mac> {
+fn address(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>) -> Option<Mac> {
     let Found { value: mac, line } = walk.parsed::<Mac>(section, "mac")?;
     if !mac.is_unicast() {
         let what =
@@ -426,14 +446,14 @@ fn address(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) -> Option<Mac
         walk.wrong(section, "mac", line, what);
         return None;
     }
-    if let Some(first) = earlier(&mut seen.addresses, mac, line) {
+    if let Some(first) = earlier(seen, mac, line) {
         walk.wrong(section, "mac", line, format!("{mac} is the address of line {first} already"));
         return None;
     }
     Some(mac)
 }
 
-/// Whether the adapter can be what the port asks of it.
+/// Checks that the adapter supports the port's settings.
 fn fits(
     walk: &mut Walk,
     section: Section<'_>,
@@ -469,12 +489,12 @@ fn fits(
     }
 }
 
-/// Whether a guest can map the adapter's doorbells: a fresh one is asked.
+/// Whether a guest can map the adapter's doorbells; asks a new adapter.
 fn can_map(entry: &Entry) -> bool {
     mappable(entry).is_some()
 }
 
-/// Which part of it a guest can map.
+/// The part that a guest can map.
 pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
     let mut adapter = (entry.create)(&Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1]))).ok()?;
     match adapter.face() {
@@ -483,7 +503,7 @@ pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
     }
 }
 
-/// Whether an amount is within its range; a mistake if not.
+/// Checks that a quantity is within its range; else notes a mistake.
 pub(super) fn within<T: PartialOrd + std::fmt::Display>(
     walk: &mut Walk,
     section: Section<'_>,
@@ -517,7 +537,7 @@ fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String>> {
     None
 }
 
-/// A name that Linux takes for an interface (dev_valid_name in net/core/dev.c).
+/// A valid interface name on Linux (dev_valid_name in net/core/dev.c).
 fn interface(walk: &mut Walk, section: Section<'_>) -> Option<String> {
     let Found { value: name, line } = walk.string(section, "name")?;
     let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');

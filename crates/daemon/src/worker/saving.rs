@@ -1,4 +1,4 @@
-//! A port is saved and stopped, and restored: by its owner, between two turns and two messages.
+//! Saves, stops and restores a port: on its worker, between two turns and two messages.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +12,7 @@ use crate::saved::{PortState, SaveError};
 use crate::service::{Link, Service, Talk};
 
 impl Worker {
-    /// Saves a port and stops it. Its VMM's messages, and what it unmasks without one, wait until the port is restored.
+    /// Saves a port and stops it. Its VMM's messages and unmask signals wait until the port is restored.
     pub(super) fn save(&mut self, id: PortId) -> Result<PortState, SaveError> {
         self.settle_flood(id);
         let Some(service) = self.services.get_mut(&id) else { return Err(SaveError::NoVm) };
@@ -34,7 +34,7 @@ impl Worker {
         Ok(state)
     }
 
-    /// Restores a port that its VM does not use, or that was stopped by [`Worker::save`].
+    /// Restores a port that its VM does not use, or that [`Worker::save`] has stopped.
     pub(super) fn restore(&mut self, id: PortId, state: &PortState) -> Result<(), SaveError> {
         self.settle_flood(id);
         let Some(service) = self.services.get_mut(&id) else { return Err(SaveError::NoVm) };
@@ -62,7 +62,7 @@ impl Worker {
     }
 }
 
-/// To the log, and to the trace, which makes no sense without it.
+/// Writes to the log and to the trace, which needs the event to make sense.
 fn tell(service: &Service, kind: Kind, what: &str) {
     service.log.say(kind, what);
     if let Some(recorder) = &service.recorder {

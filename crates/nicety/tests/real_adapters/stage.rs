@@ -219,7 +219,7 @@ pub fn send_blocks(from: &mut Guest, to: &mut Guest, address: &str, blocks: u32)
 /// for missing (e1000_param.c, E1000_MAX_NIC): that is their own.
 #[track_caller]
 pub fn quiet(guest: &mut Guest) {
-    let complaints = "bug:|warning:|oops|call trace|unit hang|hung|timed out|reset adapter";
+    let complaints = "bug:|warning:|\\boops|call trace|unit hang|hung|timed out|reset adapter";
     let text = sh(guest, &format!("dmesg | grep -iE '{complaints}' | grep -v 'no configuration for board' || true"));
     assert_eq!(text, "");
 }
