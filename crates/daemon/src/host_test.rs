@@ -419,7 +419,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
     let said = |entry: u8, what: &str| {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
-             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, owner, group, mode, \
+             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, standby, owner, group, mode, \
          open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };
