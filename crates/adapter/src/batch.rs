@@ -1,8 +1,8 @@
-//! Frames on their way: a private head each, spans of the sender's memory for the rest, the offloads asked for.
+//! Frames in flight: a private head each, spans of the sender's memory for the rest, and the requested offloads.
 //!
-//! The head is copied out of guest memory once, and every decision reads that copy: a guest that rewrites its buffer
-//! while it is sent changes only its own payload. A VLAN tag that the sender's descriptor carries is put into the
-//! private head, so that a tag is always where the wire would have it.
+//! The head is copied out of guest memory once, and every decision uses that copy. A guest that rewrites its buffer during
+//! transmission changes only its own payload. A VLAN tag in the sender's descriptor is inserted into the private head, so a tag is
+//! always at its place on the wire.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ mod draft;
 
 pub use draft::{Draft, DraftError};
 
-/// Packets in a batch at most.
+/// Most packets in a batch.
 pub const PACKETS: usize = 64;
 /// Bytes of a packet that are copied into its private head, unless its offload names more headers.
 pub const HEAD_BYTES: usize = 128;
-/// Bytes of a private head at most.
+/// Most bytes of a private head.
 pub const HEAD_MOST: usize = 512;
-/// Spans in a batch at most.
+/// Most spans in a batch.
 pub const SPANS: usize = 1024;
-/// Spans in one packet at most: a 64 KB packet in 256-byte pieces.
+/// Most spans in one packet: a 64 KB packet in 256-byte pieces.
 pub const SPANS_PER_PACKET: usize = 256;
-/// Bytes of a packet at most: an IPv6 packet of 64 KB with its headers, and a little.
+/// Most bytes of a packet: an IPv6 packet of 64 KB with its headers, and some reserve.
 pub const PACKET_BYTES: u32 = 65_535 + 512;
-/// Room behind a head for tags that are inserted on the way.
+/// Room behind a head for tags inserted later.
 const HEAD_SLACK: usize = 8;
 
 /// A port of the switch, by number.
@@ -43,8 +43,8 @@ pub enum Checksum {
     AsIs,
     /// The frame is complete, and its checksum was verified.
     Verified,
-    /// The field holds the folded pseudo-header sum. Before the frame goes on a wire, all from `start` to the end is added
-    /// and the complement stored. Offsets from the frame's first byte.
+    /// The field holds the folded pseudo-header sum. Before the frame goes on a wire, all bytes from `start` to the end are added,
+    /// and the complement is stored. Offsets from the frame's first byte.
     Partial {
         /// First byte that is summed.
         start: u16,
@@ -53,10 +53,10 @@ pub enum Checksum {
     },
 }
 
-/// A request to cut a packet into frames.
+/// A request to segment a packet into frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// What it is.
+    /// The kind.
     pub kind: SegmentKind,
     /// Payload bytes of each frame but the last; never 0.
     pub mss: u16,
@@ -64,13 +64,12 @@ pub struct Segment {
     pub headers: u16,
 }
 
-/// Frames that one packet may be cut into. One that asked for 65,000 frames of a byte would have its receiver's port for milliseconds.
-/// Linux sends no segments of less than 48 bytes (`net.ipv4.tcp_min_snd_mss`), 1366 to a packet of 64 KiB.
+/// Most frames of one packet. A packet with 65,000 frames of one byte would occupy its receiver's port for milliseconds. Linux
+/// sends no segments below 48 bytes (`net.ipv4.tcp_min_snd_mss`): 1366 per packet of 64 KiB.
 pub const FRAMES_PER_PACKET: u32 = 2048;
 
 impl Segment {
-    /// The request for a packet of `len` bytes; `None` if it has no maximum segment size, or makes more than
-    /// [`FRAMES_PER_PACKET`].
+    /// The request for a packet of `len` bytes; `None` without a maximum segment size, or for more than [`FRAMES_PER_PACKET`].
     pub fn of(kind: SegmentKind, mss: u16, headers: u16, len: u32) -> Option<Self> {
         let this = Self { kind, mss, headers };
         (mss > 0 && this.frames(len) <= FRAMES_PER_PACKET).then_some(this)
@@ -82,17 +81,17 @@ impl Segment {
     }
 }
 
-/// What the sender's driver left to its adapter, in neutral words.
+/// The offloads that the sender's driver requested, in adapter-independent form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// The transport checksum.
     pub checksum: Checksum,
-    /// Segmentation; implies that checksums are to be made.
+    /// Segmentation; implies that checksums must be computed.
     pub segment: Option<Segment>,
 }
 
 impl Offload {
-    /// The same request for a packet that has [got a tag](Draft::tag) since: what it names lies four bytes further back.
+    /// The same request after the packet [got a tag](Draft::tag): its offsets grow by four bytes.
     #[must_use]
     pub fn behind_tag(mut self) -> Self {
         const TAG: u16 = 4;
@@ -114,22 +113,22 @@ pub struct Packet {
     spans_at: u16,
     spans: u16,
     payload: u32,
-    /// What is left to do on the way.
+    /// The offloads still to do.
     pub offload: Offload,
-    /// Its place in the batch.
+    /// Its index in the batch.
     index: u16,
-    /// The sender's own note, for [`complete`](crate::Adapter::complete): which descriptors to give back.
+    /// The sender's own value for [`complete`](crate::Adapter::complete): which descriptors to complete.
     pub cookie: u64,
 }
 
 impl Packet {
-    /// Bytes in all, without a frame check sequence.
+    /// Its length in bytes, without a frame check sequence.
     #[inline]
     pub fn len(&self) -> u32 {
         u32::from(self.head_len) + self.payload
     }
 
-    /// A packet of no bytes cannot be drafted; so never.
+    /// Always false: an empty packet cannot be drafted.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -147,7 +146,7 @@ impl Packet {
         self.offload.segment.map_or(1, |segment| segment.frames(self.len()))
     }
 
-    /// Bytes on the wire after segmentation: the headers are in each frame.
+    /// Bytes on the wire after segmentation: each frame has the headers.
     #[inline]
     pub fn wire_bytes(&self) -> u64 {
         let headers = self.offload.segment.map_or(0, |segment| segment.headers);
@@ -155,17 +154,17 @@ impl Packet {
     }
 }
 
-/// Packets out of one queue of one port. Made once, reused for ever: it allocates nothing after `new`.
+/// Packets from one queue of one port. Made once and reused: it allocates nothing after `new`.
 #[derive(Debug)]
 pub struct Batch {
     source: Arc<Map>,
     /// The source of an empty batch: made once, because making it allocates.
     nothing: Arc<Map>,
-    /// The port that they come from.
+    /// The port that the packets come from.
     pub origin: PortId,
     /// Its transmit queue.
     pub queue: u16,
-    /// The adapter's generation when they were fetched: a reset since makes their completion stale.
+    /// The adapter's generation at the fetch: after a reset their completion is stale.
     pub generation: u32,
     packets: ArrayVec<Packet, PACKETS>,
     /// Each packet's parsed head, made on first use.
@@ -223,7 +222,7 @@ impl Batch {
         self.bytes = 0;
     }
 
-    /// The memory that its spans lie in.
+    /// The memory of its spans.
     #[inline]
     pub fn source(&self) -> &Arc<Map> {
         &self.source
@@ -259,29 +258,28 @@ impl Batch {
         self.bytes
     }
 
-    /// A packet's private head: at least all its headers, at least [`HEAD_BYTES`] if it is that long.
+    /// A packet's private head: at least all its headers, and at least [`HEAD_BYTES`] if the packet is that long.
     #[inline]
     pub fn head(&self, packet: &Packet) -> &[u8] {
         let at = packet.head_at as usize;
         self.heads.get(at..at + usize::from(packet.head_len)).unwrap_or_default()
     }
 
-    /// What its private head is understood as: parsed when it is first asked for, which is never on the way of a plain
-    /// frame to a receiver that takes it as it is.
+    /// Its parsed private head. It is parsed on first use, which never happens for a plain frame to a receiver that takes it
+    /// unchanged.
     #[inline]
     pub fn layout(&self, packet: &Packet) -> &Layout {
         self.layouts[usize::from(packet.index) % PACKETS].get_or_init(|| Layout::parse(self.head(packet)))
     }
 
-    /// What follows the head, in the sender's memory.
+    /// The data behind the head, in the sender's memory.
     #[inline]
     pub fn spans(&self, packet: &Packet) -> &[Span] {
         let at = usize::from(packet.spans_at);
         self.spans.get(at..at + usize::from(packet.spans)).unwrap_or_default()
     }
 
-    /// Begins a packet whose private head shall hold `head` bytes (more than [`HEAD_MOST`] is cut to it).
-    /// `None` if the batch is full.
+    /// Begins a packet with a private head of `head` bytes (at most [`HEAD_MOST`]). `None` if the batch is full.
     #[inline]
     pub fn draft(&mut self, head: usize) -> Option<Draft<'_>> {
         if self.packets.is_full() {

@@ -1,10 +1,10 @@
-//! The other side: what a guest's driver sees of an adapter, in process or through a socket.
+//! The driver's side: how a guest's driver sees an adapter, in process or through a socket.
 
 use std::sync::Arc;
 
 use nicety_memory::Map;
 
-/// Why an access did not happen: the device is gone, or its server is.
+/// Why an access failed: the device or its server is gone.
 #[derive(Debug, thiserror::Error)]
 #[error("the device does not answer: {0}")]
 pub struct BusError(pub String);
@@ -12,7 +12,7 @@ pub struct BusError(pub String);
 /// How a device interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterruptKind {
-    /// The INTx line: level, masked by its delivery until it is unmasked.
+    /// The INTx line: level-triggered; delivery masks it until it is unmasked.
     Intx,
     /// One message.
     Msi,
@@ -28,19 +28,19 @@ pub trait Bus {
     /// Writes configuration space.
     fn config_write(&mut self, offset: u16, data: &[u8]) -> Result<(), BusError>;
 
-    /// Reads a BAR.
+    /// Reads from a BAR.
     fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]) -> Result<(), BusError>;
 
-    /// Writes a BAR. It may be posted: a later read is ordered behind it.
+    /// Writes to a BAR. It may be posted: later reads are ordered behind it.
     fn write(&mut self, bar: u8, offset: u64, data: &[u8]) -> Result<(), BusError>;
 
-    /// The guest's memory. Its addresses are the bus's.
+    /// The guest's memory, addressed by bus addresses.
     fn memory(&self) -> &Arc<Map>;
 
-    /// Turns interrupts of this kind on, in the device's configuration space and wherever else it takes.
+    /// Enables interrupts of this kind, in the device's configuration space and elsewhere as needed.
     fn interrupts(&mut self, kind: InterruptKind) -> Result<(), BusError>;
 
-    /// A delivered INTx is handled: let it come again.
+    /// A delivered INTx was handled: unmasks it.
     fn unmask_line(&mut self) -> Result<(), BusError>;
 
     /// Reads a 32-bit register.

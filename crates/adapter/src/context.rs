@@ -1,4 +1,4 @@
-//! What a call of an adapter is given.
+//! The context of a call to an adapter.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ pub struct Context<'a> {
     pub memory: &'a Arc<Map>,
     /// The register page that the guest has mapped, if its doorbells are mapped.
     pub page: Option<&'a Window<'a>>,
-    /// What it wants of the world.
+    /// Its requests to the port.
     pub out: &'a mut Outbox,
-    /// What it did.
+    /// Its counters.
     pub counters: &'a mut Counters,
-    /// What time it is.
+    /// The current time.
     pub now: Time,
 }

@@ -1,8 +1,8 @@
-//! What a port has done: frames and bytes per queue, drops by reason, accesses.
+//! A port's counters: frames and bytes per queue, drops by reason, accesses.
 
 use nicety_memory::Fault;
 
-/// How many queues are counted apart, each way. vmxnet3 has the most: 32.
+/// How many queues are counted separately, each way. vmxnet3 has the most: 32.
 pub const QUEUES: usize = 32;
 
 macro_rules! reasons {
@@ -29,25 +29,25 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// No VM is attached to the receiver's port, or the port's state was saved and it stands still.
+    /// No VM is attached to the receiver's port, or the port was saved and is stopped.
     NoVm = "no-vm",
-    /// It had to wait for the receiver, and alone is larger than the port's receive buffer.
+    /// It had to wait, and is larger than the port's whole receive buffer.
     NoBuffer = "no-buffer",
-    /// The receiver's driver has not turned receiving on.
+    /// The receiver's driver has not enabled receiving.
     ReceiverOff = "receiver-off",
-    /// The receiver's own address or VLAN filter did not want it, as a real adapter's would not.
+    /// The receiver's own address or VLAN filter rejected it, as a real adapter's would.
     Filtered = "filtered",
-    /// Longer than the receiver takes.
+    /// Longer than the receiver accepts.
     TooLong = "too-long",
     /// Shorter than an Ethernet header.
     TooShort = "too-short",
-    /// A descriptor pointed at no memory, or at memory that a device may not touch.
+    /// A descriptor pointed outside memory, or to memory that a device may not access.
     BadAddress = "bad-address",
     /// A descriptor or ring broke the adapter's own rules.
     BadDescriptor = "bad-descriptor",
-    /// The offload that the driver asked for makes no sense for this frame.
+    /// The driver's offload request is invalid for this frame.
     BadOffload = "bad-offload",
-    /// More pieces than a frame can have.
+    /// More pieces than a frame may have.
     TooManyPieces = "too-many-pieces",
     /// The sender's link, or the uplink's, is down.
     LinkDown = "link-down",
@@ -61,21 +61,21 @@ reasons! {
     BufferFull = "buffer-full",
     /// The uplink refused it.
     UplinkRefused = "uplink-refused",
-    /// The receiver was reset, or left, while the frame waited for it.
+    /// The receiver was reset, or left, while the frame waited.
     Removed = "removed",
     /// Guest memory that is not shared with this process.
     NotShared = "not-shared",
-    /// The port that it was for, or came from, has failed.
+    /// The receiver's or the sender's port has failed.
     Failed = "failed",
-    /// A tag that the sender's port may not send, or none where there must be one.
+    /// A tag that the sender's port may not send, or a required tag is missing.
     Vlan = "vlan",
-    /// The receiver is of another part of the private VLAN.
+    /// The receiver is in another part of the private VLAN.
     PrivateVlan = "private-vlan",
     /// Its source is not an address of the sender's port (`forged_transmits`).
     Forged = "forged-transmit",
     /// Its destination is not an address of the receiver's port (`mac_changes`).
     MacChanged = "mac-changed",
-    /// The sender's port has used as many addresses as it may.
+    /// The sender's port has reached its address limit.
     AddressLimit = "address-limit",
     /// More broadcasts than the sender's port may send.
     BroadcastStorm = "broadcast-storm",
@@ -87,16 +87,16 @@ reasons! {
     BpduGuard = "bpdu-guard",
     /// A DHCP server's frame from a guarded port.
     DhcpGuard = "dhcp-guard",
-    /// An ARP packet, or a neighbour advertisement, that says what is not so, from a guarded port.
+    /// A false ARP packet, or a false neighbour advertisement, from a guarded port.
     ArpGuard = "arp-guard",
     /// A router advertisement, or a redirect, from a guarded port.
     RouterGuard = "router-guard",
-    /// Longer than the port's MTU guard lets through.
+    /// Longer than the port's MTU guard permits.
     Mtu = "mtu",
 }
 
 impl Reason {
-    /// Whether the sender's port may not send it, by its policy.
+    /// Whether the sender's policy refused it.
     pub fn is_refusal(self) -> bool {
         self == Self::Policy || self as u8 >= Self::Vlan as u8
     }
@@ -145,9 +145,9 @@ pub struct Counters {
     pub transmit: [QueueCounters; QUEUES],
     /// Wire → guest, by queue.
     pub receive: [QueueCounters; QUEUES],
-    /// Frames that came from this port's guest and went nowhere, by [`Reason`].
+    /// Dropped frames from this port's guest, by [`Reason`].
     pub transmit_drops: [u64; Reason::ALL.len()],
-    /// Frames that were for this port's guest and did not reach it, by [`Reason`].
+    /// Dropped frames for this port's guest, by [`Reason`].
     pub receive_drops: [u64; Reason::ALL.len()],
     /// Register reads by the guest.
     pub reads: u64,
@@ -157,7 +157,7 @@ pub struct Counters {
     pub interrupts: u64,
     /// Accesses of a wrong width, to a hole, or outside D0: answered with ones, or ignored.
     pub bad_accesses: u64,
-    /// Breaches of the device's protocol by the guest.
+    /// Protocol violations by the guest's driver.
     pub guest_errors: u64,
 }
 
@@ -198,12 +198,12 @@ impl Counters {
         of(&mut self.receive, queue).add_all(packets);
     }
 
-    /// Counts a packet of this port's guest that goes nowhere.
+    /// Counts a dropped packet from this port's guest.
     pub fn transmit_drop(&mut self, reason: Reason) {
         self.transmit_drops[reason as usize] += 1;
     }
 
-    /// Counts a packet for this port's guest that does not reach it.
+    /// Counts a dropped packet for this port's guest.
     pub fn receive_drop(&mut self, reason: Reason) {
         self.receive_drops[reason as usize] += 1;
     }

@@ -1,4 +1,4 @@
-//! How a guest sees an adapter: as a PCI function, or as virtio rings.
+//! An adapter's interface to the guest: a PCI function, or virtio rings.
 
 use std::sync::Arc;
 
@@ -24,8 +24,7 @@ impl std::fmt::Debug for Face<'_> {
     }
 }
 
-/// A part of a BAR that a guest may map and write without anybody being told. What it holds changes by itself only as
-/// [`PciFace::shown`] says.
+/// A part of a BAR that a guest may map and write without an exit. Its content changes by itself only as [`PciFace::shown`] says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mappable {
     /// The BAR.
@@ -34,7 +33,7 @@ pub struct Mappable {
     pub offset: u64,
     /// Bytes; a multiple of the page size.
     pub len: u64,
-    /// Whether it is mapped unless the port says otherwise.
+    /// Whether it is mapped by default.
     pub usual: bool,
 }
 
@@ -43,13 +42,13 @@ pub trait PciFace {
     /// Configuration space, BARs and capabilities.
     fn function(&self) -> &Function;
 
-    /// A write to configuration space. Reads are [`Function::config_read`]'s.
+    /// Handles a write to configuration space. [`Function::config_read`] handles reads.
     fn config_write(&mut self, offset: u16, data: &[u8], cx: &mut Context<'_>);
 
-    /// A read of 1, 2, 4 or 8 bytes (or a block copy) at any offset. What is not there reads as ones.
+    /// Handles a read of 1, 2, 4 or 8 bytes (or a block copy) at any offset. A hole reads as ones.
     fn read(&mut self, bar: u8, offset: u64, data: &mut [u8], cx: &mut Context<'_>);
 
-    /// A write of 1, 2, 4 or 8 bytes (or a block copy) at any offset. What is not there is ignored, and counted.
+    /// Handles a write of 1, 2, 4 or 8 bytes (or a block copy) at any offset. A write to a hole is ignored, and counted.
     fn write(&mut self, bar: u8, offset: u64, data: &[u8], cx: &mut Context<'_>);
 
     /// Whether its doorbells can be mapped.
@@ -57,20 +56,19 @@ pub trait PciFace {
         None
     }
 
-    /// Where in that part registers of 32 bits lie: offsets from its first byte, in the order in which writes to several of
-    /// them are to be found.
+    /// The offsets of the 32-bit registers in that part. Writes to several of them take effect in this order.
     fn doorbells(&self) -> Vec<u32> {
         Vec::new()
     }
 
-    /// What each of these registers holds, in the same order, for the guest to read there. False if the adapter itself writes
-    /// into the page what the guest is to see, as [`Context::page`] lets it.
+    /// The values of these registers, in the same order, for the guest to read there. False if the adapter itself writes the
+    /// guest's view into the page ([`Context::page`]).
     fn shown(&self, _words: &mut [u32]) -> bool {
         false
     }
 
-    /// A part of a BAR that holds nothing, of a device whose driver takes register writes for done when the next
-    /// instruction runs: a VMM that posts writes, as QEMU does, posts none to a device that has a part to be mapped.
+    /// An empty part of a BAR, for a device whose driver expects a register write to be complete before its next instruction. A VMM
+    /// that posts writes, as QEMU does, posts none to a device with a mappable part.
     fn spare(&self) -> Option<Mappable> {
         None
     }
@@ -81,10 +79,10 @@ pub trait PciFace {
     }
 }
 
-/// Where a virtio ring lies, in the guest's bus addresses.
+/// The place of a virtio ring, in the guest's bus addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingPlace {
-    /// Descriptors: at most 32768, and a power of two unless the ring is a packed one.
+    /// Number of descriptors: at most 32768, and a power of two unless the ring is packed.
     pub size: u16,
     /// Descriptor table, or ring (packed).
     pub descriptors: u64,
@@ -94,35 +92,35 @@ pub struct RingPlace {
     pub device: u64,
 }
 
-/// virtio rings, as a vhost-user front end configures them.
+/// virtio rings, as configured by a vhost-user front end.
 pub trait RingFace {
-    /// The device features on offer (virtio bit numbers; bits up to 127).
+    /// The offered device features (virtio bit numbers; bits up to 127).
     fn features(&self) -> u128;
 
-    /// The features that the driver took: a subset of the offer, or nothing changes and it is false.
+    /// Sets the driver's features. If they are not a subset of the offer, nothing changes and it is false.
     fn take_features(&mut self, features: u128) -> bool;
 
-    /// Rings, control queue included.
+    /// The number of rings, control queue included.
     fn rings(&self) -> u16;
 
-    /// Places a stopped ring. False if the place is impossible.
+    /// Places a stopped ring. False if the place is invalid.
     fn place(&mut self, ring: u16, place: RingPlace) -> bool;
 
-    /// Starts a ring at this available index (for packed rings: two places with their wrap counters, as vhost-user has them).
+    /// Starts a ring at this available index (for packed rings: two positions with their wrap counters, as in vhost-user).
     fn start(&mut self, ring: u16, base: u32, cx: &mut Context<'_>) -> bool;
 
-    /// Stops a ring; returns where it stood.
+    /// Stops a ring; returns its position.
     fn stop(&mut self, ring: u16, cx: &mut Context<'_>) -> u32;
 
-    /// Keeps in a file of so many pages, a page a ring, what a server needs to know that takes over from one that was killed; or no longer.
+    /// Keeps the state for a successor server in a file, a page per ring, in case this server is killed; `None`: no longer.
     fn keep(&mut self, _file: Option<Arc<Map>>) {}
 
     /// Enables or disables a started ring: a disabled receive ring drops, a disabled transmit ring is not served.
     fn enable(&mut self, ring: u16, on: bool, cx: &mut Context<'_>);
 
-    /// The driver rang.
+    /// The driver rang the doorbell.
     fn kick(&mut self, ring: u16, cx: &mut Context<'_>);
 
-    /// Reads the device configuration space. False, and `data` as it was, if that does not lie within.
+    /// Reads the device configuration space. False, with `data` unchanged, if the range is not all within.
     fn config(&self, offset: u32, data: &mut [u8]) -> bool;
 }

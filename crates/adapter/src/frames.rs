@@ -1,4 +1,4 @@
-//! The frames of a batch that one receiver gets, and what became of them.
+//! The frames of a batch for one receiver, and their fate.
 
 use arrayvec::ArrayVec;
 use nicety_frame::{Tag, vlan};
@@ -6,18 +6,18 @@ use nicety_frame::{Tag, vlan};
 use crate::batch::{Batch, PACKETS, Packet};
 use crate::outbox::Set;
 
-/// What the switch changes on the way to one receiver.
+/// The switch's change to a frame for one receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Edit {
     /// Nothing.
     #[default]
     Keep,
-    /// The outer VLAN tag goes, if there is one.
+    /// Removes the outer VLAN tag, if there is one.
     Untag,
-    /// This VLAN tag comes, before any other.
+    /// Inserts this VLAN tag before any other.
     Tag(Tag),
-    /// This VLAN tag takes the place of the outer one, or comes if there is none: a priority-tagged frame (VLAN id 0) into an access
-    /// VLAN.
+    /// Replaces the outer tag with this VLAN tag, or inserts it if there is none: for a priority-tagged frame (VLAN id 0) into an
+    /// access VLAN.
     Retag(Tag),
 }
 
@@ -26,46 +26,46 @@ pub enum Edit {
 pub struct Pick {
     /// Index in the batch.
     pub packet: u16,
-    /// The first frame that is wanted of those the packet is [segmented](crate::Offload::segment) into; those before it have been
+    /// The first frame to deliver of those the packet is [segmented](crate::Offload::segment) into; the ones before it were
     /// delivered. 0 for a packet of one frame.
     pub from: u16,
-    /// What changes on the way.
+    /// The edit.
     pub edit: Edit,
 }
 
 impl Pick {
-    /// A whole packet, as it is.
+    /// A whole packet, unchanged.
     #[inline]
     pub fn whole(packet: u16) -> Self {
         Self { packet, from: 0, edit: Edit::Keep }
     }
 }
 
-/// What one receiver gets of a batch, in order: at most [`PACKETS`] picks.
+/// The frames of a batch for one receiver, in order: at most [`PACKETS`] picks.
 #[derive(Clone, Copy, Debug)]
 pub struct Frames<'a> {
-    /// Where they come from.
+    /// The batch.
     pub batch: &'a Batch,
-    /// Which of them.
+    /// The picks.
     pub picks: &'a [Pick],
-    /// Receive queues for which older frames wait: they refuse these, so that order is kept.
+    /// Receive queues with older frames waiting: they refuse these frames, to keep the order.
     pub held: Set,
 }
 
 impl<'a> Frames<'a> {
-    /// Frames for a receiver for which nothing waits.
+    /// Frames for a receiver without a backlog.
     pub fn new(batch: &'a Batch, picks: &'a [Pick]) -> Self {
         Self { batch, picks, held: Set::default() }
     }
 
-    /// The picks with their packets, numbered as [`Delivery`] numbers them.
+    /// The picks with their packets, numbered as in [`Delivery`].
     pub fn iter(&self) -> impl Iterator<Item = (usize, Pick, &'a Packet)> + use<'a> {
         let batch = self.batch;
         let picks: &'a [Pick] = self.picks;
         picks.iter().take(PACKETS).enumerate().filter_map(move |(i, pick)| Some((i, *pick, batch.packet(pick.packet)?)))
     }
 
-    /// The outer VLAN tag of a pick as the receiver sees it, after the edit: what a receiver's VLAN filter compares.
+    /// The outer VLAN tag of a pick after the edit: a receiver's VLAN filter compares this.
     #[inline]
     pub fn outer_tag(&self, pick: Pick) -> Option<Tag> {
         let head = || self.batch.packet(pick.packet).map_or(&[][..], |packet| self.batch.head(packet));
@@ -77,18 +77,18 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// A pick that found no room yet.
+/// A pick that found no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Which pick.
+    /// The number of the pick.
     pub pick: u8,
     /// The receive queue that had no room.
     pub queue: u8,
-    /// The first of its frames that was not taken: [`Pick::from`] when it is offered again.
+    /// The first frame that was not taken: [`Pick::from`] of the next offer.
     pub from: u16,
 }
 
-/// What became of the picks: those not refused were taken, or dropped and counted by the receiver.
+/// The fate of the picks: those not refused were taken, or dropped and counted by the receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delivery {
     refused: u64,
@@ -96,14 +96,14 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Nothing was taken, nor looked at.
+    /// All picks refused: nothing was taken.
     pub fn all_refused(frames: &Frames<'_>) -> Self {
         let mut this = Self::default();
         frames.iter().for_each(|(pick, offered, _)| this.refuse(pick, 0, u32::from(offered.from)));
         this
     }
 
-    /// Marks a pick as refused by a queue, which has taken its frames before `from`. It is offered again, from there on, when the queue
+    /// Marks a pick as refused by a queue that has taken its frames before `from`. It is offered again from there when the queue
     /// [has room](crate::Outbox::room).
     pub fn refuse(&mut self, pick: usize, queue: u16, from: u32) {
         const { assert!(PACKETS <= 64 && crate::FRAMES_PER_PACKET <= u16::MAX as u32) }
@@ -115,17 +115,17 @@ impl Delivery {
         }
     }
 
-    /// The picks that were refused, a bit each.
+    /// The refused picks, a bit each.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// The picks that were refused, in the order in which they were.
+    /// The refused picks, in order of refusal.
     pub fn refusals(&self) -> &[Refusal] {
         &self.refusals
     }
 
-    /// The picks that were refused, as they are to be offered again.
+    /// The refused picks for the next offer.
     pub fn again<'a>(&'a self, picks: &'a [Pick]) -> impl Iterator<Item = Pick> + 'a {
         self.refusals
             .iter()

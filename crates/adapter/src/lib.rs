@@ -1,8 +1,7 @@
-//! The seam: what an adapter is to the switch, to a transport, and to its driver.
+//! The seam: an adapter's interfaces to the switch, to a transport, and to its driver.
 //!
-//! Everything here is synchronous and plain: no thread, lock, clock, file descriptor, and no allocation on the way
-//! of a frame. Time is a parameter. The same calls give the same results, in a daemon, in a seeded simulation and
-//! in a replay.
+//! Everything here is synchronous and plain: no thread, lock, clock or file descriptor, and no allocation in the data path. Time is
+//! a parameter. The same calls give the same results, in a daemon, in a seeded simulation and in a replay.
 //!
 //! ```text
 //! fetch ──────► Batch ──► (the switch decides) ──► Frames ──────► deliver        then complete, at the sender
@@ -10,16 +9,16 @@
 //!               spans                              a batch
 //! ```
 //!
-//! - [`Adapter`]: what every adapter does; [`Face`]: how its guest sees it, a PCI function or virtio rings.
-//! - [`Batch`]: frames on their way out of one queue: private heads, translated spans, offload requests.
-//! - [`Frames`] and [`Unfolded`]: the same frames as one receiver shall get them.
-//! - [`Outbox`]: what an adapter wants of the world: work, room, a wake-up, interrupts.
-//! - [`interrupts`]: causes, masks, vectors and throttles of a device, as a value.
+//! - [`Adapter`]: the interface of every adapter; [`Face`]: its interface to the guest, a PCI function or virtio rings.
+//! - [`Batch`]: frames in flight from one queue: private heads, translated spans, offload requests.
+//! - [`Frames`] and [`Unfolded`]: the same frames in the form for one receiver.
+//! - [`Outbox`]: an adapter's requests to the port: work, room, a wake-up, interrupts.
+//! - [`interrupts`]: a device's causes, masks, vectors and throttles, as a value.
 //! - [`Stall`]: a queue that its driver broke, and why.
-//! - [`Counters`] and [`Reason`]: every frame is delivered or counted with the reason why not.
-//! - [`bank`]: a device's registers as data, and what they hold.
-//! - [`trace`]: what a driver did to a device, as text.
-//! - [`Bus`]: the other side, a driver's view of an adapter. [`Uplink`]: a port without a guest.
+//! - [`Counters`] and [`Reason`]: every frame is delivered, or dropped and counted with a reason.
+//! - [`bank`]: a device's registers as data, and their values.
+//! - [`trace`]: a driver's accesses to a device, as text.
+//! - [`Bus`]: a driver's view of an adapter. [`Uplink`]: a port without a guest.
 #![forbid(unsafe_code)]
 
 mod adapter;

@@ -1,4 +1,4 @@
-//! What an adapter wants of the world. Plain state: the port looks at it after each call and once a turn acts on it.
+//! An adapter's requests to the port. Plain state: the port reads it after each call, and carries out the requests once per turn.
 
 use crate::time::Time;
 
@@ -7,10 +7,10 @@ use crate::time::Time;
 pub struct Set(u128);
 
 impl Set {
-    /// Numbers that can be in it: all below this one.
+    /// Members are below this number.
     pub const NUMBERS: u16 = 128;
 
-    /// Adds a number below 128; larger ones are no member of any set.
+    /// Adds a number below 128; larger ones are ignored.
     pub fn insert(&mut self, number: u16) {
         self.0 |= 1u128.checked_shl(u32::from(number)).unwrap_or(0);
     }
@@ -45,7 +45,7 @@ impl Set {
         self.0 & other.0 != 0
     }
 
-    /// Takes the smallest member out that is not below `from`, or else the smallest.
+    /// Removes and returns the smallest member from `from` on, or else the smallest of all.
     pub fn pop_from(&mut self, from: u16) -> Option<u16> {
         let Self(members) = *self;
         let upper = members & u128::MAX.checked_shl(u32::from(from)).unwrap_or(0);
@@ -54,7 +54,7 @@ impl Set {
         (members != 0).then_some(number)
     }
 
-    /// Takes the smallest member out.
+    /// Removes and returns the smallest member.
     pub fn pop(&mut self) -> Option<u16> {
         (self.0 != 0).then(|| {
             let number = self.0.trailing_zeros();
@@ -64,34 +64,34 @@ impl Set {
     }
 }
 
-/// See the module's page. Setting the same wish twice is one wish: one interrupt however many senders.
+/// See the module's page. A repeated request counts once: one interrupt for any number of senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outbox {
     /// Transmit queues with descriptors to fetch.
     pub work: Set,
-    /// Receive queues that had refused frames and have buffers again.
+    /// Receive queues that refused frames and have buffers again.
     pub room: Set,
     /// Interrupt messages to send: MSI or MSI-X vectors, or a ring's call.
     pub messages: Set,
-    /// Queues that have just broken, and [say why](crate::Adapter::stall): receive queue n is number 2n, transmit queue n
-    /// is 2n + 1, as virtio-net's rings are.
+    /// Queues that have just broken; [`stall`](crate::Adapter::stall) says why. Receive queue n has number 2n, transmit queue n has
+    /// 2n + 1, as virtio-net's rings.
     pub stalled: Set,
     /// Descriptors read beyond the usual number for the frames carried: work that the frames' bytes do not show. The port is
-    /// charged with them.
+    /// charged for them.
     pub excess: u32,
-    /// The INTx line, if it changed: the level now.
+    /// The new level of the INTx line, if it changed.
     pub line: Option<bool>,
-    /// The next time to call [`tick`](crate::Adapter::tick); whatever was asked before is replaced.
+    /// The next time to call [`tick`](crate::Adapter::tick); replaces earlier requests.
     pub wake: Option<Time>,
 }
 
 impl Outbox {
-    /// Charges the port with so many descriptors, see [`Outbox::excess`].
+    /// Charges the port for descriptors, see [`Outbox::excess`].
     pub fn charge(&mut self, descriptors: u32) {
         self.excess = self.excess.saturating_add(descriptors);
     }
 
-    /// Asks for a tick at `time`, or earlier if that was asked already.
+    /// Requests a tick at `time`, or earlier if requested before.
     pub fn wake_by(&mut self, time: Time) {
         self.wake = Some(self.wake.map_or(time, |earlier| earlier.min(time)));
     }

@@ -1,4 +1,4 @@
-//! A speed as a person writes it, the bucket of tokens that holds frames to it, and the shape of a port's traffic that two buckets make.
+//! Rates as a person writes them, the token bucket that enforces one, and a port's traffic shape made of two buckets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use crate::Time;
 
 const UNITS: [(&str, u64); 5] =
     [("Tbit/s", 1_000_000_000_000), ("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1_000), ("bit/s", 1)];
-/// The fastest that can be asked for.
+/// The highest rate.
 const MOST: u64 = 10_000_000_000_000;
 
 /// How long tokens gather before a waiting port is woken.
 const GATHER_NS: u64 = 200_000;
-/// How late a waiting port may wake without losing tokens, and how long it may spend those.
+/// How late a waiting port may wake without losing tokens, and how long it may spend them.
 const LATE_MOST_NS: u64 = 50_000_000;
 
 /// Bits per second of frames, their Ethernet headers included; from 1 bit/s to 10 Tbit/s.
@@ -26,7 +26,7 @@ const LATE_MOST_NS: u64 = 50_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rate(u64);
 
-/// Why a rate was not understood.
+/// Why a text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// Not a number and a unit.
@@ -40,7 +40,7 @@ pub enum RateError {
         /// `; did you mean "100Mbit/s"?`, or nothing.
         meant: String,
     },
-    /// Nothing would ever go.
+    /// Zero: no frame could ever pass.
     #[error("`{0}` is no rate: it must be more than 0, such as 100Mbit/s")]
     Zero(String),
     /// Beyond the limit.
@@ -48,7 +48,7 @@ pub enum RateError {
     Large(String),
 }
 
-/// The unit that was probably meant by another spelling of it. One of bytes is none.
+/// The unit that a misspelling probably means. Units of bytes are not corrected.
 fn meant(number: &str, unit: &str) -> String {
     let same = |name: &str| {
         let prefix = name.trim_end_matches("bit/s");
@@ -91,7 +91,7 @@ impl FromStr for Rate {
         if whole.is_empty() || dot_alone || part.len() > 12 {
             return Err(error());
         }
-        // It has digits alone: then it is too long.
+        // Only digits: then the number is too long.
         let whole: u64 = whole.parse().map_err(|_| RateError::Large(text.to_owned()))?;
         let mut bits = u128::from(whole) * u128::from(scale);
         if !part.is_empty() {
@@ -124,50 +124,50 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A token bucket: the time at which it would be full again says all of it, exactly.
+/// A token bucket. Its only state is the time at which it would be full again, which is exact.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
     rate: Rate,
     burst_ns: u64,
     full_at: Time,
-    /// Tokens beyond the burst, for a port that was woken late because its processor was busy; and until when they count.
+    /// Extra tokens beyond the burst, for a port that was woken late because its CPU was busy; and until when they count.
     late_ns: u64,
     late_until: Time,
-    /// What the nanoseconds could not hold: bits × 10⁹ modulo the rate.
+    /// The rest below a nanosecond: bits × 10⁹ modulo the rate.
     carry: u64,
 }
 
 impl Bucket {
-    /// A full bucket that holds this many bytes.
+    /// A full bucket of this many bytes.
     pub fn new(rate: Rate, burst_bytes: u64) -> Self {
         let burst = u128::from(burst_bytes) * 8_000_000_000 / u128::from(rate.0);
         let burst_ns = u64::try_from(burst).unwrap_or(u64::MAX).max(1);
         Self { rate, burst_ns, full_at: Time::ZERO, late_ns: 0, late_until: Time::ZERO, carry: 0 }
     }
 
-    /// Whether a packet may go now. It may be longer than what is left: the next one waits for it.
+    /// Whether a packet may go now. It may be longer than the remaining tokens: then the next one waits.
     pub fn ready(&self, now: Time) -> bool {
         self.full_at.0.saturating_sub(now.0) < self.burst_ns
     }
 
-    /// When to look again: not for each packet, but when there are tokens for a few.
+    /// When to try again: not for each packet, but when there are tokens for a few.
     pub fn ready_at(&self) -> Time {
         let first = self.full_at.0.saturating_sub(self.burst_ns).saturating_add(1);
         Time(first.saturating_add(GATHER_NS.min(self.burst_ns / 2)))
     }
 
-    /// A port that waited until `at` goes on now, without losing tokens.
+    /// A port that waited until `at` continues now, without losing tokens.
     pub fn go_on(&mut self, at: Time, now: Time) {
         self.late_ns = now.0.saturating_sub(at.0).min(LATE_MOST_NS);
         self.late_until = now.after_ns(LATE_MOST_NS);
     }
 
-    /// When it was full at the earliest, so that what flowed over since is lost.
+    /// The earliest time at which it was full; tokens since then have overflowed.
     fn brim(&self, now: Time) -> Time {
         Time(now.0.saturating_sub(if now < self.late_until { self.late_ns } else { 0 }))
     }
 
-    /// Bytes that are left.
+    /// The remaining tokens in bytes.
     pub fn bytes(&self, now: Time) -> u64 {
         let full_at = self.full_at.max(self.brim(now)).0;
         let left_ns = self.burst_ns.saturating_add(now.0).saturating_sub(full_at);
@@ -188,20 +188,20 @@ impl Bucket {
     }
 }
 
-/// How fast frames may go one way, in VMware's words: a bucket of depth `burst` is filled at `average` and spent no faster than `peak`.
+/// A traffic shape for one direction, in VMware's terms: a bucket of depth `burst` is filled at `average` and spent no faster than
+/// `peak`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// What goes in the long term.
+    /// The long-term rate.
     pub average: Rate,
-    /// What goes while the bucket is being emptied; as fast as it can without.
+    /// The rate while the bucket is being emptied; unlimited if `None`.
     pub peak: Option<Rate>,
     /// Depth of the bucket in bytes.
     pub burst_bytes: u64,
 }
 
 impl Shape {
-    /// The depth that a person who names none gets: 20 ms of the average, and at least 64 KiB, so that one packet of the
-    /// greatest length fits.
+    /// The default depth: 20 ms of the average, and at least 64 KiB, so that one packet of the greatest length fits.
     pub fn usual_burst_bytes(average: Rate) -> u64 {
         (average.bits_per_second() / 8 / 50).max(64 << 10)
     }
@@ -217,13 +217,13 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Depth of the peak's own bucket: a port at its peak is not woken for each frame.
+/// Depth of the peak's own bucket: so a port at its peak is not woken for each frame.
 pub const PEAK_NS: u64 = 200_000;
 
 /// The buckets of a [`Shape`].
 ///
-/// A packet goes if there are tokens at all, and its whole length is charged, once: so in any time `t` no more goes than
-/// `burst + average × t` and a packet, and no more than `peak × (t + PEAK_NS)` and a packet.
+/// A packet goes if there is any token, and its whole length is charged once. So in any time `t` at most `burst + average × t` plus
+/// one packet go, and at most `peak × (t + PEAK_NS)` plus one packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Shaper {
     shape: Shape,
@@ -239,7 +239,7 @@ impl Shaper {
         Self { shape, average: Bucket::new(shape.average, shape.burst_bytes), peak }
     }
 
-    /// What it holds frames to.
+    /// Its shape.
     pub fn shape(&self) -> Shape {
         self.shape
     }
@@ -249,20 +249,20 @@ impl Shaper {
         self.average.ready(now) && self.peak.as_ref().is_none_or(|peak| peak.ready(now))
     }
 
-    /// When to look again, if it is not ready.
+    /// When to try again, if it is not ready.
     pub fn ready_at(&self, now: Time) -> Time {
         let unready = |bucket: &Bucket| if bucket.ready(now) { now } else { bucket.ready_at() };
         let peak = self.peak.as_ref().map_or(now, unready);
         unready(&self.average).max(peak)
     }
 
-    /// Bytes that may go now, and the rest of the packet that the last of them belongs to.
+    /// Bytes that may go now; the packet of the last of them may be completed.
     pub fn bytes(&self, now: Time) -> u64 {
         let peak = self.peak.as_ref().map_or(u64::MAX, |peak| peak.bytes(now));
         self.average.bytes(now).min(peak)
     }
 
-    /// So many bytes have gone.
+    /// Charges bytes that have gone.
     pub fn charge(&mut self, bytes: u64, now: Time) {
         self.average.charge(bytes, now);
         if let Some(peak) = &mut self.peak {
@@ -326,13 +326,13 @@ mod tests {
             assert!(said(text).ends_with(&format!("; did you mean \"{meant}\"?")), "{}", said(text));
             assert!(meant.parse::<Rate>().is_ok());
         }
-        // Eight times as much, and nobody's unit.
+        // Eight times as much, and unknown units.
         for text in ["100MB/s", "100MBps/s", "100furlongs", "mbit/s"] {
             assert!(!said(text).contains("did you mean"), "{}", said(text));
         }
     }
 
-    /// Bytes in a second, if each wake-up comes `late_ns` after the tokens.
+    /// Bytes carried in a second, if each wake-up comes `late_ns` after the tokens.
     fn carried(late_ns: u64) -> u64 {
         let mut bucket = Bucket::new("100Mbit/s".parse().unwrap(), 65_536);
         let (mut now, mut sent) = (Time(5), 0);
@@ -359,7 +359,7 @@ mod tests {
             assert!(sent >= 12_500_000 - 50 * 12_500, "{late_ms} ms: {sent}");
             assert!(sent <= 12_500_000 + 65_536 + 1500, "{late_ms} ms: {sent}");
         }
-        // No more than so much is given back.
+        // The compensation is bounded.
         assert!(carried(200_000_000) < 12_500_000 / 2, "{}", carried(200_000_000));
     }
 

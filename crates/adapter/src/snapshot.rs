@@ -1,81 +1,81 @@
-//! Saved state: a name, a version, and the adapter's own fields, validated before they are taken.
+//! Saved state: a name, a version, and the adapter's own fields, which are validated before use.
 //!
-//! An adapter keeps what must survive in one struct with serde's derives, so that a new field cannot be forgotten;
-//! [`encode`] and [`decode`] put it into an envelope.
+//! An adapter keeps all saved fields in one struct with serde's derives, so that a new field cannot be forgotten; [`encode`] and
+//! [`decode`] add and remove an envelope.
 //!
 //! A state of an older version is read by a chain of conversions, one per version ([`Version`]):
 //!
 //! ```text
 //! bytes of v1 ─► V1 ─from_before─► V2 ─from_before─► V3, which the adapter takes
 //! ```
-//! The struct of an older version stays as it was saved. Golden files hold it to that (`crates/trials/tests/golden`).
+//! The struct of an older version never changes. Golden files check that (`crates/trials/tests/golden`).
 
 use nicety_memory::Window;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Why saved state was not taken. The adapter is as it was.
+/// Why saved state was refused. The adapter is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
     /// It is another adapter's.
     #[error("this is the state of a {found:?}, not of a {wanted:?}")]
     Kind {
-        /// The adapter that it is of.
+        /// The adapter in the state.
         found: String,
-        /// The adapter that it was given to.
+        /// The adapter to restore.
         wanted: &'static str,
     },
-    /// A newer version of Nicety wrote it, or one so old that it is not read any more.
+    /// A newer version of Nicety wrote it, or the version is too old to read.
     #[error("state version {found}; this version reads {oldest} to {newest}")]
     Version {
         /// The version found.
         found: u16,
         /// The oldest that can be read.
         oldest: u16,
-        /// The newest, which is what this Nicety writes.
+        /// The newest, which this Nicety writes.
         newest: u16,
     },
     /// The bytes are damaged or cut.
     #[error("the saved state is damaged or cut short")]
     Damaged,
-    /// A field holds what no device could.
+    /// A field has an impossible value.
     #[error("the saved state is impossible: {0}")]
     Impossible(&'static str),
 }
 
-/// What can be saved and restored: between batches, with nothing in flight.
+/// State that can be saved and restored: between batches, with nothing in flight.
 pub trait Snapshot {
-    /// The state, all of it: saving a restored adapter gives the same bytes. Deadlines are saved as they are, as times of
-    /// the adapter's own clock: after a restore that clock goes on from the time of saving.
+    /// The whole state: saving a restored adapter gives the same bytes. Deadlines are saved unchanged, as times of the adapter's
+    /// own clock: after a restore that clock continues from the time of saving.
     fn save(&self) -> Vec<u8>;
 
-    /// As [`Snapshot::save`], of an adapter whose guest has mapped its doorbells: what the guest has written there, which
-    /// sends no message, is part of the state.
+    /// As [`Snapshot::save`], for an adapter with mapped doorbells: the guest's writes to the page, which send no message, are part
+    /// of the state.
     fn save_mapped(&self, _page: &Window<'_>) -> Vec<u8> {
         self.save()
     }
 
-    /// Takes a saved state whole, or refuses it and changes nothing. It cannot ask for anything here: the caller sends
-    /// [`Event::Restored`](crate::Event::Restored) before the adapter goes on.
+    /// Restores a whole saved state, or refuses it and changes nothing. It can make no requests here: the caller sends
+    /// [`Event::Restored`](crate::Event::Restored) before the adapter continues.
     fn restore(&mut self, saved: &[u8]) -> Result<(), RestoreError>;
 }
 
-/// A version of an adapter's state, which knows the version before it.
+/// A version of an adapter's state, which knows the previous version.
 pub trait Version: DeserializeOwned {
-    /// Its number in the envelope, above that of the version before.
+    /// Its number in the envelope, higher than the previous version's.
     const NUMBER: u16;
 
-    /// The version before; [`Nothing`] if this is the oldest that is read.
+    /// The previous version; [`Nothing`] if this is the oldest that can be read.
     type Before: Version;
 
-    /// Converts a state of the version before.
+    /// Converts a state of the previous version.
     ///
     /// # Errors
-    /// What it says cannot be.
+    /// The state has impossible values.
     fn from_before(before: Self::Before) -> Result<Self, RestoreError>;
 }
 
-/// No version: where a chain of conversions ends.
+/// No version: the end of a chain of conversions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Nothing {}
 
@@ -90,24 +90,24 @@ impl Version for Nothing {
 
 /// Puts an adapter's state into an envelope.
 pub fn encode<T: Serialize>(kind: &str, version: u16, state: &T) -> Vec<u8> {
-    // Writing plain data to a growing vector cannot fail; an empty state is refused on restoring.
+    // Writing plain data to a growing vector cannot fail; restore refuses an empty state.
     postcard::to_allocvec(&(kind, version, state)).unwrap_or_default()
 }
 
-/// The adapter's name and the version on an envelope, and what is in it.
+/// The adapter's name, the version and the content of an envelope.
 ///
 /// # Errors
-/// The bytes are no envelope.
+/// The bytes are not an envelope.
 pub fn label(saved: &[u8]) -> Result<(&str, u16, &[u8]), RestoreError> {
     let (kind, rest) = postcard::take_from_bytes::<&str>(saved).map_err(|_| RestoreError::Damaged)?;
     let (version, rest) = postcard::take_from_bytes::<u16>(rest).map_err(|_| RestoreError::Damaged)?;
     Ok((kind, version, rest))
 }
 
-/// Takes an adapter's state out of its envelope, and converts it if it is an older one.
+/// Takes an adapter's state out of its envelope, and converts an older version.
 ///
 /// # Errors
-/// It is another adapter's, of a version that is not read, damaged, or cannot be converted.
+/// It is another adapter's, has a version that cannot be read, is damaged, or cannot be converted.
 pub fn decode<T: Version>(kind: &'static str, saved: &[u8]) -> Result<T, RestoreError> {
     let (found, version, state) = label(saved)?;
     if found != kind {
@@ -117,7 +117,7 @@ pub fn decode<T: Version>(kind: &'static str, saved: &[u8]) -> Result<T, Restore
     read::<T>(version, state).unwrap_or_else(|| Err(unknown()))
 }
 
-/// The state of a version as one of version `T`; `None` if no version of the chain has that number.
+/// A state of the given version, converted to `T`; `None` if the chain has no version of that number.
 fn read<T: Version>(version: u16, state: &[u8]) -> Option<Result<T, RestoreError>> {
     if T::NUMBER == 0 || version > T::NUMBER {
         return None;
@@ -143,7 +143,7 @@ fn oldest<T: Version>() -> u16 {
 mod tests {
     use super::*;
 
-    /// What one saved at first: a colour by its number.
+    /// The first saved struct: a colour by its number.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct V2 {
         colour: u8,

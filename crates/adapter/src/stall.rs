@@ -1,8 +1,8 @@
-//! Queues that stand still: their driver broke them, and nothing moves there before it starts them anew.
+//! Stopped queues: their driver broke them, and they carry nothing until the driver restarts them.
 
 use std::fmt;
 
-/// A queue, as a person names it.
+/// A queue, as named for a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// Wire → guest.
@@ -23,14 +23,14 @@ impl fmt::Display for Queue {
     }
 }
 
-/// That a queue stands still. It prints itself as a sentence for an operator.
+/// A stopped queue. Prints itself as a sentence for an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// Which one.
+    /// The queue.
     pub queue: Queue,
-    /// What the driver did: "a chain of descriptors loops".
+    /// What the driver did wrong: "a chain of descriptors loops".
     pub why: &'static str,
-    /// What makes the driver start it anew: "restart the guest".
+    /// How to make the driver restart it: "restart the guest".
     pub cure: &'static str,
 }
 

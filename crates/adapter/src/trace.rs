@@ -1,4 +1,4 @@
-//! What a guest's driver did to its device: a text of a line for each access, to be read, diffed, sent and replayed.
+//! A driver's accesses to its device as text, one line each: to be read, compared, sent and replayed.
 //!
 //! ```text
 //! nicety-trace 1
@@ -9,9 +9,9 @@
 //! W bar0 0x00d8 4 0xffffffff @1201822  # IMC
 //! line up @1203377
 //! ```
-//! The first lines say what it is; then comes an [`Event`] a line, and when it happened, in microseconds since the
-//! daemon's start. The time may be missing, and so that two traces differ only where the drivers did, in kept ones it
-//! is. What follows a `#` is for the reader. docs/traces.md is the format's page.
+//! The first lines are the header; then each line is an [`Event`] and its time, in microseconds since the daemon's start. Kept
+//! traces have no times, so that two of them differ only where the drivers did. Text behind a `#` is for the reader. docs/traces.md
+//! describes the format.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,39 +37,39 @@ pub enum Region {
 /// An access by the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// It wrote; else it read.
+    /// True for a write, false for a read.
     pub write: bool,
-    /// Where.
+    /// The region.
     pub region: Region,
-    /// Bytes from the region's beginning.
+    /// Offset in the region, in bytes.
     pub offset: u64,
-    /// Bytes that were read or written.
+    /// Number of bytes.
     pub width: u32,
-    /// The little-endian number that they are; of an access wider than [`VALUE_BYTES`], zero.
+    /// The little-endian value; zero for an access wider than [`VALUE_BYTES`].
     pub value: u64,
 }
 
-/// What a VMM did about interrupts.
+/// A VMM's change of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrqChange {
-    /// It holds them back.
+    /// It masks them.
     Mask,
-    /// It lets them through again.
+    /// It unmasks them.
     Unmask,
-    /// It says how to send them, or that they shall not be sent any more.
+    /// It connects or disconnects their eventfds.
     Connect,
 }
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The guest accessed the device.
     Access(Access),
     /// The guest kicked a ring.
     Kick(u16),
-    /// The adapter raised this MSI or MSI-X vector, or called for this ring.
+    /// The adapter raised this MSI or MSI-X vector, or signalled completions on this ring.
     Interrupt(u16),
-    /// The adapter moved its INTx line.
+    /// The adapter changed its INTx line.
     Line(bool),
     /// The VMM changed interrupts of an index (0: INTx, 1: MSI, 2: MSI-X): the first one, and how many.
     Irqs {
@@ -84,13 +84,13 @@ pub enum Event {
     },
     /// The VMM reset the device.
     Reset,
-    /// A VMM came.
+    /// A VMM connected.
     Connect,
-    /// It went.
+    /// It disconnected.
     Disconnect,
-    /// So many events were not recorded: they came faster than they could be written.
+    /// This many events were lost: they came faster than they could be written.
     Lost(u64),
-    /// A note by the keeper of the trace: what begins here.
+    /// A comment by the trace's author: what begins here.
     Mark(String),
 }
 
@@ -103,12 +103,12 @@ pub struct Record {
     pub event: Event,
 }
 
-/// A register's name, for a person: `TDT`, or the sixth of several, `MTA[5]`.
+/// A register's name, for a person: `TDT`, or `MTA[5]`, the sixth of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RegisterName {
-    /// Its data sheet's word.
+    /// The name in the data sheet.
     pub word: &'static str,
-    /// Which of several.
+    /// The index among several.
     pub index: Option<u32>,
 }
 
@@ -119,24 +119,24 @@ pub struct Trace {
     pub port: String,
     /// Its adapter.
     pub adapter: String,
-    /// Which part of a long one; a trace in one part has none.
+    /// The part number of a long trace; `None` for a trace in one part.
     pub part: Option<u64>,
-    /// Line numbers, from 1, and what happened.
+    /// The events with their line numbers, from 1.
     pub records: Vec<(usize, Record)>,
 }
 
-/// Why a text is no trace.
+/// Why a text is not a trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct TraceError {
     /// From 1.
     pub line: usize,
-    /// What is wrong there, and what it should be.
+    /// What is wrong there, and what is expected.
     pub what: String,
 }
 
 impl Access {
-    /// The access whose bytes these are.
+    /// The access with these bytes.
     pub fn of(write: bool, region: Region, offset: u64, data: &[u8]) -> Access {
         let mut bytes = [0; VALUE_BYTES];
         if let Some(place) = bytes.get_mut(..data.len()) {
@@ -302,13 +302,13 @@ fn irqs<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Event, String> 
 }
 
 impl Trace {
-    /// The first lines of a file.
+    /// The header lines of a file.
     pub fn header(port: &str, adapter: &str, part: Option<u64>) -> String {
         let part = part.map(|part| format!("part {part}\n")).unwrap_or_default();
         format!("{VERSION}\nport {port}\nadapter {adapter}\n{part}")
     }
 
-    /// Understands a file's text.
+    /// Parses a file's text.
     pub fn parse(text: &str) -> Result<Trace, TraceError> {
         let mut lines = (1..).zip(text.lines());
         let wrong = |line, what: String| TraceError { line, what };

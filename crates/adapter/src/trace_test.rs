@@ -1,4 +1,4 @@
-//! Traces are read as they are written, and what is none is refused with its line.
+//! Traces are read as written; anything else is refused with its line.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! A packet as one receiver gets it: whole, or cut into frames, with its tag put in or taken out, its checksum made
-//! or verified while the payload is copied. The one place where payload moves between guests.
+//! A packet in the form for one receiver: whole or segmented, with its tag inserted or removed, and its checksum computed or
+//! verified while the payload is copied. This is the only place where payload moves between guests.
 //!
-//! A receiver says what it can take ([`Wants`]), asks for the length of each piece, finds buffers for it, and calls
-//! [`Piece::write`]: payload first, then the head, whose checksum is known by then.
+//! A receiver states what it accepts ([`Wants`]), asks for the length of each piece, finds buffers for it, and calls
+//! [`Piece::write`]: payload first, then the head, once its checksum is known.
 
 mod piece;
 mod whole;
@@ -17,41 +17,41 @@ use piece::Head;
 pub use piece::Piece;
 pub use whole::Whole;
 
-/// Where heads are edited, if anything changes: one on the stack of a delivery, used for all its pieces.
+/// The buffer for edited heads: one on the stack per delivery, used for all its pieces.
 pub type Scratch = ArrayVec<u8, { HEAD_MOST + 16 }>;
 
-/// What a receiver can take, as its driver has set it up.
+/// What a receiver accepts, as configured by its driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// Longest frame in bytes, tags and frame check sequence not counted (1514 for an MTU of 1500).
     pub frame_max: u32,
-    /// TCP over IPv4 may come uncut.
+    /// TCP over IPv4 may come unsegmented.
     pub tcp4: bool,
-    /// TCP over IPv6 may come uncut.
+    /// TCP over IPv6 may come unsegmented.
     pub tcp6: bool,
-    /// UDP may come uncut.
+    /// UDP may come unsegmented.
     pub udp: bool,
     /// A partial checksum may stay partial.
     pub partial: bool,
-    /// An outer VLAN tag of this protocol identifier is taken out and [told apart](Piece::tag); 0: none is.
+    /// An outer VLAN tag of this protocol identifier is removed and [reported separately](Piece::tag); 0: none is.
     pub strip: u16,
-    /// Transport checksums that were not verified are to be verified.
+    /// Transport checksums that were not verified must be verified.
     pub verify: bool,
 }
 
-/// What is known of a delivered frame's transport checksum.
+/// The state of a delivered frame's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checked {
-    /// Verified here, or made here.
+    /// Verified or computed here.
     Good,
     /// Verified here, and wrong.
     Bad,
-    /// Not looked at, or there is none.
+    /// Not checked, or there is none.
     Unknown,
 }
 
-/// What of [`Wants`] counts until the end, in one byte. Copying the struct would read a word that was just written in parts, which
-/// defeats store forwarding: the read would wait until all earlier writes, to cold guest memory too, have arrived.
+/// The part of [`Wants`] that is needed until the end, in one byte. A copy of the struct would read a word that was just written in
+/// parts, which defeats store forwarding: the read would wait until all earlier writes, to cold guest memory too, are done.
 #[derive(Clone, Copy, Debug)]
 struct Asked(u8);
 
@@ -69,7 +69,7 @@ impl Asked {
     }
 }
 
-/// What happens to a frame's VLAN tags: so many outer ones go, then one may come; one may be told apart.
+/// The change to a frame's VLAN tags: how many outer ones are removed, which one is inserted, and which one is reported separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Retagging {
     drop: u8,
@@ -78,9 +78,9 @@ struct Retagging {
 }
 
 impl Retagging {
-    /// The switch's edit first, then what the receiver strips.
+    /// First the switch's edit, then the receiver's stripping.
     fn of(head: &[u8], edit: Edit, strip: u16) -> Self {
-        // A tag can go if a type field follows it.
+        // A tag can be removed only if a type field follows it.
         let (first, second) = (vlan::outer(head).filter(|_| head.len() >= 18), vlan::second(head));
         let second = second.filter(|_| head.len() >= 22);
         let tagged = u8::from(first.is_some());
@@ -101,7 +101,7 @@ impl Retagging {
         self.drop != 0 || self.put.is_some()
     }
 
-    /// By how many bytes a head grows.
+    /// How many bytes the head grows.
     fn shift(self) -> i16 {
         4 * (i16::from(self.put.is_some()) - i16::from(self.drop))
     }
@@ -112,7 +112,7 @@ impl Retagging {
 pub struct Unfolded<'a> {
     batch: &'a Batch,
     packet: &'a Packet,
-    /// The first frame that is wanted.
+    /// The first frame to deliver.
     from: u16,
     tags: Retagging,
     wants: Asked,
@@ -121,7 +121,7 @@ pub struct Unfolded<'a> {
 }
 
 impl<'a> Unfolded<'a> {
-    /// Prepares a pick for a receiver. The reason why it can never take it is its drop's reason.
+    /// Prepares a pick for a receiver. The error is the drop reason of a packet that it can never take.
     #[inline(always)]
     pub fn new(frames: &Frames<'a>, pick: Pick, wants: Wants) -> Result<Self, Reason> {
         let batch = frames.batch;
@@ -133,16 +133,18 @@ impl<'a> Unfolded<'a> {
         let tags =
             if edited { Retagging::of(batch.head(packet), pick.edit, wants.strip) } else { Retagging::default() };
         let mut this = Self { batch, packet, from: pick.from, tags, wants: Asked::of(&wants), cut: None, kind: None };
-        // Tags are not counted: looked for only where they matter.
+        // Tags do not count towards the limit; parse them only if needed.
         let fits = |len: u32| {
             len <= wants.frame_max || len <= wants.frame_max.saturating_add(4 * batch.layout(packet).tag_count() as u32)
         };
         match packet.offload.segment {
-            // What was begun in frames goes on in frames.
+            // A delivery that began in frames continues in frames.
             Some(segment) if pick.from > 0 || !this.passes(&wants, segment) => {
                 let head = batch.head(packet);
-                let payload = packet.len().saturating_sub(u32::from(batch.layout(packet).headers_len));
                 let kind = segment.kind;
+                let headers =
+                    if kind == SegmentKind::Tunnel { segment.headers } else { batch.layout(packet).headers_len };
+                let payload = packet.len().saturating_sub(u32::from(headers));
                 let cut = Segmenter::new(head, batch.layout(packet), payload as usize, segment.mss, kind);
                 let cut = cut.map_err(|_| Reason::BadOffload)?;
                 if !fits(cut.head_len() as u32 + u32::from(segment.mss).min(payload)) {
@@ -167,10 +169,11 @@ impl<'a> Unfolded<'a> {
             SegmentKind::Tcp if v4 => wants.tcp4,
             SegmentKind::Tcp => wants.tcp6,
             SegmentKind::Udp => wants.udp,
+            SegmentKind::Tunnel => false,
         }
     }
 
-    /// Pieces: 1, or the frames that it is cut into.
+    /// The number of pieces: 1, or the number of frames.
     #[inline]
     pub fn count(&self) -> u32 {
         self.cut.as_ref().map_or(1, |cut| cut.count() as u32)
@@ -182,13 +185,13 @@ impl<'a> Unfolded<'a> {
         self.packet
     }
 
-    /// The numbers of the pieces that are wanted: all, or those that an earlier delivery of the packet has not taken.
+    /// The numbers of the pieces to deliver: all, or those that an earlier delivery has not taken.
     #[inline]
     pub fn wanted(&self) -> std::ops::Range<u32> {
         u32::from(self.from)..self.count()
     }
 
-    /// Bytes of piece `index`, as they will be written.
+    /// The length of piece `index`, as it will be written.
     #[inline]
     pub fn len(&self, index: u32) -> u32 {
         let len = match &self.cut {
@@ -203,20 +206,20 @@ impl<'a> Unfolded<'a> {
         false
     }
 
-    /// Whether the receiver gets the packet's own head.
+    /// Whether the receiver gets the packet's own head unchanged.
     #[inline]
     fn as_it_is(&self) -> bool {
         let made = self.makes(&self.packet.offload);
         self.cut.is_none() && !self.tags.changes() && !made
     }
 
-    /// Whether a checksum that was left open is made here.
+    /// Whether a partial checksum is computed here.
     #[inline]
     fn makes(&self, offload: &Offload) -> bool {
         matches!(offload.checksum, Checksum::Partial { .. }) && !self.wants.partial() && self.kind.is_none()
     }
 
-    /// Piece `index`, edited in the scratch if anything changes. `None` if there is no such piece.
+    /// Piece `index`, edited in `scratch` if anything changes. `None` if there is no such piece.
     #[inline(always)]
     pub fn piece<'s>(&'s self, index: u32, scratch: &'s mut Scratch) -> Option<Piece<'s>> {
         let Self { batch, packet, .. } = *self;
@@ -281,7 +284,7 @@ impl<'a> Unfolded<'a> {
         })
     }
 
-    /// Takes tags out and puts one in, and moves the offsets that lie behind them.
+    /// Removes and inserts tags, and adjusts the offsets behind them.
     #[inline]
     fn edit_tags(&self, head: &mut Scratch, offload: &mut Offload) -> Option<()> {
         if !self.tags.changes() {

@@ -6,18 +6,18 @@ use crate::counters::Counters;
 use crate::frames::{Delivery, Frames};
 use crate::time::Time;
 
-/// What has become of an uplink's other end, each a sentence for a person.
+/// The state of an uplink's peer, in a sentence for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// Nothing can pass from now on, and why.
     Vacant(String),
-    /// All is well again.
+    /// The uplink works again.
     Back(String),
 }
 
-/// Where frames leave the switch, and enter it. It owns its buffers and its file descriptors; nothing it does blocks.
+/// Where frames leave and enter the switch. It owns its buffers and file descriptors, and never blocks.
 pub trait Uplink: Send {
-    /// Takes what has arrived into `batch`, which it [starts](Batch::start) with its own memory as the source.
+    /// Takes received frames into `batch`, which it [starts](Batch::start) with its own memory as the source.
     fn fetch(
         &mut self,
         port: PortId,
@@ -27,29 +27,29 @@ pub trait Uplink: Send {
         now: Time,
     ) -> Progress;
 
-    /// The packets of `batch` have been dealt with: their buffers may be used again.
+    /// The packets of `batch` are done: their buffers may be reused.
     fn complete(&mut self, batch: &Batch);
 
-    /// Sends frames. What cannot be sent now is refused; what never can is dropped and counted.
+    /// Sends frames. Frames that cannot be sent now are refused; frames that can never be sent are dropped and counted.
     fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery;
 
-    /// The file descriptor that becomes readable when [`fetch`](Uplink::fetch) has something to do: frames have arrived,
-    /// or refused ones may be offered again, which [`wake`](Uplink::wake) then tells.
+    /// The descriptor that becomes readable when [`fetch`](Uplink::fetch) has work: frames have arrived, or refused ones may be
+    /// offered again, which [`wake`](Uplink::wake) then reports.
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>>;
 
-    /// When it wants another turn, and refused frames offered again, whatever its descriptor says; a time that has
-    /// passed means at once. To be asked after each `fetch` and `deliver`, and valid until the next.
+    /// When it needs another turn, with refused frames offered again, whatever its descriptor says; a past time means at once. Call
+    /// it after each `fetch` and `deliver`; it is valid until the next.
     fn wake(&self) -> Option<Time> {
         None
     }
 
-    /// Why no peer is at the other end, in a sentence for a person. `None` if one is, or if that is unknown.
+    /// Why it has no peer, in a sentence for a person. `None` if it has one, or if that is unknown.
     fn vacant(&self) -> Option<String> {
         None
     }
 
-    /// News of the other end for the log. To be asked after each `fetch` and `deliver`; may know less than
-    /// [`vacant`](Uplink::vacant), which looks.
+    /// News of the peer for the log. Call it after each `fetch` and `deliver`. It may know less than [`vacant`](Uplink::vacant),
+    /// which checks.
     fn news(&mut self) -> Option<News> {
         None
     }

@@ -58,6 +58,8 @@ pub struct About {
     pub kind: Kind,
     /// PCI vendor and device.
     pub pci: (u16, u16),
+    /// PCI subsystem vendor and device of VMware's, if a port can have those instead of the chip's.
+    pub vmware_subsystem: Option<(u16, u16)>,
     /// The link speed that it shows, in Mbit/s. Never a limit.
     pub link_mbps: u32,
     /// Where a guest is shown another speed, or none.

@@ -36,12 +36,16 @@ pub struct Settings {
     pub queues: Option<u16>,
     /// Option ROM, to boot from the network.
     pub rom: Option<Rom>,
+    /// PCI subsystem vendor and device, instead of the chip's: of adapters with [`About::vmware_subsystem`].
+    pub subsystem: Option<(u16, u16)>,
+    /// It stands by for another adapter of the guest with the same address; for adapters whose devices can say so (virtio-net).
+    pub standby: bool,
 }
 
 impl Settings {
     /// Just an address.
     pub fn new(mac: Mac) -> Self {
-        Self { mac, mtu: None, queues: None, rom: None }
+        Self { mac, mtu: None, queues: None, rom: None, subsystem: None, standby: false }
     }
 }
 

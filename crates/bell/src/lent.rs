@@ -16,11 +16,11 @@ use rustix::net::sockopt::set_socket_linger;
 
 use crate::release::{holds_much, release};
 
-/// Threads that close descriptors, at most: so many may block at once.
+/// Most threads that close descriptors: this many may block at once.
 pub const CLOSING_MOST: usize = 64;
 /// A thread's stack: it calls close(2).
 const STACK: usize = 128 << 10;
-/// If nothing was closed for so long, all threads are blocked.
+/// If nothing was closed for this long, all threads are blocked.
 const STUCK: Duration = Duration::from_secs(1);
 
 /// How long an idle thread waits for another descriptor before it ends.
@@ -28,7 +28,7 @@ const LINGER: Duration = Duration::from_secs(10);
 
 static CLOSERS: Closers = Closers::new(drop, LINGER);
 
-/// Starts the first of the threads that close.
+/// Starts the first closing thread.
 pub(crate) fn ready() {
     CLOSERS.start();
 }
@@ -58,7 +58,7 @@ impl AsFd for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(fd) = self.0.take() {
-            // F_GET_SEALS is answered by the kernel, for memory files alone (fcntl(2)).
+            // The kernel itself answers F_GET_SEALS, and only for memory files (fcntl(2)).
             match fcntl_get_seals(&fd) {
                 Ok(_) if holds_much(fd.as_fd()) => release(fd),
                 Ok(_) => drop(fd),
@@ -78,7 +78,7 @@ pub fn left_open() -> usize {
 /// except one, which joins them: detached threads crashed once in glibc 2.36 while they ended (pthread_detach(3); not reproduced).
 struct Closers {
     close: fn(OwnedFd),
-    /// How long a thread is free before it ends.
+    /// How long a thread is idle before it ends.
     linger: Duration,
     state: Mutex<Closing>,
     come: Condvar,
@@ -87,11 +87,11 @@ struct Closers {
 struct Closing {
     waiting: VecDeque<OwnedFd>,
     threads: usize,
-    /// Those that wait for a descriptor.
+    /// Threads that wait for a descriptor.
     idle: usize,
-    /// When a thread last took one.
+    /// When a thread last took a descriptor.
     taken: Option<Instant>,
-    /// Of threads that were not joined yet.
+    /// Threads that were not joined yet.
     handles: Vec<JoinHandle<()>>,
 }
 
@@ -116,7 +116,7 @@ impl Closers {
         }
     }
 
-    /// Starts a thread if none is free, and there may be one more.
+    /// Starts a thread if none is idle and the limit allows it.
     fn start(&'static self) {
         let mut state = self.state();
         if state.idle > 0 || state.threads == CLOSING_MOST {
@@ -129,7 +129,7 @@ impl Closers {
         let mut state = self.state();
         match started {
             Ok(handle) => state.handles.push(handle),
-            // The next that takes a descriptor tries again.
+            // The next thread that takes a descriptor tries again.
             Err(_) => state.threads -= 1,
         }
     }
@@ -137,13 +137,13 @@ impl Closers {
     fn work(&'static self) {
         while let Some(fd) = self.next() {
             self.start();
-            // Of a socket nothing lingers then; anything else has no such option, and is no socket.
+            // Without the option a socket does not linger. The call fails for anything but a socket.
             let _may_be_no_socket = set_socket_linger(&fd, None);
             (self.close)(fd);
         }
     }
 
-    /// Waits for a descriptor; `None` if there was none for a while, and another thread waits.
+    /// Waits for a descriptor; `None` if there was none for a while, and another thread is idle too.
     fn next(&self) -> Option<OwnedFd> {
         let mut state = self.state();
         loop {
@@ -152,7 +152,7 @@ impl Closers {
                 return Some(fd);
             }
             for gone in state.handles.extract_if(.., |handle| handle.is_finished()) {
-                // It has left its closure: there is nothing to wait for.
+                // Its closure has ended: join does not block.
                 let _it_has_nothing_to_say = gone.join();
             }
             state.idle += 1;
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_secs(20);
-    /// Its holder keeps all that wait in `slow` waiting.
+    /// Its holder blocks all calls of `slow`.
     static SERVER: Mutex<()> = Mutex::new(());
 
     fn slow(fd: OwnedFd) {
@@ -199,7 +199,7 @@ mod tests {
         drop(fd);
     }
 
-    /// A pipe's write end, and what reads its end of file once that is closed.
+    /// A pipe's write end, and the read end, which sees end of file once the write end is closed.
     fn watched() -> (OwnedFd, OwnedFd) {
         let (read, write) = pipe().unwrap();
         (write, read)

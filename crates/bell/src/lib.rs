@@ -1,5 +1,5 @@
-//! A descriptor by which two processes signal each other: an interrupt, a call, a kick. Neither signalling nor clearing ever
-//! blocks on the peer, whatever flags and count the peer sets.
+//! A descriptor by which two processes signal each other: an interrupt, a call, a kick (a doorbell). Signalling and clearing never
+//! block on the peer, whatever flags and count the peer sets.
 //!
 //! O_NONBLOCK is not enough. The flag belongs to the open file, which both sides share: a hostile peer clears it and fills the
 //! counter, and the next write blocks for ever. How each kind is handled:
@@ -29,8 +29,8 @@ use rustix::net::{AddressFamily, SendFlags, SocketType, send, sockopt};
 pub use lent::{CLOSING_MOST, Lent, left_open};
 pub use release::{holds_much, release, this_thread_may_wait, unmap};
 
-/// Prepares this thread to signal (else its first signal does), and starts the threads that close descriptors and unmap memory.
-/// An error tells why the kernel will not signal eventfds for this thread (no CONFIG_AIO, a sandbox, `fs.aio-max-nr` used up).
+/// Prepares this thread to signal (else its first signal does), and starts the threads that close descriptors and unmap memory. An
+/// error says why the kernel cannot signal eventfds for this thread (no CONFIG_AIO, a sandbox, `fs.aio-max-nr` exhausted).
 /// Signalling still works then, but a hostile peer that wins a race can block it.
 pub fn ready() -> Result<(), Errno> {
     release::ready();
@@ -44,13 +44,13 @@ const NOWHERE: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// An eventfd of our own, which a peer signals: it can block only itself.
+    /// Our own eventfd, which a peer signals: it can block only itself.
     Own,
-    /// An eventfd of the peer's.
+    /// A peer's eventfd.
     Eventfd,
-    /// A UNIX stream socket: User-Mode Linux is called by one.
+    /// A UNIX stream socket: User-Mode Linux is signalled by one.
     Socket,
-    /// A pipe of the peer's.
+    /// A peer's pipe.
     Pipe,
 }
 
@@ -62,7 +62,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// A bell of our own.
+    /// A new eventfd of our own.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into(), kind: Kind::Own })
     }
@@ -79,11 +79,11 @@ impl Bell {
         }
     }
 
-    /// A peer's descriptor, for us to read: an eventfd or a pipe. Anything else is refused, also a semaphore eventfd
-    /// (EFD_SEMAPHORE): one write of a large number would keep it readable nearly for ever.
+    /// A peer's descriptor, for us to read: an eventfd or a pipe. Anything else is refused, and so is a semaphore eventfd
+    /// (EFD_SEMAPHORE): one write of a large number would keep it readable almost for ever.
     pub fn to_hear(fd: impl Into<Lent>) -> Result<Self, Errno> {
         let bell = Self::of_a_file(fd.into())?;
-        // Linux tells since 6.5 (fs/eventfd.c, eventfd_show_fdinfo).
+        // Linux reports it since 6.5 (fs/eventfd.c, eventfd_show_fdinfo).
         let number = bell.as_fd().as_raw_fd();
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
         match info.lines().any(|line| line.strip_prefix("eventfd-semaphore:").is_some_and(|is| is.trim() != "0")) {
@@ -93,7 +93,7 @@ impl Bell {
     }
 
     fn of_a_file(fd: Lent) -> Result<Self, Errno> {
-        // An eventfd has no type that fstat(2) would tell, and fstat asks the file system, which may be one of the peer's own.
+        // fstat(2) cannot identify an eventfd, and it asks the file system, which may be the peer's own.
         let name = readlink(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()), Vec::new())?;
         let kind = match name.as_bytes() {
             b"anon_inode:[eventfd]" => Kind::Eventfd,
@@ -101,7 +101,7 @@ impl Bell {
             name if name.starts_with(b"pipe:[") => Kind::Pipe,
             _ => return Err(Errno::INVAL),
         };
-        // For kernels where a call without waiting is not possible.
+        // For kernels without non-blocking calls for these files.
         let flags = fcntl_getfl(&fd)?;
         if !flags.contains(OFlags::NONBLOCK) {
             fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
@@ -114,7 +114,7 @@ impl Bell {
         Ok(Self { fd: self.fd.as_fd().try_clone_to_owned()?.into(), kind: self.kind })
     }
 
-    /// Signals. An error means that the other end has gone.
+    /// Signals. An error means that the other end is closed.
     pub fn ring(&self) -> Result<(), Errno> {
         let rung = match self.kind {
             Kind::Own => write(&self.fd, &ONE).map(drop),
@@ -136,7 +136,7 @@ impl Bell {
         if self.kind == Kind::Socket {
             return false;
         }
-        // A pipe holds one count per ringing; what is left stays readable.
+        // A pipe holds one count per signal; it stays readable if more are left.
         let mut bytes = [0; 512];
         let taken = match preadv2(&self.fd, &mut [IoSliceMut::new(&mut bytes)], NOWHERE, ReadWriteFlags::NOWAIT) {
             Err(Errno::OPNOTSUPP) if is_ready(&self.fd, PollFlags::IN) => read(&self.fd, &mut bytes),
@@ -146,8 +146,8 @@ impl Bell {
     }
 }
 
-/// Whether it can be read or written now. A peer that has cleared O_NONBLOCK may change that before we act, and block us. There is
-/// no better way for kernels without asynchronous I/O, and for pipes before Linux 6.4.
+/// Whether it can be read or written now. A peer that has cleared O_NONBLOCK may change that before we act, and block us. Kernels
+/// without asynchronous I/O offer nothing better, nor do pipes before Linux 6.4.
 fn is_ready(fd: &Lent, what: PollFlags) -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(fd, what)], Some(&at_once)).is_ok_and(|ready| ready > 0)

@@ -12,26 +12,26 @@ use std::thread;
 
 use rustix::fs::{fcntl_get_seals, fstat};
 
-/// Blocks of 512 bytes: freeing a file of at most so many (1 MiB) takes no noticeable time.
+/// In blocks of 512 bytes: freeing a file of at most this size (1 MiB) takes no noticeable time.
 const BLOCKS_AT_ONCE: i64 = 2048;
-/// What the thread is called.
+/// The thread's name.
 const NAME: &str = "releasing";
 
-/// The way to the thread, if it could be started.
+/// The queue to the thread, if it could be started.
 static QUEUE: OnceLock<Option<Sender<Box<dyn Send>>>> = OnceLock::new();
 
 thread_local! {
     static MAY_WAIT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on this thread unmaps memory itself: it serves one VMM alone, so it may wait.
+/// From now on this thread unmaps memory itself: it serves only one VMM, so it may block.
 pub fn this_thread_may_wait() {
     MAY_WAIT.set(true);
 }
 
-/// Drops mapped memory: here, if this thread may wait; else on the other thread.
+/// Drops mapped memory: here, if this thread may block; else on the other thread.
 pub fn unmap(what: impl Send + 'static) {
-    // A thread that is ending has no such mark any more.
+    // A thread that is ending has lost its mark.
     if MAY_WAIT.try_with(Cell::get).unwrap_or(false) {
         drop(what);
     } else {
@@ -39,22 +39,22 @@ pub fn unmap(what: impl Send + 'static) {
     }
 }
 
-/// Starts the thread, if it does not run yet: to start one is to map its stack, which may wait.
+/// Starts the thread if it does not run yet. Starting maps its stack, which may block.
 pub(crate) fn ready() {
     QUEUE.get_or_init(start);
 }
 
-/// Whether freeing a file may take long if this is its last handle. A memory file's blocks tell how much memory it has; a file on a
-/// disk may have more in memory than its blocks tell.
+/// Whether freeing a file may take long if this is its last handle. For a memory file the blocks tell how much memory it uses; for
+/// a disk file they do not.
 pub fn holds_much(file: BorrowedFd<'_>) -> bool {
-    // F_GET_SEALS is answered for memory files alone (fcntl(2)), and never waits.
+    // F_GET_SEALS succeeds only for memory files (fcntl(2)), and never blocks.
     fcntl_get_seals(file).is_err() || fstat(file).map_or(true, |stat| stat.st_blocks > BLOCKS_AT_ONCE)
 }
 
-/// Drops on the other thread what takes long to drop, though only the kernel is waited for.
+/// Drops on the other thread what takes the kernel long to free.
 pub fn release(what: impl Send + 'static) {
     if let Some(queue) = QUEUE.get_or_init(start) {
-        // If nobody takes it, it is dropped here.
+        // Without the thread it is dropped here.
         let _taken = queue.send(Box::new(what));
     }
 }
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells the name of the thread that drops it.
+    /// Reports the name of the thread that drops it.
     struct Watched(Sender<Option<String>>);
 
     impl Drop for Watched {

@@ -1,9 +1,9 @@
-//! Signals an eventfd from inside the kernel: `eventfd_signal` (Linux, fs/eventfd.c) adds one, or leaves a full counter, and never
-//! blocks, whatever the file's flags. write(2) may block, and has no per-call flag against it.
+//! Signals an eventfd from inside the kernel. `eventfd_signal` (Linux, fs/eventfd.c) adds one, or leaves a full counter unchanged,
+//! and never blocks, whatever the file's flags. write(2) may block, and has no per-call flag against it.
 //!
-//! The kernel signals so when an asynchronous request completes (io_submit(2), IOCB_FLAG_RESFD; fs/aio.c). The request here reads
-//! zero bytes from the eventfd itself and completes within the call (read(2) of an eventfd needs eight bytes). Each thread has its
-//! own context, made at its first signal, so threads share no lock.
+//! The kernel calls it when an asynchronous request completes (io_submit(2), IOCB_FLAG_RESFD; fs/aio.c). The request here reads
+//! zero bytes from the eventfd itself and completes within the call (a real read(2) of an eventfd needs eight bytes). Each thread
+//! makes its own context at its first signal, so threads share no lock.
 #![allow(unsafe_code)]
 
 use std::cell::OnceCell;
@@ -11,10 +11,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-/// Completed requests of a thread that may be unfetched; the kernel may allow more. Each thread takes so many of `fs.aio-max-nr`
-/// (65,536 by default).
+/// Most unfetched completions of a thread; the kernel may allow more. Each thread takes this many of `fs.aio-max-nr` (65,536 by
+/// default).
 const REQUESTS: usize = 32;
-/// How often completions are fetched before a signal is given up; once is enough.
+/// How often completions are fetched before a signal fails; once is enough.
 const TRIES: usize = 4;
 
 const READ: u16 = 0;
@@ -25,7 +25,7 @@ const SIGNAL: u32 = 1;
 #[derive(Default)]
 struct Request {
     data: u64,
-    /// These two change places with the byte order; both are 0.
+    /// The byte order decides the order of these two; both are 0.
     key: u32,
     rw_flags: u32,
     opcode: u16,
@@ -67,7 +67,7 @@ pub(crate) fn ready() -> Result<(), Errno> {
         .unwrap_or(Ok(()))
 }
 
-/// Signals an eventfd, or says that there is no context to do that in.
+/// Signals an eventfd. Fails if there is no context for it.
 pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> Result<Result<(), Errno>, NoContext> {
     let told = CONTEXT.try_with(|context| match context.get_or_init(Context::new) {
         Ok(context) => Ok(context.signal(eventfd)),
@@ -76,7 +76,7 @@ pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> Result<Result<(), Errno>, NoCon
     told.unwrap_or(Err(NoContext))
 }
 
-/// The kernel gave none, or the thread is at its end.
+/// The kernel gave no context, or the thread is ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoContext;
 
@@ -95,7 +95,7 @@ impl Context {
         for _ in 0..TRIES {
             let mut list = [&raw mut request];
             // SAFETY: the list has one entry, which points to a request that outlives the call; the kernel reads it, and
-            // writes its key. It names a buffer of no bytes, and the eventfd stays open meanwhile: it is borrowed.
+            // writes its key. It names a buffer of no bytes, and the eventfd stays open: it is borrowed.
             match checked(unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1usize, list.as_mut_ptr()) }) {
                 Err(Errno::AGAIN) => self.fetch()?,
                 submitted => return submitted,
@@ -104,11 +104,11 @@ impl Context {
         Err(Errno::NOBUFS)
     }
 
-    /// Fetches the ends of requests, so that there is room for more. Waits for none.
+    /// Fetches completions, so that there is room for more. Never blocks.
     fn fetch(&self) -> Result<(), Errno> {
         let mut ends = [End::default(); 2 * REQUESTS];
         let mut at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the kernel writes as many ends as there is room for, as told, and reads the time; both outlive the call.
+        // SAFETY: the kernel writes at most `ends.len()` ends and reads the time; both outlive the call.
         checked(unsafe {
             libc::syscall(libc::SYS_io_getevents, self.0, 0usize, ends.len(), ends.as_mut_ptr(), &raw mut at_once)
         })

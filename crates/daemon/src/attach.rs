@@ -1,5 +1,5 @@
-//! How a VM attaches to a port: QEMU 11's arguments, or libvirt's XML, from the host file alone; and where the running daemon differs
-//! from the host file.
+//! How a VM attaches to a port: QEMU 11's arguments or libvirt's XML, made from the host file alone. Also reports where the running
+//! daemon differs from the host file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::host::{AccessConfig, Bytes, Doorbells, PortConfig, Transport};
 use crate::report::{MadeOf, PortReport};
 
-/// Why a daemon may not serve what a host file says, and what to do.
+/// Why a daemon may differ from the host file, and what to do.
 pub const OTHER_FILE: &str =
     "it was started with another file, or before this one was changed: `nicety apply` makes it serve this one";
 
@@ -18,11 +18,11 @@ pub const OTHER_FILE: &str =
 pub struct Attach {
     /// QEMU's arguments for a shell, or XML.
     pub words: String,
-    /// A sentence each.
+    /// One sentence each.
     pub notes: Vec<String>,
 }
 
-/// The arguments of QEMU 11, a line for each, ready for a shell.
+/// The arguments of QEMU 11, one per line, quoted for a shell.
 pub fn qemu(port: &PortConfig) -> Attach {
     let mut lines = vec![
         vec!["-object".to_owned(), "memory-backend-memfd,id=mem,size=512M,share=on".to_owned()],
@@ -36,12 +36,15 @@ pub fn qemu(port: &PortConfig) -> Attach {
             lines.push(vec!["-chardev".to_owned(), format!("socket,id={id},path={socket},reconnect-ms=1000")]);
             let (mut netdev, mut device) = (format!("vhost-user,id={id}-net,chardev={id}"), String::new());
             if let Some(queues) = port.queues.filter(|&queues| queues > 1) {
-                // Writing to a String cannot fail. A vector for each ring, one for changes, one for the control queue.
+                // Writing to a String cannot fail. Vectors: one per ring, one for configuration changes, one for the control queue.
                 let _ = write!(netdev, ",queues={queues}");
                 let _ = write!(device, ",mq=on,vectors={}", u32::from(queues) * 2 + 2);
             }
             if let Some(mtu) = port.mtu {
                 let _ = write!(device, ",host_mtu={mtu}");
+            }
+            if port.standby {
+                device.push_str(",failover=on");
             }
             lines.push(vec!["-netdev".to_owned(), netdev]);
             let device = format!("virtio-net-pci,netdev={id}-net,mac={},speed=10000,duplex=full{device}", port.mac);
@@ -95,6 +98,9 @@ pub fn libvirt(port: &PortConfig) -> Attach {
             if let Some(mtu) = port.mtu {
                 let _ = writeln!(interface, "      <mtu size='{mtu}'/>");
             }
+            if port.standby {
+                interface.push_str("      <teaming type='persistent'/>\n");
+            }
             format!("<domain type='kvm'>\n{memory}  <devices>\n{interface}    </interface>\n  </devices>\n</domain>\n")
         }
     };
@@ -102,7 +108,7 @@ pub fn libvirt(port: &PortConfig) -> Attach {
     Attach { words, notes: vec![merge, who_may(port)] }
 }
 
-/// Where the running daemon differs from the host file, in a sentence: then the arguments do not reach the port, or reach another
+/// Where the running daemon differs from the host file, in a sentence: the arguments would then miss the port, or reach another
 /// adapter.
 pub fn otherwise(port: &PortConfig, served: &PortReport) -> Option<String> {
     let (name, adapter, mac) = (&port.name, port.entry.about.name, port.mac.to_string());
@@ -125,7 +131,7 @@ pub fn otherwise(port: &PortConfig, served: &PortReport) -> Option<String> {
     (!parts.is_empty()).then(|| format!("the daemon serves {name} {}: {OTHER_FILE}", parts.join(", ")))
 }
 
-/// The same for what `nicety ports` does not show. `doorbells` counts only if the file sets it.
+/// As [`otherwise`], for what `nicety ports` does not show. `doorbells` counts only if the file sets it.
 fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
     let number = |number: Option<u16>| number.map_or_else(|| "unset".to_owned(), |number| number.to_string());
     let doorbells = |mapped| if mapped { "mapped" } else { "trapped" }.to_owned();
@@ -138,10 +144,13 @@ fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
     };
     compare("queues", number(made_of.queues), number(port.queues));
     compare("mtu", number(made_of.mtu), number(port.mtu));
+    compare("standby", made_of.standby.to_string(), port.standby.to_string());
     compare("buffer", Bytes(u64::from(made_of.buffer)).to_string(), port.buffer.to_string());
     if let Some(asked) = port.doorbells {
         compare("doorbells", doorbells(made_of.mapped), doorbells(asked == Doorbells::Mapped));
     }
+    let subsystem = |is_vmwares| if is_vmwares { "vmware" } else { "chip" }.to_owned();
+    compare("subsystem", subsystem(made_of.vmware_subsystem), subsystem(port.is_vmwares));
     // A daemon of an earlier version says nothing.
     if !made_of.access.is_empty() && made_of.access != port.access.to_string() {
         parts.push(format!("for {} (not {})", made_of.access, port.access));
@@ -152,7 +161,7 @@ fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
     parts
 }
 
-/// Whether two paths lead to one file: a folder may have several names.
+/// Whether two paths name the same file: a folder may have several names.
 pub fn is_same(one: &Path, other: &Path) -> bool {
     one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
@@ -160,13 +169,13 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
 /// QEMU's vfio-user device, as JSON.
 fn function(port: &PortConfig) -> String {
     let path = port.socket.to_string_lossy();
-    // Serialised key by key, so that the driver stands first, as in QEMU's own examples.
+    // Written key by key, so that the driver comes first, as in QEMU's own examples.
     let path = json!(path);
     let boot = if port.rom.is_some() { ",\"bootindex\":1" } else { "" };
     format!("{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":{path}}}{boot}}}")
 }
 
-/// As whom QEMU must run.
+/// The user or group that QEMU must run as.
 fn who_may(port: &PortConfig) -> String {
     let AccessConfig { owner, group, .. } = &port.access;
     let owner = owner.as_ref().map_or("the user who runs `nicety serve`".to_owned(), |owner| format!("user {owner}"));
@@ -187,7 +196,7 @@ fn commas(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-/// A word as a POSIX shell takes it.
+/// A word quoted for a POSIX shell.
 fn quoted(word: &str) -> String {
     let plain =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ',' | '=' | ':' | '+' | '@' | '%');
@@ -198,7 +207,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// A text as XML takes it inside quotes.
+/// A text escaped for a quoted XML attribute.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&apos;").replace('"', "&quot;")
 }

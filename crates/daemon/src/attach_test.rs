@@ -8,7 +8,7 @@ fn port(adapter: &str, more: &str) -> PortConfig {
     Host::parse(&text, Path::new("/etc/host.toml")).unwrap().ports.remove(0)
 }
 
-/// As docs/interop/vfio-user.rst of QEMU and the facts measured with QEMU 11.1 write them.
+/// From docs/interop/vfio-user.rst of QEMU, and facts measured with QEMU 11.1.
 #[test]
 fn a_function_is_attached_by_vfio_user() {
     let attach = qemu(&port("e1000", ""));
@@ -36,6 +36,10 @@ fn rings_are_attached_by_vhost_user() {
     let words = qemu(&port("virtio-net", "queues = 4\nmtu = 9000")).words;
     assert!(words.contains("chardev=nicety-vm1,queues=4 "), "{words}");
     assert!(words.ends_with(",speed=10000,duplex=full,mq=on,vectors=10,host_mtu=9000\n"), "{words}");
+    let words = qemu(&port("virtio-net", "standby = true")).words;
+    assert!(words.ends_with(",duplex=full,failover=on\n"), "{words}");
+    let words = libvirt(&port("virtio-net", "standby = true")).words;
+    assert!(words.contains("      <teaming type='persistent'/>\n"), "{words}");
 }
 
 #[test]

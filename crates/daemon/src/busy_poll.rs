@@ -1,102 +1,103 @@
 //! Busy polling: how long a worker polls before it sleeps (docs/feedback-loops.md has the constants and how they were found).
 //!
-//! Waking a sleeping worker costs the waker a system call, and the waker is mostly a virtual processor that has just rung. It costs the
-//! worker its latency. Busy polling costs CPU time. So a worker polls for the time that would have cost least lately. Each wait adds a cost
-//! to every [span](SPANS): the wait itself, if its end came within the span; else the span and the price of one sleep. [`LATELY`] says
-//! how fast old waits are forgotten. An idle worker just sleeps; one whose events come now early, now late, polls for the early ones
-//! alone. This is spinning against blocking (Karlin, Li, Manasse, Owicki: Empirical studies of competitive spinning for a
-//! shared-memory multiprocessor, SOSP 1991), learned as they do.
+//! Waking a sleeping worker costs the waker a system call, usually a virtual CPU that has just rung a doorbell, and the worker its
+//! latency. Busy polling costs CPU time. So a worker polls for the time that would have cost least lately. Each wait adds a cost to
+//! every [span](SPANS): the wait itself, if it ended within the span; else the span plus the price of one sleep. [`LATELY`] sets
+//! how fast old waits are forgotten. An idle worker just sleeps; a worker with some early and some late events polls only for the
+//! early ones. This is the spin-or-block problem (Karlin, Li, Manasse, Owicki: Empirical studies of competitive spinning for a
+//! shared-memory multiprocessor, SOSP 1991), with their adaptive method.
 //!
-//! A worker's own timer, for a poll of mapped doorbells say, ends no wait if it finds no work. But each timer that a sleeper wakes for
-//! costs CPU time, which longer polling would have spared. Nobody sleeps for a timer that is due [very soon](BusyPoll::is_short).
+//! A worker's own timer, for example to poll mapped doorbells, ends no wait if it finds no work. But each timer that wakes a
+//! sleeper costs CPU time, which longer polling would have saved. A worker does not sleep for a timer that is due [very
+//! soon](BusyPoll::is_short).
 //!
-//! The price of a sleep depends on who waits meanwhile. If a VMM's message ends it, a processor of the guest stands still until the
-//! answer. Little traffic from changing ports is an exchange of requests and answers, as fast as each of them. In a bulk transfer, which
-//! has more in flight, or for a port that sends alone, only CPU time counts. Network cards that delay their interrupts distinguish in
-//! the same way (Linux, drivers/net/ethernet/intel/e1000/e1000_main.c, `e1000_update_itr`).
+//! The price of a sleep depends on who waits during it. If a VMM's message ends it, a virtual CPU is stopped until the answer.
+//! Little traffic from alternating ports is request and response: latency bounds it. In a bulk transfer, which has more in flight,
+//! or for a port that sends alone, only CPU time counts. Interrupt moderation of network cards distinguishes the same cases (Linux,
+//! drivers/net/ethernet/intel/e1000/e1000_main.c, `e1000_update_itr`).
 
 use std::time::Duration;
 
 use nicety_adapter::{PortId, Time};
 
-/// The times that a worker may poll for, in nanoseconds.
+/// The times that a worker may poll, in nanoseconds.
 const SPANS: [u64; 13] =
     [0, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 150_000, LONGEST, 300_000, 400_000, 600_000];
-/// The longest polling, as KVM's for a guest that halts (Linux, Documentation/virt/kvm/halt-polling.rst, `halt_poll_ns`); longer only
+/// The longest polling, as KVM's for a halted guest (Linux, Documentation/virt/kvm/halt-polling.rst, `halt_poll_ns`). Longer only
 /// where waking for timers would cost more.
 const LONGEST: u64 = 200_000;
 
 /// The price of a sleep that a VMM's message ends, in nanoseconds of polling: a guest without KVM computes for some hundred
 /// microseconds between two messages.
 const PRICE_OF_AN_ANSWER: u64 = 400_000;
-/// The price in an exchange: little data from one wait to the next, and not always from the same port.
+/// The price in request and response: little data per wait, and not always from the same port.
 const PRICE_OF_AN_EXCHANGE: u64 = 100_000;
-/// The price elsewhere: a sleep's CPU time alone, 30 to 45 µs on a virtual machine.
+/// The price otherwise: only a sleep's CPU time, 30 to 45 µs on a virtual machine.
 const PRICE_IN_BULK: u64 = 30_000;
-/// The limit of little data, in bytes as turns are charged: a full frame each way fits.
+/// The limit of little data, in bytes as turns are charged: one full frame each way fits.
 const LITTLE: u64 = 4 << 10;
 
-/// The cost of waking for a timer: in bulk, and in an exchange, where the timer also comes some fifty microseconds late.
+/// The cost of waking for a timer: in bulk, and in request and response, where the timer also fires some fifty microseconds late.
 const TIMER: u64 = PRICE_IN_BULK;
 const TIMER_OF_AN_EXCHANGE: u64 = 75_000;
 
-/// How much longer a wait gets by sleeping, in nanoseconds: the worker wakes late, and its peer may have gone to sleep meanwhile.
+/// How much sleeping prolongs a wait, in nanoseconds: the worker wakes late, and its peer may have gone to sleep.
 const LATE: u64 = 25_000;
-/// About how many waits count, as a power of two.
+/// The number of waits that count, roughly, as a power of two.
 const LATELY: u32 = 5;
 /// Longer waits count as this, in nanoseconds. No price is nearly as high.
 const LONG: u64 = 1_000_000;
 
-/// How a worker has waited, for tests.
+/// One wait of a worker, for tests.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// From its first look on, until something was to be done.
+    /// From the first poll until there was work.
     pub lasted: Duration,
-    /// Polling did not suffice.
+    /// The worker slept.
     pub slept: bool,
-    /// A VMM's message ended it; not an eventfd, a frame, a note or a timer.
+    /// A VMM's message ended it, and not an eventfd, a frame, a note or a timer.
     pub message: bool,
-    /// Bytes that were carried before it.
+    /// Bytes carried before it.
     pub carried: u64,
 }
 
-/// A wait that is not over.
+/// A wait that has not ended.
 #[derive(Debug)]
 struct Open {
     began: Time,
-    /// Bytes before it.
+    /// Bytes carried before it.
     carried: u64,
     slept: bool,
-    /// When the last timer came. Whether it found work shows later.
+    /// When the last timer fired. Later work shows whether it found any.
     timer: Option<Time>,
-    /// For each span: how many timers without work would have woken it.
+    /// For each span: how many timers without work would have woken the worker.
     vain: [u64; SPANS.len()],
 }
 
 /// See the module's page.
 #[derive(Debug)]
 pub struct BusyPoll {
-    /// What each span costs for a wait, in nanoseconds.
+    /// The average cost of each span per wait, in nanoseconds.
     costs: [u64; SPANS.len()],
     best: usize,
-    /// Average bytes per wait. A message counts as 0: a guest that waits for an answer is in no bulk transfer.
+    /// Average bytes per wait. A message counts as 0: a guest that waits for an answer does no bulk transfer.
     bytes: u64,
-    /// Since the last wait began.
+    /// Bytes since the last wait began.
     carried: u64,
-    /// The port that carried something last.
+    /// The port that carried data last.
     port: PortId,
-    /// The port has changed since the last wait ended.
+    /// Another port carried data since the last wait ended.
     changed: bool,
     open: Option<Open>,
     never: bool,
-    /// What it was told.
+    /// All waits so far.
     #[cfg(test)]
     pub told: Vec<Wait>,
 }
 
 impl BusyPoll {
-    /// For a machine with so many processors. With one the awaited peer could not run during polling.
+    /// For a machine with this many processors. With one the awaited peer could not run during polling.
     pub fn new(processors: usize) -> Self {
         Self {
             costs: [0; SPANS.len()],
@@ -112,7 +113,7 @@ impl BusyPoll {
         }
     }
 
-    /// So many bytes were carried from a port, by the way that turns are charged.
+    /// A turn of a port carried this many bytes, as turns are charged.
     pub fn carried(&mut self, port: PortId, bytes: u64) {
         if bytes > 0 {
             self.carried += bytes;
@@ -120,7 +121,7 @@ impl BusyPoll {
         }
     }
 
-    /// A wait begins, or goes on after a timer that found no work. Returns until when to poll before sleeping.
+    /// A wait begins, or continues after a timer that found no work. Returns until when to poll before sleeping.
     pub fn begin(&mut self, now: Time) -> Time {
         self.judge_timer();
         let carried = &mut self.carried;
@@ -134,19 +135,19 @@ impl BusyPoll {
         open.began.after_ns(SPANS[self.best])
     }
 
-    /// Whether to poll until a timer that is due in `wait`, instead of sleeping.
+    /// Whether to poll for a timer that is due in `wait`, instead of sleeping.
     pub fn is_short(&self, wait: Duration) -> bool {
         !self.never && wait <= Duration::from_nanos(TIMER)
     }
 
-    /// A timer has come.
+    /// A timer fired.
     pub fn timer(&mut self, now: Time, slept: bool) {
         self.judge_timer();
         let Some(open) = &mut self.open else { return };
         (open.timer, open.slept) = (Some(now), open.slept | slept);
     }
 
-    /// Something else has come: the wait is over, if one was under way.
+    /// An event other than a timer ended the wait, if there was one.
     pub fn ended(&mut self, now: Time, slept: bool, message: bool) {
         self.judge_timer();
         let Some(open) = &mut self.open else { return };
@@ -154,8 +155,8 @@ impl BusyPoll {
         self.close(now, message);
     }
 
-    /// The last timer ended the wait if something was carried after it. If not, it would have woken the worker after each shorter
-    /// span for nothing.
+    /// The last timer ended the wait if data was carried after it. If not, it would have woken the worker in vain after each
+    /// shorter span.
     fn judge_timer(&mut self) {
         let Some(open) = &mut self.open else { return };
         let Some(at) = open.timer.take() else { return };
@@ -192,12 +193,12 @@ impl BusyPoll {
             let sleep = if seen && lasted <= LONGEST { 0 } else { price + vain * timer };
             *cost = blend(*cost, if seen { lasted } else { span } + sleep);
         }
-        // Of equals the shortest.
+        // Of equal costs the shortest span.
         self.best = (0..SPANS.len()).min_by_key(|&span| self.costs[span]).unwrap_or(0);
     }
 }
 
-/// A mean in which the newest weighs most.
+/// A moving average.
 fn blend(mean: u64, new: u64) -> u64 {
     mean - (mean >> LATELY) + (new >> LATELY)
 }
@@ -206,15 +207,16 @@ fn blend(mean: u64, new: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A kind of wait, what is carried before it, and from when on sleeping is better, or the longest watch too short.
+    /// A kind of wait, the bytes carried before it, and the time from which sleeping is cheaper (or the longest polling is too
+    /// short).
     const KINDS: [(bool, u64, u64); 3] =
         [(true, 64 << 10, 200_000), (false, 2 * (1514 + 256), PRICE_OF_AN_EXCHANGE), (false, 64 << 10, PRICE_IN_BULK)];
 
-    /// A worker's busy_poll and clock.
+    /// A worker's busy polling and clock.
     struct Watch {
         busy_poll: BusyPoll,
         now: Time,
-        /// Who carries: two in turns, or one alone.
+        /// Ports that carry data: two in turns, or one alone.
         ports: [u16; 2],
     }
 
@@ -227,11 +229,11 @@ mod tests {
             Duration::from_nanos(SPANS[self.busy_poll.best])
         }
 
-        /// What the worker would see, if what it waits for came after so many nanoseconds, and timers in vain before.
+        /// The worker's view: timers without work, then the event after so many nanoseconds.
         fn comes_after_timers(&mut self, timers: &[u64], after: u64, message: bool, carried: u64) {
             self.ports.swap(0, 1);
             self.busy_poll.carried(PortId(self.ports[0]), carried);
-            // Who has a turn and sends nothing answers nobody.
+            // A port with an empty turn answers nobody.
             self.busy_poll.carried(PortId(9), 0);
             let begun = self.now;
             let until = self.busy_poll.begin(begun);
@@ -295,7 +297,7 @@ mod tests {
         let mut watch = Watch::new(2);
         (0..100).for_each(|_| watch.comes(90_000, true, 0));
         let span = watch.span();
-        // By the clock it could have been late within the watch; but it was not seen there.
+        // By the clock it could have come late within the polling, but it was not seen there.
         for _ in 0..10 {
             let until = watch.busy_poll.begin(watch.now);
             watch.now = until.after_ns(1_000);
@@ -304,7 +306,7 @@ mod tests {
         assert!(watch.span() > span, "{:?}", watch.span());
     }
 
-    /// Half of what is waited for are messages: what is carried is little then, and other waits are an exchange's.
+    /// Half of the events are messages: so little is carried on average, and the other waits count as request and response.
     #[test]
     fn where_messages_come_nothing_is_bulk() {
         let mut watch = Watch::new(2);
@@ -325,10 +327,10 @@ mod tests {
         assert_eq!(watch.span(), Duration::ZERO);
         (0..200).for_each(|_| watch.comes_after_timers(&timers, after, false, 600));
         assert!(watch.span() >= Duration::from_nanos(after), "{:?}", watch.span());
-        // Of what comes late it watches for no more than the timers would cost.
+        // It polls for late events only as long as the timers would cost.
         (0..200).for_each(|_| watch.comes_after_timers(&timers, LONG, false, 600));
         assert_eq!(watch.span(), Duration::from_micros(150));
-        // Nobody answers it.
+        // One port alone: nobody answers it.
         watch.ports = [1, 1];
         (0..200).for_each(|_| watch.comes_after_timers(&timers, after, false, 600));
         assert_eq!(watch.span(), Duration::ZERO);
@@ -370,7 +372,7 @@ mod tests {
         watch.busy_poll.ended(Time(1_020_000), false, true);
         let told =
             watch.busy_poll.told.iter().map(|wait| (wait.lasted.as_nanos(), wait.slept, wait.message, wait.carried));
-        // From the turn of the timer that was not in vain: 7.5 to 20 µs.
+        // From the turn of the timer that found work: 7.5 to 20 µs.
         assert_eq!(told.collect::<Vec<_>>(), [(7_000, true, false, 300), (12_500, true, true, 500)]);
     }
 

@@ -1,12 +1,12 @@
-//! Captures: what passes the switch, shown to whoever asks at the control socket.
+//! Captures: frames that pass the switch, sent to a client of the control socket.
 //!
 //! ```text
 //! worker:          batch, decision, fates → Tap: filter, copy → Chunk ──► bounded queue
 //! control thread:  Chunk → pcapng blocks (`file.rs`) → the connection
 //! ```
 //!
-//! A worker never waits here: what the queue has no room for is lost and counted, by port. While nobody captures there is no tap, and
-//! nothing is looked at.
+//! A worker never waits here: frames for which the queue has no room are lost, and counted per port. Without a capture there is no
+//! tap, and this costs nothing.
 
 mod bpf;
 mod file;
@@ -28,32 +28,32 @@ pub use bpf::{BpfError, INSTRUCTIONS_MOST, Program, Raw};
 pub(crate) use file::Encoder;
 pub use record::FileCapture;
 
-/// Bytes that wait for a reader at most.
+/// Most bytes that wait for a reader.
 const WAITING_MOST: usize = 8 << 20;
-/// Chunks that wait for a reader at most.
+/// Most chunks that wait for a reader.
 const CHUNKS_MOST: usize = 4096;
 
-/// On which side of the switch frames are looked at.
+/// The side of the switch where frames are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// As they come in from a port, before anything is changed.
+    /// As they come in from a port, before any change.
     Ingress,
-    /// As they are offered to a port, with what the switch has changed.
+    /// As they are offered to a port, with the switch's changes.
     Egress,
 }
 
 /// What is captured.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// These ports; all if there is no list.
+    /// Only these ports; all if `None`.
     pub ports: Option<Vec<PortId>>,
     /// Only at this stage.
     pub stage: Option<Stage>,
-    /// Only what is dropped.
+    /// Only dropped frames.
     pub drops: bool,
-    /// Only what this wants.
+    /// Only frames that this program wants.
     pub filter: Option<Program>,
-    /// Bytes of each frame at most.
+    /// Most bytes kept of each frame.
     pub snap: u32,
 }
 
@@ -66,24 +66,24 @@ impl Scope {
 /// One frame.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// The port that it came from, or was for.
+    /// The port that it came from, or went to.
     port: PortId,
-    /// Its bytes in all, and in the chunk.
+    /// Its length, and its bytes in the chunk.
     len: u32,
     bytes: u32,
-    /// Frames that it is to be cut into.
+    /// The frames that it will be segmented into.
     cut: Option<(u32, u16)>,
     what: What,
 }
 
-/// What a capture says of a frame.
+/// The comment on a frame.
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// It came in, and goes to this port and so many others.
+    /// Ingress: it goes to this port and so many others.
     To(PortId, usize),
-    /// It came in, and goes nowhere.
+    /// Ingress: it was dropped.
     Nowhere(Reason),
-    /// It came out, from this port.
+    /// Egress: it came from this port.
     Out { from: PortId, edit: Edit, fate: Fate },
 }
 
@@ -95,26 +95,26 @@ struct Chunk {
     bytes: Vec<u8>,
 }
 
-/// What happens at one port.
+/// Counters of one port.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Frames that were wanted.
+    /// Frames that matched.
     seen: AtomicU64,
-    /// Those of them for which there was no room.
+    /// Of these, the frames lost for lack of room.
     lost: AtomicU64,
 }
 
-/// Looks on for one capture.
+/// The watcher of one capture.
 #[derive(Debug)]
 struct Tap {
     scope: Scope,
     sender: mpsc::Sender<Chunk>,
-    /// Bytes that wait.
+    /// Bytes in the queue.
     waiting: Arc<AtomicUsize>,
     tallies: Arc<[Tally]>,
 }
 
-/// The end of a capture that is read.
+/// The reading end of a capture.
 #[derive(Debug)]
 pub(crate) struct Reader {
     chunks: mpsc::Receiver<Chunk>,
@@ -162,7 +162,7 @@ impl Watcher for Tap {
     }
 
     fn egress(&self, port: PortId, batch: &Batch, offered: &[(Pick, Fate)], now: Time) {
-        // Whole, as the batch has it: what the receiver cannot take is cut on the way.
+        // Whole, as in the batch: on the way it is segmented for receivers that cannot take it whole.
         let wants =
             Wants { frame_max: PACKET_BYTES, tcp4: true, tcp6: true, udp: true, partial: true, ..Wants::default() };
         let (mut gathering, mut scratch) = (Gathering::new(self, now), Scratch::new());
@@ -183,7 +183,7 @@ impl Watcher for Tap {
     }
 }
 
-/// A chunk that is being made.
+/// A chunk under construction.
 struct Gathering<'a> {
     tap: &'a Tap,
     chunk: Chunk,
@@ -194,12 +194,12 @@ impl<'a> Gathering<'a> {
         Self { tap, chunk: Chunk { time, records: Vec::new(), bytes: Vec::new() } }
     }
 
-    /// A frame with this head and request, and the batch's payload behind it.
+    /// Adds a frame with this head and offload, and the batch's payload behind it.
     fn add(&mut self, port: PortId, batch: &Batch, packet: &Packet, (head, offload): (&[u8], Offload), what: What) {
         let Scope { filter, snap, .. } = &self.tap.scope;
         let Some(tally) = self.tap.tallies.get(usize::from(port.0)) else { return };
         let (len, begin) = (head.len() as u32 + packet.payload_len(), self.chunk.bytes.len());
-        // A filter may look at anything, and a checksum is of all bytes.
+        // A filter may read any byte, and a checksum covers all bytes.
         let most = if filter.is_some() || offload.checksum != Checksum::AsIs { len } else { len.min(*snap) };
         write(&mut self.chunk.bytes, head, batch, packet, most as usize);
         let frame = &mut self.chunk.bytes[begin..];
@@ -224,7 +224,7 @@ impl<'a> Gathering<'a> {
         self.chunk.records.push(Record { port, len, bytes, cut, what });
     }
 
-    /// Hands it on, if there is anything in it.
+    /// Sends the chunk, unless it is empty.
     fn send(self) {
         let Self { tap, chunk } = self;
         if chunk.records.is_empty() {
@@ -241,7 +241,7 @@ impl<'a> Gathering<'a> {
     }
 }
 
-/// Appends the first bytes of a frame.
+/// Appends the first `most` bytes of a frame.
 fn write(out: &mut Vec<u8>, head: &[u8], batch: &Batch, packet: &Packet, most: usize) {
     let end = out.len() + most;
     out.extend_from_slice(&head[..head.len().min(most)]);
@@ -250,7 +250,7 @@ fn write(out: &mut Vec<u8>, head: &[u8], batch: &Batch, packet: &Packet, most: u
         out.resize((at + span.len() as usize).min(end), 0);
         batch.source().read_span(*span, &mut out[at..]);
     }
-    // Its spans hold what its length says; if ever not, the rest is zeros.
+    // The spans are as long as the frame says; if ever not, pad with zeros.
     out.resize(end, 0);
 }
 

@@ -1,4 +1,4 @@
-//! Taps, without a daemon around them: what is told of frames, what a filter leaves out, what a slow reader loses.
+//! Taps without a daemon: comments on frames, filters, slow readers.
 
 use std::task::{Context as Poller, Poll, Waker};
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn encoder(reader: Reader) -> Encoder {
 /// A packet block: interface, direction, comment, bytes.
 type Seen = (u32, u32, String, Vec<u8>);
 
-/// What an encoder has to say now, of packets; and of statistics: interface, seen, lost.
+/// An encoder's blocks so far: packets; and statistics as interface, seen, lost.
 fn said(bytes: &[u8]) -> (Vec<Seen>, Vec<(u32, u64, u64)>) {
     let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
     let long = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
@@ -172,7 +172,7 @@ fn a_checksum_that_was_left_to_the_adapter_is_made() {
     world.show(&tap);
     let frame = all(&mut encoder).remove(0).3;
     let covered = nicety_frame::checksum::sum(&frame[34..]);
-    // What stood in the field is to be added: a pseudo-header's sum.
+    // The field holds the sum of the pseudo-header, to be added.
     assert_eq!(covered.word(0x3233).fold(), 0xffff, "a sum with its checksum is all ones: RFC 1071");
 }
 
@@ -194,7 +194,7 @@ fn who_reads_slowly_loses_frames_which_the_file_counts_and_memory_is_bounded() {
     let (_, statistics) = said(&encoder.statistics(Duration::from_secs(2)));
     assert_eq!(statistics, [(0, all_of_them, all_of_them - seen)]);
     assert!(seen < all_of_them && encoder.waiting() == 0);
-    // There is no news, and a reader who has gone is to be noticed all the same.
+    // There is no news, but a reader that has gone must still be noticed.
     assert_eq!(said(&encoder.statistics(Duration::from_secs(3))).1.len(), 1);
 }
 
@@ -211,6 +211,6 @@ fn a_port_that_takes_anothers_number_is_another_interface() {
     world.show(&tap);
     let seen = all(&mut encoder);
     assert_eq!((seen[0].0, seen[0].2.as_str()), (1, "to a port that has gone and 1 more"));
-    // Its own frames alone count as its own: the one before its block was another's.
+    // Only its own frames count: the frame before its block was another port's.
     assert_eq!(said(&encoder.statistics(Duration::ZERO)).1, [(1, 0, 0)]);
 }

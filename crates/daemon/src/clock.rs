@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use nicety_adapter::Time;
 
-/// Nanoseconds since the daemon began.
+/// Nanoseconds since the daemon started.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
@@ -16,13 +16,13 @@ impl Clock {
         Self { origin: Instant::now() }
     }
 
-    /// A clock that began so long ago.
+    /// A clock that started this long ago.
     #[cfg(test)]
     pub fn begun(ago: std::time::Duration) -> Self {
         Self { origin: Instant::now().checked_sub(ago).unwrap() }
     }
 
-    /// What time it is.
+    /// The current time.
     pub fn now(&self) -> Time {
         Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }

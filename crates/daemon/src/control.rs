@@ -1,8 +1,8 @@
-//! The control socket: how `nicety ports`, `apply` and the other commands ask a running daemon, and how programs do.
+//! The control socket: how commands such as `nicety ports` and `apply`, and programs, talk to a running daemon.
 //!
-//! HTTP/1.1 with JSON on a UNIX stream socket, for its owner only unless the host file says otherwise. Who may connect may read; who may
-//! change is told by the peer's user and group (`server.rs`). The paths are in `routes.rs`, their types in [`api`]; the daemon
-//! serves an OpenAPI document made from both.
+//! HTTP/1.1 with JSON on a UNIX stream socket, for its owner only unless the host file says otherwise. Everyone who can connect may
+//! read. The peer's user and group decide who may change (`server.rs`). The paths are in `routes.rs`, their types in [`api`]; the
+//! daemon serves an OpenAPI document made from both.
 //!
 //! ```text
 //! → GET /v1/ports/vm9 HTTP/1.1
@@ -11,8 +11,8 @@
 //!   {"type":"/v1/problems/no-such-port","title":…,"status":404,"detail":"there is no port \"vm9\"; did you mean \"vm1\"? …"}
 //! ```
 //!
-//! A thread of its own serves it and never touches a worker's loop. A request has [`TIMEOUT`] to come whole. 64 clients can be connected
-//! at once; the next one replaces the client that was silent longest.
+//! Its own thread serves it and never touches a worker's loop. A whole request must arrive within [`TIMEOUT`]. 64 clients can be
+//! connected at once; the next one replaces the client that was silent longest.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -45,22 +45,22 @@ mod stream;
 pub use client::{Ask, AskError, Reply, ask, ask_within, capture};
 pub use inspect::Soon;
 
-/// The version of what programs read: the paths' first part, and what `--json` prints.
+/// The API version: the first part of the paths, and the version of `--json`.
 pub const VERSION: u32 = 1;
-/// Longest body of a request in bytes: a host file, as JSON writes it.
+/// Longest request body in bytes: a host file as JSON.
 pub const REQUEST_MOST: usize = 16 << 20;
-/// How long a request's head may take to come, and again its body.
+/// How long a request's head may take to arrive, and again its body.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
 /// The answer while the daemon starts.
 const STARTING_SENTENCE: &str = "the daemon is still starting: ask again in a moment";
-/// Changes that are made or wait for each other at once at most; further ones wait without a thread.
+/// Most changes that run or wait in a thread at once; further ones wait without a thread.
 const CHANGES_MOST: usize = 4;
-/// Ports that an answer names at most when the port asked for does not exist.
+/// Most ports that an answer names when the requested port does not exist.
 const NAMES_MOST: usize = 16;
 
-/// What a daemon tells of itself. Called from the control thread.
+/// What the control socket needs from a daemon. Called from the control thread.
 pub trait Inspect: Send + Sync {
-    /// Whether it has begun to serve: before, it tells of nothing but itself.
+    /// Whether it serves. Before that it reports only itself.
     fn is_ready(&self) -> bool;
 
     /// All ports, the uplink first.
@@ -69,7 +69,7 @@ pub trait Inspect: Send + Sync {
     /// The addresses that the switch has learned.
     fn addresses(&self) -> Vec<AddressReport>;
 
-    /// Brings a port back that has failed.
+    /// Restarts a failed port.
     fn restart(&self, name: &str) -> Result<(), RestartError>;
 
     /// Saves a port and stops it.
@@ -78,13 +78,13 @@ pub trait Inspect: Send + Sync {
     /// Restores a port.
     fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError>;
 
-    /// What changes it; nothing if it cannot be changed.
+    /// The interface for changes; `None` if the daemon cannot be changed.
     fn live(&self) -> Option<Arc<Live>> {
         None
     }
 }
 
-/// What to answer who asks for a port that is not there: the name that was probably meant, and those that there are.
+/// The answer to a request for an unknown port: the name that was probably meant, and the existing ones.
 fn no_port(asked: &str, ports: &[PortReport]) -> String {
     let names = || ports.iter().map(|port| port.name.as_str());
     let listed: Vec<&str> = names().take(NAMES_MOST).collect();
@@ -98,7 +98,7 @@ pub enum ControlError {
     /// The socket.
     #[error("the control socket: {0}")]
     Listen(#[from] ListenError),
-    /// Its folder, which may be that of a person who is somebody else now, as with sudo.
+    /// Its folder. It may belong to another user than the current one, as with sudo.
     #[error(
         "the folder {path} for the control socket cannot be made: {error}; is XDG_RUNTIME_DIR this user's? [daemon] control in the host file names another path"
     )]
@@ -108,7 +108,7 @@ pub enum ControlError {
         /// Why not.
         error: io::Error,
     },
-    /// Who is to be let in.
+    /// The accounts that may connect.
     #[error("the control socket: {0}")]
     Account(#[from] AccountError),
     /// The thread, its bell.
@@ -122,27 +122,27 @@ pub enum ControlError {
 }
 
 impl ControlError {
-    /// Somebody has it, who may say who that is.
+    /// Whether another process has the socket, which can be asked who it is.
     pub fn is_taken(&self) -> bool {
         matches!(self, Self::Listen(ListenError::InUse(_)))
     }
 }
 
-/// Where a control socket can be, and for whom.
+/// Where the control socket can be made, and who may use it.
 #[derive(Debug)]
 pub struct Prepared {
     path: PathBuf,
     access: Access,
-    /// The group whose members may change: its number and name.
+    /// The number and name of the group whose members may change.
     group: Option<(u32, String)>,
-    /// The folder is to be made.
+    /// The folder to make.
     folder: Option<PathBuf>,
-    /// Somebody serves one there already.
+    /// Another daemon serves the socket already.
     pub served: bool,
 }
 
-/// Checks whether a control socket can be made at `path`, which [`Host::control`] chose. A folder that the host file names must exist;
-/// the usual one may be missing, if it can be made.
+/// Checks whether a control socket can be made at `path`, which [`Host::control`] chose. A folder that the host file names must
+/// exist; the default one is made if it is missing.
 pub fn prepare(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
     let access = host.daemon.access.resolve()?;
     let group = host.daemon.change_group.as_ref();
@@ -161,7 +161,7 @@ pub fn prepare(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
     Ok(Prepared { path: path.to_owned(), access, group, folder: folder.map(Path::to_owned), served })
 }
 
-/// A control socket that is served. Dropping it ends the thread and removes the socket.
+/// A served control socket. Dropping it ends the thread and removes the socket.
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
@@ -170,8 +170,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Makes the socket (and its folder, for the owner only, if that is the usual one and missing) and serves it. `host` is the host
-    /// file.
+    /// Makes the socket and serves it. A missing default folder is made, for the owner only. `host` is the host file.
     pub fn start(prepared: Prepared, host: &Path, inspect: Arc<dyn Inspect>) -> Result<Self, ControlError> {
         let Prepared { path, access, group, folder, served: _ } = prepared;
         let system = |error| ControlError::System { path: path.clone(), error };
@@ -194,7 +193,7 @@ impl Control {
         Ok(Self { path, bell, thread })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -202,7 +201,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // A counter that is full has rung already.
+        // A full counter means that the thread is being woken already.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()

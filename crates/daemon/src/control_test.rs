@@ -12,7 +12,7 @@ use super::*;
 use crate::report::{Condition, MadeOf};
 use crate::saved::{PortState, SaveError};
 
-/// A daemon of as many ports as it is told.
+/// A daemon with this many ports.
 struct Fake(usize);
 
 impl Inspect for Fake {
@@ -68,12 +68,16 @@ fn port(name: &str) -> PortReport {
             queues: None,
             mtu: None,
             rom: false,
+            vmware_subsystem: false,
+            standby: false,
             mapped: false,
             buffer: 1 << 20,
             access: "mode 0600".into(),
         }),
         port_group: None,
         policy: BTreeMap::new(),
+        multicasts: Vec::new(),
+        neighbour: None,
         condition: Condition::Up,
         sentence: "a VM is attached, and its driver is up".into(),
         last_end: None,
@@ -94,7 +98,7 @@ fn port(name: &str) -> PortReport {
     }
 }
 
-/// The usual control socket, in a folder that is made for it.
+/// The default control socket; its folder is made.
 fn below(dir: &TempDir) -> PathBuf {
     dir.path().join("nicety/switch0.sock")
 }
@@ -105,7 +109,7 @@ fn start(dir: &TempDir, inspect: Arc<dyn Inspect>) -> Result<Control, ControlErr
     Control::start(prepare(&host, &below(dir))?, Path::new("/etc/host.toml"), inspect)
 }
 
-/// A control socket in a folder of this test alone, gone at its end.
+/// A control socket in this test's own folder, removed at the end.
 struct Scratch {
     dir: TempDir,
     control: Control,
@@ -122,10 +126,10 @@ impl Scratch {
         below(&self.dir)
     }
 
-    /// What comes back for these bytes, if the client then writes no more.
+    /// The reply to these bytes, after which the client closes its half.
     fn raw(&self, request: &[u8]) -> String {
         let mut stream = UnixStream::connect(self.path()).unwrap();
-        // The server may have answered and closed before all of a long request was written.
+        // The server may answer a long request and close before all of it is written.
         let _ = stream.write_all(request);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut reply = Vec::new();
@@ -133,7 +137,7 @@ impl Scratch {
         String::from_utf8_lossy(&reply).into_owned()
     }
 
-    /// The problem that a request is answered with.
+    /// The problem that answers a request.
     fn problem(&self, head: &str, body: &str) -> Problem {
         let length = body.len();
         let reply = self.raw(
@@ -337,7 +341,7 @@ fn however_many_say_nothing_or_take_no_answer_the_next_one_is_answered() {
         client.write_all(say).unwrap();
         client
     };
-    // Three times as many as may be there at once; one after another they would take a second each.
+    // Three times as many as may connect at once; one after another they would take a second each.
     let silent: Vec<UnixStream> = (0..2 * server::CONNECTIONS_MOST).map(|_| come(b"GET /v1/po")).collect();
     let mut deaf = come(b"GET /v1/ports HTTP/1.1\r\nhost: n\r\n\r\n");
     let begun = Instant::now();
@@ -345,7 +349,7 @@ fn however_many_say_nothing_or_take_no_answer_the_next_one_is_answered() {
     assert!(begun.elapsed() < TIMEOUT * 9, "{:?}", begun.elapsed());
     let mut first = &silent[0];
     assert_eq!(first.read(&mut [0; 1]).unwrap_or(0), 0, "it made room");
-    // He had begun to be answered, and may have been too slow.
+    // The server had begun to answer this client, and may have been too slow.
     assert!(deaf.read(&mut [0; 1]).unwrap() > 0);
 }
 
@@ -355,7 +359,7 @@ fn ten_thousand_requests_are_answered_on_few_connections_and_on_many() {
     let mut client = UnixStream::connect(scratch.path()).unwrap();
     let mut answered = 0;
     for _ in 0..100 {
-        // A hundred at once, and their answers.
+        // A hundred requests at once, and their answers.
         let many = b"GET /v1/addresses HTTP/1.1\r\nhost: n\r\n\r\n".repeat(100);
         client.write_all(&many).unwrap();
         let mut heard = Vec::new();
@@ -395,7 +399,7 @@ fn who_may_change_is_told_by_user_and_group() {
         said,
         "user 7777 may read, and not change: be root, the daemon's user or the socket's owner, or be in group keepers"
     );
-    // A user of the system's lists who is in the group besides his first one: root is in group 0.
+    // A user whose second group counts: root is in group 0.
     assert!(!Changers::new(&Access::default(), None).include(peer(7777, 0)));
     assert!(Changers::new(&Access::default(), None).refusal(None).contains("control_change_group"));
 }
@@ -445,7 +449,7 @@ fn a_daemon_that_hangs_is_not_waited_for_for_ever_whether_it_takes_connections_o
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("h.sock");
     let listener = nicety_socket::Listener::bind(&path).unwrap();
-    // Those that have gone stay in its queue, until that is full.
+    // Clients that have gone stay in its queue until that is full.
     let said: Vec<String> = (0..8)
         .map(|_| client::ask_within(&path, Ask::Version, Duration::from_millis(50)).unwrap_err().to_string())
         .collect();

@@ -1,4 +1,4 @@
-//! The daemon: a plane, its workers, and the ports that a host file names.
+//! The daemon: a plane, its workers, and the ports of a host file.
 
 mod error;
 mod policy;
@@ -18,9 +18,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nicety_adapter::{Adapter, Face, PortId, Uplink};
 use nicety_adapters::{Entry, Settings};
-use nicety_plane::{End, Plane, Port, State};
+use nicety_plane::{End, Neighbour, Plane, Port, State};
 use nicety_socket::Access;
-use nicety_switch::{Learned, Limits, Policy};
+use nicety_switch::{Learned, Limits, Policy, Wanted};
 use nicety_vfio_user::{Interrupts, Listener};
 use tracing::{info, warn};
 
@@ -37,17 +37,17 @@ use crate::worker::Worker;
 pub use error::StartError;
 pub use restart::RestartError;
 
-/// How long a worker may take to give a port up.
+/// How long a worker may take to release a port.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A port to be.
+/// What a port is made from.
 #[derive(Clone, Debug)]
 pub struct PortSpec {
     /// Its name.
     pub name: String,
     /// Its adapter.
     pub entry: &'static Entry,
-    /// What its adapter is told.
+    /// The adapter's settings.
     pub settings: Settings,
     /// Where its VM connects.
     pub socket: PathBuf,
@@ -63,7 +63,7 @@ pub struct PortSpec {
     pub policy: Policy,
 }
 
-/// A port that is.
+/// An open port.
 #[derive(Debug)]
 struct Running {
     spec: PortSpec,
@@ -76,10 +76,10 @@ struct Running {
     rings: Option<RingsServer>,
 }
 
-/// Makes an uplink anew. An error is for a person.
+/// Makes an uplink again. The error is for a person.
 pub type UplinkMaker = Box<dyn Fn(&Daemon) -> Result<Box<dyn Uplink>, String> + Send + Sync>;
 
-/// The uplink that is.
+/// An open uplink.
 struct RunningUplink {
     name: String,
     port: Arc<Port>,
@@ -94,7 +94,7 @@ impl std::fmt::Debug for RunningUplink {
     }
 }
 
-/// A port on its way.
+/// A port that is being opened.
 struct Opened {
     name: String,
     listener: Listener,
@@ -103,7 +103,7 @@ struct Opened {
     log: Arc<PortLog>,
 }
 
-/// One port, for a person.
+/// A snapshot of one port, for a person.
 #[derive(Clone, Debug)]
 pub struct PortView {
     /// What it was made from; `None` for the uplink.
@@ -114,13 +114,17 @@ pub struct PortView {
     pub id: PortId,
     /// What it may do on the switch.
     pub policy: Policy,
+    /// The multicasts that it is sent, if ports are snooped.
+    pub wanted: Vec<Wanted>,
+    /// Who has said to be at its other end.
+    pub neighbour: Option<Neighbour>,
     /// What it does.
     pub state: State,
     /// Interrupt descriptors written.
     pub signals: u64,
-    /// Whether the memory that its VM shares had nothing in it when the driver was up.
+    /// Whether the VM's shared memory was empty when the driver was up.
     pub blank: bool,
-    /// How long ago the last connection to its socket ended for a reason, and which. None if it just went.
+    /// How long ago the last connection ended with an error, and that error. `None` if it just closed.
     pub last_end: Option<(Duration, String)>,
 }
 
@@ -139,10 +143,10 @@ pub struct Daemon {
     threads: Mutex<Vec<JoinHandle<()>>>,
     ports: Mutex<BTreeMap<PortId, Running>>,
     uplinks: Mutex<Vec<RunningUplink>>,
-    /// Ports that were closed to be opened again, and could not be.
+    /// Ports that were closed for a reopen that failed.
     lost: Mutex<Vec<(PortSpec, Option<Arc<Recorder>>)>>,
     recording: Mutex<Option<Recording>>,
-    /// How many times ports have come and gone.
+    /// How often ports were opened or closed.
     generation: AtomicU64,
 }
 
@@ -176,7 +180,7 @@ impl Daemon {
         })
     }
 
-    /// Notes what guests do to the ports that are opened from now on. [`Daemon::begin_traces`] writes it, a trace for each port, into
+    /// Records the guests' register accesses of ports opened from now on. [`Daemon::begin_traces`] writes a trace per port into
     /// this folder; until then older traces stay there.
     pub fn record(&self, folder: &Path) -> Result<(), StartError> {
         let recording = Recording::start(folder, self.clock)?;
@@ -184,7 +188,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes the place of older traces, if there is to be a recording.
+    /// Replaces older traces, if there is a recording.
     pub fn begin_traces(&self) -> Result<(), StartError> {
         Ok(self.recording().as_mut().map_or(Ok(()), Recording::begin)?)
     }
@@ -201,7 +205,7 @@ impl Daemon {
         self.ports.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The lowest number, of these on, that nobody has.
+    /// The lowest free port number from `from` on.
     fn free_id(&self, from: u16) -> PortId {
         let uplinks: Vec<PortId> = self.uplinks().iter().map(|uplink| uplink.port.id()).collect();
         let ports = self.ports();
@@ -209,7 +213,7 @@ impl Daemon {
         free.unwrap_or(PortId(u16::MAX))
     }
 
-    /// The worker that owns a port: ports are dealt out by number.
+    /// The worker that owns a port: ports are distributed by number.
     fn worker(&self, id: PortId) -> &WorkerHandle {
         &self.workers[usize::from(id.0) % self.workers.len()]
     }
@@ -222,14 +226,14 @@ impl Daemon {
         self.uplinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Opens a port: its socket is there when this returns.
+    /// Opens a port. Its socket exists when this returns.
     pub fn open(&self, spec: PortSpec) -> Result<PortId, StartError> {
         let recorder = self.recorder(&spec)?;
         self.open_recorded(spec, recorder)
     }
 
     fn open_recorded(&self, spec: PortSpec, recorder: Option<Arc<Recorder>>) -> Result<PortId, StartError> {
-        // The first uplink has number 0, whenever it comes.
+        // Number 0 is reserved for the first uplink.
         let id = self.free_id(1);
         let adapter = (spec.entry.create)(&spec.settings);
         let mut adapter = adapter.map_err(|source| StartError::Adapter { port: spec.name.clone(), source })?;
@@ -251,7 +255,7 @@ impl Daemon {
         Arc::new(PortLog::new(id, name, adapter, self.clock, self.inbox(id)))
     }
 
-    /// What every kind of port has: its socket, which nobody serves yet, and the port itself.
+    /// The common part of every port: its socket, not served yet, and the port itself.
     fn opened(
         &self,
         id: PortId,
@@ -271,7 +275,7 @@ impl Daemon {
         Ok(Opened { name, listener, schedule, port: Arc::new(port), log })
     }
 
-    /// A port whose VM comes by vfio-user.
+    /// A port that speaks vfio-user.
     fn open_function(
         &self,
         id: PortId,
@@ -312,7 +316,7 @@ impl Daemon {
         Ok(Running { spec, port, schedule, blank, log, recorder, rings: None })
     }
 
-    /// A port whose VM comes by vhost-user.
+    /// A port that speaks vhost-user.
     fn open_rings(
         &self,
         id: PortId,
@@ -326,7 +330,7 @@ impl Daemon {
         let link = Link::Rings { kicks: Vec::new() };
         let fresh = Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link);
         self.join(&name, &port, &spec.policy, Service { recorder: recorder.clone(), ..fresh })?;
-        // Not before: a front end may have been waiting for the socket.
+        // Only now: a front end may have been waiting for the socket.
         let (noted, noting) = (Arc::clone(&log), recorder.clone());
         let rings = RingsServer::start(noted, listener, Arc::clone(&port), signals, inbox, self.clock, noting);
         let rings = rings.map_err(|source| {
@@ -337,17 +341,17 @@ impl Daemon {
     }
 
     fn join(&self, name: &str, port: &Arc<Port>, policy: &Policy, service: Service) -> Result<(), StartError> {
+        self.plane.set_policy(port, policy);
         let joined = self.plane.join(Arc::clone(port));
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
-        self.plane.set_policy(port, policy);
         let WorkerHandle { inbox, newcomers } = self.worker(port.id());
-        // A worker that has ended takes no ports: nothing is opened then.
+        // A worker that has ended takes no ports, but then nothing is opened.
         let _it_runs = newcomers.send(service);
         inbox.push(Note::Serve);
         Ok(())
     }
 
-    /// Puts an uplink on the switch, the first as port 0. With a maker it can be restarted.
+    /// Adds an uplink to the switch, the first as port 0. It can be restarted if it has a maker.
     pub fn open_uplink(
         &self,
         name: &str,
@@ -356,7 +360,7 @@ impl Daemon {
         policy: &Policy,
         maker: Option<UplinkMaker>,
     ) -> Result<(), StartError> {
-        // One that is restarted keeps its number.
+        // A restarted uplink keeps its number.
         let known = self.uplinks().iter().find(|uplink| uplink.name == name).map(|uplink| uplink.port.id());
         let id = known.unwrap_or_else(|| self.free_id(0));
         let inbox = self.inbox(id);
@@ -380,8 +384,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Closes a port: its VM loses its adapter, its socket is removed, and what waited for it is dropped as `removed`. Returns it as it
-    /// was at its end; `None` if there is no such port.
+    /// Closes a port: its VM loses its adapter, its socket is removed, and its backlog is dropped as `removed`. Returns its last
+    /// state; `None` if there is no such port.
     pub fn close(&self, name: &str) -> Option<PortView> {
         let running = {
             let mut ports = self.ports();
@@ -389,7 +393,7 @@ impl Daemon {
             id.and_then(|id| ports.remove(&id))
         };
         let Some(mut running) = running else {
-            // One that could not be opened again is no longer waited for.
+            // A port that failed to reopen is not reopened any more.
             self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).retain(|(spec, _)| spec.name != name);
             return None;
         };
@@ -399,7 +403,7 @@ impl Daemon {
         Some(view(&running))
     }
 
-    /// Closes the uplink of this name, if there is one: whoever waited for it goes on.
+    /// Closes the uplink of this name, if there is one, and releases the senders that it held.
     pub fn close_uplink(&self, name: &str) {
         let closed = {
             let mut uplinks = self.uplinks();
@@ -430,6 +434,8 @@ impl Daemon {
             name: uplink.name.clone(),
             id: uplink.port.id(),
             policy: uplink.policy.clone(),
+            wanted: Vec::new(),
+            neighbour: None,
             state: uplink.port.state(),
             signals: 0,
             blank: false,
@@ -437,21 +443,29 @@ impl Daemon {
         }));
         drop(uplinks);
         views.extend(self.ports().values().map(view));
+        let now = self.clock.now();
+        views.iter_mut().for_each(|view| view.neighbour = self.plane.neighbour(view.id, now));
+        let mut at: BTreeMap<PortId, &mut PortView> = views.iter_mut().map(|view| (view.id, view)).collect();
+        for wanted in self.plane.switch().wanted(now) {
+            if let Some(view) = at.get_mut(&wanted.port) {
+                view.wanted.push(wanted);
+            }
+        }
         views
     }
 
-    /// How long after 1970-01-01 00:00 UTC its clock began.
+    /// When its clock began, since 1970-01-01 00:00 UTC.
     pub fn epoch(&self) -> Duration {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         since.saturating_sub(Duration::from_nanos(self.clock.now().0))
     }
 
-    /// What the switch has learned.
+    /// The addresses that the switch has learned.
     pub fn addresses(&self) -> Vec<Learned> {
         self.plane.switch().addresses().iter(self.clock.now()).collect()
     }
 
-    /// Ends: VMs lose their adapters, sockets are removed, workers are joined.
+    /// Stops: VMs lose their adapters, sockets are removed, workers are joined.
     pub fn stop(&self) {
         let names: Vec<String> = self.ports().values().map(|running| running.spec.name.clone()).collect();
         for name in names {
@@ -466,7 +480,7 @@ impl Daemon {
                 warn!("a worker had panicked");
             }
         }
-        // What was recorded is in its files when this returns.
+        // When this returns, the recording is in its files.
         drop(self.recording().take());
     }
 }
@@ -477,6 +491,8 @@ fn view(running: &Running) -> PortView {
         name: running.spec.name.clone(),
         id: running.port.id(),
         policy: running.spec.policy.clone(),
+        wanted: Vec::new(),
+        neighbour: None,
         state: running.port.state(),
         signals: running.schedule.written(),
         blank: running.blank.load(Ordering::Relaxed),

@@ -1,6 +1,6 @@
-//! The limit of open files. A port needs a few, and its VM brings one for each memory file and each interrupt. No VM may bring so many
-//! memory files that others lack descriptors. The usual soft limit of 1024 is for programs that use select(2); this one does not
-//! (getrlimit(2), RLIMIT_NOFILE).
+//! The limit of open files. Each port needs a few, and its VM passes one for each memory file and each interrupt. No VM may pass so
+//! many memory files that others lack descriptors. The usual soft limit of 1024 is for programs that use select(2); this one does
+//! not (getrlimit(2), RLIMIT_NOFILE).
 
 use std::sync::Once;
 
@@ -8,18 +8,18 @@ use nicety_memory::limit_files;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-/// Beside its ports: standard streams, log, uplink, control socket and its client.
+/// For the daemon itself: standard streams, log, uplink, control socket and its client.
 const OWN: u64 = 16;
-/// Each worker's.
+/// For each worker.
 const WORKER: u64 = 2;
-/// Each port's before a VM has connected, at most: a socket, a thread's bell, two files of a mapped page.
+/// For each port before a VM connects, at most: a socket, a thread's eventfd, two files of a mapped page.
 const PORT: u64 = 4;
-/// What a VM brings: QEMU a memory file or two, and an eventfd or two for each queue.
+/// For each VM: QEMU passes a memory file or two, and an eventfd or two per queue.
 const VM: u64 = 32;
-/// How many memory files a VM may share in any case: QEMU has one for each memory backend.
+/// How many memory files each VM may share at least: QEMU has one per memory backend.
 const VM_FILES: u64 = 8;
 
-/// There cannot be as many ports.
+/// The limit is too low for this many ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} {least} open files, {ample} with a VM at each, and this process may have {limit}: raise the hard limit \
@@ -33,19 +33,18 @@ pub struct TooFew {
     limit: u64,
 }
 
-/// Raises the limit as far as this process may. An error if it is too low for these ports; a warning if it is too low for their
-/// VMs.
+/// Raises the limit as far as this process may. Fails if it is too low for the ports; warns if it is too low for their VMs.
 pub fn provide(ports: usize, workers: usize) -> Result<(), TooFew> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = current == maximum || setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
-    // If it stays as it is, what counts is whether that is enough.
+    // If it cannot be raised, the current limit counts.
     let limit = if raised { maximum } else { current };
     let limit = limit.unwrap_or(u64::MAX);
     limit_files(files_per_vm(ports, workers, limit));
     judge(ports, workers, limit)
 }
 
-/// How many memory files a VM may share, so that all VMs can have all that they bring beside.
+/// How many memory files each VM may share, so that enough descriptors remain for all VMs.
 fn files_per_vm(ports: usize, workers: usize, limit: u64) -> usize {
     let spare = limit.saturating_sub(ample(ports, workers)) / (ports as u64).max(1);
     usize::try_from(spare.max(VM_FILES)).unwrap_or(usize::MAX)
@@ -59,7 +58,7 @@ fn ample(ports: usize, workers: usize) -> u64 {
     least(ports, workers) + ports as u64 * VM
 }
 
-/// Says once that descriptors of VMMs stay open which nobody can close without waiting (`nicety_bell::Lent`).
+/// Warns once that some VMMs' descriptors stay open, because closing them would block (`nicety_bell::Lent`).
 pub(crate) fn tell_left_open() {
     static TOLD: Once = Once::new();
     let left = nicety_bell::left_open();

@@ -28,23 +28,23 @@ use crate::shell::Signals;
 const ROM_REGION: u32 = 6;
 const CONFIG_REGION: u32 = 7;
 const REGIONS: usize = 9;
-/// Descriptors that are read in as long a time as a write of a register takes with its message.
+/// A register write with its message takes as long as this many descriptor reads.
 const DESCRIPTORS_PER_ACCESS: u32 = 64;
-/// A map without a file in this part of the address space, and at least as large, is the VM's own memory, and a
-/// mistake in its configuration; elsewhere it is a ROM or a frame buffer, which QEMU never shares.
+/// A writable mapping without a file that starts below this address, and is at least as large, is the VM's RAM: a mistake in its
+/// configuration. Elsewhere it is a ROM or a frame buffer, which QEMU never shares.
 const RAM_BELOW: u64 = 16 << 20;
 
-/// The shortest time between two looks at the memory of a port's VMs.
+/// The shortest time between two checks of the memory of a port's VMs.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// The sentence that mends a VM whose memory is not shared.
+/// How to fix a VM that does not share its memory.
 pub const SHARE_MEMORY: &str = "the VM does not share its memory: start QEMU with \
      -object memory-backend-memfd,id=mem,size=SIZE,share=on -machine …,memory-backend=mem";
 
-/// Whether a VM does not share its memory: then no ring of it can be followed, and nothing that its driver does mends that.
+/// Whether a VM does not share its memory: then none of its rings can be read, whatever its driver does.
 pub fn is_unshared(state: &State) -> bool {
-    // A VM's ROMs and frame buffer have no file; its memory is more than all of them. By vhost-user QEMU does not even tell
-    // of what it does not share: then a driver is up that has no memory.
+    // A VM's ROMs and frame buffer have no file, but its RAM is larger than all of them. QEMU's vhost-user front end does not even
+    // announce unshared memory: then a driver is up without memory.
     let absent = state.absent_bytes > state.shared_bytes;
     let nothing = state.shared_bytes == 0 && !state.features.is_empty();
     absent || nothing
@@ -56,44 +56,44 @@ pub struct PortDevice {
     log: Arc<PortLog>,
     port: Arc<Port>,
     interrupts: Arc<Interrupts>,
-    /// By this the VMM unmasks INTx without a message: for the worker to watch.
+    /// The VMM unmasks INTx through this, without a message: the worker watches it.
     unmask: Option<Arc<Bell>>,
     signals: Arc<Signals>,
     clock: Clock,
     mapper: Mapper,
     map: Map,
-    /// Where the memory that is being mapped will lie.
+    /// The guest address and rights of the pending mapping.
     mapping: Option<(u64, Rights)>,
     /// Bytes of each region.
     sizes: [u64; REGIONS],
     page: Option<Page>,
-    /// A page that nobody looks at: see [`nicety_adapter::PciFace::spare`].
+    /// A page that nobody reads: see [`nicety_adapter::PciFace::spare`].
     spare: Option<(u32, RegionMapping)>,
-    /// Whether its adapter reaches the guest's memory by itself.
+    /// Whether its adapter reads and writes guest memory (DMA).
     dma: bool,
-    /// Whether its memory was looked at since the VM came.
+    /// Whether its memory was checked since the VM attached.
     looked: bool,
-    /// No look at the memory before this time: a VMM that reconnects gets no more of its worker's time than one that stays.
+    /// The earliest time of the next check: a VMM that reconnects often gets no more of its worker's time than one that stays.
     next_look: Time,
-    /// Breaches of the adapter's protocol by the drivers of VMs before this one.
+    /// Protocol violations by the drivers of earlier VMs.
     breaches_before: u64,
-    /// What was found in its memory: nothing.
+    /// The check found its memory empty.
     blank: Arc<AtomicBool>,
-    /// Whether the operator knows that there is memory that is not shared.
+    /// Whether the operator was told about unshared memory.
     told: bool,
-    /// What writes cost beyond their accesses, in descriptors; not reported to a session yet.
+    /// The cost of writes beyond their accesses, in descriptors; not reported to a session yet.
     excess: u32,
     recorder: Option<Arc<Recorder>>,
 }
 
-/// A page of doorbells that the VM maps.
+/// A page of doorbells that the VM can map.
 #[derive(Debug)]
 struct Page {
     doorbells: Doorbells,
     mapping: RegionMapping,
 }
 
-/// What a function has of interrupts.
+/// The interrupts of a function.
 pub fn irq_layout(port: &dyn nicety_adapter::PciFace) -> IrqLayout {
     let function = port.function();
     let msi = u16::from(function.msi_vectors());
@@ -103,7 +103,7 @@ pub fn irq_layout(port: &dyn nicety_adapter::PciFace) -> IrqLayout {
     IrqLayout { intx: pin[0] != 0, msi, msix, unmask_eventfd: true }
 }
 
-/// Bytes of a region.
+/// The size of a region in bytes.
 fn size_of(pci: &dyn PciFace, region: u32) -> u64 {
     match region {
         CONFIG_REGION => pci.function().config_size() as u64,
@@ -114,7 +114,7 @@ fn size_of(pci: &dyn PciFace, region: u32) -> u64 {
 }
 
 impl PortDevice {
-    /// The device of a port that has a PCI face.
+    /// The device of a port with a PCI face.
     pub fn new(
         log: Arc<PortLog>,
         port: Arc<Port>,
@@ -149,7 +149,7 @@ impl PortDevice {
         }
     }
 
-    /// Whether the memory that its VM shares had nothing in it when the driver was up.
+    /// Whether the VM's shared memory was empty when the driver was up.
     pub fn blank(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.blank)
     }
@@ -159,13 +159,13 @@ impl PortDevice {
         self.told
     }
 
-    /// The descriptor by which the VMM unmasks INTx without a message, if it has passed one (KVM's resample eventfd): to be watched
+    /// The descriptor by which the VMM unmasks INTx without a message, if it has passed one (KVM's resample eventfd). Watch it
     /// until it changes.
     pub fn unmask(&self) -> Option<&Arc<Bell>> {
         self.unmask.as_ref()
     }
 
-    /// The descriptor of [`PortDevice::unmask`] has become readable: unmasks, as the message would. False if it was not signalled.
+    /// The descriptor of [`PortDevice::unmask`] is readable: unmasks, as the message would. False if it was not signalled.
     pub fn unmask_signalled(&mut self) -> bool {
         self.scan_doorbells();
         let signalled = self.interrupts.unmask_signalled();
@@ -175,7 +175,7 @@ impl PortDevice {
         signalled
     }
 
-    /// Notes what is done to it there from now on.
+    /// Records the device's accesses from now on.
     pub fn record(&mut self, recorder: Option<Arc<Recorder>>) {
         self.recorder = recorder;
     }
@@ -190,7 +190,7 @@ impl PortDevice {
         Ok(())
     }
 
-    /// Lets the VM map the adapter's doorbells. False if it has none that can be.
+    /// Lets the VM map the adapter's doorbells. False if they cannot be mapped.
     pub fn map_doorbells(&mut self) -> Result<bool, MapError> {
         let Some(place) = Doorbells::place(&self.port, self.now()) else { return Ok(false) };
         let fd = shared_file("nicety-doorbells", place.offset + place.len)?;
@@ -219,7 +219,7 @@ impl PortDevice {
         rung
     }
 
-    /// The mapped page shows what a message has changed.
+    /// Writes the effects of a message to the mapped page.
     fn show_registers(&mut self) {
         let now = self.now();
         if let Some(page) = &mut self.page {
@@ -227,18 +227,18 @@ impl PortDevice {
         }
     }
 
-    /// What maps its memory.
+    /// The thread that maps its memory.
     #[cfg(test)]
     pub(crate) fn mapper(&self) -> &Mapper {
         &self.mapper
     }
 
-    /// Ends the memory thread; a caller that may wait joins it.
+    /// Ends the memory thread; a caller that may block joins it.
     pub fn end(&mut self) -> Option<JoinHandle<()>> {
         self.mapper.end()
     }
 
-    /// After a VM has gone: interrupts and doorbells are as new.
+    /// After a VM has gone: resets interrupts and doorbells.
     pub fn renew(&mut self) {
         self.mapper.renew();
         self.mapping = None;
@@ -259,7 +259,7 @@ impl PortDevice {
         Some(PortState { at_ns: at.0, adapter: state, interrupts: self.interrupts.save() })
     }
 
-    /// Restores a port that was saved, with the memory and the eventfds of the VMM that is connected.
+    /// Restores a saved port, with the memory and the eventfds of the connected VMM.
     pub fn restore(&mut self, saved: &PortState) -> Result<(), SaveError> {
         if !self.interrupts.fits(&saved.interrupts) {
             return Err(RestoreError::Impossible("interrupt vectors").into());
@@ -267,7 +267,7 @@ impl PortDevice {
         let (signals, interrupts) = (&self.signals, &self.interrupts);
         let state = Saved { at: Time(saved.at_ns), state: saved.adapter.clone() };
         let restored = self.port.restore_then(&state, self.now(), |adapter| {
-            // Before the adapter raises anything.
+            // Before the adapter raises an interrupt.
             if let Face::Pci(pci) = adapter.face() {
                 signals.set_mode(pci.function().mode());
             }
@@ -280,19 +280,19 @@ impl PortDevice {
         self.clock.now()
     }
 
-    /// Returns the old map. This worker owns the port: between its turns no batch holds it, and other workers touch the guest's memory
-    /// only under the port's lock, which set_memory takes.
+    /// Sets a new map and returns the old one. This worker owns the port: between its turns no batch holds the map, and other
+    /// workers touch the guest's memory only under the port's lock, which set_memory takes.
     fn publish(&mut self, map: Map) -> Arc<Map> {
         self.map = map;
         self.port.set_memory(Arc::new(self.map.clone()), self.now())
     }
 
-    /// The VM's memory has been mapped, or not.
+    /// The pending mapping has succeeded or failed.
     fn mapped(&mut self, piece: Result<Piece, MappingError>) -> Result<(), Errno> {
         let Some((address, rights)) = self.mapping.take() else { return Err(Errno::INVAL) };
         match piece.map_err(MapError::from).and_then(|piece| self.map.with(address, piece, rights)) {
             Ok(new) => {
-                // All that it has is in the new one as well: nothing is unmapped here.
+                // The new map contains all of it: nothing is unmapped here.
                 drop(self.publish(new));
                 Ok(())
             }
@@ -306,9 +306,9 @@ impl PortDevice {
         Errno::INVAL
     }
 
-    /// A VM whose memory file is mapped privately (QEMU: `share=off`) passes the file all the same, and writes to pages
-    /// that nobody else sees. A driver that is up has buffers in its rings, or a command's words in memory: if even then nobody
-    /// has written to the file, that is what has happened.
+    /// Detects private memory. A VM whose memory file is mapped privately (QEMU: `share=off`) passes the file all the same, but its
+    /// writes go to private pages. A driver that is up has buffers in its rings, or a command in memory: if the file is still empty
+    /// then, it is private.
     fn look_at_memory(&mut self) {
         let now = self.now();
         if !self.dma || self.looked || now < self.next_look || !self.is_driven() {
@@ -325,14 +325,14 @@ impl PortDevice {
         }
     }
 
-    /// Whether a driver has begun with what lies in memory.
+    /// Whether a driver has used structures in memory.
     fn is_driven(&self) -> bool {
         let master = self.port.with_pci(self.now(), |pci, _| pci.function().bus_master()) == Some(true);
         let is_up = || self.port.with(self.now(), |adapter, _| !adapter.features().is_empty()) == Some(true);
         master && (self.breaches() > self.breaches_before || is_up())
     }
 
-    /// How often drivers have broken the adapter's protocol.
+    /// How often drivers have violated the adapter's protocol.
     fn breaches(&self) -> u64 {
         self.port.with(self.now(), |_, cx| cx.counters.guest_errors).unwrap_or(0)
     }
@@ -423,7 +423,7 @@ impl Device for PortDevice {
             self.mapper.map(Wanted { fd, offset: map.offset, len: size, writable: rights.write });
             return Ok(Change::UnderWay);
         }
-        // QEMU takes it away and offers it again whenever the firmware moves a region.
+        // QEMU unmaps and maps it again whenever the firmware moves a region.
         let is_missed = self.dma && address < RAM_BELOW && size >= RAM_BELOW && rights.write;
         if is_missed && !std::mem::replace(&mut self.told, true) {
             self.log.say(Kind::Unshared, format_args!("{size} bytes at {address:#x}: {SHARE_MEMORY}"));

@@ -1,6 +1,6 @@
-//! The host file: what a person asks of the daemon, in TOML (docs/host-file.md is its reference).
+//! The host file: the daemon's configuration, in TOML (docs/host-file.md is its reference).
 //!
-//! Every mistake of a file is reported at once, with its line, its key and what is allowed there.
+//! All mistakes of a file are reported at once, each with its line, its key and what is allowed there.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -31,10 +31,10 @@ pub use quantity::{Bytes, QuantityError, Seconds};
 pub use sections::KINDS;
 pub use walk::{Key, Kind};
 
-/// Longest host file in bytes: a thousand ports with all their keys fit many times.
+/// Longest host file in bytes: far more than a thousand ports with all their keys.
 const FILE_MOST: u64 = 4 << 20;
 
-/// What a line of it may be.
+/// What a line may be.
 const TOML: &str = "TOML: [switch] or [[port]] begins a table, and name = \"vm1\" is a key in it, once";
 
 /// A whole host file.
@@ -44,15 +44,15 @@ pub struct Host {
     pub path: PathBuf,
     /// The switch.
     pub switch: SwitchConfig,
-    /// How the switch reaches the world, if it does, in the file's order.
+    /// The switch's uplinks, in the file's order.
     pub uplinks: Vec<UplinkConfig>,
     /// The daemon.
     pub daemon: DaemonConfig,
     /// The ports, in the file's order; at least one.
     pub ports: Vec<PortConfig>,
-    /// What it says, as it says it.
+    /// The file as a document: what it says, as written.
     pub document: Document,
-    /// What each of its paths is for.
+    /// What each of its paths is used for.
     paths: paths::Paths,
 }
 
@@ -61,9 +61,9 @@ pub struct Host {
 pub struct SwitchConfig {
     /// Its name.
     pub name: String,
-    /// Addresses that it can remember.
+    /// The size of its address table.
     pub addresses: usize,
-    /// How long it remembers an address that sends nothing.
+    /// How long it keeps an address that sends nothing.
     pub ageing: Seconds,
 }
 
@@ -76,16 +76,29 @@ impl Default for SwitchConfig {
 /// `[uplink]`, or one of several `[[uplink]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UplinkConfig {
-    /// What the switch calls it: a tap's interface, else its `name`, or without one its kind.
+    /// Its name on the switch: a tap's interface, else its `name`, else its kind.
     pub name: String,
     /// What it is.
     pub kind: UplinkKind,
-    /// How fast it is both ways at most.
+    /// Its highest rate, both ways.
     pub rate: Option<Rate>,
-    /// Which VLANs are beyond it.
+    /// The VLANs behind it.
     pub vlan: Vlan,
     /// Its part of a private VLAN.
     pub private: Private,
+    /// Whether it gets, of multicasts, only what was joined beyond it, and what nobody has.
+    pub snooping: bool,
+    /// Whether it tells its neighbour who it is, and listens to who that is.
+    pub lldp: Lldp,
+}
+
+/// Which way LLDP goes (IEEE 802.1AB).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lldp {
+    /// It is sent.
+    pub sends: bool,
+    /// What comes is kept and shown.
+    pub receives: bool,
 }
 
 /// What an uplink is.
@@ -100,23 +113,25 @@ pub enum UplinkKind {
     Pair {
         /// Its path.
         socket: PathBuf,
-        /// Which end is this.
+        /// This end's role.
         role: Role,
     },
     /// A stream socket to a QEMU.
     Stream {
         /// Its path.
         socket: PathBuf,
-        /// Which end is this.
+        /// This end's role.
         role: Role,
     },
-    /// Whatever leaves is written to a capture file.
+    /// Outgoing frames are written to a capture file.
     Capture {
         /// The file.
         file: PathBuf,
     },
-    /// Whatever leaves is gone.
+    /// Outgoing frames are discarded.
     Null,
+    /// Asks hosts for their groups, and leads nowhere.
+    Querier,
 }
 
 impl UplinkKind {
@@ -128,6 +143,7 @@ impl UplinkKind {
             Self::Stream { .. } => "stream",
             Self::Capture { .. } => "capture",
             Self::Null => "null",
+            Self::Querier => "querier",
         }
     }
 }
@@ -135,10 +151,10 @@ impl UplinkKind {
 /// Which end of a pair or of a stream an uplink is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// The peer comes to us.
+    /// Waits for the peer to connect.
     #[default]
     Listen,
-    /// The peer listens; if it does not, it is tried again.
+    /// Connects to the peer, and tries again until it listens.
     Connect,
 }
 
@@ -156,15 +172,15 @@ impl std::fmt::Display for Role {
 pub struct DaemonConfig {
     /// Threads that serve ports.
     pub workers: usize,
-    /// The control socket, if the file names one: [`Host::control`] knows the usual place.
+    /// The control socket, if the file names one: [`Host::control`] knows the default.
     pub control: Option<PathBuf>,
-    /// Who may ask there.
+    /// Who may connect to it.
     pub access: AccessConfig,
     /// The group whose members may also change, by name or number.
     pub change_group: Option<String>,
-    /// Where what is changed live is kept, if the file says: [`Host::state`] knows the usual place.
+    /// Where live changes are kept, if the file says: [`Host::state`] knows the default.
     pub state: Option<PathBuf>,
-    /// Whether `nicety ports` and `attach` find it without its host file.
+    /// Whether `nicety ports` and `attach` find the daemon without its host file.
     pub listed: bool,
 }
 
@@ -184,24 +200,28 @@ impl Default for DaemonConfig {
 /// `[[port]]`.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// Its name, unlike all others.
+    /// Its name, unique.
     pub name: String,
     /// Its adapter.
     pub entry: &'static Entry,
-    /// Its address, unlike all others.
+    /// Its address, unique.
     pub mac: Mac,
     /// Where a VMM connects.
     pub socket: PathBuf,
-    /// How its doorbells reach us, if the file says: see [`PortConfig::is_mapped`].
+    /// How its doorbells reach the daemon, if the file says: see [`PortConfig::is_mapped`].
     pub doorbells: Option<Doorbells>,
     /// Its receive buffer.
     pub buffer: Bytes,
-    /// Queue pairs at most, if the file says.
+    /// The maximum of queue pairs, if the file says.
     pub queues: Option<u16>,
     /// The largest MTU, if the file says.
     pub mtu: Option<u16>,
     /// An option ROM's file.
     pub rom: Option<PathBuf>,
+    /// Whether its PCI subsystem is VMware's, and not its chip's.
+    pub is_vmwares: bool,
+    /// It stands by for another port of the same VM.
+    pub standby: bool,
     /// Who may connect.
     pub access: AccessConfig,
     /// Its port group, if it is in one.
@@ -215,30 +235,31 @@ pub struct PortConfig {
 pub enum Doorbells {
     /// As messages: an idle port costs nothing.
     Trapped,
-    /// As words of a page that is looked at: no messages, and some idle cost.
+    /// As words of a polled page: no messages, but some idle cost.
     Mapped,
 }
 
-/// By which protocol a VMM reaches a port.
+/// The protocol by which a VMM reaches a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// The adapter is a PCI function, all of it here.
+    /// The adapter is a whole PCI function, emulated here.
     VfioUser,
-    /// The VMM has the PCI function, we have the rings.
+    /// The VMM emulates the PCI function; the rings are served here.
     VhostUser,
 }
 
 impl PortConfig {
-    /// The usual receive buffer.
+    /// The default receive buffer.
     pub const BUFFER: Bytes = Bytes(1 << 20);
 
-    /// By which protocol a VMM reaches it.
+    /// The protocol by which a VMM reaches it.
     pub fn transport(&self) -> Transport {
         if self.entry.about.transports.contains(&"vfio-user") { Transport::VfioUser } else { Transport::VhostUser }
     }
 
-    /// Whether its doorbells are mapped by a daemon that may use so many processors. Those that [usually](nicety_adapter::Mappable::usual)
-    /// are, unless the file says otherwise, or there is one processor: whoever looks at a page takes that from the guest which would ring.
+    /// Whether its doorbells are mapped by a daemon with this many processors. Those that
+    /// [usually](nicety_adapter::Mappable::usual) are, unless the file says otherwise or there is one processor: polling would take
+    /// its time from the guest.
     pub fn is_mapped(&self, processors: usize) -> bool {
         match self.doorbells {
             Some(doorbells) => doorbells == Doorbells::Mapped,
@@ -246,18 +267,22 @@ impl PortConfig {
         }
     }
 
-    /// Whether another configuration of this port has the same adapter, at the same socket: what differs can be changed while a VM is
-    /// attached.
+    /// Whether another configuration of this port has the same adapter at the same socket: the differences can then be changed
+    /// while a VM is attached.
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
-        let made = |port: &Self| (port.entry.about.name, port.mac, mapped(port), port.queues, port.mtu);
+        let made = |port: &Self| {
+            let PortConfig { mac, queues, mtu, is_vmwares, standby, .. } = port;
+            (port.entry.about.name, *mac, mapped(port), *queues, *mtu, *is_vmwares, *standby)
+        };
         made(self) == made(other) && self.socket == other.socket && self.rom == other.rom
     }
 
-    /// What its adapter is born with; reads the option ROM.
+    /// The settings that create its adapter; reads the option ROM.
     pub fn settings(&self) -> Result<Settings, RomFileError> {
         let rom = self.rom.as_deref().map(|path| read_rom(path, self.entry.about)).transpose()?;
-        Ok(Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom })
+        let subsystem = self.entry.about.vmware_subsystem.filter(|_| self.is_vmwares);
+        Ok(Settings { mac: self.mac, mtu: self.mtu, queues: self.queues, rom, subsystem, standby: self.standby })
     }
 }
 
@@ -273,12 +298,12 @@ pub struct RomFileError {
 
 fn read_rom(path: &Path, about: &About) -> Result<Rom, RomFileError> {
     let wrong = |why: String| RomFileError { path: path.to_owned(), why };
-    // A byte more than a ROM may have, so that a longer file is refused and not cut.
+    // Read one byte more than a ROM may have, so that a longer file is refused and not truncated.
     let bytes = read_most(path, (16 << 20) + 1).map_err(|error| wrong(error.to_string()))?;
     let mut rom = Rom::new(bytes).map_err(|error| wrong(error.to_string()))?;
     let (vendor, device) = about.pci;
     if let Err(error) = rom.expect(vendor, device) {
-        // iPXE's driver knows several chips, and its ROM's header names one of them; or none, as Debian's pxe-ne2k_pci.rom.
+        // iPXE's driver serves several chips, and its ROM's header names one of them; or none, as in Debian's pxe-ne2k_pci.rom.
         let kin =
             |other: &About| about.boot.rom.is_some() && other.boot.rom == about.boot.rom && other.pci == rom.ids();
         if rom.ids() != (0, 0) && !REGISTRY.iter().any(|entry| kin(entry.about)) {
@@ -309,7 +334,7 @@ impl Host {
         }
         let absolute = std::path::absolute(path).map_err(failed)?;
         let shown = |mut errors: HostErrors| {
-            // As the person named it.
+            // The path as the person named it.
             errors.path = path.to_owned();
             ReadError::Wrong(errors)
         };
@@ -325,12 +350,12 @@ impl Host {
         Self::parse(text, &absolute).map_err(shown)
     }
 
-    /// Understands a host file's text. Relative paths in it begin at `path`'s folder; where they lead is looked up.
+    /// Parses a host file's text. Relative paths start at `path`'s folder; links in them are resolved.
     pub fn parse(text: &str, path: &Path) -> Result<Self, HostErrors> {
         let (root, errors) = DeTable::parse_recoverable(text);
         let mut walk = walk::Walk::new(text);
         if !errors.is_empty() {
-            // What follows from a mistake of syntax is not worth a second message, and each line has one.
+            // Report one mistake per line: the rest would follow from the first syntax error.
             let list = errors.iter().map(|error| {
                 let line = walk.line(&error.span().unwrap_or(text.len()..text.len()));
                 unreadable(line, text, error.message())
@@ -357,8 +382,8 @@ impl Host {
         self.ports.iter().find(|port| port.name == name)
     }
 
-    /// The control socket: where the file says; else in `runtime`, the person's folder for such things
-    /// (`XDG_RUNTIME_DIR`); else beside the host file. Either place may be too deep for it.
+    /// The control socket: where the file says; else in `runtime`, the user's runtime folder (`XDG_RUNTIME_DIR`); else beside the
+    /// host file. Either path may be too long for a socket.
     pub fn control(&self, runtime: Option<&Path>) -> Result<PathBuf, DeepControl> {
         let name = &self.switch.name;
         let path = match (&self.daemon.control, runtime) {
@@ -372,7 +397,7 @@ impl Host {
 }
 
 impl Host {
-    /// Where what is changed live is kept: where the file says, else beside it.
+    /// Where live changes are kept: where the file says, else beside it.
     pub fn state(&self) -> PathBuf {
         self.daemon.state.clone().unwrap_or_else(|| {
             let mut name = self.path.as_os_str().to_owned();
@@ -386,7 +411,7 @@ fn malformed(line: usize, why: &str) -> HostError {
     HostError { line, key: String::new(), what: why.lines().collect::<Vec<_>>().join("; "), allowed: String::new() }
 }
 
-/// A line that is no TOML, with as much of it as a person needs to see which it is.
+/// The error for a line that is not TOML; quotes enough of the line to recognise it.
 fn unreadable(line: usize, text: &str, why: &str) -> HostError {
     let found: String = text.lines().nth(line - 1).unwrap_or_default().trim().chars().take(60).collect();
     let found = if found.is_empty() { found } else { format!(", in `{found}`") };

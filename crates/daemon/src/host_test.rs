@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 
-/// A port that is right; each test adds its mistake.
+/// A correct port; each test adds its mistake.
 pub(super) const PORT: &str =
     "[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n";
 
@@ -22,12 +22,12 @@ pub(super) fn error(text: &str) -> String {
     all.into_iter().next().unwrap()
 }
 
-/// The one mistake that a line adds to a right port.
+/// The one mistake that a line adds to a correct port.
 fn port_error(line: &str) -> String {
     error(&format!("{PORT}{line}\n"))
 }
 
-/// The one mistake after a line of a right port is replaced.
+/// The one mistake after a line of a correct port is replaced.
 pub(super) fn replaced(key: &str, line: &str) -> String {
     let lines: Vec<&str> = PORT.lines().map(|old| if old.starts_with(key) { line } else { old }).collect();
     error(&lines.join("\n"))
@@ -47,7 +47,9 @@ fn ten_lines_are_a_host() {
             kind: UplinkKind::Tap { name: "tap0".into() },
             rate: None,
             vlan: Default::default(),
-            private: Default::default()
+            private: Default::default(),
+            snooping: false,
+            lldp: Lldp::default()
         }]
     );
     assert_eq!(host.daemon, DaemonConfig::default());
@@ -107,6 +109,22 @@ fn every_key_is_taken() {
 }
 
 #[test]
+fn a_standby_may_have_the_address_of_the_port_that_it_stands_by_for_and_nobody_else_s() {
+    let standby = PORT.replace("e1000", "virtio-net").replace("\"vm1", "\"vm1-standby") + "standby = true\n";
+    for text in [format!("{PORT}{standby}"), format!("{standby}{PORT}")] {
+        let host = parse(&text).unwrap();
+        assert!(host.port("vm1-standby").unwrap().standby && !host.port("vm1").unwrap().standby);
+    }
+    let again = standby.replace("vm1-", "vm2-");
+    assert!(error(&format!("{standby}{again}")).contains("is the address of line 4 already"));
+    assert_eq!(
+        port_error("standby = true"),
+        "6: port.standby: e1000 cannot tell its driver that it stands by: only virtio can (allowed: true or false; true for a virtio \
+         adapter)"
+    );
+}
+
+#[test]
 fn the_control_socket_is_in_the_persons_runtime_folder_or_beside_the_host_file() {
     let host = parse(&format!("[switch]\nname = \"lan\"\n{PORT}")).unwrap();
     assert_eq!(host.control(Some(Path::new("/run/user/7"))).unwrap(), Path::new("/run/user/7/nicety/lan.sock"));
@@ -134,8 +152,8 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     assert_eq!(
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
-         (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, owner, group, mode, \
-         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+         (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
+         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
         error(&format!("{PORT}[uplnk]\nkind = \"null\"\n")),
@@ -145,13 +163,14 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
         error(&format!("workers = 2\n{PORT}")),
         "1: workers: there is no such table (allowed: [switch], [uplink], [daemon], [sockets], [[port_group]], [[port]])"
     );
-    // A key that could play tricks with a terminal is quoted.
+    // A key with terminal control characters is quoted.
     assert!(port_error("\"\\u001b[2J\" = 1").starts_with("6: port.\"\\u{1b}[2J\": there is no such key"));
 }
 
 #[test]
 fn no_byte_of_the_file_plays_tricks_with_a_terminal() {
-    // An escape sequence in a line that is no TOML, and in values: an amount, an adapter, two sockets in one place, one that is too long.
+    // An escape sequence in a line that is not TOML, and in values: an amount, an adapter, two sockets with one path, one that is
+    // too long.
     assert!(error("\u{1b}[2J=\"x\"").ends_with(", in `\\u{1b}[2J=\"x\"` (allowed: TOML: [switch] or [[port]] begins a table, and name = \"vm1\" is a key in it, once)"));
     let twice = PORT.replace("vm1.sock", "\\u001b[2J");
     let other = twice.replace("vm1", "vm2").replace(":01\"", ":02\"");
@@ -225,7 +244,7 @@ fn names_and_sockets_are_each_of_one_port() {
     assert!(said[0].starts_with("7: port.name: \"vm1\" is the port of line 2 already"), "{said:?}");
     assert!(said[1].starts_with("10: port.socket: /etc/nicety/vm1.sock is the socket of line 5 already"), "{said:?}");
     assert_eq!(said.len(), 2);
-    // The same file by other ways of writing it, and other users of sockets.
+    // The same file written in other ways, and other users of sockets.
     let other = other.replace("\"vm1\"", "\"vm2\"").replace("vm1.sock", ".//vm1.sock");
     assert!(error(&format!("{PORT}{other}")).starts_with("10: port.socket: "));
     let said = error(&format!("{PORT}[daemon]\ncontrol = \"/etc/nicety/vm1.sock\"\n"));
@@ -258,7 +277,7 @@ fn no_port_has_the_name_of_the_uplink() {
         let text = format!("[uplink]\n{uplink}\n{port}");
         let said = format!("5: port.name: {name:?} is the uplink of line {line} already: choose another name");
         assert!(error(&text).starts_with(&said), "{}", error(&text));
-        // Wherever the uplink stands, and only if it is this one.
+        // Wherever the uplink is in the file, and only if it has that name.
         assert!(error(&format!("{port}[uplink]\n{uplink}\n")).starts_with("2: port.name: "));
         assert!(parse(&port).is_ok());
         assert!(parse(&format!("{port}[uplink]\nkind = \"none\"\n")).is_ok());
@@ -326,6 +345,7 @@ fn a_port_asks_of_its_adapter_only_what_it_has() {
     let vmxnet3 = PORT.replace("e1000", "vmxnet3");
     assert!(error(&format!("{vmxnet3}mtu = 9000\n")).contains("vmxnet3 does not tell its driver an MTU"));
     assert!(port_error("doorbells = \"maped\"").contains("\"maped\" is not known; did you mean \"mapped\"?"));
+    assert!(port_error("subsystem = \"vmare\"").contains("\"vmare\" is not known; did you mean \"vmware\"?"));
     assert!(port_error("doorbells = \"mapped\"").contains("e1000 cannot have its doorbells mapped"));
     let virtio = PORT.replace("e1000", "virtio-net");
     assert!(error(&format!("{virtio}queues = 17\n")).contains("virtio-net has at most 16 queue pairs, not 17"));
@@ -355,6 +375,14 @@ fn an_uplink_has_the_keys_of_its_kind() {
     assert!(uplink("kind = \"capture\"").starts_with("6: uplink.file: it is missing"));
     assert!(uplink("kind = \"none\"\nname = \"tap0\"").starts_with("8: uplink.name: it does not belong to this kind"));
     assert!(uplink("kind = \"none\"\nrate = \"1Gbit/s\"").contains("there is nothing to pace without an uplink"));
+    assert!(uplink("kind = \"querier\"\nrate = \"1Gbit/s\"").contains("a querier has nothing to pace"));
+    assert!(uplink("kind = \"querier\"\nsnooping = true").contains("a querier needs to hear what hosts say"));
+    assert!(uplink("kind = \"null\"\nlldp = true").contains("it is true or false, not a text"));
+    assert!(uplink("kind = \"querier\"\nlldp = \"send\"").contains("a querier has no neighbour"));
+    for (word, sends, receives) in [("send", true, false), ("receive", false, true), ("both", true, true)] {
+        let host = parse(&format!("{PORT}[uplink]\nkind = \"null\"\nlldp = {word:?}")).unwrap();
+        assert_eq!(host.uplinks[0].lldp, Lldp { sends, receives });
+    }
     for name in ["", "sixteen-letters-", "a/b", "a b", ".."] {
         let said = uplink(&format!("kind = \"tap\"\nname = {name:?}"));
         assert!(said.contains("cannot be an interface's name"), "{said}");
@@ -403,8 +431,8 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
     let said = |entry: u8, what: &str| {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
-             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, owner, group, mode, \
-         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
+             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
+         open_to_everybody, port_group, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };
     assert_eq!(error("port = [\"a\"]"), format!("1: {}", said(1, "a text")));

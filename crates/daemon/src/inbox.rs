@@ -1,7 +1,7 @@
-//! What reaches a worker from outside its loop: other workers, control threads, the ports' shells.
+//! A worker's inbox: notes from other workers, control threads and the ports' shells.
 //!
-//! A worker that is awake costs its callers a short lock and no system call; one that sleeps is woken by one write
-//! to an eventfd, however many notes come meanwhile.
+//! A note to an awake worker costs a short lock and no system call. One write to an eventfd wakes a sleeping worker, however many
+//! notes arrive.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,25 +21,25 @@ pub enum Note {
     Schedule(PortId),
     /// Give a port a turn at this time.
     Wake(PortId, Time),
-    /// A port waits among the newcomers to be taken over.
+    /// Take over a port from the newcomers' channel.
     Serve,
-    /// Give a port up: its VM is disconnected, its socket removed. The sender is told when that has happened.
+    /// Release a port: disconnect its VM, remove its socket. The sender gets an answer after that.
     Remove(PortId, std::sync::mpsc::Sender<()>),
     /// Save a port and stop it.
     Save(PortId, std::sync::mpsc::Sender<Result<PortState, SaveError>>),
     /// Restore a port.
     Restore(PortId, Box<PortState>, std::sync::mpsc::Sender<Result<(), SaveError>>),
-    /// Watch (or no longer watch) a ring's kick.
+    /// Watch a ring's kick descriptor, or stop watching it.
     Kick(PortId, u16, Option<Bell>, OnTheWay),
-    /// A change of a port's memory is made.
+    /// A change of a port's memory is done.
     Mapped(PortId),
-    /// A port's guest has broken a queue: the operator shall hear of it.
+    /// A port's guest has broken a queue: log it.
     Stalled(PortId, Stall),
-    /// A port's policy has refused what its guest sent: the operator shall hear of it.
+    /// A port's policy has refused a frame of its guest: log it.
     Refused(PortId, Reason),
-    /// Something happened at an uplink's other end: the operator shall hear of it.
+    /// An event at an uplink's peer: log it.
     News(PortId, News),
-    /// A port has failed: its VM loses its adapter, and the operator shall hear of it.
+    /// A port has failed: disconnect its VM, and log it.
     Failed(PortId),
     /// End.
     Stop,
@@ -54,7 +54,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// An empty one.
+    /// An empty inbox.
     pub fn new() -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { notes: Mutex::default(), asleep: AtomicBool::new(false), bell })
@@ -68,7 +68,7 @@ impl Inbox {
     pub fn push(&self, note: Note) {
         self.lock().push(note);
         if self.asleep.swap(false, Ordering::SeqCst) {
-            // A full counter means that it is being woken already.
+            // A full counter means that the worker is being woken already.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
@@ -83,7 +83,7 @@ impl Inbox {
         std::mem::swap(&mut *self.lock(), into);
     }
 
-    /// Declares the worker asleep. False if there are notes already: it must not sleep.
+    /// Marks the worker as asleep. False if there are notes already: it must not sleep.
     pub fn sleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         let empty = self.lock().is_empty();
@@ -93,18 +93,18 @@ impl Inbox {
         empty
     }
 
-    /// The worker is awake again.
+    /// Marks the worker as awake.
     pub fn awake(&self) {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// The bell has rung: it is to be quiet again.
+    /// Clears the eventfd after a wake-up.
     pub fn rung(&self) {
         let mut count = [0; 8];
         let _another_took_it = rustix::io::read(&self.bell, &mut count);
     }
 
-    /// What becomes readable when a sleeping worker must wake.
+    /// The eventfd that wakes a sleeping worker.
     pub fn bell(&self) -> &OwnedFd {
         &self.bell
     }

@@ -1,9 +1,9 @@
-//! New kick descriptors on their way from a port's thread to its worker. A front end may send one after another while the worker is
-//! busy, so their number is bounded: the port's thread waits before it sends more.
+//! New kick descriptors in flight from a port's thread to its worker. A front end may send many while the worker is busy, so their
+//! number is bounded: the port's thread waits before it sends more (backpressure).
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// Most kicks of one port that are on their way.
+/// Most kicks of one port in flight.
 pub const KICKS_MOST: usize = 64;
 
 /// See the module's page.
@@ -19,7 +19,7 @@ struct State {
     over: bool,
 }
 
-/// Goes with a kick; dropped when the worker has it.
+/// Accompanies a kick in flight; dropped when the worker has it.
 #[derive(Debug)]
 pub struct OnTheWay(Arc<Kicks>);
 
@@ -28,7 +28,7 @@ impl Kicks {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits until one more may be sent. `None` once the port is given up.
+    /// Waits until one more may be sent. `None` once the port is released.
     pub fn set_out(self: &Arc<Self>) -> Option<OnTheWay> {
         let waits = |state: &mut State| state.on_the_way >= KICKS_MOST && !state.over;
         let mut state = self.fewer.wait_while(self.state(), waits).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -39,7 +39,7 @@ impl Kicks {
         Some(OnTheWay(Arc::clone(self)))
     }
 
-    /// The port is given up: no thread waits here any more, whatever the worker does.
+    /// The port is released: no thread waits here any more, whatever the worker does.
     pub fn end(&self) {
         self.state().over = true;
         self.fewer.notify_all();

@@ -1,7 +1,8 @@
-//! A daemon that is changed while it serves: another host file, or one port of it.
+//! Changes of a running daemon: a new host file, or one port of it.
 //!
-//! Every change is a whole new host file: it is checked as a host file is, compared with the one that runs, and what differs is done,
-//! port by port. One change at a time; what is not named by its plan is not touched. What runs is kept in the [state file](state).
+//! Every change is a whole new host file. It is checked like a host file, compared with the running one, and the differences are
+//! applied port by port. There is one change at a time, and it touches only what its plan names. The running state is kept in the
+//! [state file](state).
 
 pub mod capture;
 pub mod plan;
@@ -22,15 +23,15 @@ use crate::serve;
 use plan::{Change, Kind, Plan};
 use state::StateFile;
 
-/// What a change may take from VMs that are attached.
+/// What a change may take from attached VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Consent {
     /// Nothing.
     #[default]
     Nothing,
-    /// What was agreed to: the lines of a plan.
+    /// What these lines of a plan name.
     These(Vec<String>),
-    /// All that its plan says.
+    /// All that the plan names.
     All,
 }
 
@@ -44,20 +45,20 @@ impl Consent {
     }
 }
 
-/// What a change has done.
+/// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Changed {
     /// What was done.
     pub plan: Plan,
-    /// What only a restart of the daemon puts in force, as `daemon.workers`: of this change and of earlier ones.
+    /// Keys that need a restart of the daemon, such as `daemon.workers`: of this change and earlier ones.
     pub after_restart: Vec<String>,
-    /// Why it will not come back after a restart, if so; the change is in force all the same.
+    /// Why the change will be lost at a restart, if so; it is in force all the same.
     pub not_kept: Option<String>,
-    /// The ports that were closed, as they were at their end: their frames in are their frames out and their drops.
+    /// The ports that were closed, with their last state: their frames in equal their frames out plus drops.
     pub closed: Vec<PortReport>,
 }
 
-/// Why nothing was changed, or not all.
+/// Why nothing was changed, or only a part.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// There is none of this name.
@@ -66,16 +67,16 @@ pub enum ChangeError {
     /// There is one of this name.
     #[error("there is {0} {1:?} already")]
     Exists(List, String),
-    /// It makes no host file.
+    /// The result is not a valid host file.
     #[error("{}", .0.list.iter().map(|error| error.to_string()).collect::<Vec<_>>().join("\n"))]
     Wrong(HostErrors),
     /// VMs would lose something, and nobody has agreed to that.
     #[error("this would cut VMs off, and nothing was done: {}", lines(.0))]
     CutsOff(Vec<Change>),
-    /// What it needs is not there.
+    /// Something that the change needs is missing.
     #[error("nothing was done: {0}")]
     Refused(String),
-    /// Some of it was done.
+    /// A part of it was done.
     #[error("not all was done: {}", .why.join("; "))]
     Halfway {
         /// What went wrong.
@@ -89,7 +90,7 @@ fn lines(changes: &[Change]) -> String {
     changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What runs.
+/// The running configuration.
 #[derive(Debug)]
 struct Running {
     host: Host,
@@ -104,12 +105,12 @@ pub struct Live {
     path: PathBuf,
     state: StateFile,
     running: Mutex<Running>,
-    /// Beside what runs: who asks for it does not wait for a change.
+    /// Apart from `running`, so that readers do not wait for a change.
     after_restart: Mutex<Vec<String>>,
 }
 
 impl Live {
-    /// Of a daemon that serves this host. `file` is the host file as it was read.
+    /// For a daemon that serves this host. `file` is the host file as it was read.
     pub fn new(daemon: Arc<Daemon>, host: Host, file: Host, state: StateFile) -> Self {
         let path = host.path.clone();
         Self { daemon, path, state, running: Mutex::new(Running { host, file }), after_restart: Mutex::default() }
@@ -129,12 +130,12 @@ impl Live {
         &self.path
     }
 
-    /// What runs, as a host file.
+    /// The running state as a host file.
     pub fn export(&self) -> String {
         self.running().host.document.text()
     }
 
-    /// What only a restart of the daemon puts in force.
+    /// Keys that need a restart of the daemon.
     pub fn after_restart(&self) -> Vec<String> {
         self.after_restart.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
@@ -151,11 +152,10 @@ impl Live {
         self.plan_of(&self.running().host, new)
     }
 
-    /// Makes the daemon serve this host file. All of it is done, or nothing, unless something goes wrong on the way that could not be
-    /// known before.
+    /// Makes the daemon serve this host file: all of it or nothing, unless an error occurs that could not be foreseen.
     pub fn apply(&self, new: &Host, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
-        // A relative path that is made absolute is the same one.
+        // Relative paths are compared as absolute ones.
         let whole = self.understood(&new.document.text())?;
         if new.path == self.path {
             let done = self.change(&mut running, whole.clone(), consent);
@@ -169,7 +169,7 @@ impl Live {
         self.kept(&running, done)
     }
 
-    /// Reads the host file again and applies it, unless that would cut a VM off. What it says is for the log.
+    /// Reads the host file again and applies it, unless that would cut off a VM. Logs the result.
     pub fn reload(&self) {
         let path = self.path.display();
         let new = match Host::read(&self.path) {
@@ -197,7 +197,7 @@ impl Live {
         }
     }
 
-    /// Adds a port, a group or an uplink. Its relative paths begin at the host file's folder.
+    /// Adds a port, a group or an uplink. Its relative paths start at the host file's folder.
     pub fn add(&self, list: List, entry: Table) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         let name = entry.get("name").or_else(|| entry.get("kind")).and_then(Value::as_str);
@@ -211,7 +211,7 @@ impl Live {
         self.kept(&running, done)
     }
 
-    /// Removes a port, a group that no port is in, or an uplink.
+    /// Removes a port, an empty group, or an uplink.
     pub fn remove(&self, list: List, name: &str, consent: &Consent) -> Result<Changed, ChangeError> {
         let mut running = self.running();
         let document = &running.host.document;
@@ -252,9 +252,9 @@ impl Live {
         self.kept(&running, done)
     }
 
-    /// Brings a port back that has failed.
+    /// Restarts a failed port.
     pub fn restart(&self, name: &str) -> Result<(), RestartError> {
-        // No other change meanwhile.
+        // Excludes other changes.
         let _running = self.running();
         self.daemon.restart(name)
     }
@@ -267,7 +267,7 @@ impl Live {
         Host::parse(text, &self.path).map_err(ChangeError::Wrong)
     }
 
-    /// Does what makes `new` of what runs.
+    /// Changes the running configuration to `new`.
     fn change(&self, running: &mut Running, new: Host, consent: &Consent) -> Result<Changed, ChangeError> {
         let plan = self.plan_of(&running.host, &new);
         let against: Vec<Change> = plan.cuts_off().filter(|change| !consent.covers(change)).cloned().collect();
@@ -289,7 +289,7 @@ impl Live {
             if let Err(error) = self.daemon.open_or_note(spec, !is_new) {
                 why.push(error.to_string());
                 if is_new {
-                    // It is as if it had never been asked for.
+                    // Remove it, as if it had never been requested.
                     let without = host.document.without(List::Ports, &name);
                     host = self.understood(&without.text()).unwrap_or(host);
                 }
@@ -303,7 +303,7 @@ impl Live {
         if why.is_empty() { Ok(changed) } else { Err(ChangeError::Halfway { why, changed: Box::new(changed) }) }
     }
 
-    /// What waits for a restart, this plan's part included.
+    /// All keys that need a restart, those of this plan included.
     fn note_after_restart(&self, plan: &Plan) -> Vec<String> {
         let mut all = self.after_restart.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         for key in plan.after_restart() {
@@ -314,7 +314,7 @@ impl Live {
         all.clone()
     }
 
-    /// Keeps what runs now, whatever of the change was done.
+    /// Saves the running state, even if only a part of the change was done.
     fn kept(&self, running: &Running, done: Result<Changed, ChangeError>) -> Result<Changed, ChangeError> {
         let keep = || self.state.keep(&running.file, &running.host).err().map(|error| error.to_string());
         match done {
@@ -331,11 +331,11 @@ impl Live {
     }
 }
 
-/// What a plan comes to.
+/// The work of a plan.
 #[derive(Debug, Default)]
 struct Work {
     closes: Vec<String>,
-    /// What is opened, and whether it is a new port.
+    /// The ports to open, and whether each is new.
     opens: Vec<(PortSpec, bool)>,
     sets: Vec<PortSpec>,
     close_uplinks: Vec<String>,
@@ -343,11 +343,11 @@ struct Work {
 }
 
 impl Work {
-    /// Finds out whether all of a plan can be done, as far as that can be known before.
+    /// Checks whether all of a plan can be done, as far as that can be known in advance.
     fn prepare(plan: &Plan, old: &Host, new: &Host) -> Result<Self, ChangeError> {
         let mut work = Self::default();
         let (mut refused, mut served) = (Vec::new(), Vec::new());
-        // These are free when they are needed; to try them would be to connect to ports of our own.
+        // These will be free by then; to test them now would connect to our own ports.
         let ours: Vec<&Path> = plan
             .changes
             .iter()
@@ -381,7 +381,7 @@ impl Work {
         if refused.is_empty() { Ok(work) } else { Err(ChangeError::Refused(refused.join("; "))) }
     }
 
-    /// What is to be done with an uplink: the one of this name, or the only one.
+    /// The work for an uplink: the one of this name, or the only one.
     fn uplink(&mut self, kind: Kind, name: Option<&str>, old: &Host, new: &Host) {
         let of = |host: &Host| name.map_or_else(|| host.uplinks.first(), |name| host.uplink(name)).cloned();
         if kind != Kind::Add {

@@ -1,9 +1,9 @@
-//! A port's memory thread: it maps and unmaps what the port's VMM shares.
+//! A port's memory thread: it maps and unmaps the memory that the port's VMM shares.
 //!
-//! The kernel maps and unmaps a file under the file's lock (`i_mmap_rwsem`). A VMM that has mapped the file a thousand times holds that
-//! lock for seconds when it punches a hole (docs/adr/0012). So no worker maps memory: each port has a thread for it, and a VMM delays
-//! only its own port. A session has one change in progress, and requests of a VMM that has gone are dropped, so at most one change and
-//! the memory of earlier VMMs wait in the queue.
+//! The kernel maps and unmaps a file under the file's lock (`i_mmap_rwsem`). A VMM that has mapped the file a thousand times holds
+//! that lock for seconds when it punches a hole (docs/adr/0012). So no worker maps memory: each port has a thread for it, and a VMM
+//! delays only its own port. A session has one change in progress, and requests of a VMM that has gone are dropped, so at most one
+//! change and the memory of earlier VMMs wait in the queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,28 +13,28 @@ use std::thread::{self, JoinHandle};
 use nicety_bell::{Lent, this_thread_may_wait};
 use nicety_memory::{Files, Map, MappingError, Piece};
 
-/// The thread's stack: it reads some lines of procfs at most.
+/// The thread's stack: it reads at most some lines of procfs.
 const STACK: usize = 256 << 10;
 
-/// A part of a file, to be mapped.
+/// A part of a file to map.
 #[derive(Debug)]
 pub struct Wanted {
     /// The file.
     pub fd: Lent,
-    /// Where the part begins, in bytes.
+    /// The part's offset, in bytes.
     pub offset: u64,
-    /// How long it is, in bytes.
+    /// Its length, in bytes.
     pub len: u64,
-    /// Whether it will be written to.
+    /// Whether to map it writable.
     pub writable: bool,
 }
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Debug)]
 pub enum Outcome {
     /// It was mapped, or not.
     Mapped(Result<Piece, MappingError>),
-    /// What was let go of is unmapped.
+    /// The released memory is unmapped.
     Released,
 }
 
@@ -53,16 +53,16 @@ impl std::fmt::Debug for Mapper {
 struct Shared {
     state: Mutex<State>,
     come: Condvar,
-    /// Called when there is something to [`Mapper::take`].
+    /// Called when [`Mapper::take`] has a result.
     tell: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
 struct State {
-    /// With the number of the VMM that they are for.
+    /// Jobs, each with the number of its VMM.
     jobs: VecDeque<(u64, Job)>,
     done: Option<Outcome>,
-    /// The number of the VMM that is there: whoever has gone is told of nothing.
+    /// The number of the current VMM: results for earlier ones are not reported.
     visit: u64,
     over: bool,
 }
@@ -70,14 +70,14 @@ struct State {
 enum Job {
     Map(Wanted),
     Release(Arc<Map>),
-    /// Of a VMM that has gone.
+    /// An unread result of a VMM that has gone: drop it.
     Forget(Outcome),
     #[cfg(test)]
     Wait(std::sync::mpsc::Receiver<()>),
 }
 
 impl Mapper {
-    /// Starts the thread of the port of this name. It calls `tell` when a change is made.
+    /// Starts the memory thread of this port. It calls `tell` when a change is done.
     pub fn start(port: &str, tell: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
         let shared = Arc::new(Shared { state: Mutex::default(), come: Condvar::new(), tell: Box::new(tell) });
         let own = Arc::clone(&shared);
@@ -85,17 +85,17 @@ impl Mapper {
         Ok(Self { shared, thread: Some(thread.spawn(move || own.work())?) })
     }
 
-    /// Has a part of a file mapped.
+    /// Maps a part of a file.
     pub fn map(&self, wanted: Wanted) {
         self.shared.push(Job::Map(wanted));
     }
 
-    /// Has a map's memory unmapped, unless somebody else has it.
+    /// Releases a map; its memory is unmapped unless somebody else holds it.
     pub fn release(&self, map: Arc<Map>) {
         self.shared.push(Job::Release(map));
     }
 
-    /// The result of the last change, once it is made.
+    /// The result of the last change, once it is done.
     pub fn take(&self) -> Option<Outcome> {
         self.shared.state().done.take()
     }
@@ -112,14 +112,14 @@ impl Mapper {
         }
     }
 
-    /// Ends the thread after the remaining work. A caller that may wait joins it.
+    /// Ends the thread after the remaining work. A caller that may block joins it.
     pub fn end(&mut self) -> Option<JoinHandle<()>> {
         self.shared.state().over = true;
         self.shared.come.notify_one();
         self.thread.take()
     }
 
-    /// Has the thread wait until the sender is used, or gone.
+    /// Blocks the thread until the sender is used or dropped.
     #[cfg(test)]
     pub fn hold(&self) -> std::sync::mpsc::Sender<()> {
         let (go_on, wait) = std::sync::mpsc::channel();
@@ -155,7 +155,7 @@ impl Shared {
 
     fn work(&self) {
         this_thread_may_wait();
-        // No more files than a VM may share are mapped at once, those of one that has gone and was not let go of yet among them.
+        // The limit of files per VM includes files of an earlier VM that are not unmapped yet.
         let files = Files::default();
         while let Some((visit, job)) = self.next() {
             let outcome = match job {
@@ -234,7 +234,7 @@ mod tests {
             mapper.renew();
         }
         assert!(mapper.shared.state().jobs.len() <= 1, "only the one that holds it");
-        // One that is done, and was not taken.
+        // A change that is done, but whose result was not taken.
         drop(go_on);
         mapper.map(wanted("too late"));
         told.recv_timeout(TIMEOUT).unwrap();

@@ -1,4 +1,4 @@
-//! Metrics in Prometheus's text format, version 0.0.4: names with their units, counters that end in `_total`, drops by reason.
+//! Metrics in Prometheus's text format, version 0.0.4: names with units, counters that end in `_total`, drops by reason.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -9,13 +9,13 @@ use nicety_plane::{BUCKETS_NS, Histogram};
 
 use crate::daemon::PortView;
 
-/// What the text's header says of it.
+/// The value of the Content-Type header.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A metric's name, or a part of it; what it is; its value.
+/// A metric's name or a part of it, its help, and its value.
 type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-/// What there is to tell.
+/// The values to report.
 #[derive(Debug)]
 pub struct Facts {
     /// All ports, uplinks first.
@@ -24,24 +24,24 @@ pub struct Facts {
     pub addresses: usize,
     /// Processor time by threads' names.
     pub threads: BTreeMap<String, Duration>,
-    /// How long frames are in the switch.
+    /// How long frames stay in the switch.
     pub times: Histogram,
-    /// Captures that run.
+    /// Running captures.
     pub captures: usize,
 }
 
-/// A text that is being made.
+/// A text under construction.
 #[derive(Default)]
 struct Page(String);
 
 impl Page {
-    /// Begins a metric.
+    /// Starts a metric.
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
     }
 
     fn line(&mut self, line: impl Display) {
-        // A text takes whatever is written to it.
+        // Writing to a String cannot fail.
         let _ = writeln!(self.0, "{line}");
     }
 
@@ -51,7 +51,7 @@ impl Page {
         self.line(format_args!("{name}{labels} {value}"));
     }
 
-    /// One value of each port.
+    /// One value per port.
     fn of_ports(&mut self, ports: &[PortView], kind: &str, name: &str, help: &str, value: impl Fn(&PortView) -> u64) {
         self.family(name, kind, help);
         for port in ports {
@@ -60,12 +60,12 @@ impl Page {
     }
 }
 
-/// A label's value (the format's "escaping").
+/// Escapes a label's value (the format's "escaping").
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }
 
-/// All of it.
+/// The whole text.
 pub fn text(facts: &Facts) -> String {
     let mut page = Page::default();
     page.family("nicety_build_info", "gauge", "The program's version; always 1.");
@@ -99,7 +99,7 @@ fn ports(page: &mut Page, ports: &[PortView]) {
         let adapter = port.spec.as_ref().map_or("(uplink)", |spec| spec.entry.about.name);
         page.sample("nicety_port_info", &[("port", &port.name), ("adapter", adapter), ("mac", &mac)], 1);
     }
-    let gauges: [Metric<PortView>; 7] = [
+    let gauges: [Metric<PortView>; 8] = [
         ("nicety_port_attached", "Whether a VM is attached; always 1 for an uplink.", |port| {
             port.state.attached.into()
         }),
@@ -109,6 +109,11 @@ fn ports(page: &mut Page, ports: &[PortView]) {
         ("nicety_port_failed", "Whether a defect of the daemon has ended the port.", |port| {
             port.state.failed.is_some().into()
         }),
+        (
+            "nicety_port_multicasts",
+            "Multicast groups, and reasons for all of them, for which it is sent frames.",
+            |port| port.wanted.len() as u64,
+        ),
         ("nicety_port_held", "Whether what it sends waits for an uplink.", |port| port.state.held.into()),
         ("nicety_port_waiting_frames", "Frames that wait for the receiver.", |port| port.state.backlog_frames as u64),
         ("nicety_port_waiting_bytes", "Bytes of the receive buffer that they take.", |port| port.state.backlog_bytes),
@@ -140,7 +145,7 @@ fn ports(page: &mut Page, ports: &[PortView]) {
     }
 }
 
-/// Queues that carried something, each way.
+/// Queues that carried traffic, each way.
 fn traffic(page: &mut Page, ports: &[PortView]) {
     let values: [Metric<QueueCounters>; 3] = [
         ("packets", "Packets as the guest sees them", |queue| queue.packets),
@@ -155,7 +160,7 @@ fn traffic(page: &mut Page, ports: &[PortView]) {
             for port in ports {
                 let counters = &port.state.counters;
                 let queues = if way == "transmit" { &counters.transmit } else { &counters.receive };
-                // The first is always there, so that a rate is 0 and not missing.
+                // Queue 0 is always reported, so that a rate is 0 and not missing.
                 for (number, queue) in
                     queues.iter().enumerate().filter(|(number, queue)| *number == 0 || queue.packets > 0)
                 {

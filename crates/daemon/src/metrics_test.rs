@@ -34,6 +34,8 @@ fn facts() -> Facts {
         name,
         id: PortId(0),
         policy: nicety_switch::Policy::default(),
+        wanted: Vec::new(),
+        neighbour: None,
         state,
         signals: 6,
         blank: false,

@@ -1,6 +1,6 @@
-//! A port's log lines, rate-limited: a guest, a VMM or a client causes them and must not fill the disk. Each kind of line has a burst,
-//! then a line a minute. Suppressed lines are counted; the count comes with the next line of the kind, after a minute without one, or
-//! when the port closes.
+//! A port's log lines, rate-limited: guests, VMMs and clients cause them and must not fill the disk. Each kind of line has a burst,
+//! then one line a minute (a token bucket). Suppressed lines are counted; the count comes with the next line of the kind, after a
+//! minute without one, or when the port closes.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -19,31 +19,31 @@ const BURST: u32 = 8;
 /// After the burst: one line of a kind in this time.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// [`PortLog::due`] of a log that owes nothing.
+/// [`PortLog::due`] when no count is pending.
 const NOTHING: u64 = u64::MAX;
 
-/// What a line says. Each kind has its own share, so that no flood of one hides another.
+/// What a line is about. Each kind has its own limit, so that a flood of one hides no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Somebody has connected.
+    /// A VMM connected.
     Connected,
-    /// It has gone.
+    /// It disconnected.
     Gone,
     /// Disconnected: its port is closed.
     Closed,
-    /// Somebody else was refused.
+    /// A second VMM was refused.
     Occupied,
     /// A connection could not be accepted.
     NotAccepted,
-    /// What cannot be watched, or begun, for a connection.
+    /// A connection could not be watched or served.
     NotServed,
-    /// Disconnected: it said nothing.
+    /// Disconnected: it sent nothing.
     Silent,
     /// Disconnected: it stopped within a message.
     Stopped,
-    /// Disconnected: it did not take its answers.
+    /// Disconnected: it did not read its answers.
     Unread,
-    /// Disconnected, or stopped: it took memory back.
+    /// Disconnected, or stopped: it took shared memory back.
     Damaged,
     /// Disconnected: it broke the protocol, or its socket failed.
     Broken,
@@ -55,26 +55,26 @@ pub enum Kind {
     Restored,
     /// The VM does not share its memory.
     Unshared,
-    /// Its memory has nothing in it.
+    /// Its memory is empty.
     Blank,
-    /// Memory was not taken.
+    /// A memory region was refused.
     Memory,
     /// A message was refused.
     Refused,
-    /// A queue stands still.
+    /// A queue is stopped.
     Stalled,
-    /// Nobody is at an uplink's other end.
+    /// An uplink has no peer.
     Vacant,
-    /// Somebody is there again.
+    /// The peer is back.
     Back,
-    /// It has failed.
+    /// The port has failed.
     Failed,
-    /// Its policy refuses what the VM sends.
+    /// Its policy refuses the VM's frames.
     Forbidden,
 }
 
 impl Kind {
-    /// Whether a person need not do anything about it.
+    /// Whether nobody needs to act on it.
     fn is_usual(self) -> bool {
         matches!(
             self,
@@ -82,7 +82,7 @@ impl Kind {
         )
     }
 
-    /// Whether it tells why a connection ended or failed: `nicety ports` shows it while the port waits.
+    /// Whether it says why a connection ended or failed: `nicety ports` shows it while the port waits.
     fn is_end(self) -> bool {
         matches!(
             self,
@@ -96,7 +96,7 @@ impl Kind {
         )
     }
 
-    /// What the lines are about that were left out.
+    /// What suppressed lines are about.
     fn about(self) -> &'static str {
         match self {
             Self::Connected => "of connections that came",
@@ -126,11 +126,11 @@ impl Kind {
     }
 }
 
-/// How many lines there may be still.
+/// A token bucket of lines.
 #[derive(Debug)]
 pub(crate) struct Share {
     left: u32,
-    /// Since when `left` is so.
+    /// When `left` was last updated.
     since: Time,
     unsaid: u64,
 }
@@ -142,7 +142,7 @@ impl Default for Share {
 }
 
 impl Share {
-    /// Whether a line may be written now; with it, how many were not since the last one.
+    /// Whether a line may be written now. Returns the number of lines suppressed since the last one.
     pub(crate) fn may_say(&mut self, now: Time) -> Option<u64> {
         let said = self.take(now);
         if said.is_none() {
@@ -162,18 +162,18 @@ impl Share {
         Some(std::mem::take(&mut self.unsaid))
     }
 
-    /// How many were left out, if that may be said now.
+    /// The number of suppressed lines, if it may be logged now.
     fn owed(&mut self, now: Time) -> Option<u64> {
         if self.unsaid > 0 { self.take(now) } else { None }
     }
 
-    /// When the next line may come, if there is none left.
+    /// When the next line is allowed, if none is left.
     fn next(&self) -> Time {
         self.since.after(PAUSE)
     }
 }
 
-/// A line that tells what was left out before it.
+/// A line with the count of lines suppressed before it.
 pub(crate) fn counted(what: impl Display, unsaid: u64) -> String {
     match unsaid {
         0 => what.to_string(),
@@ -189,23 +189,23 @@ pub struct PortLog {
     name: String,
     adapter: &'static str,
     clock: Clock,
-    /// Of the worker that is to tell what was left out.
+    /// The inbox of the worker that logs the counts.
     inbox: Arc<Inbox>,
     shares: Mutex<BTreeMap<Kind, Share>>,
-    /// When what was left out may be told, in nanoseconds; [`NOTHING`] if all is told.
+    /// When the counts may be logged, in nanoseconds; [`NOTHING`] if there are none.
     due: AtomicU64,
-    /// Why the last connection ended, and when, unless it just went.
+    /// Why and when the last connection ended with an error.
     ended: Mutex<Option<(Time, String)>>,
 }
 
 impl PortLog {
-    /// Of the port of this name and number, whose worker has this inbox, and of its adapter.
+    /// For the port of this name and number, its worker's inbox, and its adapter.
     pub fn new(id: PortId, name: &str, adapter: &'static str, clock: Clock, inbox: Arc<Inbox>) -> Self {
         let (name, due) = (name.to_owned(), AtomicU64::new(NOTHING));
         Self { id, name, adapter, clock, inbox, shares: Mutex::default(), due, ended: Mutex::default() }
     }
 
-    /// Why a VMM must go that was started with the words for an adapter of another kind, and what to do.
+    /// Why a VMM must disconnect that speaks the other protocol, and what to do.
     pub fn crossed(&self, spoken: &str, ours: &str) -> String {
         let Self { name, adapter, .. } = self;
         format!(
@@ -219,12 +219,12 @@ impl PortLog {
         &self.name
     }
 
-    /// A line, if there may be one now.
+    /// Logs a line, if the limit allows.
     pub fn say(&self, kind: Kind, what: impl Display) {
         self.say_of(kind, None, what);
     }
 
-    /// The same, of a process.
+    /// As [`PortLog::say`], with a process.
     pub fn say_of(&self, kind: Kind, pid: Option<i32>, what: impl Display) {
         if kind.is_end() {
             *self.ended() = Some((self.clock.now(), what.to_string()));
@@ -240,7 +240,7 @@ impl PortLog {
         self.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// How long ago the last connection ended for a reason, and which. None if it just went.
+    /// How long ago the last connection ended with an error, and that error. `None` if it just closed.
     pub fn last_end(&self) -> Option<(Duration, String)> {
         let ended = self.ended().clone();
         ended.map(|(at, why)| (self.clock.now().since(at), why))
@@ -278,7 +278,7 @@ impl PortLog {
         }
     }
 
-    /// Logs counts of suppressed lines as far as the limit allows, and schedules the rest. Call it in each turn of the port.
+    /// Logs the counts of suppressed lines as far as the limit allows, and schedules the rest. Call it in each turn of the port.
     pub fn settle(&self, now: Time) {
         if self.due.load(Ordering::Relaxed) > now.0 {
             return;
@@ -372,7 +372,7 @@ mod tests {
             (0..1000).for_each(|_| log.say(kind, "a line"));
         }
         assert_eq!(wakes(&inbox).len(), 1);
-        // Turns before that time ask for nothing.
+        // Earlier turns do not schedule anything.
         log.settle(Time::ZERO);
         assert_eq!(wakes(&inbox), []);
         log.settle(at(1_000_000));

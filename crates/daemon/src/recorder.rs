@@ -1,10 +1,10 @@
-//! Traces of what guests' drivers do to their devices (`nicety serve --record DIR`, docs/traces.md).
+//! Traces of the register accesses of guests' drivers (`nicety serve --record DIR`, docs/traces.md).
 //!
-//! A port's thread pushes events to its list under a short lock; the recording's thread takes the lists ten times a second, formats
-//! and writes them. Without a recording there is no [`Recorder`], and each place that would record is one branch.
+//! A port's thread adds events to its list under a short lock; the recording's thread takes the lists ten times a second, formats
+//! and writes them. Without a recording there is no [`Recorder`], and each recording point costs one branch.
 //!
-//! A port's files are bounded: `vm1.trace` has its beginning, and when that is full, `vm1.trace.1` and `vm1.trace.2` take
-//! turns, so that the beginning and the end of a long night are there.
+//! A port's files are bounded. `vm1.trace` keeps the beginning; once it is full, `vm1.trace.1` and `vm1.trace.2` are overwritten in
+//! turn. So the beginning and the end of a long night are kept.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions, Permissions};
@@ -24,14 +24,14 @@ use tracing::warn;
 use crate::clock::Clock;
 use crate::regular;
 
-/// How often what waits is written.
+/// How often waiting events are written.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Events that wait at most; more are counted as lost. 2.5 MB.
+/// Most events that wait; more are counted as lost. 2.5 MB.
 const WAITING_MOST: usize = 1 << 16;
-/// Bytes of one file at most.
+/// Most bytes of one file.
 const FILE_MOST: u64 = 32 << 20;
 
-/// A port's files in this folder, in the order in which they are begun: after the last the second has its turn again.
+/// A port's files in this folder, in the order of writing: after the last comes the second again.
 pub(crate) fn files(folder: &Path, port: &str) -> [PathBuf; 3] {
     ["", ".1", ".2"].map(|part| folder.join(format!("{port}.trace{part}")))
 }
@@ -39,14 +39,14 @@ pub(crate) fn files(folder: &Path, port: &str) -> [PathBuf; 3] {
 /// Why traces cannot be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Where the folder is to be, or above it, there is something else.
+    /// The folder's path, or a part of it, is something else.
     #[error(
         "recording to {path}: {other} is not a folder; name a folder with --record DIR, which is made if it is not there"
     )]
     NotAFolder {
         /// What was named.
         path: PathBuf,
-        /// What is no folder.
+        /// The part that is not a folder.
         other: PathBuf,
     },
     /// Something else.
@@ -64,7 +64,7 @@ impl RecordError {
         Self::System { path: path.to_owned(), source }
     }
 
-    /// Why there is no such folder.
+    /// The error for a folder that cannot be used.
     fn of_folder(path: &Path, source: std::io::Error) -> Self {
         let other = path.ancestors().find(|above| above.metadata().is_ok_and(|there| !there.is_dir()));
         match other {
@@ -74,7 +74,7 @@ impl RecordError {
     }
 }
 
-/// One port's.
+/// The recorder of one port.
 #[derive(Debug)]
 pub struct Recorder {
     clock: Clock,
@@ -95,27 +95,27 @@ struct Bell {
     rung: Condvar,
 }
 
-/// All ports' of a daemon, and the thread that writes them.
+/// A daemon's recording: all recorders, and the thread that writes the files.
 #[derive(Debug)]
 pub struct Recording {
     folder: PathBuf,
     clock: Clock,
     bell: Arc<Bell>,
-    /// Not begun: what was in their files before still is.
+    /// Outputs not begun yet: their files keep their old content.
     waiting: Vec<Output>,
     begun: bool,
     outputs: Arc<Mutex<Vec<Output>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Finds out whether traces of these ports can be recorded in a folder, without making one: [`Recording::start`] and
-/// [`Recording::port`] do the same before they make anything.
+/// Checks whether traces of these ports can be recorded in a folder, without making any: [`Recording::start`] and
+/// [`Recording::port`] make the same checks first.
 pub(crate) fn check<'a>(folder: &Path, mut ports: impl Iterator<Item = &'a str>) -> Result<(), RecordError> {
     check_folder(folder)?;
     ports.try_for_each(|port| check_file(&files(folder, port)[0]).map(drop))
 }
 
-/// A folder that files can be made in, or that can be made.
+/// Checks that files can be made in the folder, or that it can be made.
 fn check_folder(folder: &Path) -> Result<(), RecordError> {
     let absolute = std::path::absolute(folder).map_err(|source| RecordError::of(folder, source))?;
     let there = absolute.ancestors().find(|above| above.symlink_metadata().is_ok()).unwrap_or(Path::new("/"));
@@ -126,7 +126,7 @@ fn check_folder(folder: &Path) -> Result<(), RecordError> {
     may.map_err(|errno| RecordError::of(folder, errno.into()))
 }
 
-/// Whether a trace's first file is new; else it can be written.
+/// Checks that a trace's first file can be written. True if it does not exist yet.
 fn check_file(file: &Path) -> Result<bool, RecordError> {
     match regular::open(file, OpenOptions::new().write(true)) {
         Ok(_) => Ok(false),
@@ -140,7 +140,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Recorder {
-    /// Notes what happens now.
+    /// Records an event, with the current time.
     pub fn note(&self, event: Event) {
         let record = Record { at: Some(self.clock.now()), event };
         let mut waiting = lock(&self.waiting);
@@ -154,7 +154,7 @@ impl Recorder {
         }
     }
 
-    /// Notes an access to a region by vfio's number.
+    /// Records an access to a vfio region.
     pub fn access(&self, write: bool, region: u32, offset: u64, data: &[u8]) {
         let region = match region {
             6 => Region::Rom,
@@ -166,7 +166,7 @@ impl Recorder {
 }
 
 impl Recording {
-    /// Makes one. The folder is made if it is not there.
+    /// Starts a recording. Makes the folder if it is missing.
     pub fn start(folder: &Path, clock: Clock) -> Result<Self, RecordError> {
         check_folder(folder)?;
         std::fs::create_dir_all(folder).map_err(|source| RecordError::of_folder(folder, source))?;
@@ -179,8 +179,8 @@ impl Recording {
         Ok(Self { folder, clock, bell, waiting, begun: false, outputs, thread: Some(thread) })
     }
 
-    /// The recorder of a port. Its first file is there when this returns, and can be written. An older one of that name is gone if the
-    /// recording has begun.
+    /// The recorder of a port. When this returns, its first file exists and is writable. If the recording has begun, an older file
+    /// of that name has been replaced.
     pub fn port(&mut self, name: &str, entry: &'static Entry) -> Result<Arc<Recorder>, RecordError> {
         let (clock, bell) = (self.clock, Arc::clone(&self.bell));
         let recorder = Arc::new(Recorder { clock, waiting: Mutex::default(), bell });
@@ -191,7 +191,7 @@ impl Recording {
         Ok(recorder)
     }
 
-    /// Takes the place of older traces, and writes what was noted until now and what comes.
+    /// Replaces older traces, and writes the events so far and all later ones.
     pub fn begin(&mut self) -> Result<(), RecordError> {
         self.begun = true;
         while let Some(mut output) = self.waiting.pop() {
@@ -228,7 +228,7 @@ fn write_all(bell: &Bell, outputs: &Mutex<Vec<Output>>) {
     }
 }
 
-/// Nobody but its owner may read or write a file from now on. One that was there had its own mode.
+/// Restricts a file to its owner. An existing file may have had a wider mode.
 fn keep_to_owner(file: &File) -> std::io::Result<()> {
     let open = file.metadata()?.permissions().mode() & 0o077 != 0;
     if open { file.set_permissions(Permissions::from_mode(0o600)) } else { Ok(()) }
@@ -241,11 +241,11 @@ struct Output {
     name: String,
     entry: &'static Entry,
     files: [PathBuf; 3],
-    /// The first of them was not there before.
+    /// The first file is new.
     new: bool,
-    /// `None` before it has begun, and after an error: what comes then is gone.
+    /// `None` before it has begun, and after an error: events are then discarded.
     file: Option<File>,
-    /// Bytes of one file at most.
+    /// Most bytes of one file.
     most: u64,
     part: u64,
     written: u64,
@@ -254,7 +254,7 @@ struct Output {
 }
 
 impl Output {
-    /// Finds out whether the first file can be written. What is in it stays.
+    /// Checks whether the first file can be written. Its content stays.
     fn open(
         files: [PathBuf; 3],
         name: &str,
@@ -271,7 +271,7 @@ impl Output {
         Ok(Self { recorder, name, entry, files, new, file, most, part: 0, written: 0, records, text })
     }
 
-    /// Takes away the later parts of an older trace: with this one they would look like its own.
+    /// Removes the later parts of an older trace: they would look like parts of this one.
     fn remove_older(&self) -> Result<(), RecordError> {
         self.files[1..].iter().try_for_each(|file| match std::fs::remove_file(file) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(RecordError::of(file, error)),
@@ -279,7 +279,7 @@ impl Output {
         })
     }
 
-    /// Begins the next part, in the file whose turn it is.
+    /// Starts the next part, in the next file.
     fn begin(&mut self) -> std::io::Result<()> {
         let turn = if self.part == 0 { 0 } else { 1 + (self.part as usize - 1) % 2 };
         let path = &self.files[turn];
@@ -303,7 +303,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes what waits.
+    /// Writes the waiting events.
     fn drain(&mut self) {
         let mut records = std::mem::take(&mut self.records);
         let lost = {
@@ -328,7 +328,7 @@ impl Output {
 
     fn line(&mut self, record: &Record) -> std::io::Result<()> {
         let begin = self.text.len();
-        // Writing to a string does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(self.text, "{record}");
         if let Event::Access(access) = &record.event
             && let Some(register) = (self.entry.register)(access.region, access.offset)

@@ -107,7 +107,7 @@ fn a_long_trace_keeps_its_beginning_and_its_end_in_files_that_take_turns() {
     let mut output = output(&folder);
     output.most = 100_000;
     let mut kicks = 0u64;
-    // Until the fourth part has begun: the second one's file has been taken for it.
+    // Until the fourth part begins: it overwrites the second one's file.
     while output.part < 4 {
         for _ in 0..777 {
             output.recorder.note(Event::Interrupt((kicks % 1_000) as u16));
@@ -127,7 +127,7 @@ fn a_long_trace_keeps_its_beginning_and_its_end_in_files_that_take_turns() {
     };
     assert_eq!(vector(&parts[0].records[0]), 0);
     assert_eq!(vector(parts[1].records.last().unwrap()), (kicks - 1) % 1_000);
-    // Nothing is missing where one part ends and the next begins.
+    // Nothing is missing between two parts.
     let (before, after) = (parts[2].records.last().unwrap(), &parts[1].records[0]);
     assert_eq!((vector(before) + 1) % 1_000, vector(after));
 }
@@ -141,7 +141,7 @@ fn a_folder_that_cannot_be_made_is_named_with_what_is_in_its_way_and_what_to_do(
         let said = "is not a folder; name a folder with --record DIR, which is made if it is not there";
         assert_eq!(error, format!("recording to {folder}: {file} {said}"));
     }
-    // sysfs lets not even root make a folder.
+    // In sysfs not even root can make a folder.
     let error = Recording::start(Path::new("/sys/nicety-traces"), Clock::start()).unwrap_err().to_string();
     assert!(error.starts_with("recording to /sys/nicety-traces: "), "{error}");
 }

@@ -1,6 +1,6 @@
-//! How commands find daemons, from any folder and environment: each daemon has a link to its control socket in its user's registry folder.
-//! Root's is `/run/nicety`; another user's is `/run/user/UID/nicety`, or `/tmp/nicety-UID` without `/run/user/UID`. Nobody else may write
-//! to such a folder.
+//! How commands find daemons from any folder and environment: each daemon has a link to its control socket in its user's registry
+//! folder. Root's is `/run/nicety`; another user's is `/run/user/UID/nicety`, or `/tmp/nicety-UID` without `/run/user/UID`. Nobody
+//! else may write to such a folder.
 
 use std::fs::{DirBuilder, Metadata};
 use std::io;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
 
-/// The end of a link's name.
+/// The suffix of a link's name.
 const ENDING: &str = "control";
 
 /// The folders of one user.
@@ -25,7 +25,7 @@ pub struct Registry {
 /// Why a daemon has no link.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// The folder is somebody else's, or others may write to it.
+    /// The folder is another user's, or others may write to it.
     #[error("{0} is no folder that this user alone may write to")]
     NotOurs(PathBuf),
     /// The system.
@@ -38,32 +38,32 @@ pub enum RegistryError {
     },
 }
 
-/// A daemon's link; gone when this is dropped.
+/// A daemon's link; removed on drop.
 #[derive(Debug)]
 pub struct Entry(PathBuf);
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // What cannot be removed leads nowhere, and the next daemon removes it.
+        // A link that cannot be removed is dead, and the next daemon removes it.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// What is found.
+/// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Control sockets that are served.
     pub sockets: Vec<PathBuf>,
-    /// Links whose socket nobody serves, and the sockets: of daemons that were killed.
+    /// Links whose socket nobody serves, with the sockets: of killed daemons.
     pub stale: Vec<(PathBuf, PathBuf)>,
-    /// Where was looked.
+    /// The folders that were searched.
     pub folders: Vec<PathBuf>,
-    /// Folders that were not looked into: others may write to them.
+    /// Folders that were skipped: others may write to them.
     pub unsafe_folders: Vec<PathBuf>,
 }
 
 impl Registry {
-    /// This process's user's.
+    /// The registry of this process's user.
     pub fn here() -> Self {
         Self::at(Path::new("/"), geteuid().as_raw())
     }
@@ -85,13 +85,13 @@ impl Registry {
         self.root.join(format!("tmp/nicety-{}", self.user))
     }
 
-    /// Makes a daemon's link: `switch` is a part of its name, for who lists the folder. Links that lead nowhere any more are removed.
+    /// Makes a daemon's link. `switch` is a part of its name, for people who list the folder. Removes dead links.
     pub fn enter(&self, switch: &str, control: &Path) -> Result<Entry, RegistryError> {
         let folder = self.own()?;
         for (link, _) in self.links(&folder).into_iter().filter(|(_, socket)| !is_served(socket)) {
             let _another_daemon_did = std::fs::remove_file(link);
         }
-        // One daemon has one link, however often it was started.
+        // A daemon has one link, however often it is started.
         let link = folder.join(format!("{switch}-{:016x}.{ENDING}", number_of(control)));
         let fresh = folder.join(format!(".{switch}-{}", std::process::id()));
         let failed = |error| RegistryError::System { path: link.clone(), error };
@@ -101,13 +101,13 @@ impl Registry {
         Ok(Entry(link))
     }
 
-    /// The folder for this user's daemons, made if it is missing.
+    /// The folder for this user's daemons; makes it if it is missing.
     fn own(&self) -> Result<PathBuf, RegistryError> {
         let is_ours =
             |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == self.user);
         let (system, session) = (self.system(), self.session());
         let (folder, mode) = if self.user == 0 || is_ours(&system) {
-            // Whom a control socket lets in besides has to come this way.
+            // Other users of the control socket must be able to enter.
             (system, 0o755)
         } else if session.parent().is_some_and(is_ours) {
             (session, 0o700)
@@ -125,13 +125,13 @@ impl Registry {
         if found.uid() == self.user && is_safe(&found) { Ok(folder) } else { Err(RegistryError::NotOurs(folder)) }
     }
 
-    /// Looks for daemons of this user, and for those of the system that he may be allowed to ask.
+    /// Searches for this user's daemons, and for the system's daemons that this user may ask.
     pub fn look(&self) -> Found {
         let mut found = Found::default();
         for folder in [self.system(), self.session(), self.fallback()] {
             found.folders.push(folder.clone());
             let Ok(there) = folder.symlink_metadata() else { continue };
-            // The system's may be that of a user who is there for it.
+            // The system's folder may belong to a dedicated user.
             let whose = there.uid() == self.user || folder == self.system();
             if !whose || !is_safe(&there) {
                 found.unsafe_folders.push(folder);
@@ -150,7 +150,7 @@ impl Registry {
         found
     }
 
-    /// The links of a folder and where they lead, by name.
+    /// The links of a folder and their targets, by name.
     fn links(&self, folder: &Path) -> Vec<(PathBuf, PathBuf)> {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let links = entries.filter(|path| path.extension().is_some_and(|ending| ending == ENDING));
@@ -160,12 +160,12 @@ impl Registry {
     }
 }
 
-/// A folder to which nobody but its owner may write, and no link to one.
+/// A folder that only its owner may write to, and not a link.
 fn is_safe(folder: &Metadata) -> bool {
     folder.is_dir() && folder.mode() & 0o022 == 0
 }
 
-/// Whether somebody serves a socket, as far as we may know.
+/// Whether somebody serves a socket, as far as this user may know.
 pub fn is_served(socket: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (Ok(address), Ok(probe)) =
@@ -173,11 +173,11 @@ pub fn is_served(socket: &Path) -> bool {
     else {
         return false;
     };
-    // AGAIN: its queue is full. ACCESS: it is not for us, and who has it knows.
+    // AGAIN: its queue is full. ACCESS: it is another user's; assume that it is served.
     matches!(connect(&probe, &address), Ok(()) | Err(Errno::AGAIN | Errno::ACCESS))
 }
 
-/// A path in sixteen digits (FNV-1a, 64 bits: isthe.com/chongo/tech/comp/fnv).
+/// A path hashed to sixteen digits (FNV-1a, 64 bits: isthe.com/chongo/tech/comp/fnv).
 fn number_of(path: &Path) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     path.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step)

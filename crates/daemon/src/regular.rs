@@ -1,5 +1,5 @@
-//! Files named by a person. Opening a pipe blocks for ever without a peer, and opening a device may have any effect: both are refused,
-//! also when the file becomes one between check and open.
+//! Regular files named by a person. Opening a pipe blocks without a peer, and opening a device may have any effect. Both are
+//! refused, even if the file becomes one between check and open.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -9,9 +9,9 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Opens a file, or a link to one. Nothing else is opened, nor waited for.
+/// Opens a regular file, or a link to one. Refuses anything else, and never blocks.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // What cannot be looked at is not there yet, or cannot be opened either, which says why.
+    // A missing file, or one that cannot be examined: the open below reports why.
     if let Ok(there) = path.metadata() {
         check(&there)?;
     }
@@ -65,7 +65,7 @@ mod tests {
         ] {
             for write in [false, true] {
                 let (path, (send, opened)) = (at(name), mpsc::channel());
-                // Whoever waits in there waits for ever.
+                // A thread that blocks in there blocks for ever.
                 std::thread::spawn(move || {
                     let options = &mut OpenOptions::new();
                     send.send(open(&path, options.read(!write).write(write)).map_err(|error| error.to_string()))

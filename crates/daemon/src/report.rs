@@ -1,4 +1,4 @@
-//! What a person sees of a running daemon: `nicety ports` and the control socket show these.
+//! What `nicety ports` and the control socket show of a running daemon.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,28 +6,30 @@ use std::time::Duration;
 
 use nicety_adapter::{QUEUES, QueueCounters, Reason};
 use nicety_plane::State;
+use nicety_switch::{Interest, Wanted};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::daemon::PortView;
 use crate::device::{SHARE_MEMORY, is_unshared};
 use crate::host::policy_words;
+use crate::trace::vlan;
 
-/// How a port is, in a word.
+/// The condition of a port, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Condition {
-    /// No VM has connected; or nobody is at the uplink's other end.
+    /// No VM has connected; or the uplink has no peer.
     Waiting,
-    /// A VM is there; its driver has not begun.
+    /// A VM is attached; its driver has not started the adapter.
     Attached,
     /// The guest's driver, or the uplink, works.
     Up,
-    /// Its state was saved, and it stands still.
+    /// Its state was saved, and it is stopped.
     Saved,
-    /// It cannot work, or one of its queues does not: the sentence says what to do.
+    /// It, or one of its queues, cannot work: the sentence says what to do.
     Broken,
-    /// The daemon failed at it, by a defect of its own; nothing passes it any more.
+    /// It has failed by a defect of the daemon; it passes no frames any more.
     Failed,
 }
 
@@ -44,15 +46,21 @@ pub struct QueueReport {
     pub bytes: u64,
 }
 
-/// What a port was made of, beside its adapter, address and socket.
+/// How a port was made, beside its adapter, address and socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MadeOf {
-    /// Queue pairs at most; nothing if the adapter chose.
+    /// The maximum of queue pairs; nothing if the adapter chose.
     pub queues: Option<u16>,
-    /// The largest MTU in bytes; nothing if there is none.
+    /// The largest MTU in bytes; nothing if there is no limit.
     pub mtu: Option<u16>,
     /// Whether it has an option ROM.
     pub rom: bool,
+    /// Whether its PCI subsystem is VMware's.
+    #[serde(default)]
+    pub vmware_subsystem: bool,
+    /// Whether it stands by for another port of the same VM.
+    #[serde(default)]
+    pub standby: bool,
     /// Whether its doorbells are mapped.
     pub mapped: bool,
     /// Its receive buffer in bytes.
@@ -67,34 +75,40 @@ pub struct MadeOf {
 pub struct PortReport {
     /// Its name.
     pub name: String,
-    /// Its adapter; nothing for the uplink.
+    /// Its adapter; nothing for an uplink.
     pub adapter: Option<String>,
-    /// Its address; nothing for the uplink.
+    /// Its address; nothing for an uplink.
     pub mac: Option<String>,
-    /// Where a VMM connects; nothing for the uplink.
+    /// Where a VMM connects; nothing for an uplink.
     #[schema(value_type = Option<String>)]
     pub socket: Option<PathBuf>,
-    /// The rest of what the host file said of it; nothing for the uplink.
+    /// The rest of its configuration; nothing for an uplink.
     pub made_of: Option<MadeOf>,
     /// Its port group, if it is in one.
     #[serde(default)]
     pub port_group: Option<String>,
-    /// What its policy says beyond the usual: the host file's keys and their values, its group's included.
+    /// Where its policy differs from the default: the host file's keys and their values, its group's included.
     #[serde(default)]
     pub policy: BTreeMap<String, String>,
+    /// The multicasts that it is sent, if ports are snooped: `239.1.2.3 (VLAN 10)`, `all of VLAN 10 (a router is there)`, `all`.
+    #[serde(default)]
+    pub multicasts: Vec<String>,
+    /// Who is at its other end, as LLDP says: `core1, port 1/1`.
+    #[serde(default)]
+    pub neighbour: Option<String>,
     /// How it is.
     pub condition: Condition,
     /// The same in a sentence, with what to do if something is wrong.
     pub sentence: String,
-    /// When and why the last VMM was sent away, if nobody has come and gone by itself since, in the words of the log.
+    /// When and why the last VMM was disconnected, in the words of the log; nothing if a later VMM closed its connection by itself.
     pub last_end: Option<String>,
-    /// What the guest's driver has turned on.
+    /// The features that the guest's driver has enabled.
     pub features: Vec<String>,
-    /// Guest → wire, by queue; queues that carried nothing are left out.
+    /// Guest → wire, by queue; unused queues are left out.
     pub transmit: Vec<QueueReport>,
-    /// Wire → guest, by queue; queues that carried nothing are left out.
+    /// Wire → guest, by queue; unused queues are left out.
     pub receive: Vec<QueueReport>,
-    /// Frames from this port that went nowhere, by reason.
+    /// Dropped frames from this port, by reason.
     pub transmit_drops: BTreeMap<String, u64>,
     /// Frames for this port that did not reach its guest, by reason.
     pub receive_drops: BTreeMap<String, u64>,
@@ -106,15 +120,15 @@ pub struct PortReport {
     pub register_reads: u64,
     /// Register writes by the guest.
     pub register_writes: u64,
-    /// Accesses of a wrong width, to a hole, or to an adapter asleep.
+    /// Accesses of a wrong width, to a hole, or while the adapter was not in D0.
     pub bad_accesses: u64,
-    /// Breaches of the device's protocol by the guest.
+    /// Protocol violations by the guest's driver.
     pub guest_errors: u64,
-    /// Frames that wait for the receiver.
+    /// Frames in the receive buffer.
     pub backlog_frames: u64,
-    /// Bytes that they take.
+    /// Bytes of the receive buffer in use.
     pub backlog_bytes: u64,
-    /// Bytes of the VM's memory that nobody had touched before the daemon wrote to them: the daemon's memory control group pays.
+    /// Bytes of the VM's memory that the daemon's writes touched first: the daemon's memory control group pays for them.
     #[serde(default)]
     pub allocated_bytes: u64,
 }
@@ -124,17 +138,17 @@ pub struct PortReport {
 pub struct AddressReport {
     /// The address.
     pub address: String,
-    /// The port that it was last heard from.
+    /// The port that last sent from it.
     pub port: String,
-    /// How long ago, in seconds.
+    /// How many seconds ago.
     pub silent_seconds: u64,
 }
 
-/// How a port is, and the sentence that says it.
+/// The condition of a port, and the sentence that explains it.
 ///
-/// `blank`: the memory that its VM shares had nothing in it when the driver was up, not even a ring. Then
-/// QEMU has mapped it privately (`share=off`), and what the driver writes is in pages that nobody else sees, unless a
-/// frame has come out of it all the same. `dma`: its adapter reaches memory by itself, or it does not matter what is shared.
+/// `blank`: the VM's shared memory was empty when the driver was up, without even a ring. Then QEMU has mapped it privately
+/// (`share=off`) and the driver's writes go to private pages, unless the VM has sent a frame all the same. `dma`: the adapter reads
+/// and writes guest memory; else sharing does not matter.
 pub fn condition(name: &str, state: &State, blank: bool, dma: bool, is_uplink: bool) -> (Condition, String) {
     if let Some(cause) = &state.failed {
         let sentence =
@@ -193,7 +207,7 @@ fn drops(counters: &[u64; Reason::ALL.len()]) -> BTreeMap<String, u64> {
     all.filter(|(_, count)| **count > 0).map(|(reason, &count)| (reason.name().to_owned(), count)).collect()
 }
 
-/// A span of time, as one says it.
+/// A duration in words.
 fn rounded(span: Duration) -> String {
     match span.as_secs() {
         seconds @ ..120 => format!("{seconds} s"),
@@ -202,10 +216,20 @@ fn rounded(span: Duration) -> String {
     }
 }
 
+/// What a port is sent, and where.
+fn multicast(wanted: &Wanted) -> String {
+    let vlan = vlan(wanted.fid);
+    match wanted.interest {
+        Interest::Group(group) => format!("{group} ({vlan})"),
+        Interest::Router => format!("all of {vlan} (a router is there)"),
+        Interest::Everything => "all".to_owned(),
+    }
+}
+
 impl PortReport {
-    /// A port, reported.
+    /// The report of a port.
     pub fn of(view: &PortView) -> Self {
-        let PortView { spec, name, id: _, policy, state, signals, blank, last_end } = view;
+        let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank, last_end } = view;
         let dma = spec.as_ref().is_none_or(|spec| spec.entry.about.dma);
         let (condition, mut sentence) = condition(name, state, *blank, dma, spec.is_none());
         let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
@@ -222,12 +246,16 @@ impl PortReport {
                 queues: spec.settings.queues,
                 mtu: spec.settings.mtu,
                 rom: spec.settings.rom.is_some(),
+                vmware_subsystem: spec.settings.subsystem.is_some(),
+                standby: spec.settings.standby,
                 mapped: spec.mapped,
                 buffer: spec.buffer_bytes,
                 access: spec.access.to_string(),
             }),
             port_group: spec.as_ref().and_then(|spec| spec.group.clone()),
             policy: policy_words(policy),
+            neighbour: neighbour.as_ref().map(|neighbour| format!("{}, port {}", neighbour.system, neighbour.port)),
+            multicasts: wanted.iter().map(multicast).collect(),
             condition,
             sentence,
             last_end,

@@ -1,5 +1,6 @@
-use nicety_adapter::{Counters, PortId, Queue, Stall};
+use nicety_adapter::{Counters, PortId, Queue, Stall, Time};
 use nicety_frame::Mac;
+use nicety_plane::Neighbour;
 
 use super::*;
 use crate::daemon::PortSpec;
@@ -82,7 +83,7 @@ fn memory_that_is_shared_in_name_only_is_told_until_a_frame_proves_otherwise() {
     before.counters.sent(0, 1, 60);
     assert_eq!(condition("vm1", &before, true, true, false).0, Condition::Broken, "that was another VM's");
     assert_eq!(condition("vm1", &State { sent: 1, ..up.clone() }, true, true, false).0, Condition::Up);
-    // QEMU's vhost-user front end leaves out what is not shared: no memory at all, neither shared nor absent.
+    // QEMU's vhost-user front end does not announce unshared memory: no memory at all, neither shared nor absent.
     let none = State { shared_bytes: 0, absent_bytes: 0, ..up };
     let (word, sentence) = condition("vm1", &none, false, true, false);
     assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");
@@ -119,6 +120,10 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         name: "vm1".into(),
         id: PortId(1),
         policy,
+        wanted: [(0, Interest::Router), (10, Interest::Group([239, 1, 2, 3].into())), (0, Interest::Everything)]
+            .map(|(fid, interest)| Wanted { fid, port: PortId(1), interest, left: Duration::from_secs(9) })
+            .to_vec(),
+        neighbour: Some(Neighbour { system: "core1".into(), port: "1/1".into(), until: Time(5) }),
         state,
         signals: 4,
         blank: false,
@@ -138,6 +143,9 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     assert_eq!((report.backlog_frames, report.backlog_bytes), (3, 900));
     assert_eq!(report.port_group.as_deref(), Some("web"));
     assert_eq!(report.policy, BTreeMap::from([("forged_transmits".to_owned(), "reject".to_owned())]));
+    let said = ["all of the flat network (a router is there)", "239.1.2.3 (VLAN 10)", "all"];
+    assert_eq!(report.multicasts, said);
+    assert_eq!(report.neighbour.as_deref(), Some("core1, port 1/1"));
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<PortReport>(&json).unwrap(), report);
     view.state.attached = false;

@@ -1,7 +1,7 @@
-//! Ports whose VMs come by vhost-user: a listener thread each, and in it the session of the front end that is there.
+//! Ports that speak vhost-user: a listener thread each, which also serves the front end's session.
 //!
-//! Control messages are few, and a front end may stop in the middle of one: it blocks only this thread. Frames never pass through this
-//! thread; the port's worker watches the kicks.
+//! Control messages are few, and a front end may stop in the middle of one: it blocks only this thread. Frames never pass through
+//! this thread; the port's worker watches the kicks.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,17 +48,17 @@ impl Stop {
         self.session.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits so long, or until it is asked.
+    /// Waits for `time`, or until it is asked to stop.
     fn pause(&self, time: Duration) {
         let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-        // Woken early by a signal, it only tries again early.
+        // If a signal wakes it early, it only tries again early.
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&timeout));
     }
 }
 
 impl RingsServer {
-    /// Starts the thread that serves a socket. The port's worker must know the port by now: it is told of kicks as soon
-    /// as a front end has come.
+    /// Starts the thread that serves a socket. The port's worker must know the port already: kicks reach it as soon as a front end
+    /// connects.
     pub fn start(
         log: Arc<PortLog>,
         listener: Listener,
@@ -82,12 +82,12 @@ impl RingsServer {
 impl Drop for RingsServer {
     fn drop(&mut self) {
         self.stop.asked.store(true, Ordering::SeqCst);
-        // A counter that is full has been seen already.
+        // A full counter means that the thread has been woken already.
         let _ = rustix::io::write(&self.stop.bell, &1u64.to_ne_bytes());
         if let Some(closer) = self.stop.session().as_ref() {
             closer.close();
         }
-        // The worker may have ended before its time.
+        // The worker may have ended early.
         self.kicks.end();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -97,7 +97,7 @@ impl Drop for RingsServer {
     }
 }
 
-/// One front end after the other, until it is told to stop.
+/// Serves one front end after another, until asked to stop.
 fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
     ready_to_ring();
     nicety_bell::this_thread_may_wait();
@@ -158,7 +158,7 @@ fn session(socket: OwnedFd, listener: &Listener, served: &Arc<Served>, stop: &St
     if stop.asked.load(Ordering::SeqCst) {
         return;
     }
-    // From here on the session's end detaches it.
+    // From here on the end of the session detaches the VM.
     served.port.attach();
     served.note(Event::Connect);
     match session.run_beside(Some(listener.as_fd()), || send_away(listener, &served.log)) {
@@ -166,7 +166,7 @@ fn session(socket: OwnedFd, listener: &Listener, served: &Arc<Served>, stop: &St
         Ended::VfioUser => {
             let why = served.log.crossed("vfio-user", "vhost-user");
             served.log.say(Kind::Broken, format_args!("the front end is disconnected: {why}"));
-            // It may come again and again.
+            // It may connect again and again.
             stop.pause(DEAF);
         }
         ended => {

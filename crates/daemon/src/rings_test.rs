@@ -1,4 +1,4 @@
-//! A front end that sends one kick after another while its port's worker has something else to do: here a test is the worker.
+//! A front end that sends one kick after another while its port's worker is busy: here the test is the worker.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use crate::shell::{PortShell, Schedule};
 
 /// How long anything here may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// More than may be on their way, and with that more than any socket holds.
+/// More than may be in flight, plus more than any socket holds.
 const FLOOD: usize = 4096;
 
 struct Stage {
@@ -46,7 +46,7 @@ impl Stage {
         Stage { server, inbox, front, _folder: folder }
     }
 
-    /// Kicks that are on their way now, with descriptors: they have come.
+    /// The number of kicks that have arrived, with descriptors.
     fn take(&self) -> usize {
         let mut notes = Vec::new();
         self.inbox.take(&mut notes);
@@ -68,7 +68,7 @@ fn kick(front: &UnixStream, flags: SendFlags) -> bool {
 #[test]
 fn of_a_flood_of_kicks_64_are_on_their_way_and_the_port_is_given_up_though_its_worker_takes_none() {
     let stage = Stage::new();
-    // As many as there is room for, and those that were taken meanwhile.
+    // As many as there is room for, plus those that were taken in between.
     let sent = (0..FLOOD).take_while(|_| kick(&stage.front, SendFlags::DONTWAIT)).count();
     assert!(sent > KICKS_MOST, "{sent} were sent");
     let (done, ended) = std::sync::mpsc::channel();

@@ -3,24 +3,24 @@
 //! ```text
 //! "nicety-port", version │ the time by the adapter's clock │ the adapter's state, in its own envelope │ masks, pending interrupts
 //! ```
-//! Saving stops the port: it reads no message of its VMM, sends and receives nothing, interrupts nobody. What the VMM brings along
-//! itself is not in the state: memory, eventfds, the version of the protocol.
+//! Saving stops the port: it reads no message of its VMM, sends and receives nothing, interrupts nobody. The state excludes what
+//! the VMM provides again: memory, eventfds, the protocol version.
 
 use nicety_adapter::snapshot::{Nothing, RestoreError, Version, decode, encode, label};
 use nicety_vfio_user::SavedInterrupts;
 use serde::{Deserialize, Serialize};
 
-/// The name on the envelope.
+/// The name in the envelope.
 const KIND: &str = "nicety-port";
 
 /// See the module's page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortState {
-    /// When, by the adapter's clock, in nanoseconds.
+    /// When it was saved, by the adapter's clock, in nanoseconds.
     pub(crate) at_ns: u64,
     /// The adapter's state, in its own envelope.
     pub(crate) adapter: Vec<u8>,
-    /// What the transport keeps.
+    /// The transport's state.
     pub(crate) interrupts: SavedInterrupts,
 }
 
@@ -42,7 +42,7 @@ impl PortState {
     /// From bytes.
     ///
     /// # Errors
-    /// They are no saved port, cut, or of a version that is not read.
+    /// They are not a saved port, are truncated, or have a version that cannot be read.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RestoreError> {
         match decode(KIND, bytes) {
             // Any text may look like the name of another kind.
@@ -63,16 +63,16 @@ impl PortState {
 /// Why a port was not saved, or not restored. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
-    /// There is none of this name.
+    /// There is no port of this name.
     #[error("there is no port {0:?}")]
     Missing(String),
-    /// It is no PCI function.
+    /// It is not a PCI function.
     #[error("port {0} has no state of its own: a vhost-user front end keeps its rings, and an uplink has none")]
     NoFunction(String),
-    /// Nobody is there.
+    /// No VM is attached.
     #[error("no VM is attached to the port: its VMM brings memory and interrupts, and must be connected")]
     NoVm,
-    /// A guest has mapped a page of this daemon.
+    /// The guest has mapped a page of this daemon.
     #[error(
         "the port's doorbells are mapped, and its guest cannot map those of another daemon: set doorbells = \"trapped\""
     )]
@@ -80,16 +80,16 @@ pub enum SaveError {
     /// A message is being handled.
     #[error("the port's VMM waits for an answer: it must send nothing while the port is saved or restored; try again")]
     Busy,
-    /// A driver works there.
+    /// A driver uses the adapter.
     #[error("the port is in use: the driver of its VM has started the adapter")]
     InUse,
-    /// It has failed.
+    /// The port has failed.
     #[error("the port has failed: `nicety port restart` renews it")]
     Failed,
-    /// Its worker does something else.
+    /// Its worker is busy.
     #[error("the port's worker did not answer in time: try again")]
     Late,
-    /// The state.
+    /// The state is invalid.
     #[error(transparent)]
     State(#[from] RestoreError),
 }

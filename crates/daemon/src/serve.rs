@@ -1,15 +1,17 @@
-//! A host file, served until a signal says otherwise.
+//! Serves a host file until a signal ends it.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nicety_adapter::Uplink;
+use nicety_frame::Mac;
 use nicety_socket::{Access, Place};
-use nicety_switch::{Limits, Policy};
+use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
-    Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Rate, SocketError, Stream, Tap, TapError,
+    Announced, Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -20,7 +22,7 @@ use crate::host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConf
 use crate::live::Live;
 use crate::recorder;
 
-/// Why serving ended before it had begun.
+/// Why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// A port or a worker.
@@ -34,7 +36,7 @@ pub enum ServeError {
         /// Why not.
         source: RomFileError,
     },
-    /// Who is to be let in.
+    /// The user or group that may connect.
     #[error("port {port}: {source}")]
     Account {
         /// The port.
@@ -51,29 +53,32 @@ pub enum ServeError {
     /// A capture.
     #[error("the uplink: {0}")]
     Capture(#[from] CaptureError),
-    /// Its pace.
+    /// The uplink's rate limit.
     #[error("the uplink cannot be paced: {0}")]
     Pace(std::io::Error),
+    /// Memory for frames of its own.
+    #[error("the uplink: {0}")]
+    Memory(nicety_memory::MapError),
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signals(std::io::Error),
 }
 
-/// What ended a daemon that had served.
+/// The signal that ended the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(pub i32);
 
-/// What a host file names, found to be there and right. Nothing of it is made, changed or opened for long.
+/// A checked host file. The checks make and change nothing, and keep nothing open.
 #[derive(Debug)]
 pub struct Prepared<'a> {
     host: &'a Host,
     record: Option<&'a Path>,
     ports: Vec<PortSpec>,
-    /// Sockets that somebody serves now: serving begins when they are free.
+    /// Sockets that another process serves: serving begins when they are free.
     pub served: Vec<PathBuf>,
 }
 
-/// Everything that is wrong, a line each.
+/// All problems, a line each.
 #[derive(Debug)]
 pub struct Refused(Vec<ServeError>);
 
@@ -88,7 +93,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Looks for whatever would keep a host file from being served: all that [`start`] needs and others have made.
+/// Checks everything that [`start`] needs and that exists already.
 pub fn prepare<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<'a>, Refused> {
     let (mut errors, mut served) = (Vec::new(), Vec::new());
     let names = host.ports.iter().map(|port| port.name.as_str());
@@ -108,7 +113,7 @@ pub fn prepare<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<
     if errors.is_empty() { Ok(Prepared { host, record, ports, served }) } else { Err(Refused(errors)) }
 }
 
-/// What a port is made from. Its socket can be made, if it is not served.
+/// What a port is made from. Checks that its socket can be made, or is served by another process.
 pub(crate) fn checked_spec(config: &PortConfig, served: &mut Vec<PathBuf>) -> Result<PortSpec, ServeError> {
     let spec = spec(config)?;
     let place = nicety_socket::check(&spec.socket, &spec.access);
@@ -136,7 +141,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
     })
 }
 
-/// Whether an uplink can be made, as far as that can be known without making it.
+/// Checks whether an uplink can be made, as far as that is possible without making it.
 fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>) -> Result<(), ServeError> {
     match kind {
         UplinkKind::Tap { name } => Tap::check(name)?,
@@ -148,38 +153,47 @@ fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>) -> Result<(), Serv
             }
         }
         // Whoever listens there may come later.
-        UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null => {}
+        UplinkKind::Pair { .. } | UplinkKind::Stream { .. } | UplinkKind::Null | UplinkKind::Querier => {}
     }
     Ok(())
 }
 
-/// Makes the uplink that a host file names.
+/// Makes the uplink of a host file.
 fn uplink(config: &UplinkConfig, daemon: &Daemon) -> Result<Box<dyn Uplink>, ServeError> {
     match &config.kind {
-        UplinkKind::Tap { name } => paced(Tap::open(name)?, config.rate),
+        UplinkKind::Tap { name } => paced(Tap::open(name)?, config),
         UplinkKind::Pair { socket, role } => {
             let pair = match role {
                 Role::Listen => Pair::listen(socket)?,
                 Role::Connect => Pair::connect(socket)?,
             };
-            paced(pair, config.rate)
+            paced(pair, config)
         }
         UplinkKind::Stream { socket, role } => {
             let stream = match role {
                 Role::Listen => Stream::listen(socket)?,
                 Role::Connect => Stream::connect(socket)?,
             };
-            paced(stream, config.rate)
+            paced(stream, config)
         }
         UplinkKind::Capture { file } => {
             let options = CaptureOptions { interface: "nicety".to_owned(), origin: daemon.epoch(), most_bytes: None };
-            paced(Capture::create(file, &options)?, config.rate)
+            paced(Capture::create(file, &options)?, config)
         }
-        UplinkKind::Null => paced(Null, config.rate),
+        UplinkKind::Null => paced(Null, config),
+        UplinkKind::Querier => {
+            let vlans: Vec<Option<u16>> = match &config.vlan {
+                Vlan::Flat | Vlan::Access(_) | Vlan::Service(_) => vec![None],
+                Vlan::Trunk { allowed, native } => {
+                    allowed.iter().map(|id| (Some(id) != *native).then(|| id.number())).collect()
+                }
+            };
+            Ok(Box::new(Querier::new(own_address(), &vlans).map_err(ServeError::Memory)?))
+        }
     }
 }
 
-/// Makes it again, unless that would overwrite what the first has written.
+/// Makes the uplink again, unless that would overwrite its capture file.
 fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
     if matches!(config.kind, UplinkKind::Capture { .. }) {
         return None;
@@ -188,26 +202,43 @@ fn maker(config: &UplinkConfig) -> Option<UplinkMaker> {
     Some(Box::new(move |daemon| uplink(&config, daemon).map_err(|error| error.to_string())))
 }
 
-fn paced<U: Uplink + 'static>(uplink: U, rate: Option<Rate>) -> Result<Box<dyn Uplink>, ServeError> {
-    Ok(match rate {
-        Some(rate) => Box::new(Paced::new(uplink, rate).map_err(ServeError::Pace)?),
-        None => Box::new(uplink),
-    })
+fn paced<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
+    match config.rate {
+        Some(rate) => announced(Paced::new(uplink, rate).map_err(ServeError::Pace)?, config),
+        None => announced(uplink, config),
+    }
 }
 
-/// What an uplink may do: its VLANs.
+fn announced<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Box<dyn Uplink>, ServeError> {
+    if !config.lldp.sends {
+        return Ok(Box::new(uplink));
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let what = format!("Nicety {}", nicety_version::BUILD);
+    let announced = Announced::new(uplink, own_address(), host.trim(), &config.name, &what);
+    Ok(Box::new(announced.map_err(ServeError::Memory)?))
+}
+
+/// An address for frames of our own: locally administered, and another one each time.
+fn own_address() -> Mac {
+    let [a, b, c, d, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
+    Mac([2, 0x4e, a, b, c, d])
+}
+
+/// An uplink's policy: its VLANs.
 fn policy(config: &UplinkConfig) -> Policy {
-    Policy { vlan: config.vlan.clone(), private: config.private, ..Policy::default() }
+    let UplinkConfig { vlan, private, snooping, lldp, .. } = config;
+    Policy { vlan: vlan.clone(), private: *private, snooping: *snooping, lldp: lldp.receives, ..Policy::default() }
 }
 
-/// Makes an uplink, and puts it on the switch.
+/// Makes an uplink and adds it to the switch.
 pub(crate) fn open_uplink(daemon: &Daemon, config: &UplinkConfig) -> Result<(), ServeError> {
     let maker = maker(config);
     let made = uplink(config, daemon)?;
     Ok(daemon.open_uplink(&config.name, made, nicety_plane::SENDER_BYTES, &policy(config), maker)?)
 }
 
-/// As [`check_uplink`], for one that takes the place of others, whose sockets are ours.
+/// As [`check_uplink`], for an uplink that replaces others, whose sockets are ours.
 pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Result<(), ServeError> {
     let socket = |config: &UplinkConfig| match &config.kind {
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
@@ -225,8 +256,7 @@ pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Re
     }
 }
 
-/// Starts what a host file names: all of it, or nothing. What guests do to their ports is recorded in a folder, if one is
-/// named.
+/// Starts everything that a host file names, or nothing. Records the guests' accesses if a folder is named.
 pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     let Prepared { host, record, ports, served: _ } = prepared;
     let limits = Limits {
@@ -240,7 +270,7 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     for port in ports {
         daemon.open(port)?;
     }
-    // The last: a capture, and traces, take the place of older ones, which must not be lost if something else cannot be had.
+    // Last, because captures and traces replace older files, which must survive if something else fails.
     for config in &host.uplinks {
         open_uplink(&daemon, config)?;
     }
@@ -248,8 +278,8 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     Ok(daemon)
 }
 
-/// Serves a host file until SIGTERM or SIGINT, or SIGHUP from a terminal that was closed. Any other SIGHUP reads the host file again.
-/// `ready` is called when all sockets are there; it returns what changes the daemon.
+/// Serves a host file until SIGTERM or SIGINT, or SIGHUP from a closed terminal. Any other SIGHUP reads the host file again.
+/// `ready` is called when all sockets exist; it returns the interface for changes.
 pub fn serve(prepared: Prepared<'_>, ready: impl FnOnce(&Arc<Daemon>) -> Arc<Live>) -> Result<Signal, ServeError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::Signals)?;
     let had_terminal = has_terminal();
@@ -269,7 +299,7 @@ pub fn serve(prepared: Prepared<'_>, ready: impl FnOnce(&Arc<Daemon>) -> Arc<Liv
     Ok(Signal(ended_by))
 }
 
-/// Whether there is a controlling terminal: once it is closed, tty(4) says ENXIO.
+/// Whether there is a controlling terminal: for a closed one, tty(4) reports ENXIO.
 fn has_terminal() -> bool {
     std::fs::OpenOptions::new().read(true).custom_flags(without_waiting()).open("/dev/tty").is_ok()
 }

@@ -17,26 +17,26 @@ use crate::recorder::Recorder;
 use crate::shell::Schedule;
 use crate::timeout::Timeout;
 
-/// What one round of the workers' deficit round-robin gives a port, in bytes.
+/// A port's quantum in the workers' deficit round-robin, in bytes.
 pub(crate) const QUANTUM: i64 = 128 << 10;
-/// How long a socket is not watched after a connection could not be accepted (no descriptors left, say; the socket stays readable), or
-/// after a VMM was refused: it speaks another protocol, or the port is taken. QEMU would retry thousands of times a second. When the
-/// connected VMM goes, the next one need not wait.
+/// How long a socket is not watched after a connection could not be accepted (for example without free descriptors: the socket
+/// stays readable), or after a VMM was refused because it speaks another protocol or the port is taken. QEMU would retry thousands
+/// of times a second. When the connected VMM disconnects, the next one need not wait.
 pub const DEAF: Duration = Duration::from_secs(1);
 
-/// How a port's other side reaches it.
+/// How a VMM or peer reaches a port.
 #[derive(Debug)]
 pub enum Link {
-    /// vfio-user: a socket that VMMs connect to, and the session if one has.
+    /// vfio-user: a socket for VMMs, and the session of the connected one.
     Function {
         /// Where VMMs connect.
         listener: Listener,
-        /// The device that they find.
+        /// The device behind the socket.
         device: Box<PortDevice>,
-        /// The VMM that is connected, and what it owes.
+        /// The connected VMM, and its idle timeout.
         session: Option<Talk>,
     },
-    /// vhost-user: its control connection has a thread of its own; the worker only watches kicks.
+    /// vhost-user: the control connection has its own thread; the worker only watches kicks.
     Rings {
         /// The kick descriptor of each ring.
         kicks: Vec<Option<Bell>>,
@@ -45,22 +45,22 @@ pub enum Link {
     Uplink(Option<OwnedFd>),
 }
 
-/// A VMM that is connected.
+/// A connected VMM.
 #[derive(Debug)]
 pub struct Talk {
     pub(crate) session: Box<Session>,
     pub(crate) timeout: Timeout,
-    /// The descriptor that is watched to unmask INTx: the last value of [`PortDevice::unmask`].
+    /// The descriptor watched to unmask INTx: the last value of [`PortDevice::unmask`].
     pub(crate) unmask: Option<Arc<Bell>>,
-    /// The port's state was saved: its messages wait.
+    /// The port's state was saved: the VMM's messages wait.
     pub(crate) stopped: bool,
-    /// The process that has connected, until a second VMM finds it gone: see `Talk::is_ending`.
+    /// The connected process, until a second VMM finds that it has ended: see `Talk::is_ending`.
     pub(crate) process: Option<Pid>,
 }
 
 impl Talk {
-    /// Whether its process has ended though its connection has not: the kernel may close a dead process's descriptors later (io_uring's).
-    /// Said once, for the connection may belong to somebody else now.
+    /// Whether its process has ended but not its connection: the kernel may close a dead process's descriptors later (io_uring's).
+    /// Returns true once, because another process may hold the connection now.
     pub(crate) fn is_ending(&mut self) -> bool {
         self.process.take_if(|process| test_kill_process(*process) == Err(Errno::SRCH)).is_some()
     }
@@ -69,21 +69,21 @@ impl Talk {
 /// See the module's page.
 #[derive(Debug)]
 pub struct Service {
-    /// What is said of it.
+    /// Its log.
     pub log: Arc<PortLog>,
     /// The port.
     pub port: Arc<Port>,
-    /// Whether it waits for its turn.
+    /// Whether it is queued for a turn.
     pub schedule: Arc<Schedule>,
     /// How it is reached.
     pub link: Link,
-    /// Where what its guest does is noted, if it is.
+    /// Records its guest's accesses, if recording is on.
     pub recorder: Option<Arc<Recorder>>,
-    /// Until when its socket is left alone.
+    /// Until when its socket is not watched.
     pub(crate) deaf_until: Option<Time>,
-    /// A flood under way, which must go on with the same turn.
+    /// The turn of an unfinished flood, which must continue.
     pub(crate) turn: Option<Box<Turn>>,
-    /// Bytes that it may still cost before others have their turns.
+    /// Its deficit: the bytes that it may still cost before others get their turns.
     pub(crate) credit: i64,
     /// Its VMM's messages were served last, not its turn.
     pub(crate) heard: bool,
@@ -92,7 +92,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A port that nobody has connected to yet.
+    /// A port without a connection.
     pub fn new(log: Arc<PortLog>, port: Arc<Port>, schedule: Arc<Schedule>, link: Link) -> Self {
         Self {
             log,
@@ -108,7 +108,7 @@ impl Service {
         }
     }
 
-    /// Whether it has credit left. It gets some in each round in which it asks.
+    /// Whether it has credit left. It gets a quantum in each round in which it asks.
     pub(crate) fn can_pay(&mut self, round: u64) -> bool {
         if std::mem::replace(&mut self.round, round) != round {
             self.credit = (self.credit + QUANTUM).min(QUANTUM);
@@ -116,13 +116,13 @@ impl Service {
         self.credit > 0
     }
 
-    /// Whether its VMM's messages are next: it has credit, no flood is in progress, and messages do not go twice while its turn waits.
+    /// Whether its VMM's messages are next: it has credit, no flood is in progress, and no turn waits since its last messages.
     pub(crate) fn may_hear(&mut self, round: u64) -> bool {
         let its_turn = self.heard && self.schedule.is_queued();
         self.turn.is_none() && !its_turn && self.can_pay(round)
     }
 
-    /// The descriptors to watch from the beginning.
+    /// The descriptor to watch from the start.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.link {
             Link::Function { listener, .. } => Some(listener.as_fd()),

@@ -1,4 +1,4 @@
-//! What a worker does for a port: interrupts to its VM, and turns.
+//! A worker's services for a port: interrupts to its VM, and turns.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,25 +18,25 @@ use crate::recorder::Recorder;
 /// How a port's interrupts reach its VM.
 #[derive(Debug)]
 pub enum Signals {
-    /// Nobody to interrupt: an uplink.
+    /// No interrupts: an uplink.
     None,
     /// A PCI function behind vfio-user.
     Function {
         /// Eventfds, masks, pending bits.
         interrupts: Arc<Interrupts>,
-        /// Whether messages are MSI-X (else MSI), as the function's configuration space says.
+        /// Whether messages are MSI-X or MSI, as set in the function's configuration space.
         msix: AtomicU8,
     },
-    /// Rings behind vhost-user: the descriptors of each.
+    /// Rings behind vhost-user: the eventfds of each.
     Rings(Mutex<Vec<RingBells>>),
 }
 
-/// What a front end wants to be rung for a ring.
+/// A front end's eventfds for a ring.
 #[derive(Debug, Default)]
 pub struct RingBells {
-    /// Its driver shall look at it.
+    /// Signals completions to the driver.
     call: Option<Bell>,
-    /// It has broken.
+    /// Signals that the ring is broken.
     error: Option<Bell>,
 }
 
@@ -58,8 +58,8 @@ impl Signals {
         }
     }
 
-    /// Connects a ring's call descriptor, or removes it. A new one is signalled once: an interrupt raised meanwhile must not be
-    /// lost, and one too many harms nobody.
+    /// Connects a ring's call eventfd, or removes it. A new one is signalled once, because an interrupt may have been raised before
+    /// it was connected; a spurious one is harmless.
     pub fn set_call(&self, ring: u16, bell: Option<Bell>) {
         self.with_ring(ring, |bells| {
             if let Some(bell) = &bell {
@@ -69,7 +69,7 @@ impl Signals {
         });
     }
 
-    /// Connects a ring's error descriptor, or takes it away.
+    /// Connects a ring's error eventfd, or removes it.
     pub fn set_error(&self, ring: u16, bell: Option<Bell>) {
         self.with_ring(ring, |bells| bells.error = bell);
     }
@@ -84,7 +84,7 @@ impl Signals {
         act(&mut rings[index]);
     }
 
-    /// Forgets all rings' descriptors.
+    /// Removes all rings' eventfds.
     pub fn disconnect(&self) {
         if let Self::Rings(rings) = self {
             lock(rings).clear();
@@ -96,7 +96,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// For a thread that rings VMMs, at its beginning.
+/// Prepares a thread that signals VMMs. Call it when the thread starts.
 pub fn ready_to_ring() {
     if let Err(errno) = nicety_bell::ready() {
         warn!(
@@ -107,7 +107,7 @@ pub fn ready_to_ring() {
 }
 
 fn call(bell: &Bell) {
-    // A front end that is gone needs no interrupt.
+    // A front end that has gone needs no interrupt.
     let _ = bell.ring();
 }
 
@@ -122,7 +122,7 @@ pub struct PortShell {
     clock: Clock,
 }
 
-/// Whether a port waits for its turn already; shared by the shell and the worker.
+/// Whether a port is queued for a turn; shared by the shell and the worker.
 #[derive(Debug, Default)]
 pub struct Schedule {
     queued: AtomicBool,
@@ -130,22 +130,22 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Marks the port as queued; false if it was.
+    /// Marks the port as queued; false if it was queued already.
     pub fn queue(&self) -> bool {
         !self.queued.swap(true, Ordering::AcqRel)
     }
 
-    /// The port has its turn now: from here on it may be queued again.
+    /// The port's turn begins: from here on it may be queued again.
     pub fn begin(&self) {
         self.queued.store(false, Ordering::Release);
     }
 
-    /// Whether the port waits for its turn.
+    /// Whether the port is queued for a turn.
     pub fn is_queued(&self) -> bool {
         self.queued.load(Ordering::Acquire)
     }
 
-    /// Interrupt descriptors written so far.
+    /// How often interrupt descriptors were written.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
@@ -228,7 +228,7 @@ impl Shell for PortShell {
         {
             call(bell);
         }
-        // Said there: whoever calls holds the port's lock, and the log may be slow.
+        // The worker logs it: the caller holds the port's lock, and the log may be slow.
         self.inbox.push(Note::Stalled(self.id, stall));
     }
 

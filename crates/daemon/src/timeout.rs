@@ -1,14 +1,14 @@
-//! The idle timeout of a VMM: for its version message, for the rest of a message that it has begun, and for taking its answers.
-//! Between messages it may rest for as long as it likes.
+//! The idle timeout of a VMM: for its version message, for the rest of a message that it has begun, and for reading its answers.
+//! Between messages a VMM may be idle for any time.
 
 use std::time::Duration;
 
 use nicety_adapter::Time;
 
-/// The same as a vhost-user front end has.
+/// As for a vhost-user front end.
 pub const TIMEOUT: Duration = nicety_vhost_user::TIMEOUT;
 
-/// What a VMM owes: its deadline, and one timer at a time, however often the deadline moves.
+/// The deadline of a VMM, and one timer at a time, however often the deadline moves.
 #[derive(Debug, Default)]
 pub struct Timeout {
     end: Option<Time>,
@@ -16,7 +16,7 @@ pub struct Timeout {
 }
 
 impl Timeout {
-    /// It owes something from now on. Returns the time for a timer, if none is set.
+    /// A deadline begins. Returns the time for a timer, if none is set.
     pub fn begin(&mut self, now: Time) -> Option<Time> {
         if self.end.is_some() {
             return None;
@@ -29,12 +29,12 @@ impl Timeout {
         self.timer
     }
 
-    /// It has delivered.
+    /// The VMM met the deadline.
     pub fn end(&mut self) {
         self.end = None;
     }
 
-    /// A timer may have expired. Returns the time for the next one, if it has and something is still owed.
+    /// A timer may have expired. Returns the time for the next one, if it has expired and a deadline is still set.
     pub fn rung(&mut self, now: Time) -> Option<Time> {
         if self.timer.is_none_or(|timer| timer > now) {
             return None;
@@ -43,7 +43,7 @@ impl Timeout {
         self.timer
     }
 
-    /// Whether it has taken too long.
+    /// Whether the deadline has passed.
     pub fn is_over(&self, now: Time) -> bool {
         self.end.is_some_and(|end| end <= now)
     }
@@ -81,7 +81,7 @@ mod tests {
             }
         }
         assert_eq!(timers, [at(10_000), at(20_000), at(30_000)]);
-        // The last one began at 24,999 ms: its timer is the one that was set for another.
+        // The last deadline began at 24,999 ms, with the timer of an earlier one.
         assert_eq!(timeout.rung(at(30_000)), Some(at(34_999)));
         assert!(!timeout.is_over(at(34_998)) && timeout.is_over(at(34_999)));
     }

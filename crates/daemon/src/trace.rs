@@ -1,4 +1,4 @@
-//! What would become of a frame, step by step, as a person reads it: the words for what the switch and the ports have answered.
+//! A frame's trace in words, step by step: the decisions of the ports and the switch, for a person.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use utoipa::ToSchema;
 
 use crate::daemon::PortView;
 
-/// Names of ports that a step lists at most.
+/// Most names of ports that one step lists.
 const NAMES_MOST: usize = 8;
-/// Service VLANs' filtering identifiers begin here ([`nicety_switch::Learned::fid`]).
+/// The first filtering identifier of service VLANs ([`nicety_switch::Learned::fid`]).
 const SERVICE: u16 = 4096;
 
-/// What a step of a frame's way is about.
+/// The subject of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceStage {
@@ -25,32 +25,32 @@ pub enum TraceStage {
     Arrives,
     /// Whether its port fetches it now.
     Fetched,
-    /// What the sender's policy says of it.
+    /// The sender's policy.
     Policy,
     /// Its VLAN.
     Vlan,
     /// What the switch learns from it.
     Learns,
-    /// What the switch knows of its destination.
+    /// What the switch knows about its destination.
     LookedUp,
     /// Ports that do not get it.
     PassesBy,
     /// A port that gets it.
     Delivered,
-    /// Its end.
+    /// It is dropped.
     Dropped,
 }
 
-/// One step of a frame's way.
+/// One step of a frame's path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceStep {
-    /// What it is about.
+    /// Its subject.
     pub stage: TraceStage,
     /// What happens, in words.
     pub what: String,
 }
 
-/// A port that a frame is for.
+/// A port that a frame is sent to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceReceiver {
     /// The port.
@@ -59,18 +59,18 @@ pub struct TraceReceiver {
     pub dropped: Option<String>,
 }
 
-/// What would become of a frame.
+/// The path of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FrameTrace {
     /// The steps, in order.
     pub steps: Vec<TraceStep>,
-    /// Who gets it.
+    /// The ports that get it.
     pub receivers: Vec<TraceReceiver>,
-    /// Why it goes nowhere, if so.
+    /// Why it is dropped everywhere, if so.
     pub dropped: Option<String>,
 }
 
-/// What the words are made of.
+/// What the words are made from.
 pub(crate) struct Words<'a> {
     pub views: &'a [PortView],
     pub from: &'a PortView,
@@ -85,13 +85,13 @@ impl Words<'_> {
         for step in &trace.steps {
             match step {
                 Step::Receiver(port, Err(reason)) => {
-                    // Where it was last heard, and again when all are asked.
+                    // A port may be excluded twice: as the port it was last heard from, and in the flood.
                     let ports = aside.entry(*reason).or_default();
                     if !ports.contains(port) {
                         ports.push(*port);
                     }
                 }
-                // The port itself has more to say.
+                // The port's own step says more.
                 Step::Receiver(_, Ok(_)) => {}
                 step => steps.extend(self.step(step)),
             }
@@ -206,6 +206,13 @@ impl Words<'_> {
                 };
                 said(TraceStage::LookedUp, format!("its destination is {what}: to all ports of the VLAN{storm}"))
             }
+            Step::Snooped { report: true } => {
+                said(TraceStage::LookedUp, "it is a report: of ports with snooping to routers' alone".to_owned())
+            }
+            Step::Snooped { report: false } => said(
+                TraceStage::LookedUp,
+                "the group is known: of ports with snooping to its members' and routers' alone".to_owned(),
+            ),
             Step::Receiver(..) => return None,
         })
     }
@@ -217,6 +224,7 @@ impl Words<'_> {
         }
         let why = match reason {
             Reason::Vlan => "not in this VLAN",
+            Reason::NoReceiver => "nobody there has joined the group",
             Reason::PrivateVlan => "of another part of the private VLAN",
             Reason::MacChanged => "its destination is not an address of the port (MAC changes are rejected)",
             other => other.name(),
@@ -258,7 +266,7 @@ fn said(stage: TraceStage, what: String) -> TraceStep {
     TraceStep { stage, what }
 }
 
-/// The guards that are on, by the host file's keys.
+/// The enabled guards, by the host file's keys.
 fn guards(policy: &Policy) -> Vec<&'static str> {
     let guards = policy.guards;
     [
@@ -273,7 +281,8 @@ fn guards(policy: &Policy) -> Vec<&'static str> {
     .collect()
 }
 
-fn vlan(fid: u16) -> String {
+/// A VLAN by its filtering identifier.
+pub(crate) fn vlan(fid: u16) -> String {
     match fid {
         0 => "the flat network".to_owned(),
         fid if fid >= SERVICE => format!("service VLAN {}", fid - SERVICE),

@@ -1,10 +1,10 @@
-//! Processor time of the daemon's threads, as the scheduler counts it (/proc/PID/task/TID/schedstat, in nanoseconds).
+//! CPU time of the daemon's threads, as the scheduler counts it (/proc/PID/task/TID/schedstat, in nanoseconds).
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// Processor time by threads' names; those of one name together. Empty if this kernel does not count it.
+/// CPU time by thread name, summed per name. Empty if this kernel does not count it.
 pub fn threads() -> BTreeMap<String, Duration> {
     let mut all = BTreeMap::new();
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
@@ -14,7 +14,7 @@ pub fn threads() -> BTreeMap<String, Duration> {
     all
 }
 
-/// Of one thread, unless it has ended meanwhile.
+/// Of one thread, unless it has ended.
 fn thread(task: &Path) -> Option<(String, Duration)> {
     let name = std::fs::read_to_string(task.join("comm")).ok()?;
     let times = std::fs::read_to_string(task.join("schedstat")).ok()?;

@@ -1,8 +1,8 @@
 //! A worker: one thread, one epoll loop, the ports that it owns.
 //!
-//! Each round: notes, timers, some messages of each VMM that has more waiting, a turn for each ready port, then events from the
-//! kernel. With nothing ready it polls for a while if that has paid (`busy_poll.rs`), then sleeps. Ports are served by deficit round-robin,
-//! charged with their frames' bytes (replicas included) and with their VMMs' messages: a port that floods pays with its own turns.
+//! Each round: notes, timers, some messages of each VMM that has more waiting, a turn for each ready port, then epoll events. If
+//! nothing is ready, the worker busy polls while that pays (`busy_poll.rs`), then sleeps. Ports are served by deficit round-robin,
+//! charged with their frames' bytes (replicas included) and with their VMMs' messages: a port that floods uses up its own turns.
 
 mod connections;
 #[cfg(test)]
@@ -47,17 +47,17 @@ use services::Services;
 
 /// The charge for a VMM's message, in bytes: it takes as long as copying some frames.
 const MESSAGE_COST: i64 = 1 << 10;
-/// How late the kernel may be with a timer.
+/// The kernel's timer slack.
 const TIMER_SLACK_NS: u64 = 1_000;
-/// Events taken from the kernel at once.
+/// Most events per epoll call.
 const EVENTS: usize = 64;
 
-/// What an epoll event is about: the port in the upper bits, this below.
+/// The data of an epoll event: the port in the upper bits, one of these in the lower.
 const BELL: u64 = u64::MAX;
 const SOCKET: u64 = 0;
 const SESSION: u64 = 1;
 const UNMASK: u64 = 2;
-/// And upwards, by ring.
+/// The first ring's kick; the others follow.
 const KICK: u64 = 3;
 
 fn token(port: PortId, what: u64) -> EventData {
@@ -74,9 +74,9 @@ pub struct Worker {
     epoll: OwnedFd,
     services: Services,
     ready: VecDeque<PortId>,
-    /// Ports whose sessions hold buffered messages, which the kernel does not report, or lacked credit for more.
+    /// Ports whose sessions hold buffered messages (which the kernel does not report), or lacked credit for more.
     behind: VecDeque<PortId>,
-    /// Rounds so far.
+    /// The number of rounds.
     rounds: u64,
     timers: BinaryHeap<Reverse<(Time, PortId)>>,
     turn: Box<Turn>,
@@ -85,7 +85,7 @@ pub struct Worker {
     notes: Vec<Note>,
     stop: bool,
     busy_poll: BusyPoll,
-    /// Connections that were ended here, until their VMMs have noticed; and memory threads of ports that are no more.
+    /// Threads that close connections whose VMMs have not noticed the end yet, and memory threads of closed ports.
     leaving: Vec<JoinHandle<()>>,
     /// How often it has slept.
     #[cfg(test)]
@@ -95,7 +95,7 @@ pub struct Worker {
 impl Worker {
     /// A worker without ports.
     ///
-    /// Those that it is to take over come through `newcomers`, each before a [`Note::Serve`].
+    /// Each port to take over comes through `newcomers`, before a [`Note::Serve`].
     pub fn new(
         plane: Arc<Plane>,
         clock: Clock,
@@ -126,9 +126,9 @@ impl Worker {
         })
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until it is asked to stop.
     pub fn run(mut self) {
-        // A pause between interrupts is some ten microseconds; the kernel's own leeway is fifty.
+        // A pause between interrupts is some ten microseconds; the kernel's default slack is fifty.
         if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS)) {
             debug!("timers stay coarse: {error}");
         }
@@ -149,7 +149,7 @@ impl Worker {
         self.rounds += 1;
         self.read_notes();
         self.ring_timers();
-        // Before their ports' turns, or one that always has frames would never have credit for its messages.
+        // Before the ports' turns: else a port that always has frames would never have credit for its messages.
         for _ in 0..self.behind.len() {
             let Some(id) = self.behind.pop_front() else { break };
             self.session(id);
@@ -202,7 +202,7 @@ impl Worker {
         {
             service.log.say(Kind::NotServed, format_args!("its socket cannot be watched: {error}"));
         }
-        // It was on the switch first: it may have received frames, and asked for a turn, before this worker knew it.
+        // The port joined the switch before this worker knew it: it may already have received frames and asked for a turn.
         service.schedule.begin();
         self.services.insert(id, service);
         self.enqueue(id);
@@ -241,7 +241,7 @@ impl Worker {
         if let Some(old) = &old {
             let _not_watched_if_adding_failed = epoll::delete(&self.epoll, old);
         }
-        // The old one may have been rung a moment ago.
+        // The old descriptor may have been signalled a moment ago.
         let kicked = old.is_some() && bell.is_some();
         if let Some(bell) = bell {
             if let Err(error) = epoll::add(&self.epoll, &bell, token(id, KICK + u64::from(ring)), EventFlags::IN) {
@@ -273,7 +273,7 @@ impl Worker {
         }
     }
 
-    /// One round over the ports that are ready.
+    /// One turn for each ready port.
     fn turns(&mut self) {
         for _ in 0..self.ready.len() {
             let Some(id) = self.ready.pop_front() else { return };
@@ -294,7 +294,7 @@ impl Worker {
         if let Some(service) = self.services.get(&id) {
             service.log.settle(now);
         }
-        // Its batch refers to its memory: during a flood it may fail, but it must stay.
+        // Its batch refers to its memory: during a flood the port may fail, but not be disconnected.
         let flooding = self.services.get(&id).is_some_and(|service| service.turn.is_some());
         if !flooding && let Some(why) = self.unfit(id, now) {
             self.disconnect(id, why);
@@ -321,13 +321,13 @@ impl Worker {
         {
             self.spare.push(done);
         }
-        // Whether it was unfit in the flood shows in the next turn.
+        // The next turn checks whether it became unfit during the flood.
         if outcome.more || flooding {
             self.enqueue(id);
         }
     }
 
-    /// Whether a port's VM must be disconnected: its idle timeout is over, or it has taken its memory back.
+    /// Whether a port's VM must be disconnected: its idle timeout has passed, or it has taken shared memory back.
     fn unfit(&self, id: PortId, now: Time) -> Option<Why> {
         let service = self.services.get(&id)?;
         match &service.link {
@@ -345,7 +345,7 @@ impl Worker {
         }
     }
 
-    /// Ends a flood that is under way: before the port's memory or sockets change.
+    /// Finishes a flood: before the port's memory or sockets change.
     fn settle_flood(&mut self, id: PortId) {
         while self.services.get(&id).is_some_and(|service| service.turn.is_some()) {
             self.one_turn(id);
@@ -360,7 +360,7 @@ impl Worker {
         let id = PortId((data >> 32) as u16);
         match data & 0xffff_ffff {
             SOCKET => self.socket(id),
-            // It has its turn anyway.
+            // Its messages are served next anyway.
             SESSION if self.behind.contains(&id) => {}
             SESSION => self.session(id),
             UNMASK => self.unmask(id, flags),

@@ -20,6 +20,8 @@ pub mod protocol {
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
+    /// Encapsulating Security Payload.
+    pub const ESP: u8 = 50;
     /// ICMPv6.
     pub const ICMPV6: u8 = 58;
 }

@@ -8,6 +8,7 @@ use crate::bytes::{array_at, put, u16_at, u32_at};
 use crate::checksum::{self, Sum, sum};
 use crate::layout::{Fragment, L3, L3Kind, L4, L4Kind, Layout};
 use crate::tcp::flag;
+use crate::tunnel::Tunnel;
 use core::fmt;
 use core::ops::Range;
 
@@ -22,6 +23,8 @@ pub enum SegmentKind {
     Tcp,
     /// UDP segmentation offload: every segment a datagram of its own.
     Udp,
+    /// TCP in a [`Tunnel`]: every segment goes through it as a packet of its own.
+    Tunnel,
 }
 
 /// Why a packet cannot be segmented.
@@ -97,12 +100,15 @@ pub struct Segmenter<'a> {
     id: u16,
     /// TCP: sequence number of segment 0.
     sequence: u32,
+    /// What it is in, with the tunnel's own headers.
+    tunnel: Option<(Tunnel, Layout)>,
 }
 
 impl<'a> Segmenter<'a> {
     /// Prepares a packet. `head` holds all of its headers, as `layout` says (bytes of payload behind them are not
     /// used); `payload_len` bytes follow the headers; every segment takes `mss` of them, the last one what is left.
-    /// The big packet's own length and checksum fields are not read.
+    /// The big packet's own length and checksum fields are not read, but for whether a tunnel has a UDP checksum: a field of 0
+    /// says that it has none.
     pub fn new(
         head: &'a [u8],
         layout: &Layout,
@@ -113,9 +119,15 @@ impl<'a> Segmenter<'a> {
         if mss == 0 {
             return Err(SegmentError::ZeroSize);
         }
+        let tunnel = match kind {
+            SegmentKind::Tunnel => Some((Tunnel::parse(head, layout).ok_or(SegmentError::Protocol)?, *layout)),
+            SegmentKind::Tcp | SegmentKind::Udp => None,
+        };
+        let outer = layout.l3.ok_or(SegmentError::Protocol)?;
+        let layout = tunnel.as_ref().map_or(layout, |(tunnel, _)| &tunnel.inner);
         let (Some(l3), Some(l4)) = (layout.l3, layout.l4) else { return Err(SegmentError::Protocol) };
         match (kind, l4.kind) {
-            (SegmentKind::Tcp, L4Kind::Tcp) | (SegmentKind::Udp, L4Kind::Udp) => {}
+            (SegmentKind::Tcp | SegmentKind::Tunnel, L4Kind::Tcp) | (SegmentKind::Udp, L4Kind::Udp) => {}
             _ => return Err(SegmentError::Protocol),
         }
         if l3.fragment != Fragment::Whole {
@@ -127,10 +139,11 @@ impl<'a> Segmenter<'a> {
         let head = head.get(..usize::from(layout.headers_len)).filter(|_| chained).ok_or(SegmentError::Headers)?;
         let longest = payload_len.min(usize::from(mss));
         // IPv4 counts its own header, IPv6 what follows the fixed one: never more than this.
-        if payload_len > PAYLOAD_LEN_MAX || usize::from(l3.len) + usize::from(l4.len) + longest > 0xffff {
+        if payload_len > PAYLOAD_LEN_MAX || head.len() - usize::from(outer.offset) + longest > 0xffff {
             return Err(SegmentError::TooLong);
         }
-        let this = Self { head, l3, l4, payload_len, mss, header: Sum::ZERO, pseudo: Sum::ZERO, id: 0, sequence: 0 };
+        let (header, pseudo) = (Sum::ZERO, Sum::ZERO);
+        let this = Self { head, l3, l4, payload_len, mss, header, pseudo, id: 0, sequence: 0, tunnel };
         this.with_sums(layout).ok_or(SegmentError::Headers)
     }
 
@@ -198,6 +211,11 @@ impl<'a> Segmenter<'a> {
         }
         let partial = self.pseudo.word(l4_len as u16).fold();
         put(out, self.l4.checksum_at(), partial.to_be_bytes())?;
+        if let Some((tunnel, outer)) = &self.tunnel {
+            let sums = u16_at(self.head, outer.l4?.checksum_at())? != 0;
+            Tunnel::count(out, outer, index as u16)?;
+            tunnel.seal(out, outer, (out.len() + payload.len()) as u32, sums)?;
+        }
         Some(Segment {
             head_len: out.len(),
             payload,

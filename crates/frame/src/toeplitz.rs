@@ -75,6 +75,10 @@ pub enum HashKind {
     V6Tcp,
     /// IPv6 addresses and UDP ports.
     V6Udp,
+    /// IPv4 addresses and ESP's security parameters index (RFC 4303 section 2.1).
+    V4Esp,
+    /// IPv6 addresses and ESP's security parameters index.
+    V6Esp,
 }
 
 /// Which kinds of hash an adapter may compute.
@@ -84,7 +88,7 @@ pub struct HashKinds(u8);
 impl HashKinds {
     /// None: the hash is off.
     pub const NONE: Self = Self(0);
-    /// All six.
+    /// All six of the specification, which has none for ESP.
     pub const ALL: Self = Self(0x3f);
 
     /// These and one more.
@@ -114,7 +118,12 @@ impl Input {
     pub fn of(head: &[u8], layout: &Layout, enabled: HashKinds) -> Option<Self> {
         let l3 = layout.l3?;
         let l4 = layout.l4.filter(|_| l3.fragment == Fragment::Whole);
+        let behind = usize::from(l3.offset) + usize::from(l3.len);
+        let whole = l3.protocol == ipv4::protocol::ESP && l3.fragment == Fragment::Whole;
+        let esp = whole && head.len() >= behind + 4;
         let (plain, with_ports) = match (l3.kind, l4.map(|l4| l4.kind)) {
+            (L3Kind::V4, None) if esp => (HashKind::V4, Some(HashKind::V4Esp)),
+            (L3Kind::V6, None) if esp => (HashKind::V6, Some(HashKind::V6Esp)),
             (L3Kind::V4, None) => (HashKind::V4, None),
             (L3Kind::V4, Some(L4Kind::Tcp)) => (HashKind::V4, Some(HashKind::V4Tcp)),
             (L3Kind::V4, Some(L4Kind::Udp)) => (HashKind::V4, Some(HashKind::V4Udp)),
@@ -137,8 +146,9 @@ impl Input {
             }
         };
         input.len = len;
-        if let (Some(_), Some(l4)) = (with_ports, l4) {
-            put(&mut input.bytes, usize::from(len), *array_at::<4>(head, usize::from(l4.offset))?)?;
+        if with_ports.is_some() {
+            // Ports, or the index: the first four bytes behind IP.
+            put(&mut input.bytes, usize::from(len), *array_at::<4>(head, behind)?)?;
             input.len = len + 4;
         }
         Some(input)

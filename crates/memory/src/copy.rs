@@ -1,7 +1,7 @@
-//! Memory to memory: from one guest into another, once, with the Internet checksum on the way where it is needed.
+//! Copies from one guest's memory to another's, once, with the Internet checksum computed in the same pass where needed.
 //!
-//! The sum is that of the bytes that were stored, whatever a guest does to the source meanwhile: each byte is loaded
-//! once, added and stored.
+//! The sum covers the bytes that were stored, even if a guest changes the source during the copy: each byte is loaded once, added
+//! and stored.
 
 use vm_memory::volatile_memory::VolatileSlice;
 
@@ -11,12 +11,12 @@ use crate::presence::PAGE;
 use crate::span::Span;
 use crate::touch;
 
-/// The one's complement sum of copied bytes, before folding: native-endian words, as if the bytes began at an even place.
+/// The one's complement sum of copied bytes, before folding: native-endian words, as if the bytes started at an even address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopySum {
     /// Words added, with carries kept above bit 31.
     sum: u64,
-    /// Whether an odd number of bytes has gone by.
+    /// Whether an odd number of bytes was added.
     odd: bool,
 }
 
@@ -56,14 +56,14 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// Copies the shorter of both spans; returns its length. Spans may overlap. No page of the source is allocated.
+/// Copies the shorter of both spans; returns its length. Spans may overlap. Allocates no page of the source.
 #[inline]
 pub fn copy(source: &Map, from: Span, target: &Map, to: Span) -> u32 {
     let len = from.len().min(to.len());
     #[cfg(feature = "count")]
     crate::count::bytes(len as usize);
     if let (Some(from), Some(to)) = (source.known(from), target.known(to)) {
-        // SAFETY: either span is of its map, by its number, and has `len` bytes.
+        // SAFETY: the identifiers show that each span is of its map, and both have `len` bytes.
         unsafe { touch::across(from, to, len as usize) };
         return len;
     }
@@ -84,7 +84,7 @@ fn copy_unknown(source: &Map, from: Span, target: &Map, to: Span) {
     }
 }
 
-/// Copies the shorter of both spans and adds what was stored to `sum`; returns the length. No page of the source is allocated.
+/// Copies the shorter of both spans and adds the stored bytes to `sum`; returns the length. Allocates no page of the source.
 pub fn copy_sum(source: &Map, from: Span, target: &Map, to: Span, sum: &mut CopySum) -> u32 {
     let len = from.len().min(to.len());
     let Some((mapping, offset)) = source.place(from) else { return 0 };
@@ -101,7 +101,7 @@ pub fn copy_sum(source: &Map, from: Span, target: &Map, to: Span, sum: &mut Copy
     len as u32
 }
 
-/// Copies from where not all pages are known to be there, through private bytes, which `seen` is shown.
+/// Copies from memory whose pages may be missing, through a private buffer, which is passed to `seen`.
 #[cold]
 #[inline(never)]
 fn by_pages(from: &Mapping, offset: usize, to: &VolatileSlice<'_>, mut seen: impl FnMut(&[u8])) {

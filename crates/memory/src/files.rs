@@ -1,11 +1,11 @@
-//! The files that one VM shares: each is mapped once, as a whole, with one descriptor, however many regions lie in it.
+//! The files that one VM shares. Each is mapped once, as a whole, with one descriptor, however many regions lie in it.
 //!
 //! A VM may offer thousands of regions (an IOMMU's pages) in a file or two. One mapping per region would take a descriptor and a system
 //! call each, and use up the process's 65,530 mappings (proc(5), vm.max_map_count). So regions are pieces of few mappings, and each VM
 //! has a limit that leaves mappings to the others.
 //!
-//! Device and inode identify a file. A mapped file keeps its inode, so no other file has the same number meanwhile; should the kernel
-//! reuse a number (a memfd's has 32 bits), both files belong to the same VM.
+//! Device and inode identify a file. A mapped file keeps its inode, so no other file gets the same number while it is mapped. If
+//! the kernel reuses a number nevertheless (a memfd's has 32 bits), both files belong to the same VM.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +17,7 @@ use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat};
 use crate::mapping::{MAX_BYTES, Mapping, MappingError};
 use crate::origin;
 
-/// A part of a mapping: what a region is of.
+/// A part of a mapping, for a region.
 #[derive(Clone, Debug)]
 pub struct Piece {
     pub(crate) mapping: Arc<Mapping>,
@@ -26,7 +26,7 @@ pub struct Piece {
 }
 
 impl From<Arc<Mapping>> for Piece {
-    /// All of it.
+    /// The whole mapping.
     fn from(mapping: Arc<Mapping>) -> Self {
         Self { len: mapping.len(), offset: 0, mapping }
     }
@@ -50,12 +50,12 @@ struct Mapped {
 type Id = (u64, u64, bool);
 
 impl Files {
-    /// At most so many can be mapped at once.
+    /// At most `most` files can be mapped at once.
     pub fn new(most: usize) -> Self {
         Self { most, mapped: Mutex::default() }
     }
 
-    /// Maps `len` bytes of a file from `offset`. Never waits for the file's sender: the kernel itself must serve the file, and any
+    /// Maps `len` bytes of a file from `offset`. Never blocks on the file's sender: the kernel itself must serve the file; any
     /// other is dropped untouched.
     pub fn piece<F: AsFd + Into<OwnedFd>>(
         &self,
@@ -97,24 +97,24 @@ impl Files {
     }
 }
 
-/// Whether bytes may be written through a descriptor of a file: it may be sealed against that (fcntl(2), F_SEAL_WRITE).
+/// Whether a descriptor allows writes to its file: the file may be sealed against writes (fcntl(2), F_SEAL_WRITE).
 fn may_write(file: &File) -> Result<bool, MappingError> {
     let flags = fcntl_getfl(file).map_err(std::io::Error::from)?;
     let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE));
     Ok(flags & OFlags::RWMODE == OFlags::RDWR && !sealed)
 }
 
-/// How many files a VM may share, unless the process can have few descriptors.
+/// How many files a VM may share, unless the process has few descriptors.
 const MOST: usize = 256;
 static LIMIT: AtomicUsize = AtomicUsize::new(MOST);
 
-/// From now on each VM may share so many files, or 256 if that is fewer.
+/// From now on each VM may share at most `most` files, and at most 256.
 pub fn limit_files(most: usize) {
     LIMIT.store(most.min(MOST), Ordering::Relaxed);
 }
 
 impl Default for Files {
-    /// As many as each VM may share.
+    /// With the limit for each VM.
     fn default() -> Self {
         Self::new(LIMIT.load(Ordering::Relaxed))
     }

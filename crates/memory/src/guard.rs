@@ -1,4 +1,4 @@
-//! SIGBUS: what a peer raises in us when it truncates a memory file that we have mapped.
+//! SIGBUS: raised in us when a peer truncates a memory file that we have mapped.
 //!
 //! The handler finds the mapping of the faulting address and marks it damaged; the port that owns it is closed on its next turn. The
 //! thread continues behind the failed access (`touch.rs`) without waiting. On processors without fixups, and for other accesses (none
@@ -10,12 +10,11 @@ use std::sync::{Mutex, MutexGuard, Once};
 
 use crate::touch;
 
-/// How many mappings can be alive at once: a switch full of ports whose VMs have a dozen regions each, and some that have
-/// many; fewer than the system's own limit (proc(5), vm.max_map_count).
+/// Most mappings at once: enough for a switch full of ports whose VMs have a dozen regions each, and for some with many. It is
+/// below the system's own limit (proc(5), vm.max_map_count).
 pub(crate) const SLOTS: usize = 1 << 15;
 
-/// How many bytes of all VMs may be mapped: half of a process's address space (x86-64: 128 TiB), so that stacks and files always have
-/// room.
+/// Most bytes mapped for all VMs: half of a process's address space (x86-64: 128 TiB), so that stacks and files always have room.
 pub(crate) const BYTES: u64 = 64 << 40;
 
 struct Watched {
@@ -27,7 +26,7 @@ struct Watched {
 static TABLE: [Watched; SLOTS] =
     [const { Watched { start: AtomicUsize::new(0), len: AtomicUsize::new(0), damaged: AtomicBool::new(false) } };
         SLOTS];
-/// How many of its entries were ever in use.
+/// How many entries were ever in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// How often an access to a mapping has failed.
 static DAMAGES: AtomicUsize = AtomicUsize::new(0);
@@ -37,21 +36,21 @@ static INSTALL: Once = Once::new();
 struct Free {
     used: usize,
     returned: Vec<usize>,
-    /// That are mapped.
+    /// Mapped bytes.
     bytes: u64,
 }
 
-/// There are as many mappings as there may be, or bytes in them.
+/// The limit of mappings, or of mapped bytes, is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     Slots,
     Bytes,
 }
 
-/// A place in the table; given back by [`forget`].
+/// An index into the table; released by [`forget`].
 pub(crate) type Slot = usize;
 
-/// Watches a mapping, if there may be one more of this length.
+/// Watches a mapping, if the limits allow one more of this length.
 pub(crate) fn watch(start: usize, len: usize) -> Result<(Slot, &'static AtomicBool), Full> {
     INSTALL.call_once(install);
     let slot = free().take(len as u64)?;
@@ -88,7 +87,7 @@ impl Free {
     }
 }
 
-/// How often a mapping was found damaged so far. Compare it before and after touching guest memory to know whether to ask
+/// How often a mapping was found damaged so far. If it changes while you access guest memory, ask
 /// [`Map::damaged`](crate::Map::damaged).
 pub fn damages() -> usize {
     DAMAGES.load(Ordering::Relaxed)

@@ -1,16 +1,16 @@
-//! Guest memory: regions that come and go while frames are in flight, with permissions and bounded copies.
+//! Guest memory: regions that can change while frames are in flight, with permissions and bounded copies.
 //!
-//! A [`Map`] is an immutable picture of what a device may reach: guest-physical (bus) addresses onto regions that are
-//! mapped here, or known but [absent](Fault::Absent). When a region comes or goes there is a new map, which shares with the old
-//! one what has not changed. A batch in flight holds the old map, and keeps only its mappings alive.
+//! A [`Map`] is an immutable snapshot of what a device may access: guest-physical (bus) addresses mapped to regions, which are
+//! mapped here or known but [absent](Fault::Absent). Adding or removing a region makes a new map, which shares the unchanged rest
+//! with the old one. A batch in flight holds the old map, and keeps only its mappings alive.
 //!
-//! While a guest migrates its map has a [`Log`]: what is translated for writing is noted, and shown when the call is over.
+//! While a guest migrates, its map has a [`Log`]: translations for writing are noted, and logged after the call.
 //!
 //! Guest memory can change at any time. Nothing here ever makes a Rust reference to it: bytes are copied in or out, with bounds checked
 //! against the region. Read a value once and use the copy.
 //!
-//! `unsafe` lives in this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), touching (`touch.rs`), hints, the log of written
-//! pages (`log.rs`), and which pages a file has (`presence.rs`); elsewhere the house forbids it.
+//! `unsafe` is limited to this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), touching (`touch.rs`), hints, the log
+//! of written pages (`log.rs`), and the presence of pages (`presence.rs`). Other crates forbid it.
 
 mod copy;
 mod files;
@@ -64,7 +64,7 @@ pub mod count {
         ACCESSES.replace(0)
     }
 
-    /// Bytes that were copied since the last call: out of memory, into it, or from one into another.
+    /// Bytes copied since the last call: from guest memory, to it, or within it.
     pub fn take_bytes() -> u64 {
         BYTES.replace(0)
     }

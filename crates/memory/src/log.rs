@@ -1,8 +1,8 @@
-//! The log of written pages: a bitmap that the device's side fills and a VMM reads and clears while it migrates a guest (vhost-user.rst,
+//! The log of written pages: a bitmap that the device sets and a VMM reads and clears while it migrates a guest (vhost-user.rst,
 //! "Migration": bit n of byte m says that page 8 m + n, of 4 KiB, was written to).
 //!
-//! A page must be logged after the write: who clears its bit reads the page next. So a range is noted when it is translated for writing,
-//! and its bits are set when the call that did so is over ([`Log::publish`]).
+//! A page must be logged after the write, because the VMM clears the bit and then reads the page. So a range is noted when it is
+//! translated for writing, and its bits are set after the call that wrote it ([`Log::publish`]).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,7 +16,7 @@ const PAGE_BITS: u32 = 12;
 #[derive(Debug)]
 pub struct Log {
     bitmap: Piece,
-    /// The first and the last page of each range that was translated for writing since bits were last set.
+    /// The first and the last page of each range that was translated for writing since the last publish.
     noted: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -29,7 +29,7 @@ impl Log {
         is_whole.then(|| Self { bitmap, noted: Mutex::default() })
     }
 
-    /// A range is about to be written.
+    /// Notes a range that will be written.
     pub(crate) fn note(&self, address: u64, len: u32) {
         let Some(last) = u64::from(len).checked_sub(1).and_then(|last| address.checked_add(last)) else { return };
         let pages = (address >> PAGE_BITS, last >> PAGE_BITS);
@@ -39,7 +39,7 @@ impl Log {
         }
     }
 
-    /// What was noted has been written: sets its bits. Pages beyond the bitmap's end have none.
+    /// The noted ranges were written: sets their bits. Pages beyond the bitmap's end have none.
     pub fn publish(&self) {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         for (first, last) in noted.drain(..) {

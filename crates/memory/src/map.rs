@@ -1,4 +1,4 @@
-//! What a device may reach: bus addresses onto mapped regions.
+//! The memory that a device may access: bus addresses mapped to regions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,13 +15,13 @@ use crate::touch;
 use crate::tree::{Sums, Tree};
 use crate::window::Window;
 
-/// How many regions one map holds at most: QEMU has fewer than 20, without an IOMMU; libvfio-user's default limit is this.
+/// Most regions of one map. QEMU has fewer than 20 without an IOMMU; libvfio-user's default limit is the same.
 pub const MAX_REGIONS: usize = 65_535;
 
-/// How many files [`Map::is_blank`] looks at.
+/// How many files [`Map::is_blank`] checks.
 const BLANK_FILES: usize = 16;
 
-/// A range that exists in the guest but that we hold no mapping of: fetch it, then try again.
+/// A range that exists in the guest but is not mapped here: fetch it, then try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absent {
     /// First bus address.
@@ -33,7 +33,7 @@ pub struct Absent {
 /// Why an access to guest memory did not happen. Nothing was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Nothing there, or not allowed: no RAM, a hole, a device's own registers, a read-only region.
+    /// Not mapped, or not allowed: no RAM, a hole, a device's own registers, a read-only region.
     #[error("DMA to {address:#x} ({len} bytes) is not guest memory, or not allowed")]
     Refused {
         /// First bus address.
@@ -46,10 +46,10 @@ pub enum Fault {
     Absent(Absent),
 }
 
-/// Why a region was not taken.
+/// Why a region was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// It overlaps a region that is there already.
+    /// It overlaps another region.
     #[error("memory region {base:#x}+{len:#x} overlaps one that is mapped already")]
     Overlap {
         /// First bus address.
@@ -65,7 +65,7 @@ pub enum MapError {
         /// Bytes.
         len: u64,
     },
-    /// No region begins and ends like that.
+    /// There is no region with exactly this range.
     #[error("no memory region lies exactly at {base:#x}+{len:#x}")]
     Unknown {
         /// First bus address.
@@ -79,7 +79,7 @@ pub enum MapError {
     /// More bytes than [`MAX_BYTES`].
     #[error("more than {} TiB of memory", MAX_BYTES >> 40)]
     TooMuch,
-    /// The operating system's reasons.
+    /// The operating system's error.
     #[error(transparent)]
     Mapping(#[from] MappingError),
 }
@@ -89,13 +89,13 @@ pub enum MapError {
 pub struct Map {
     regions: Tree,
     sums: Sums,
-    /// Of its regions, and how many are of each.
+    /// The mappings of its regions, with the number of regions of each.
     mappings: Vec<(Arc<Mapping>, usize)>,
-    /// Another for each map; its clones are of the same regions.
+    /// Unique for each map; clones share it, because they have the same regions.
     id: u64,
-    /// Where among few regions the last one was found.
+    /// The index of the last region found, in a small map.
     last: AtomicUsize,
-    /// Where pages are logged that were translated for writing.
+    /// Logs the pages that were translated for writing.
     log: Option<Arc<Log>>,
 }
 
@@ -106,7 +106,7 @@ impl Clone for Map {
     }
 }
 
-/// Of the last map that was made.
+/// The last identifier.
 static ID: AtomicU64 = AtomicU64::new(0);
 
 impl Map {
@@ -120,18 +120,18 @@ impl Map {
         Arc::default()
     }
 
-    /// One private region of `len` bytes at address 0, for buffers that this side owns.
+    /// One private region of `len` bytes at address 0, for our own buffers.
     pub fn private(len: usize) -> Result<Map, MapError> {
         Map::default().with(0, Arc::new(Mapping::private(len)?), Rights::BOTH)
     }
 
-    /// This map and one more region: all of a mapping, or a piece of one.
+    /// This map plus one region: a whole mapping, or a piece of one.
     pub fn with(&self, base: u64, piece: impl Into<Piece>, rights: Rights) -> Result<Map, MapError> {
         let Piece { mapping, offset, len } = piece.into();
         self.insert(Region { base, len, rights, place: Some((mapping, offset)) })
     }
 
-    /// This map and a region that the peer has announced but not shared.
+    /// This map plus a region that the peer has announced but not shared.
     pub fn with_absent(&self, base: u64, len: u64, rights: Rights) -> Result<Map, MapError> {
         self.insert(Region { base, len, rights, place: None })
     }
@@ -165,13 +165,13 @@ impl Map {
         Ok(Self::of(self.regions.with(region), mappings, self.log.clone()))
     }
 
-    /// This map without the region that lies exactly there.
+    /// This map without the region with exactly this range.
     pub fn without(&self, base: u64, len: u64) -> Result<Map, MapError> {
         let there = self.regions.find(base).is_some_and(|region| (region.base, region.len) == (base, len));
         if there { Ok(self.without_within(base, len)) } else { Err(MapError::Unknown { base, len }) }
     }
 
-    /// This map without any region that lies within `[base, base + len)`: the form of unmap that covers several.
+    /// This map without all regions within `[base, base + len)`: an unmap that covers several.
     pub fn without_within(&self, base: u64, len: u64) -> Map {
         let mut mappings = self.mappings.clone();
         let regions = self.regions.without(base, base.saturating_add(len), &mut |region| {
@@ -185,13 +185,13 @@ impl Map {
         Self::of(regions, mappings, self.log.clone())
     }
 
-    /// The same memory, whose written pages are logged there from now on, or nowhere. Maps that are made of this one log alike.
+    /// The same memory with another log of written pages, or none. Maps made from this one use the same log.
     #[must_use]
     pub fn logged(&self, log: Option<Arc<Log>>) -> Map {
         Self::of(self.regions.clone(), self.mappings.clone(), log)
     }
 
-    /// Whoever has had this memory written to, by whatever it translated, has done: the log may show it.
+    /// All translated ranges were written: publishes the log.
     #[inline]
     pub fn publish_log(&self) {
         if let Some(log) = &self.log {
@@ -218,7 +218,7 @@ impl Map {
         self.sums.regions
     }
 
-    /// Bytes that are known but not shared with us; 0 when all is well.
+    /// Bytes that are known but not shared with us; normally 0.
     pub fn absent_bytes(&self) -> u64 {
         self.sums.absent
     }
@@ -228,18 +228,18 @@ impl Map {
         self.sums.mapped
     }
 
-    /// Whether there is shared memory to which only this process has written: see [`Mapping::is_blank`]. Looks at the first
-    /// `BLANK_FILES` files, among which a VM's memory is.
+    /// Whether this process alone has written to the shared memory: see [`Mapping::is_blank`]. Checks the first `BLANK_FILES`
+    /// files, which include a VM's RAM.
     pub fn is_blank(&self) -> bool {
         !self.mappings.is_empty() && self.mappings.iter().take(BLANK_FILES).all(|(mapping, _)| mapping.is_blank())
     }
 
-    /// Bytes of pages that our writes have allocated: the memory control group of this process pays for those.
+    /// Bytes of pages that our writes have allocated: this process's memory control group pays for them.
     pub fn allocated_bytes(&self) -> u64 {
         self.mappings.iter().map(|(mapping, _)| mapping.allocated()).sum()
     }
 
-    /// True once a peer has taken pages of any region away (see [`Mapping::damaged`]).
+    /// True once a peer has taken back pages of any region (see [`Mapping::damaged`]).
     pub fn damaged(&self) -> bool {
         self.mappings.iter().any(|(mapping, _)| mapping.damaged())
     }
@@ -255,7 +255,7 @@ impl Map {
     #[inline]
     fn span(&self, region: &Region, offset: u64, len: u32) -> Option<Span> {
         let (mapping, start) = region.place.as_ref()?;
-        // What lies within a region lies within what it is of.
+        // A region lies within its mapping.
         Some(Span::of(mapping, (start + offset) as usize, len, self.id))
     }
 
@@ -264,7 +264,7 @@ impl Map {
         self.regions.find(address).filter(|region| address - region.base < region.len)
     }
 
-    /// Whether the region that an address lies in allows that.
+    /// Whether the region of an address has these rights.
     pub(crate) fn may(&self, address: u64, wanted: Rights) -> bool {
         self.region(address).is_some_and(|region| region.rights.allow(wanted))
     }
@@ -274,8 +274,8 @@ impl Map {
         self.id
     }
 
-    /// Calls `each` with the translated pieces of a range, in order, and only if the whole range is there.
-    /// `each` returns false to refuse.
+    /// Calls `each` with the translated pieces of a range, in order, but only if the whole range is mapped. `each` returns false to
+    /// refuse.
     #[inline]
     fn pieces(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         #[cfg(feature = "count")]
@@ -293,7 +293,7 @@ impl Map {
         self.walk(address, len, wanted, each)
     }
 
-    /// The same, region by region, stopping at the first that is not there.
+    /// As `pieces`, region by region; stops at the first that is not mapped.
     fn walk(&self, address: u64, len: u32, wanted: Rights, mut each: impl FnMut(Span) -> bool) -> Result<(), Fault> {
         let refused = Fault::Refused { address, len };
         address.checked_add(u64::from(len)).ok_or(refused)?;
@@ -311,7 +311,7 @@ impl Map {
         Ok(())
     }
 
-    /// Translates a range to spans, appended through `push`, which returns false when it has no room (an error).
+    /// Translates a range to spans, passed to `push`. If `push` returns false, it has no room: an error.
     pub fn translate(
         &self,
         address: u64,
@@ -322,24 +322,24 @@ impl Map {
         self.pieces(address, len, wanted, push)
     }
 
-    /// What a span of this map is of, and where in it.
+    /// The mapping of a span of this map, and the offset in it.
     #[inline]
     pub(crate) fn place(&self, span: Span) -> Option<(&Mapping, usize)> {
         let mapping = span.mapping.filter(|_| span.id == self.id)?;
-        // SAFETY: by its number the span was made by this map or a clone of it, whose regions are these; they keep the mapping for
+        // SAFETY: the identifier shows that this map or a clone of it made the span. Its regions keep the mapping for
         // as long as `self` is borrowed, because a map never changes.
         let mapping = unsafe { mapping.as_ref() };
         Some((mapping, mapping.offset_of(span.first)))
     }
 
-    /// Where the bytes of a span of this map are mapped, if all their pages are known to be there.
+    /// The address of a span of this map, if all its pages are known to exist.
     #[inline]
     pub(crate) fn known(&self, span: Span) -> Option<*mut u8> {
         (span.known && span.id == self.id).then_some(span.first)
     }
 
-    /// The bytes of a span of this map; empty if the span is not of this map. For memory that this side owns: to read a guest's like
-    /// that may allocate pages, which [`Map::read_span`] does not.
+    /// The bytes of a span of this map; empty if the span belongs to another map. For our own memory: reading a guest's in this way
+    /// may allocate pages, which [`Map::read_span`] does not.
     #[inline]
     pub fn bytes(&self, span: Span) -> VolatileSlice<'_> {
         match self.place(span) {
@@ -361,7 +361,7 @@ impl Map {
     fn copy_out(&self, span: Span, into: &mut [u8]) -> usize {
         let len = into.len().min(span.len as usize);
         if let Some(first) = self.known(span) {
-            // SAFETY: the span is of this map, by its number, and has so many bytes: as in `place`.
+            // SAFETY: the identifier shows that the span is of this map, and the span has that many bytes: as in `place`.
             unsafe { touch::read(first, &mut into[..len]) };
             return len;
         }
@@ -378,7 +378,7 @@ impl Map {
     fn copy_in(&self, span: Span, from: &[u8]) {
         let len = from.len().min(span.len as usize);
         if let Some(first) = self.known(span) {
-            // SAFETY: the span is of this map, by its number, and has so many bytes: as in `place`.
+            // SAFETY: the identifier shows that the span is of this map, and the span has that many bytes: as in `place`.
             unsafe { touch::write(&from[..len], first) };
             return;
         }
@@ -419,7 +419,7 @@ impl Map {
         })
     }
 
-    /// The first bytes of a span of this map as little-endian numbers. Each is zero that does not lie within.
+    /// The first bytes of a span of this map as little-endian numbers. A number beyond the end is zero.
     #[inline(always)]
     pub fn read_words<const N: usize>(&self, span: Span) -> [u32; N] {
         let mut words = [0; N];
@@ -429,7 +429,7 @@ impl Map {
             #[cfg(feature = "count")]
             crate::count::bytes(4 * N);
             for (i, word) in words.iter_mut().enumerate() {
-                // SAFETY: the span is of this map, by its number, and has so many bytes.
+                // SAFETY: the identifier shows that the span is of this map, and the span has that many bytes.
                 *word = u32::from_le(unsafe { touch::load_u32(first.wrapping_add(4 * i)) });
             }
             return words;
@@ -448,7 +448,7 @@ impl Map {
         }
     }
 
-    /// Writes little-endian numbers to the beginning of a span of this map, as many as it has room for.
+    /// Writes little-endian numbers to the start of a span of this map, as many as fit.
     #[inline(always)]
     pub fn write_words<const N: usize>(&self, span: Span, words: [u32; N]) {
         if span.len as usize >= 4 * N
@@ -457,7 +457,7 @@ impl Map {
             #[cfg(feature = "count")]
             crate::count::bytes(4 * N);
             for (i, word) in words.iter().enumerate() {
-                // SAFETY: the span is of this map, by its number, and has so many bytes.
+                // SAFETY: the identifier shows that the span is of this map, and the span has that many bytes.
                 unsafe { touch::store_u32(first.wrapping_add(4 * i), word.to_le()) };
             }
             return;
@@ -489,7 +489,7 @@ impl Map {
         self.copy_in(span, from);
     }
 
-    /// Hints that the first `len` bytes from an address will be touched soon. Nothing happens if they are not there.
+    /// Hints that the first `len` bytes from an address will be accessed soon. Does nothing if they are not mapped.
     #[inline]
     pub fn prefetch(&self, address: u64, len: u32, touch: Touch) {
         if let Some((offset, region)) = self.locate(address, Rights { read: false, write: false })
@@ -515,7 +515,7 @@ impl Map {
         if len == 0 {
             return Ok(Window::default());
         }
-        // Why not; it may also be there, in pieces.
+        // Find out why; the range may also be mapped in several regions.
         self.walk(address, len, rights, |_| true)?;
         Err(Fault::Refused { address, len })
     }

@@ -17,70 +17,70 @@ use crate::pages;
 use crate::presence::{Piece, Presence};
 use crate::touch;
 
-/// How many bytes a VM may share, in all regions together: 4 TiB.
+/// Most bytes that a VM may share, in all regions together: 4 TiB.
 pub const MAX_BYTES: u64 = 4 << 40;
 
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
-    /// The range lies (partly) behind the end of its file.
+    /// The range ends beyond the end of its file.
     #[error("the memory file has {file} bytes, but the range asked for ends at byte {end}")]
     BeyondFile {
         /// The file's size in bytes.
         file: u64,
-        /// Where the range would end.
+        /// The end of the range.
         end: u64,
     },
-    /// Zero bytes, more than a VM may have, or a length or offset that the address space cannot hold.
+    /// Zero bytes, more than a VM may share, or a length or offset that the address space cannot hold.
     #[error("a memory region of {0} bytes cannot be mapped")]
     Length(u64),
     /// The operating system refused.
     #[error("mapping guest memory: {0}")]
     Os(#[from] std::io::Error),
-    /// The file is none that the kernel itself answers for.
+    /// The kernel itself does not serve the file.
     #[error(
         "memory must be a memory file (QEMU: memory-backend-memfd,share=on), or a file of a tmpfs, of hugetlbfs or of a disk that is \
          mounted here; this is none ({0})"
     )]
     Origin(String),
-    /// The VM shares as many files as it may.
+    /// The VM's limit of shared files is reached.
     #[error(
         "a VM may share {0} memory files at most, as many as leave descriptors for the other VMs (`ulimit -Hn`; systemd: LimitNOFILE=)"
     )]
     TooManyFiles(usize),
-    /// All files that the VM shares are too large together.
+    /// All files of the VM together are too large.
     #[error("a VM's memory files have more than {} TiB", MAX_BYTES >> 40)]
     FilesTooLarge,
-    /// A region that is to be written to lies in a file that may not be.
+    /// A writable region in a file that may not be written.
     #[error("the memory file may not be written to")]
     ReadOnly,
-    /// Too many mappings are alive in this process.
+    /// Too many mappings in this process.
     #[error("more than {0} guest memory regions are mapped: detach a VM first")]
     TooMany(usize),
     /// Too many bytes of all VMs are mapped in this process.
     #[error("with {len} bytes more, guest memory of more than {} TiB would be mapped: detach a VM first", guard::BYTES >> 40)]
     TooMuch {
-        /// Of this mapping.
+        /// The length of this mapping.
         len: usize,
     },
 }
 
 /// Bytes mapped into this process, readable (and usually writable) by others at the same time.
 ///
-/// If the file behind it shrinks, what lay there reads as zeros and [`Mapping::damaged`] says so; the process lives.
+/// If the file behind it shrinks, the lost part reads as zeros and [`Mapping::damaged`] is true; the process survives.
 #[derive(Debug)]
 pub struct Mapping {
     region: ManuallyDrop<Region>,
-    /// Where in them the bytes that were asked for begin, and how many they are.
+    /// The offset of the requested bytes in the pages, and their number.
     skew: usize,
     len: usize,
-    /// Of a memory file: which pages it has. A disk file's pages can be reclaimed, and huge pages are reserved by the VM: neither
+    /// For a memory file: which pages exist. A disk file's pages can be reclaimed, and the VM has reserved huge pages: neither
     /// needs this.
     presence: Option<Box<Presence>>,
     damaged: &'static AtomicBool,
 }
 
-/// Whole pages, and their entry in the table that is watched for truncation. They keep the entry until they are unmapped, so the table
+/// Whole pages, and their entry in the table watched for truncation. They keep the entry until they are unmapped, so the table
 /// bounds both.
 #[derive(Debug)]
 struct Region {
@@ -95,7 +95,7 @@ impl Drop for Region {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset`, shared. Never waits for the file's sender: the kernel itself must serve the file, and
+    /// Maps `len` bytes of `fd` from `offset`, shared. Never blocks on the file's sender: the kernel itself must serve the file;
     /// any other is dropped untouched.
     pub fn of_file<F: AsFd + Into<OwnedFd>>(
         fd: F,
@@ -106,7 +106,7 @@ impl Mapping {
         Self::of_checked(origin::check(fd.as_fd())?, File::from(fd.into()), offset, len, writable)
     }
 
-    /// The same of a file whose origin is known.
+    /// As [`Mapping::of_file`], for a file of known origin.
     pub(crate) fn of_checked(
         origin: Origin,
         file: File,
@@ -134,7 +134,7 @@ impl Mapping {
         Self::guarded(region, skew, size)
     }
 
-    /// Private pages of this process, zeroed: for buffers that this side owns.
+    /// Private pages of this process, zeroed: for our own buffers.
     pub fn private(len: usize) -> Result<Self, MappingError> {
         if len == 0 {
             return Err(MappingError::Length(0));
@@ -152,7 +152,7 @@ impl Mapping {
         Ok(Self { region: ManuallyDrop::new(Region { pages: region, slot }), skew, len, presence: None, damaged })
     }
 
-    /// The bytes, for bounded volatile access. To read one whose page is not there allocates it: `read` of this crate does not.
+    /// The bytes, for bounded volatile access. Reading a missing page allocates it: this crate's `read` does not.
     pub fn bytes(&self) -> VolatileSlice<'_> {
         // SAFETY: the region holds `skew + len` bytes and stays mapped while the slice borrows `self`; nobody makes a reference
         // to what lies in it.
@@ -165,7 +165,7 @@ impl Mapping {
         self.len as u64
     }
 
-    /// Some of the bytes; none if they are not all within.
+    /// A part of the bytes; empty if it is not all within.
     #[inline]
     pub(crate) fn slice(&self, offset: usize, len: usize) -> VolatileSlice<'_> {
         if offset > self.len || len > self.len - offset {
@@ -175,13 +175,13 @@ impl Mapping {
         unsafe { VolatileSlice::new(self.region.pages.as_ptr().add(self.skew).add(offset), len) }
     }
 
-    /// Whether it is known that reading a range allocates no page.
+    /// Whether reading a range is known to allocate no page.
     #[inline]
     pub(crate) fn is_known(&self, offset: usize, len: usize) -> bool {
         self.presence.as_ref().is_none_or(|presence| presence.is_known(offset, len))
     }
 
-    /// Copies bytes out, if they are all within, and allocates no page. How many were copied.
+    /// Copies bytes out, if they are all within. Allocates no page. Returns how many were copied.
     #[inline]
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> usize {
         let from = self.slice(offset, into.len());
@@ -208,26 +208,26 @@ impl Mapping {
         done
     }
 
-    /// Where a byte of it is mapped.
+    /// The address of a byte.
     #[inline]
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
         self.region.pages.as_ptr().wrapping_add(self.skew).wrapping_add(offset)
     }
 
-    /// Which byte of it is mapped there.
+    /// The offset of an address.
     #[inline]
     pub(crate) fn offset_of(&self, place: *const u8) -> usize {
         place.addr().wrapping_sub(self.at(0).addr())
     }
 
-    /// Whether reading so many bytes within through the mapping is known to allocate no page, or can be told.
+    /// Whether reading `len` bytes through the mapping allocates no page, as far as is known or can be found out.
     #[cold]
     #[inline(never)]
     pub(crate) fn is_there(&self, place: *const u8, len: usize) -> bool {
         self.presence.as_ref().is_none_or(|presence| presence.look(self.offset_of(place), len))
     }
 
-    /// `N` bytes from a place in it, if they are all within; zeros if not. Allocates no page.
+    /// `N` bytes from an address in it, if they are all within; else zeros. Allocates no page.
     #[cold]
     #[inline(never)]
     pub(crate) fn read_at<const N: usize>(&self, place: *const u8) -> [u8; N] {
@@ -239,14 +239,14 @@ impl Mapping {
         bytes
     }
 
-    /// Counts the pages that writing to a range that begins at a place in it allocates.
+    /// Counts the pages allocated by a write to a range, given by its address.
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate_at(&self, place: *const u8, len: usize) {
         self.allocate(self.offset_of(place), len);
     }
 
-    /// The bytes of a range, to be written: what that allocates is counted.
+    /// A range to be written; counts the allocated pages.
     #[inline]
     pub(crate) fn target(&self, offset: usize, len: usize) -> VolatileSlice<'_> {
         let slice = self.slice(offset, len);
@@ -256,14 +256,14 @@ impl Mapping {
         slice
     }
 
-    /// Counts the pages that writing to a range within allocates.
+    /// Counts the pages allocated by a write to a range.
     #[cold]
     #[inline(never)]
     pub(crate) fn allocate(&self, offset: usize, len: usize) {
         self.presence.iter().for_each(|presence| presence.allocate(offset, len));
     }
 
-    /// Bytes of pages of its file that our writes have allocated.
+    /// Bytes of pages that our writes have allocated in its file.
     pub fn allocated(&self) -> u64 {
         self.presence.as_ref().map_or(0, |presence| presence.allocated())
     }
@@ -274,7 +274,7 @@ impl Mapping {
         self.presence.as_ref().is_some_and(|presence| presence.is_blank())
     }
 
-    /// True once the peer took pages away under us (truncated its file, or the host ran out of them).
+    /// True once the peer has taken back pages (truncated its file, or the host ran out of them).
     pub fn damaged(&self) -> bool {
         self.damaged.load(Ordering::Relaxed)
     }
@@ -288,7 +288,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A new memory file of `len` bytes that cannot shrink or grow any more: what a guest shares, or a doorbell page.
+/// A new memory file of `len` bytes with a fixed size: for a guest to share, or a doorbell page.
 pub fn shared_file(name: &str, len: u64) -> Result<OwnedFd, MappingError> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(std::io::Error::from)?;
@@ -307,8 +307,8 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// Pieces as QEMU 11's q35 offers them, one over two pages, and the file's end. That a file of huge pages is mapped by those is for
-    /// `tests/huge.rs`; that a piece is the right bytes needs none.
+    /// Pieces as QEMU 11's q35 shares them, one across two pages, and the file's end. `tests/huge.rs` tests files of huge pages;
+    /// the content of pieces needs none.
     #[test]
     fn what_is_written_to_one_piece_is_read_in_another_that_shares_its_page() {
         const PAGE: u64 = 2 << 20;

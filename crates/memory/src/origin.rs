@@ -1,10 +1,10 @@
 //! Where a memory file comes from: only files that the kernel itself serves are mapped.
 //!
-//! A peer's own FUSE file system is served by the peer: its size, its pages, even closing it can block for as long as the peer likes,
-//! and so can every access to the guest's memory. So nothing is asked of a file, not even by fstat(2), before its origin is known. The
-//! kernel answers F_GET_SEALS, for memory files alone (memfd, tmpfs, hugetlbfs; fcntl(2)). Any other file must lie on a disk in our own
-//! mount namespace. procfs tells that without asking the file system. A peer's private mount is not in our namespace; one made by
-//! `fusermount` is, and its type says so (proc_pid_fdinfo(5), proc_pid_mountinfo(5)).
+//! A peer's own FUSE file system is served by the peer: its size, its pages, even closing it can block for any time, and so can
+//! every access to the guest's memory. So no call is made on a file, not even fstat(2), before its origin is known. The kernel
+//! answers F_GET_SEALS, but only for memory files (memfd, tmpfs, hugetlbfs; fcntl(2)). Any other file must lie on a disk in our own
+//! mount namespace, which procfs reports without asking the file system. A peer's private mount is not in our namespace; one made
+//! by `fusermount` is, and its type shows it (proc_pid_fdinfo(5), proc_pid_mountinfo(5)).
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,11 +13,11 @@ use rustix::fs::{FileType, fcntl_get_seals, fstat, readlink};
 
 use crate::MappingError;
 
-/// File systems whose files the kernel reads from a disk, or has itself. An overlay's layers are what the operator has made it of.
+/// File systems whose files the kernel reads from a disk or keeps in memory. The operator chooses an overlay's layers.
 const KERNELS_OWN: [&str; 12] =
     ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "zfs", "jfs", "overlay", "ramfs", "rootfs"];
 
-/// Where a file is that may be asked, mapped and closed without waiting for anybody but the kernel.
+/// The origin of a file that can be queried, mapped and closed without blocking on anything but the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A memfd, or a file of a tmpfs or of hugetlbfs.
@@ -25,13 +25,13 @@ pub(crate) enum Origin {
     Disk,
 }
 
-/// Whether a file is such a one, and which.
+/// Checks that a file has such an origin, and returns it.
 pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<Origin, MappingError> {
     if fcntl_get_seals(fd).is_ok() {
         return Ok(Origin::Memory);
     }
     let number = fd.as_raw_fd();
-    // What has no path has no mount either, and not all of it tells of itself without waiting (an epoll descriptor has a lock).
+    // Without a path it has no mount either, and even its fdinfo may block (an epoll descriptor has a lock).
     let name = readlink(format!("/proc/self/fd/{number}"), Vec::new()).map_err(std::io::Error::from)?;
     if !name.as_bytes().starts_with(b"/") {
         return Err(MappingError::Origin(name.to_string_lossy().into_owned()));
@@ -48,7 +48,7 @@ pub(crate) fn check(fd: BorrowedFd<'_>) -> Result<Origin, MappingError> {
     if kind == FileType::RegularFile { Ok(Origin::Disk) } else { Err(MappingError::Origin(format!("{kind:?}"))) }
 }
 
-/// The number of the mount that a file was opened on.
+/// The number of the mount on which a file was opened.
 fn mount_of(fdinfo: &str) -> Option<&str> {
     fdinfo.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim)
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
     use crate::{Mapping, shared_file};
 
-    /// The first is proc_pid_mountinfo(5)'s own; the others as Linux 6.18 writes them.
+    /// The first line is from proc_pid_mountinfo(5); the others are Linux 6.18's.
     const MOUNTS: &str = "\
         36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n\
         6 1 0:45 / /home/u/- - rw,nosuid - fuse.sshfs host:/ rw,user_id=0,group_id=0\n\

@@ -1,8 +1,8 @@
-//! All the pages that a piece of a file lies in.
+//! Maps all pages that contain a piece of a file.
 //!
-//! A file of huge pages (hugetlbfs, `memfd_create` with `MFD_HUGETLB`) is mapped by the huge page: mmap(2) takes no other
-//! offset and rounds the length up by itself, and munmap(2) and `MAP_FIXED` want both rounded (mmap(2), "Huge page
-//! (Huge TLB) mappings"). VMMs offer pieces of such a file by their own page, 4 KiB: all of the piece's huge pages are mapped.
+//! A file of huge pages (hugetlbfs, `memfd_create` with `MFD_HUGETLB`) is mapped in huge pages: mmap(2) accepts no other offset and
+//! rounds the length up by itself; munmap(2) and `MAP_FIXED` want both rounded (mmap(2), "Huge page (Huge TLB) mappings"). VMMs
+//! share pieces of such a file in their own pages of 4 KiB: then all huge pages of the piece are mapped.
 
 use std::fs::File;
 use std::io;
@@ -14,8 +14,8 @@ use vm_memory::{FileOffset, MmapRegion};
 /// `HUGETLBFS_MAGIC` of <linux/magic.h>: statfs(2) has the size of a huge page in `f_bsize`.
 const HUGETLBFS: u32 = 0x9584_58f6;
 
-/// All pages of `page` bytes of a file that have a byte of `[offset, end)`, shared, and how far into them `offset` lies. The range is
-/// not empty.
+/// Maps, shared, all pages of `page` bytes that contain a part of `[offset, end)`. Returns also the distance from their start to
+/// `offset`. The range is not empty.
 pub(crate) fn around(
     file: File,
     page: u64,
@@ -29,11 +29,11 @@ pub(crate) fn around(
     let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
     let region = MmapRegion::build(Some(FileOffset::new(file, first)), len, protection, flags);
-    // Less than a page that fits into `len`.
+    // Less than a page, so it fits into `len`.
     Ok((region.map_err(|error| io::Error::other(error.to_string()))?, skew as usize))
 }
 
-/// What a file has to be mapped by: the size of its huge pages, if it is made of them.
+/// The page size for mapping a file: that of its huge pages, or 1.
 pub(crate) fn size_of(file: &File) -> Result<u64, Errno> {
     let system = fstatfs(file)?;
     let is_huge = system.f_type as u32 == HUGETLBFS;

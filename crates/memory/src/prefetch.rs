@@ -1,21 +1,21 @@
-//! Hints to the processor: bytes of guest memory that will be touched soon.
+//! Prefetch hints for guest memory that will be accessed soon.
 //!
-//! Another core wrote them last, so each line takes a hundred nanoseconds to come over; asked for early, many come at
-//! once. A hint reads nothing and faults nowhere.
+//! Another core wrote the bytes last, so each cache line takes a hundred nanoseconds to arrive; prefetched lines arrive in
+//! parallel. A hint reads nothing and never faults.
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// What the bytes will be touched for.
+/// How the bytes will be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// They will be read: a copy of the line will do.
+    /// Read: a shared copy of the line is enough.
     Read,
-    /// They will be written: the other core gives the line up.
+    /// Written: the other core gives up the line.
     Write,
 }
 
-/// Asks for the lines of `len` bytes from `first`.
+/// Prefetches the lines of `len` bytes from `first`.
 #[inline]
 pub(crate) fn lines(first: *const u8, len: usize, touch: Touch) {
     if len == 0 {

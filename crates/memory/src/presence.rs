@@ -1,28 +1,28 @@
 //! Which pages of a memory file exist: reading a missing page must not allocate it.
 //!
 //! Reading a hole through a mapping of a memfd or tmpfs allocates a page, as writing does, and charges the reader's memory control
-//! group. A guest whose rings point all over untouched memory would fill ours. So a mapping has a bit for each page known to exist, and
-//! reads only those through the mapping. For others it asks cachestat(2), 64 pages at once, and reads missing ones with pread(2), which
-//! gives zeros for a hole and allocates nothing. A swapped-out page is read correctly in the same way.
+//! group. A guest whose rings point all over untouched memory would fill ours. So a mapping has a bit for each page known to exist,
+//! and reads only those through the mapping. For others it asks cachestat(2), 64 pages at once, and reads missing ones with
+//! pread(2), which returns zeros for a hole and allocates nothing. The same works for a swapped-out page.
 //!
-//! Neither call waits for a process that maps this file or punches holes in it: unlike mincore(2) and SEEK_DATA they take no
-//! `mmap_lock`, `i_mmap_rwsem` or `i_rwsem`. Before Linux 6.5 there is no cachestat(2): then a page is known once it was written, or
-//! read with anything but zeros in it.
+//! Neither call blocks on a process that maps this file or punches holes in it: unlike mincore(2) and SEEK_DATA they take no
+//! `mmap_lock`, `i_mmap_rwsem` or `i_rwsem`. Before Linux 6.5 there is no cachestat(2): then a page counts as known after it was
+//! written, or read with a nonzero byte.
 //!
-//! A bit is never cleared: reading a page that existed and was punched out again allocates it, as writing does.
+//! Bits are never cleared: reading a page that existed and was punched out allocates it, as writing does.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a page, or of a part of one: one bit.
+/// The bytes of a bit: a page, or a part of a larger one.
 pub(crate) const PAGE: usize = 4096;
-/// Pages that are asked for at once: a word of bits.
+/// Pages per cachestat call: a word of bits.
 const PAGES: usize = 64;
-/// Pages of those of which the bytes are looked at, if it cannot be told otherwise: 2 MiB, some tenths of a millisecond.
+/// Pages whose bytes are checked if there is no other way: 2 MiB, some tenths of a millisecond.
 const PAGES_LOOKED_AT: u64 = 512;
-/// How much of a mapping one look for anything asks for, 64 MiB: the time that cachestat(2) takes grows with the pages that are there.
+/// How much of a mapping is checked for content, 64 MiB: the time of cachestat(2) grows with the number of existing pages.
 const LOOK: u64 = 64 << 20;
 /// The number of cachestat(2) on all architectures but Alpha.
 const CACHESTAT: libc::c_long = 451;
@@ -31,7 +31,7 @@ const CACHESTAT: libc::c_long = 451;
 #[derive(Debug)]
 pub(crate) struct Presence {
     file: Arc<File>,
-    /// Where in the file the mapping begins, and its bytes.
+    /// The mapping's offset in the file, and its length.
     start: u64,
     len: usize,
     known: Box<[AtomicU64]>,
@@ -52,7 +52,7 @@ impl Presence {
         self.known.get(page / PAGES).is_some_and(|word| word.load(Ordering::Relaxed) >> (page % PAGES) & 1 == 1)
     }
 
-    /// Whether all pages of a range may be read through the mapping, as far as is known.
+    /// Whether all pages of a range are known to exist.
     #[inline(always)]
     pub fn is_known(&self, offset: usize, len: usize) -> bool {
         let (first, last) = (offset / PAGE, offset.wrapping_add(len).wrapping_sub(1) / PAGE);
@@ -64,7 +64,7 @@ impl Presence {
         (first..=last).all(|page| self.is_page_known(page))
     }
 
-    /// The same, as far as can be told.
+    /// As [`Presence::is_known`], and asks the kernel if needed.
     pub fn look(&self, offset: usize, len: usize) -> bool {
         (offset / PAGE..=(offset + len.saturating_sub(1)) / PAGE).all(|page| self.look_at(page))
     }
@@ -75,7 +75,7 @@ impl Presence {
         }
     }
 
-    /// Whether a page is there, if it is known or can be told.
+    /// Whether a page exists, as far as is known or can be found out.
     fn look_at(&self, page: usize) -> bool {
         if self.is_page_known(page) {
             return true;
@@ -94,14 +94,14 @@ impl Presence {
         there
     }
 
-    /// How many of some pages are in memory.
+    /// How many of these pages are in memory.
     fn cached(&self, pages: std::ops::Range<usize>) -> Option<usize> {
         let bytes = pages.len() * PAGE;
         let found = cachestat(&self.file, self.start + (pages.start * PAGE) as u64, bytes as u64)?.cache as usize;
         Some((found * rustix::param::page_size()).min(bytes) / PAGE)
     }
 
-    /// Reads what lies at the beginning of a range that is not empty.
+    /// Reads the first part of a nonempty range.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Piece {
         let page = offset / PAGE;
         let rest = (page + 1) * PAGE - offset;
@@ -116,12 +116,12 @@ impl Presence {
                 written.into_iter().for_each(|at| self.learn((offset + at) / PAGE));
                 Piece::Read(most)
             }
-            // Behind the file's end: reading it through the mapping finds out.
+            // Beyond the file's end: reading through the mapping detects that.
             _ => Piece::Mapped(rest.min(most)),
         }
     }
 
-    /// Called before a range is written to: counts what that allocates, and its pages are there from now on.
+    /// Call it before a range is written: counts the allocated pages, and marks them as existing.
     pub fn allocate(&self, offset: usize, len: usize) {
         for page in offset / PAGE..(offset + len).div_ceil(PAGE) {
             if !self.look_at(page) {
@@ -136,7 +136,7 @@ impl Presence {
         self.allocated.load(Ordering::Relaxed)
     }
 
-    /// Whether only this process has ever written to the beginning of it. False if that is unknown.
+    /// Whether only this process has ever written to its first part. False if that is unknown.
     pub fn is_blank(&self) -> bool {
         let look = LOOK.min(self.len as u64);
         let found = cachestat(&self.file, self.start, look);
@@ -144,8 +144,8 @@ impl Presence {
         found.is_some_and(|found| found.cache + found.evicted <= ours || (ours == 0 && self.is_zero(look)))
     }
 
-    /// Whether pages all over the beginning of it hold nothing but zeros: a VMM that maps it privately has the kernel put such pages there,
-    /// by reading and by writing what only it sees.
+    /// Whether sampled pages of its first part are zero. A VMM with a private mapping makes the kernel allocate such pages, by its
+    /// reads and its private writes.
     fn is_zero(&self, bytes: u64) -> bool {
         let page = rustix::param::page_size() as u64;
         let pages = bytes.div_ceil(page).max(1);
@@ -158,12 +158,12 @@ impl Presence {
     }
 }
 
-/// What [`Presence::read`] has done: at least a byte of either.
+/// The result of [`Presence::read`]: at least one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// So many bytes were read.
+    /// This many bytes were read.
     Read(usize),
-    /// So many bytes are to be read through the mapping.
+    /// This many bytes must be read through the mapping.
     Mapped(usize),
 }
 
@@ -174,7 +174,7 @@ struct Cached {
     cache: u64,
     dirty: u64,
     writeback: u64,
-    /// Of a memory file: swapped out.
+    /// For a memory file: swapped out.
     evicted: u64,
     recently_evicted: u64,
 }

@@ -1,10 +1,10 @@
-//! A range of bus addresses, and what a device may do there.
+//! A range of bus addresses, and a device's rights to it.
 
 use std::sync::Arc;
 
 use crate::mapping::Mapping;
 
-/// What a device may do with a region.
+/// A device's rights to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// The device may read (DMA from the guest).
@@ -32,6 +32,6 @@ pub(crate) struct Region {
     pub base: u64,
     pub len: u64,
     pub rights: Rights,
-    /// What it is of: `offset` bytes into a mapping, unless it was not shared.
+    /// Its mapping and the offset in it, unless it was not shared.
     pub place: Option<(Arc<Mapping>, u64)>,
 }

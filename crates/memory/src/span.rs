@@ -5,16 +5,16 @@ use std::ptr::NonNull;
 use crate::mapping::Mapping;
 use crate::prefetch::{self, Touch};
 
-/// Translated guest memory: a piece of one region of one [`Map`](crate::Map). It means nothing with another map.
+/// Translated guest memory: a piece of one region of one [`Map`](crate::Map). Valid only with that map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub(crate) mapping: Option<NonNull<Mapping>>,
-    /// Where its bytes are mapped.
+    /// The address of its first byte.
     pub(crate) first: *mut u8,
-    /// The map's.
+    /// The identifier of the map.
     pub(crate) id: u64,
     pub(crate) len: u32,
-    /// All of its pages are known to be there, and always will be.
+    /// All of its pages are known to exist, for ever.
     pub(crate) known: bool,
 }
 
@@ -24,14 +24,14 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Default for Span {
-    /// Of no bytes.
+    /// An empty span.
     fn default() -> Self {
         Self { mapping: None, first: std::ptr::null_mut(), id: 0, len: 0, known: false }
     }
 }
 
 impl Span {
-    /// Bytes of a mapping of that map, which are all within.
+    /// A part of a mapping of that map; it must be all within.
     #[inline(always)]
     pub(crate) fn of(mapping: &Mapping, at: usize, len: u32, id: u64) -> Self {
         let known = mapping.is_known(at, len as usize);
@@ -50,14 +50,14 @@ impl Span {
         self.len == 0
     }
 
-    /// The piece `[from, from + len)` of this span, cut at its end.
+    /// The part `[from, from + len)` of this span, truncated at its end.
     #[inline]
     pub fn piece(&self, from: u32, len: u32) -> Span {
         let from = from.min(self.len);
         Span { first: self.first.wrapping_add(from as usize), len: len.min(self.len - from), ..*self }
     }
 
-    /// Appends `next` if it lies right behind this span in the same mapping.
+    /// Appends `next` if it follows this span directly in the same mapping.
     #[inline]
     pub fn joins(&mut self, next: Span) -> bool {
         let same = self.mapping == next.mapping && self.id == next.id;
@@ -72,7 +72,7 @@ impl Span {
         }
     }
 
-    /// Hints that its first `len` bytes will be touched soon.
+    /// Hints that its first `len` bytes will be accessed soon.
     #[inline]
     pub fn prefetch(&self, len: u32, touch: Touch) {
         prefetch::lines(self.first, len.min(self.len) as usize, touch);

@@ -1,19 +1,19 @@
 //! Touching guest memory: loads, stores and copies that survive a missing page.
 //!
-//! A VMM may truncate its memory file at any time; an access then raises SIGBUS (`guard.rs`). Mapping other pages there would unmap the
-//! file's, which waits for the file's lock, and the VMM can hold that lock for seconds (docs/adr/0012). So each instruction here that
-//! touches guest memory has an entry in a fixup table (`nicety_fixups`, a section of the program): where to continue if it faults. A
-//! failed load gives zero; a failed copy is reported, or gives zeros. Linux reads user space in the same way
-//! (Documentation/arch/x86/exception-tables.rst).
+//! A VMM may truncate its memory file at any time; an access then raises SIGBUS (`guard.rs`). Mapping other pages there would unmap
+//! the file's, which waits for the file's lock, and the VMM can hold that lock for seconds (docs/adr/0012). So each instruction
+//! here that touches guest memory has an entry in a fixup table (`nicety_fixups`, a section of the program) that says where to
+//! continue after a fault. A failed load gives zero; a failed copy is reported, or gives zeros. Linux accesses user space in the
+//! same way (Documentation/arch/x86/exception-tables.rst).
 //!
 //! On processors other than x86-64 accesses are plain, and the guard maps zero pages.
 
 use vm_memory::volatile_memory::VolatileSlice;
 
-/// Bytes that are summed while they are on their way.
+/// Bytes that are copied and summed at a time.
 const PIECE: usize = 512;
 
-/// Copies the shorter of both out of guest memory; what could not be read is zero. How many bytes they are.
+/// Copies the shorter of both out of guest memory; unreadable bytes are zero. Returns their number.
 #[inline]
 pub(crate) fn copy_out(from: &VolatileSlice<'_>, into: &mut [u8]) -> usize {
     let len = from.len().min(into.len());
@@ -25,7 +25,7 @@ pub(crate) fn copy_out(from: &VolatileSlice<'_>, into: &mut [u8]) -> usize {
     len
 }
 
-/// Copies the shorter of both into guest memory, as far as there is any.
+/// Copies the shorter of both into guest memory, as far as it exists.
 #[inline]
 pub(crate) fn copy_in(from: &[u8], to: &VolatileSlice<'_>) {
     let len = from.len().min(to.len());
@@ -33,10 +33,10 @@ pub(crate) fn copy_in(from: &[u8], to: &VolatileSlice<'_>) {
     let _what_is_gone_takes_nothing = unsafe { native::copy(from.as_ptr(), to.ptr_guard_mut().as_ptr(), len) };
 }
 
-/// Copies bytes out of a place in guest memory; what could not be read is zero.
+/// Copies bytes out of guest memory; unreadable bytes are zero.
 ///
 /// # Safety
-/// So many bytes from there are mapped.
+/// That many bytes are mapped there.
 #[inline(always)]
 pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
     // SAFETY: as the caller says, and `into` is nobody else's.
@@ -47,27 +47,27 @@ pub(crate) unsafe fn read(from: *const u8, into: &mut [u8]) {
     }
 }
 
-/// Copies bytes to a place in guest memory, as far as there is any.
+/// Copies bytes into guest memory, as far as it exists.
 ///
 /// # Safety
-/// So many bytes from there are mapped.
+/// That many bytes are mapped there.
 #[inline(always)]
 pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
     // SAFETY: as the caller says.
     let _what_is_gone_takes_nothing = unsafe { native::copy(from.as_ptr(), to, from.len()) };
 }
 
-/// Copies the shorter of both from one place of guest memory to another, which may overlap; what could not be read is zero.
+/// Copies the shorter of both within guest memory; the places may overlap. Unreadable bytes are zero.
 pub(crate) fn copy_across(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) {
     let len = from.len().min(to.len());
     // SAFETY: both have `len` bytes.
     unsafe { across(from.ptr_guard().as_ptr(), to.ptr_guard_mut().as_ptr(), len) }
 }
 
-/// Copies bytes from one place of guest memory to another, which may overlap; what could not be read is zero.
+/// Copies bytes within guest memory; the places may overlap. Unreadable bytes are zero.
 ///
 /// # Safety
-/// So many bytes from either are mapped.
+/// That many bytes are mapped at both.
 #[inline]
 pub(crate) unsafe fn across(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: as the caller says, and so has the end of the target `left`.
@@ -79,8 +79,8 @@ pub(crate) unsafe fn across(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies the shorter of both as [`copy_across`] does, if they do not overlap; returns the one's complement sum of what was stored, in
-/// native-endian words, before folding.
+/// As [`copy_across`] without overlap; returns the one's complement sum of the stored bytes, in native-endian words, before
+/// folding.
 pub(crate) fn copy_summed(from: &VolatileSlice<'_>, to: &VolatileSlice<'_>) -> u64 {
     let len = from.len().min(to.len());
     let (source, target) = (from.ptr_guard(), to.ptr_guard_mut());
@@ -126,7 +126,8 @@ pub(crate) use native::{load_u16, load_u32, load_u64, or_u64, store_u8, store_u1
 #[cfg(target_arch = "x86_64")]
 pub(crate) use native::skip;
 
-/// Called by the signal handler: makes the thread continue behind the access that faulted. False if that is not one of this module's.
+/// For the signal handler: makes the thread continue behind the access that faulted. False if the access is not one of this
+/// module's.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn skip(_context: *mut libc::c_void) -> bool {
     false
@@ -134,23 +135,23 @@ pub(crate) fn skip(_context: *mut libc::c_void) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 mod native {
-    //! Each of these touches memory between its labels 2 and 3; if it cannot, it goes on at 3. On x86-64 an aligned load of up to eight
+    //! Each of these accesses memory between its labels 2 and 3, and continues at 3 if it faults. On x86-64 an aligned load of up to eight
     //! bytes is atomic and acquires, and a store releases (Intel SDM, volume 3, 9.1.1 and 9.2.2); assembly that may touch memory is
     //! not moved across other accesses by the compiler.
 
     use std::arch::asm;
 
-    /// From here on a copy is made by the processor's own loop, which is the faster the longer it is.
+    /// Copies from this length on use the processor's own string instruction, which gets faster with length.
     const LONG: usize = 2048;
 
-    /// An entry of the table: the first byte of an access and the first behind it, each as a distance from where it stands.
+    /// An entry of the table: the first byte of an access and the first behind it, each relative to its own address.
     #[repr(C)]
     struct Fixup {
         from: i32,
         to: i32,
     }
 
-    /// Kept by the linker though nobody names it (R).
+    /// The linker keeps it although nothing refers to it (R).
     macro_rules! fixup {
         () => {
             ".pushsection nicety_fixups, \"aR\", @progbits\n.balign 4\n.long 2b - .\n.long 3b - .\n.popsection"
@@ -158,15 +159,15 @@ mod native {
     }
 
     unsafe extern "C" {
-        // The linker's names for the section's ends.
+        // The linker's symbols for the ends of the section.
         #[link_name = "__start_nicety_fixups"]
         static FIRST: Fixup;
         #[link_name = "__stop_nicety_fixups"]
         static END: Fixup;
     }
 
-    /// Called by the handler of a signal, with its third argument: has the thread go on behind the access that raised it. False if that
-    /// is none of this module's.
+    /// For a signal handler, with its third argument: makes the thread continue behind the access that faulted. False if the access
+    /// is not one of this module's.
     pub(crate) fn skip(context: *mut libc::c_void) -> bool {
         let context = context.cast::<libc::ucontext_t>();
         // SAFETY: the kernel hands a valid context to a handler with SA_SIGINFO, and takes its registers from it afterwards. The
@@ -190,14 +191,14 @@ mod native {
 
     macro_rules! load {
         ($name:ident, $kind:ty, $instruction:literal) => {
-            /// One load of what lies there, or zero. If it is aligned it is atomic, with acquire ordering.
+            /// Loads a value, or zero. An aligned load is atomic, with acquire ordering.
             ///
             /// # Safety
             /// It is mapped.
             #[inline(always)]
             pub unsafe fn $name(from: *const u8) -> $kind {
                 let mut value = 0u64;
-                // SAFETY: it reads so many bytes from there, or is skipped.
+                // SAFETY: it reads only mapped bytes, or is skipped.
                 unsafe {
                     asm!("2:", $instruction, "3:", fixup!(), from = in(reg) from, value = inout(reg) value,
                         options(nostack, preserves_flags));
@@ -213,14 +214,14 @@ mod native {
 
     macro_rules! store {
         ($name:ident, $kind:ty, $instruction:literal) => {
-            /// Stores it there, or nowhere. If that is aligned it is atomic, with release ordering.
+            /// Stores a value, if it can. An aligned store is atomic, with release ordering.
             ///
             /// # Safety
             /// It is mapped.
             #[inline(always)]
             pub unsafe fn $name(to: *mut u8, value: $kind) {
                 let value = u64::from(value);
-                // SAFETY: it writes so many bytes there, or is skipped.
+                // SAFETY: it writes only mapped bytes, or is skipped.
                 unsafe {
                     asm!("2:", $instruction, "3:", fixup!(), to = in(reg) to, value = in(reg) value,
                         options(nostack, preserves_flags));
@@ -234,7 +235,7 @@ mod native {
     store!(store_u32, u32, "mov dword ptr [{to}], {value:e}");
     store!(store_u64, u64, "mov qword ptr [{to}], {value}");
 
-    /// Sets bits of an aligned word there, or nowhere, in one step: another process may clear some at the same time.
+    /// Sets bits of an aligned word atomically, if it can: another process may clear some at the same time.
     ///
     /// # Safety
     /// It is mapped.
@@ -246,7 +247,7 @@ mod native {
         }
     }
 
-    /// Copies bytes between places that may overlap. How many are left, at the end, because a page of either is not there.
+    /// Copies bytes; the places may overlap. Returns how many are left at the end, because a page of either is missing.
     #[inline(always)]
     pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> usize {
         // SAFETY: as the caller says; each has the length that it is for.
@@ -266,8 +267,8 @@ mod native {
         if is_done { 0 } else { unsafe { copy_again(from, to, len) } }
     }
 
-    /// Copies the first so many bytes, and the last so many, of a piece that has as many at least and twice as many at most: all are
-    /// loaded before the first is stored, so that places may overlap. False if that was ended.
+    /// Copies the first N and the last N bytes of a piece of N to 2 N bytes. All are loaded before the first is stored, so the
+    /// places may overlap. False if it faulted.
     macro_rules! ends {
         ($name:ident, $class:ident, $($register:ident)+, $($instruction:literal)+) => {
             #[inline(always)]
@@ -311,7 +312,7 @@ mod native {
         "movups [{to} + {len} - 64], {e}" "movups [{to} + {len} - 48], {f}"
         "movups [{to} + {len} - 32], {g}" "movups [{to} + {len} - 16], {h}");
 
-    /// Copies bytes of which a first attempt was ended somewhere.
+    /// Copies bytes again after a first attempt faulted.
     #[cold]
     #[inline(never)]
     unsafe fn copy_again(from: *const u8, to: *mut u8, len: usize) -> usize {
@@ -408,13 +409,13 @@ mod native {
         if left == 0 {
             return 0;
         }
-        // What failed is among the next 64 bytes: those before it are there.
+        // The fault is within the next 64 bytes: those before it exist.
         let few = left.min(64);
         // SAFETY: they are the first of those that are left.
         left - few + unsafe { copy_bytes(from.add(len - left), to.add(len - left), few) }
     }
 
-    /// The same, the first first and one by one.
+    /// As [`copy`], byte by byte from the start.
     #[cold]
     unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) -> usize {
         let mut left = len;
@@ -426,7 +427,7 @@ mod native {
         left
     }
 
-    /// Copies bytes to a place that lies behind theirs and overlaps it: the last first.
+    /// Copies bytes to an overlapping place behind them, from the end.
     unsafe fn copy_back(from: *const u8, to: *mut u8, len: usize) {
         if len == 0 {
             return;
@@ -448,7 +449,7 @@ mod native {
         }
     }
 
-    /// Stores zeros, as far as there are pages.
+    /// Stores zeros, as far as pages exist.
     pub unsafe fn clear(to: *mut u8, len: usize) {
         // SAFETY: it writes `len` bytes, or is skipped.
         unsafe {
@@ -460,7 +461,7 @@ mod native {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod native {
-    //! Plain accesses: where a page is not there, the guard puts one.
+    //! Plain accesses: if a page is missing, the guard maps one.
 
     use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 

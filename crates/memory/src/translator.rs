@@ -1,4 +1,4 @@
-//! What translates many addresses of one map.
+//! Translates many addresses of one map.
 
 use crate::map::Map;
 use crate::mapping::Mapping;
@@ -6,7 +6,7 @@ use crate::region::Rights;
 use crate::span::Span;
 
 impl Map {
-    /// The span of a range, if all of it lies in one region, which was shared and allows that. [`Translator`] is for many.
+    /// The span of a range, if all of it lies in one shared region with these rights. For many, use [`Translator`].
     pub fn whole(&self, address: u64, len: u32, wanted: Rights) -> Option<Span> {
         Translator::new(self).whole(address, len, wanted)
     }
@@ -17,11 +17,11 @@ impl Map {
 pub struct Translator<'m> {
     map: &'m Map,
     base: u64,
-    /// 0 before the first.
+    /// 0 before the first translation.
     len: u64,
     rights: Rights,
     is_logged: bool,
-    /// What the region is of, and where in it the region begins.
+    /// The region's mapping, and the region's offset in it.
     place: Option<(&'m Mapping, usize)>,
 }
 
@@ -37,7 +37,7 @@ impl<'m> Translator<'m> {
         self.map
     }
 
-    /// The span of a range, if all of it lies in one region, which was shared and allows that.
+    /// The span of a range, if all of it lies in one shared region with these rights.
     #[inline(always)]
     pub fn whole(&mut self, address: u64, len: u32, wanted: Rights) -> Option<Span> {
         #[cfg(feature = "count")]
@@ -48,7 +48,7 @@ impl<'m> Translator<'m> {
         let offset = address.wrapping_sub(self.base);
         let (mapping, start) = self.place?;
         let fits = u64::from(len) <= self.len.wrapping_sub(offset) && self.rights.allow(wanted);
-        // What lies within a region lies within what it is of.
+        // A region lies within its mapping.
         if fits {
             Some(Span::of(mapping, start.wrapping_add(offset as usize), len, self.map.id()))
         } else if self.is_logged {
@@ -58,7 +58,7 @@ impl<'m> Translator<'m> {
         }
     }
 
-    /// The same of what is refused only so that it is noted.
+    /// As [`Translator::whole`], for a write that was refused only to be logged.
     #[cold]
     #[inline(never)]
     fn logged(&self, address: u64, len: u32, wanted: Rights) -> Option<Span> {
@@ -71,12 +71,12 @@ impl<'m> Translator<'m> {
         })
     }
 
-    /// Remembers the region that an address lies in.
+    /// Finds and remembers the region of an address.
     #[inline(never)]
     fn find(&mut self, address: u64) -> Option<()> {
         let region = self.map.region(address)?;
         (self.base, self.len, self.rights) = (region.base, region.len, region.rights);
-        // So that writes do not pass unnoticed.
+        // So that every write is logged.
         self.rights.write &= !self.is_logged;
         self.place = region.place.as_ref().map(|(mapping, start)| (&**mapping, *start as usize));
         Some(())

@@ -1,5 +1,5 @@
-//! Regions by bus address: a tree that never changes. A changed one is new along one path from its root, and shares all else, so that a
-//! batch in flight keeps the old one, and a region that comes or goes costs no copy of the others.
+//! Regions by bus address: an immutable tree. A change makes new nodes along one path from the root and shares all others. So a
+//! batch in flight keeps the old tree, and adding or removing a region copies no others.
 //!
 //! Up to [`MOST`] regions, more than QEMU has, are one sorted list.
 
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::region::Region;
 
-/// Regions of a leaf, and children of a branch, at most.
+/// Most regions of a leaf, and most children of a branch.
 const MOST: usize = 32;
 
-/// What lies in a subtree.
+/// The sums of a subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub regions: usize,
-    /// Bytes that are mapped.
+    /// Mapped bytes.
     pub mapped: u64,
     /// Bytes that were not shared.
     pub absent: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Child {
     tree: Tree,
 }
 
-/// See the module's page. A leaf of no regions is the root alone.
+/// See the module's page. Only the root may be an empty leaf.
 #[derive(Clone, Debug)]
 pub(crate) enum Tree {
     Leaf(Arc<[Region]>),
@@ -55,7 +55,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// The region that begins last, at an address or below it. `last` is where the last call found one that lies around its address.
+    /// The last region that starts at or below an address. `last` caches the index of the last region found.
     #[inline]
     pub fn at(&self, address: u64, last: &AtomicUsize) -> Option<&Region> {
         if let Self::Leaf(regions) = self {
@@ -70,7 +70,7 @@ impl Tree {
         self.find(address)
     }
 
-    /// The same, from the root.
+    /// As [`Tree::at`], always from the root.
     pub fn find(&self, address: u64) -> Option<&Region> {
         let mut tree = self;
         loop {
@@ -81,7 +81,7 @@ impl Tree {
         }
     }
 
-    /// The region that begins first, above an address.
+    /// The first region that starts above an address.
     fn above(&self, address: u64) -> Option<&Region> {
         match self {
             Self::Leaf(regions) => regions.get(regions.partition_point(|region| region.base <= address)),
@@ -115,13 +115,13 @@ impl Tree {
         }
     }
 
-    /// Whether a region has a byte of `[base, end)`.
+    /// Whether a region overlaps `[base, end)`.
     pub fn overlaps(&self, base: u64, end: u64) -> bool {
         self.find(base).is_some_and(|region| region.base + region.len > base)
             || self.above(base).is_some_and(|region| region.base < end)
     }
 
-    /// This one and a region that overlaps none.
+    /// This tree plus a region that overlaps none.
     pub fn with(&self, region: Region) -> Self {
         let mut grown = self.grown(region);
         if grown.len() == 1 {
@@ -130,7 +130,7 @@ impl Tree {
         Self::Branch(grown.into())
     }
 
-    /// The same as one child of a branch, or two.
+    /// As [`Tree::with`], as one or two children of a branch.
     fn grown(&self, region: Region) -> Vec<Child> {
         match self {
             Self::Leaf(regions) => {
@@ -148,7 +148,7 @@ impl Tree {
         }
     }
 
-    /// This one without the regions that lie within `[base, end)`, each of which `gone` is shown.
+    /// This tree without the regions within `[base, end)`; calls `gone` with each of them.
     pub fn without(&self, base: u64, end: u64, gone: &mut impl FnMut(&Region)) -> Self {
         let mut left = self.reduced(base, end, gone).unwrap_or_default();
         while let Self::Branch(children) = &left
@@ -164,7 +164,7 @@ impl Tree {
         left
     }
 
-    /// The same; nothing if no region is left.
+    /// As [`Tree::without`]; `None` if no region is left.
     fn reduced(&self, base: u64, end: u64, gone: &mut impl FnMut(&Region)) -> Option<Self> {
         match self {
             Self::Leaf(regions) => {
@@ -176,7 +176,7 @@ impl Tree {
             Self::Branch(children) => {
                 let mut left = Vec::with_capacity(children.len());
                 for (index, child) in children.iter().enumerate() {
-                    // Where the next one begins, all regions of this one have ended.
+                    // All regions of this child end before the next child starts.
                     let next = children.get(index + 1).map(|next| next.first);
                     if child.first >= end || next.is_some_and(|next| next <= base) {
                         left.push(child.clone());
@@ -208,7 +208,7 @@ fn child_at(children: &[Child], address: u64) -> Option<usize> {
     children.partition_point(|child| child.first <= address).checked_sub(1)
 }
 
-/// All of it, or in two halves if it is too much for a node.
+/// One node, or two halves if it is too large.
 fn halves<T>(mut all: Vec<T>) -> impl Iterator<Item = Vec<T>> {
     let second = (all.len() > MOST).then(|| all.split_off(all.len() / 2));
     std::iter::once(all).chain(second)
@@ -225,7 +225,7 @@ mod tests {
         Region { base, len, rights: Rights::BOTH, place: None }
     }
 
-    /// Depth, and whether all is as it should be below.
+    /// Checks the nodes below; returns the depth.
     fn check(tree: &Tree) -> usize {
         let Tree::Branch(children) = tree else { return 1 };
         assert!((1..=MOST).contains(&children.len()));
@@ -239,7 +239,7 @@ mod tests {
         depths[0] + 1
     }
 
-    /// Against a map of the standard library, by a generator of numbers with a seed (xorshift64).
+    /// Compares it with a standard map, under seeded random changes (xorshift64).
     #[test]
     fn regions_come_and_go_and_each_address_finds_its_own() {
         for seed in 1..=5u64 {
@@ -252,7 +252,7 @@ mod tests {
             };
             for step in 0..3000 {
                 let (base, len) = (random(10_000), 1 + random(8));
-                // It grows, and then shrinks.
+                // First it grows, then it shrinks.
                 if random(10) < if step < 2000 { 8 } else { 3 } {
                     let overlaps = model.iter().any(|(&other, &bytes)| other < base + len && base < other + bytes);
                     assert_eq!(tree.overlaps(base, base + len), overlaps);

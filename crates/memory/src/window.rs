@@ -1,4 +1,4 @@
-//! A descriptor ring as its device reads and writes it: a range that was translated once.
+//! A descriptor ring as its device accesses it: a range that was translated once.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
@@ -8,26 +8,27 @@ use crate::prefetch::{self, Touch};
 use crate::region::Rights;
 use crate::touch;
 
-/// A range of guest memory, translated once. Accesses beyond its end read zeros and write nothing. Reading allocates no page of its file.
+/// A range of guest memory, translated once. Beyond its end reads return zeros and writes do nothing. Reading allocates no page of
+/// its file.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
     first: *mut u8,
     len: usize,
     may_write: bool,
-    /// Unless all of its pages are known to be there: what they are of.
+    /// The mapping, unless all pages of the window are known to exist.
     unknown: Option<&'a Mapping>,
     mapping: PhantomData<&'a Mapping>,
 }
 
 impl Default for Window<'_> {
-    /// Of no bytes.
+    /// An empty window.
     fn default() -> Self {
         Self { first: std::ptr::null_mut(), len: 0, may_write: true, unknown: None, mapping: PhantomData }
     }
 }
 
 impl<'a> Window<'a> {
-    /// `len` bytes of a mapping from `offset`, which are all within.
+    /// `len` bytes of a mapping from `offset`; they must be all within.
     #[inline]
     pub(crate) fn new(mapping: &'a Mapping, offset: usize, len: usize, rights: Rights) -> Self {
         let unknown = (!mapping.is_known(offset, len)).then_some(mapping);
@@ -45,13 +46,13 @@ impl<'a> Window<'a> {
         self.len == 0
     }
 
-    /// Where so many bytes lie, if all of them are within.
+    /// The address of `len` bytes, if all of them are within.
     #[inline(always)]
     fn place(&self, offset: usize, len: usize) -> Option<*mut u8> {
         (len <= self.len && offset <= self.len - len).then(|| self.first.wrapping_add(offset))
     }
 
-    /// The same to be read: what the mapping of a page that may not be there has, if it is to be asked instead.
+    /// The bytes at an address if their page may be missing: they must come from the mapping instead.
     #[inline(always)]
     fn source<const N: usize>(&self, place: *mut u8) -> Option<[u8; N]> {
         match self.unknown {
@@ -60,7 +61,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The same to be written, if it may be: that so many bytes will be is counted.
+    /// As [`Window::place`], for a write, if allowed; counts the allocated pages.
     #[inline(always)]
     fn target(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let place = self.place(offset, len).filter(|_| self.may_write)?;
@@ -70,7 +71,7 @@ impl<'a> Window<'a> {
         Some(place)
     }
 
-    /// Copies `N` bytes out (a descriptor). Not atomic: what the copy says is what counts.
+    /// Copies `N` bytes out (a descriptor). Not atomic: use only the copy.
     #[inline]
     pub fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
         #[cfg(feature = "count")]
@@ -93,12 +94,12 @@ impl<'a> Window<'a> {
         out
     }
 
-    /// Copies 16-bit numbers out, as they are stored (a ring of them). Each is zero that does not lie within. Not atomic.
+    /// Copies 16-bit numbers out (a ring of them). A number beyond the end is zero. Not atomic.
     pub fn read_u16s(&self, offset: usize, out: &mut [u16]) {
         #[cfg(feature = "count")]
         crate::count::one();
         match (self.place(offset, 2 * out.len()), self.unknown) {
-            // SAFETY: so many bytes from there are within; any two bytes are a number.
+            // SAFETY: `place` checked that all bytes are within; any two bytes are a number.
             (Some(place), None) => unsafe {
                 touch::read(place, std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), 2 * out.len()));
                 out.iter_mut().for_each(|number| *number = u16::from_le(*number));
@@ -107,7 +108,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Stores eight bytes at any place. Not atomic.
+    /// Stores eight bytes, aligned or not. Not atomic.
     #[inline]
     pub fn write_u64(&self, offset: usize, value: u64) {
         if let Some(place) = self.target(offset, 8) {
@@ -116,18 +117,18 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Stores 64-bit numbers, one behind the other (entries of a ring). None if not all would lie within. Not atomic.
+    /// Stores consecutive 64-bit numbers (entries of a ring), but none if they are not all within. Not atomic.
     pub fn write_u64s(&self, offset: usize, values: &[u64]) {
         let Some(place) = self.target(offset, 8 * values.len()) else { return };
         if cfg!(target_endian = "big") {
             values.iter().enumerate().for_each(|(i, value)| self.write_u64(offset + 8 * i, *value));
             return;
         }
-        // SAFETY: so many bytes from there are within, and the numbers are as many bytes.
+        // SAFETY: `target` checked that all bytes are within, and the numbers have as many bytes.
         unsafe { touch::write(std::slice::from_raw_parts(values.as_ptr().cast(), 8 * values.len()), place) };
     }
 
-    /// Hints that bytes will be touched soon.
+    /// Hints that bytes will be accessed soon.
     #[inline]
     pub fn prefetch(&self, offset: usize, len: usize, touch: Touch) {
         let len = len.min(self.len.saturating_sub(offset));
@@ -136,7 +137,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Hints that the line around a byte will be touched soon.
+    /// Hints that the cache line of a byte will be accessed soon.
     #[inline]
     pub fn prefetch_line(&self, offset: usize, touch: Touch) {
         prefetch::line(self.first.wrapping_add(offset), touch);
@@ -145,12 +146,12 @@ impl<'a> Window<'a> {
     /// Copies bytes in. Not atomic.
     pub fn write(&self, offset: usize, from: &[u8]) {
         if let Some(place) = self.target(offset, from.len()) {
-            // SAFETY: so many bytes from there are within.
+            // SAFETY: `target` checked that all bytes are within.
             unsafe { touch::write(from, place) };
         }
     }
 
-    /// One atomic 16-bit read with acquire ordering; an unaligned place is read by bytes.
+    /// An atomic 16-bit load with acquire ordering; unaligned numbers are read byte by byte.
     #[inline]
     pub fn load_u16(&self, offset: usize) -> u16 {
         let Some(place) = self.place(offset, 2) else { return 0 };
@@ -164,7 +165,7 @@ impl<'a> Window<'a> {
         u16::from_le(unsafe { touch::load_u16(place) })
     }
 
-    /// One atomic 32-bit read with acquire ordering; an unaligned place is read by bytes.
+    /// An atomic 32-bit load with acquire ordering; unaligned numbers are read byte by byte.
     #[inline]
     pub fn load_u32(&self, offset: usize) -> u32 {
         let Some(place) = self.place(offset, 4) else { return 0 };
@@ -178,7 +179,7 @@ impl<'a> Window<'a> {
         u32::from_le(unsafe { touch::load_u32(place) })
     }
 
-    /// One atomic 16-bit write with release ordering: everything written before is seen by who sees this.
+    /// An atomic 16-bit store with release ordering: who sees it sees all earlier writes.
     #[inline]
     pub fn store_u16(&self, offset: usize, value: u16) {
         let Some(place) = self.target(offset, 2) else { return };
@@ -190,7 +191,7 @@ impl<'a> Window<'a> {
         unsafe { touch::store_u16(place, value.to_le()) };
     }
 
-    /// One atomic 32-bit write with release ordering: everything written before is seen by who sees this.
+    /// An atomic 32-bit store with release ordering: who sees it sees all earlier writes.
     #[inline]
     pub fn store_u32(&self, offset: usize, value: u32) {
         let Some(place) = self.target(offset, 4) else { return };
@@ -202,7 +203,7 @@ impl<'a> Window<'a> {
         unsafe { touch::store_u32(place, value.to_le()) };
     }
 
-    /// One atomic 64-bit write with release ordering: everything written before is seen by who sees this.
+    /// An atomic 64-bit store with release ordering: who sees it sees all earlier writes.
     #[inline]
     pub fn store_u64(&self, offset: usize, value: u64) {
         let Some(place) = self.target(offset, 8) else { return };
@@ -214,7 +215,7 @@ impl<'a> Window<'a> {
         unsafe { touch::store_u64(place, value.to_le()) };
     }
 
-    /// One atomic 8-bit write with release ordering: a status byte that hands a descriptor over.
+    /// An atomic 8-bit store with release ordering: a status byte that passes on a descriptor.
     pub fn store_u8(&self, offset: usize, value: u8) {
         if let Some(place) = self.target(offset, 1) {
             // SAFETY: it lies within.
@@ -223,14 +224,14 @@ impl<'a> Window<'a> {
     }
 }
 
-/// What reading a page that is not there gives, which must not be read through the mapping; nothing if it is there.
+/// The content of a missing page, which must not be read through the mapping; `None` if the page exists.
 #[cold]
 #[inline(never)]
 fn absent<const N: usize>(mapping: &Mapping, place: *const u8) -> Option<[u8; N]> {
     (!mapping.is_there(place, N)).then(|| mapping.read_at(place))
 }
 
-/// A full barrier between a write that hands something over and the read that looks whether the other side sleeps.
+/// A full barrier between a write that passes something on and the read that checks whether the other side sleeps.
 pub fn full_barrier() {
     fence(Ordering::SeqCst);
 }

@@ -15,6 +15,9 @@ use crate::exit::{Exit, Failure};
 use crate::find::{self, Meant, Search};
 use crate::output::{self, columns, count, size};
 
+/// Entries of a list that are shown; `--json` has all.
+const LISTED_MOST: usize = 8;
+
 /// Runs it.
 pub fn run(args: &Ports) -> Result<(), Failure> {
     if let Some(Change::Restart { port, host, control }) = &args.change {
@@ -234,6 +237,8 @@ fn particulars(port: &PortReport) -> String {
         line("socket", socket.display().to_string());
     }
     line("policy", policy(port));
+    line("neighbour", port.neighbour.clone().unwrap_or_default());
+    line("multicasts", some(&port.multicasts));
     line("features", port.features.join(", "));
     let transmit = port.transmit.iter().map(|queue| one_queue("transmit", queue));
     let queues: Vec<String> = transmit.chain(port.receive.iter().map(|queue| one_queue("receive", queue))).collect();
@@ -272,6 +277,14 @@ pub(crate) fn policy(port: &PortReport) -> String {
     let words: Vec<String> = port.policy.iter().map(|(key, value)| format!("{key} {value}")).collect();
     let group = port.port_group.iter().map(|group| format!("port group {group}"));
     group.chain((!words.is_empty()).then(|| words.join(", "))).collect::<Vec<_>>().join(": ")
+}
+
+/// The first of what may be many.
+fn some(all: &[String]) -> String {
+    match all.split_at_checked(LISTED_MOST) {
+        Some((first, more)) if !more.is_empty() => format!("{}, and {} more", first.join(", "), more.len()),
+        _ => all.join(", "),
+    }
 }
 
 fn one_queue(way: &str, queue: &QueueReport) -> String {
@@ -313,12 +326,16 @@ mod tests {
                 queues: None,
                 mtu: None,
                 rom: false,
+                vmware_subsystem: false,
+                standby: false,
                 mapped: false,
                 buffer: 1 << 20,
                 access: "mode 0600".into(),
             }),
             port_group: Some("web".into()),
             policy: BTreeMap::from([("forged_transmits".into(), "reject".into()), ("vlan".into(), "10".into())]),
+            multicasts: vec!["239.1.2.3 (VLAN 10)".into()],
+            neighbour: Some("core1, port 1/1".into()),
             condition: Condition::Up,
             sentence: "a VM is attached, and its driver is up".into(),
             last_end: None,
@@ -349,6 +366,8 @@ mod tests {
             made_of: None,
             port_group: None,
             policy: BTreeMap::new(),
+            multicasts: Vec::new(),
+            neighbour: None,
             sentence: "the way out of the switch".into(),
             features: Vec::new(),
             transmit: Vec::new(),
@@ -372,6 +391,8 @@ vm1: a VM is attached, and its driver is up
   address       52:54:00:12:34:01
   socket        /run/n/vm1.sock
   policy        port group web: forged_transmits reject, vlan 10
+  neighbour     core1, port 1/1
+  multicasts    239.1.2.3 (VLAN 10)
   features      tso4, rx-checksum
   dropped       transmit same-port 1; receive buffer-full 2, filtered 40
   interrupts    7 raised, 4 descriptors written
@@ -380,6 +401,13 @@ vm1: a VM is attached, and its driver is up
   memory        262 kB allocated by writing to it first
 "
         );
+    }
+
+    #[test]
+    fn of_many_multicasts_the_first_are_shown() {
+        let groups = (1..=10).map(|number| format!("239.0.0.{number}")).collect();
+        let text = particulars(&PortReport { multicasts: groups, ..port() });
+        assert!(text.contains("239.0.0.7, 239.0.0.8, and 2 more\n"), "{text}");
     }
 
     #[test]

@@ -155,6 +155,7 @@ fn uplink(UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> String {
         UplinkKind::Stream { socket, role } => format!("stream {} ({role})", socket.display()),
         UplinkKind::Capture { file } => format!("capture {}", file.display()),
         UplinkKind::Null => "null".to_owned(),
+        UplinkKind::Querier => "querier".to_owned(),
     };
     let named = if name == kind.name() { String::new() } else { format!(" {name}:") };
     let rate = rate.map(|rate| format!(", {rate} both ways")).unwrap_or_default();

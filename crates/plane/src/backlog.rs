@@ -1,7 +1,7 @@
 //! Frames that wait for a receiver, copied into our memory: a pool of blocks, and lanes of packets in it.
 //!
-//! A frame that its receiver refuses is copied here at once and the sender's descriptors go back, so a guest that does not read blocks
-//! nobody (no head-of-line blocking). Without room the frame is dropped, with its reason.
+//! A frame that its receiver refuses is copied here at once and the sender's descriptors go back (store-and-forward). So a guest
+//! that does not read causes no head-of-line blocking. Without room the frame is dropped, with its reason.
 //!
 //! - A guest's adapter has a lane for each receive queue; all share the port's receive buffer. A full queue blocks no other.
 //! - An uplink has a lane for each sending port, each with its own room, served by deficit round-robin in bytes (Shreedhar and
@@ -19,12 +19,12 @@ use std::sync::Arc;
 use nicety_adapter::{Batch, Budget, Delivery, Edit, Frames, Offload, Packet, Pick, PortId, Reason, Segment, Set};
 use nicety_memory::{Map, MapError, Rights, Span, copy};
 
-/// A packet takes its length, rounded up to whole blocks, of the buffer.
+/// A packet takes whole blocks of the buffer.
 const BLOCK_BYTES: u32 = 512;
 /// An uplink lane's share per round while others wait; a larger packet goes at once and pays later.
 const QUANTUM_BYTES: i64 = 16 << 10;
-/// The lane that a sender to an uplink needs to lose nothing: below a quarter of it the sender is not held, and a batch must still
-/// fit (at most 64 packets, 64 KiB and the rest of the last packet).
+/// The lane that a sender to an uplink needs to lose nothing. Below a quarter of it the sender is not held, and a batch must still
+/// fit: at most 64 packets, 64 KiB and the rest of the last packet.
 pub const SENDER_BYTES: u32 = 256 << 10;
 /// No block.
 const NONE: u32 = u32::MAX;
@@ -60,7 +60,7 @@ struct Lane {
 
 const EMPTY: Lane = Lane { first: NONE, last: NONE, bytes: 0, deficit: 0, holds: false };
 
-/// What lanes are of.
+/// What a lane stands for: a receive queue, or a sending port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Queues,
@@ -72,7 +72,7 @@ enum Kind {
 pub struct Drained {
     /// The lane that was offered.
     pub lane: u16,
-    /// Packets that went.
+    /// Packets that the receiver took, or that were dropped.
     pub packets: usize,
     /// Their bytes.
     pub bytes: u64,
@@ -80,7 +80,7 @@ pub struct Drained {
     pub wire_bytes: u64,
     /// The receiver refused some.
     pub refused: bool,
-    /// The lane's sender need not be held any longer.
+    /// The lane's sender can be released.
     pub released: bool,
 }
 
@@ -89,9 +89,9 @@ pub struct Drained {
 pub struct Backlog {
     map: Arc<Map>,
     kind: Kind,
-    /// Bytes that all lanes (of queues), or each of them (of senders) may hold.
+    /// The limit in bytes: of all lanes together (queues), or of each lane (senders).
     size: u32,
-    /// For each block that was ever used: the next block of its packet, or of the free list.
+    /// The next block of the packet or of the free list, for each block that was ever used.
     blocks: Vec<u32>,
     waiting: Vec<Waiting>,
     blocks_most: u32,
@@ -109,12 +109,12 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// For an adapter: a lane for each receive queue; all share a buffer of this many bytes. Memory is touched only as it is used.
+    /// For an adapter: one lane per receive queue; all lanes share a buffer of this many bytes. Memory is allocated on first use.
     pub fn of_queues(bytes: u32) -> Result<Self, MapError> {
         Self::new(Kind::Queues, bytes, bytes.div_ceil(BLOCK_BYTES), nicety_adapter::QUEUES)
     }
 
-    /// For an uplink: a lane of this many bytes, at most [`SENDER_BYTES`], for each sending port. Memory is touched only as it is used.
+    /// For an uplink: one lane of this many bytes, at most [`SENDER_BYTES`], per sending port. Memory is allocated on first use.
     pub fn of_senders(bytes: u32) -> Result<Self, MapError> {
         let bytes = bytes.min(SENDER_BYTES);
         let blocks = bytes.div_ceil(BLOCK_BYTES) * nicety_switch::PORTS as u32;
@@ -156,17 +156,17 @@ impl Backlog {
         self.size
     }
 
-    /// Bytes in use, of whole blocks.
+    /// Bytes in use, in whole blocks.
     pub fn used(&self) -> u64 {
         u64::from(self.used_blocks) * u64::from(BLOCK_BYTES)
     }
 
-    /// The receive queues for which something waits.
+    /// The receive queues that have packets waiting.
     pub fn queues(&self) -> Set {
         self.queues
     }
 
-    /// Whether a lane has room for a packet of so many bytes.
+    /// Whether a lane has room for a packet of `len` bytes.
     pub fn has_room(&self, lane: u16, len: u32) -> bool {
         let bytes = len.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES);
         let Some(found) = self.lanes.get(usize::from(lane)) else { return false };
@@ -174,12 +174,12 @@ impl Backlog {
         len > 0 && in_lane + u64::from(bytes) <= u64::from(self.size.next_multiple_of(BLOCK_BYTES))
     }
 
-    /// What a packet of so many bytes is dropped as if there is no room for it.
+    /// The drop reason for a packet of `len` bytes that finds no room.
     pub(crate) fn refusal(&self, len: u32) -> Reason {
         if len > self.size() { Reason::NoBuffer } else { Reason::BufferFull }
     }
 
-    /// Copies a packet in, behind the others of its lane. False if there is no room.
+    /// Copies a packet to the end of its lane. False if there is no room.
     pub fn push(&mut self, lane: u16, batch: &Batch, packet: &Packet, pick: Pick) -> bool {
         let len = packet.len();
         if !self.has_room(lane, len) {
@@ -207,7 +207,7 @@ impl Backlog {
         true
     }
 
-    /// A chain of so many blocks; the first.
+    /// Takes a chain of `count` blocks. Returns the first.
     fn take_blocks(&mut self, count: u32) -> Option<u32> {
         if count > self.blocks_most - self.used_blocks {
             return None;
@@ -234,7 +234,7 @@ impl Backlog {
         Some(first)
     }
 
-    /// The other way; in their order, so that they are taken in it again and lie side by side.
+    /// Returns a chain to the free list. The order stays, so that the next packet gets adjacent blocks.
     fn give_back(&mut self, first: u32) {
         let (mut last, mut count) = (first, 1);
         while self.blocks[last as usize] != NONE {
@@ -274,8 +274,8 @@ impl Backlog {
         });
     }
 
-    /// Offers the first packets of one lane that is `open`, as the budget allows; those that are not refused are gone. `None` if no
-    /// packet waits in such a lane.
+    /// Offers the first packets of one lane in `open`, within the budget, and removes all that are not refused. `None` if no packet
+    /// waits in such a lane.
     pub fn drain(
         &mut self,
         open: impl Fn(u16) -> bool,
@@ -293,7 +293,7 @@ impl Backlog {
         Some(self.settle(number, &delivery))
     }
 
-    /// Brings the lane whose turn it is to the front. How many bytes it may have.
+    /// Brings the next lane to the front. Returns how many bytes it may send.
     fn next_in_turn(&mut self) -> Option<u64> {
         loop {
             let lane = &mut self.lanes[usize::from(*self.active.front()?)];
@@ -303,7 +303,7 @@ impl Backlog {
             if let Ok(most @ 1..) = u64::try_from(lane.deficit) {
                 return Some(most);
             }
-            // It has had a packet that was longer than its share, the longest some five turns ago.
+            // The lane overdrew its share with a long packet, at most about five turns ago.
             self.active.rotate_left(1);
         }
     }
@@ -334,7 +334,7 @@ impl Backlog {
         }
     }
 
-    /// Takes out of a lane what was not refused.
+    /// Removes from a lane the packets that were not refused.
     fn settle(&mut self, number: u16, delivery: &Delivery) -> Drained {
         let mut drained = Drained { lane: number, refused: delivery.refused() != 0, ..Drained::default() };
         for refusal in delivery.refusals() {
@@ -380,7 +380,7 @@ impl Backlog {
         drained
     }
 
-    /// Holds the lane's sender until little is left in the lane. True if it was not held yet.
+    /// Holds the lane's sender until the lane is nearly empty. True if it was not held before.
     pub fn hold(&mut self, lane: u16) -> bool {
         let Some(lane) = self.lanes.get_mut(usize::from(lane)) else { return false };
         lane.first != NONE && !std::mem::replace(&mut lane.holds, true)
@@ -392,14 +392,14 @@ impl Backlog {
         lanes.filter_map(|(lane, number)| std::mem::take(&mut lane.holds).then_some(PortId(number))).collect()
     }
 
-    /// A sender has left: there is nobody to be held.
+    /// A sender has left: release its hold.
     pub fn forget(&mut self, sender: PortId) {
         if let Some(lane) = self.lanes.get_mut(usize::from(sender.0)) {
             lane.holds = false;
         }
     }
 
-    /// Whether anybody is held.
+    /// Whether any sender is held.
     pub fn holds(&self) -> bool {
         self.active.iter().any(|lane| self.lanes[usize::from(*lane)].holds)
     }
@@ -420,7 +420,7 @@ impl Backlog {
     }
 }
 
-/// Calls `each` with the memory of a packet, block by block, until it says that it is enough.
+/// Calls `each` with the memory of a packet, block by block, until it returns false.
 fn pieces(map: &Map, blocks: &[u32], first: u32, len: u32, mut each: impl FnMut(Span) -> bool) {
     let (mut block, mut left, mut more) = (first, len, true);
     while left > 0 && more && block != NONE {

@@ -1,4 +1,4 @@
-//! A page of doorbells that a guest has mapped: its writes notify nobody, so the page is polled.
+//! A page of doorbells that a guest has mapped. Writes to it cause no exit and no event, so the page is polled.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::Port;
 pub struct Doorbells {
     place: Mappable,
     map: Arc<Map>,
-    /// Each register's offset in the page, and what it held when it was last looked at.
+    /// Each register's offset in the page, and its value at the last scan.
     seen: Vec<(u32, u32)>,
-    /// What the registers hold now, where the page shows that.
+    /// The register values now, if the page shows them.
     held: Vec<u32>,
 }
 
@@ -31,12 +31,12 @@ impl Doorbells {
         let held = vec![0; registers.len()];
         let seen = registers.into_iter().map(|offset| (offset, 0)).collect();
         let mut this = Self { place, map, seen, held };
-        // Written once, so that its page is allocated: it is read often.
+        // Write once, so that the page is allocated: it is read often.
         this.clear(port, now);
         this
     }
 
-    /// The values of a new page are no writes.
+    /// The initial values of a new page are not doorbell writes.
     fn show(&mut self, port: &Port, now: Time) {
         port.with(now, |adapter, cx| adapter.notice(Event::Page, cx));
         if let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) {
@@ -44,7 +44,8 @@ impl Doorbells {
         }
     }
 
-    /// Shows what the device has changed: after a message that may have changed it, and after a scan that found something.
+    /// Writes the device's changes to the page. Call it after a message that may have changed the device, and after a scan that
+    /// found work.
     pub fn refresh(&mut self, port: &Port, now: Time) {
         let Self { place, map, seen, held } = self;
         if port.with_pci(now, |pci, _| pci.shown(held)) != Some(true) {
@@ -64,8 +65,8 @@ impl Doorbells {
         self.place
     }
 
-    /// Passes changed words to the adapter as register writes. True if there were any. Writes to an adapter in D3hot do nothing,
-    /// and the word gets its old value back.
+    /// Passes changed words to the adapter as register writes. True if there were any. An adapter in D3hot ignores writes, and the
+    /// word gets its old value back.
     pub fn scan(&mut self, port: &Port, now: Time) -> bool {
         let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) else { return false };
         let mut any = false;
@@ -87,7 +88,7 @@ impl Doorbells {
         any
     }
 
-    /// Stores as the guest would. False outside the page.
+    /// Writes to the page as the guest would. False outside the page.
     pub fn store(&self, bar: u8, offset: u64, value: u32) -> bool {
         let Some(at) = offset.checked_sub(self.place.offset).filter(|at| bar == self.place.bar && *at < self.place.len)
         else {
@@ -98,7 +99,7 @@ impl Doorbells {
         true
     }
 
-    /// It is a new page again.
+    /// Resets the page to its initial state.
     pub fn clear(&mut self, port: &Port, now: Time) {
         if let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) {
             window.write(0, &vec![0; self.place.len as usize]);

@@ -8,13 +8,14 @@
 //!                  complete                        one lock: its own
 //! ```
 //!
-//! No step holds two locks. A batch bounds a hold: 64 packets or 64 KiB, at least one packet. A receiver whose memory is touched for
-//! the first time is slow, and gets the batch in several holds. There is no file descriptor, clock or thread here: interrupts,
-//! wake-ups and turns go through the port's [`Shell`], which a daemon, a VMM or a simulation implements.
+//! No step holds two locks. A batch bounds a hold: 64 packets or 64 KiB, at least one packet. A receiver whose memory is touched
+//! for the first time is slow, so it gets the batch in several holds. This crate uses no file descriptor, clock or thread:
+//! interrupts, wake-ups and turns go through the port's [`Shell`], which a daemon, a VMM or a simulation implements.
 #![forbid(unsafe_code)]
 
 mod backlog;
 mod doorbells;
+mod lldp;
 mod lock;
 #[cfg(feature = "measure")]
 pub mod measure;
@@ -30,6 +31,7 @@ mod watched;
 
 pub use backlog::{Backlog, Drained, SENDER_BYTES};
 pub use doorbells::Doorbells;
+pub use lldp::Neighbour;
 pub use plane::{Plane, PlaneError};
 pub use port::{End, Port, Saved, Shell, State, caught};
 pub use times::{BUCKETS_NS, Histogram, SAMPLE_EVERY};

@@ -1,6 +1,6 @@
 //! A port's lock. Threads that wait for a batch to complete wait here too.
 //!
-//! With the feature `measure` each hold is timed into [`crate::measure`]; without it there is nothing but the mutex.
+//! The feature `measure` times each hold into [`crate::measure`]; without it this is only a mutex.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -11,10 +11,10 @@ pub struct Lock<T> {
     landed: Condvar,
 }
 
-/// A hold of it.
+/// A hold of the lock.
 pub struct Held<'a, T> {
     guard: MutexGuard<'a, T>,
-    /// Behind the guard, so that reading the clock is not part of the hold.
+    /// Dropped after the guard, so that reading the clock is not part of the hold.
     #[cfg(feature = "measure")]
     _hold: crate::measure::Hold,
 }
@@ -24,18 +24,18 @@ impl<T> Lock<T> {
         Self { mutex: Mutex::new(value), landed: Condvar::new() }
     }
 
-    /// A poisoned lock means that an invariant of ours broke in another thread; the port goes on with what it has.
+    /// A poisoned lock means that another thread broke one of our invariants; the port continues with the state it has.
     pub fn hold(&self) -> Held<'_, T> {
         Held::of(self.mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// Lets go until [`Lock::landed`] is called; may come back earlier.
+    /// Releases the lock until [`Lock::landed`] is called; may return earlier.
     pub fn wait<'a>(&self, held: Held<'a, T>) -> Held<'a, T> {
         let Held { guard, .. } = held;
         Held::of(self.landed.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// Wakes all that wait.
+    /// Wakes all waiting threads.
     pub fn landed(&self) {
         self.landed.notify_all();
     }

@@ -1,17 +1,17 @@
-//! How long ports' locks are held, all ports of the process together: the feature `measure` alone, for the project's own
-//! figures (docs/measured.md). The clock is the system's: nothing that a port does depends on it.
+//! How long ports' locks are held, over all ports of the process. Only with the feature `measure`, for the project's own figures
+//! (docs/measured.md). It reads the system's clock; no port depends on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Steps of the histogram to each power of two: a hold is known to an eighth.
+/// Histogram steps per power of two: a hold is known to an eighth.
 const STEPS: usize = 8;
 const BUCKETS: usize = 64 * STEPS;
 
 static COUNTS: [AtomicU64; BUCKETS] = [const { AtomicU64::new(0) }; BUCKETS];
 static LONGEST: AtomicU64 = AtomicU64::new(0);
 
-/// A hold that has begun; dropped, it is counted.
+/// A hold that has begun. It is counted on drop.
 pub(crate) struct Hold(Instant);
 
 impl Hold {
@@ -31,7 +31,7 @@ fn note(ns: u64) {
     LONGEST.fetch_max(ns, Ordering::Relaxed);
 }
 
-/// The step that a time falls into: below [`STEPS`] each has its own, then the three bits below the highest decide.
+/// The step of a time. Times below [`STEPS`] have a step each; above, the three bits below the highest decide.
 fn bucket(ns: u64) -> usize {
     if ns < STEPS as u64 {
         return ns as usize;
@@ -40,7 +40,7 @@ fn bucket(ns: u64) -> usize {
     (power - 2) * STEPS + (ns >> (power - 3)) as usize - STEPS
 }
 
-/// The longest time that falls into a step.
+/// The longest time of a step.
 fn most(bucket: usize) -> u64 {
     let (power, step) = (bucket / STEPS, (bucket % STEPS) as u64);
     let width = 1 << power.saturating_sub(1);
@@ -54,13 +54,13 @@ pub struct Holds {
     pub count: u64,
     /// The median in nanoseconds, at most an eighth too long.
     pub p50_ns: u64,
-    /// The 99th percentile, likewise.
+    /// The 99th percentile in nanoseconds, at most an eighth too long.
     pub p99_ns: u64,
-    /// The longest, exactly. A thread that the system stops while it holds a lock is in it.
+    /// The longest, exactly. It includes threads that the system stopped while they held a lock.
     pub longest_ns: u64,
 }
 
-/// What was counted.
+/// The holds counted so far.
 pub fn holds() -> Holds {
     let counts: Vec<u64> = COUNTS.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     let count = counts.iter().sum();
@@ -68,7 +68,7 @@ pub fn holds() -> Holds {
     Holds { count, p50_ns: at(&counts, count, 50), p99_ns: at(&counts, count, 99), longest_ns }
 }
 
-/// Counts anew from here on.
+/// Sets all counts to zero.
 pub fn forget() {
     COUNTS.iter().chain([&LONGEST]).for_each(|count| count.store(0, Ordering::Relaxed));
 }

@@ -1,16 +1,16 @@
 //! How many frames a port takes in one hold of its lock (docs/feedback-loops.md, "Hold size").
 //!
-//! The first frame into untouched memory costs a page fault or two, some hundred times what the next one there costs, and nothing
-//! announces it. So a port starts with few frames a hold, doubles them after a short hold, and halves them after a long one.
-//! An uplink starts with a whole batch.
+//! The first frame into untouched memory costs a page fault or two, about a hundred times the cost of the next one, and cannot be
+//! predicted. So a port starts with few frames per hold, doubles them after a short hold, and halves them after a long one. An
+//! uplink starts with a whole batch.
 
 use nicety_adapter::{PACKETS, Time};
 
-/// Frames of the first hold, and of each while holds are long.
+/// Frames of the first hold, and the minimum.
 const LEAST: usize = 8;
-/// A longer hold was too long. The bound for a lock is 50 µs (p99).
+/// A hold longer than this halves the frames. The bound for a lock is 50 µs (p99).
 const LONG_NS: u64 = 30_000;
-/// After a shorter hold the next may take twice as many frames.
+/// After a hold shorter than this the next one may take twice as many frames.
 const SHORT_NS: u64 = LONG_NS / 3;
 
 /// See the module's page.
@@ -21,12 +21,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A guest's adapter: few frames at first.
+    /// For a guest's adapter: starts with few frames.
     pub fn careful() -> Self {
         Self { frames: LEAST, least: LEAST }
     }
 
-    /// An uplink: a whole batch, which may cost one system call, and half of it where each frame costs one.
+    /// For an uplink: a whole batch, which may cost one system call. At least half of it, even if each frame costs a system call.
     pub fn whole() -> Self {
         Self { frames: PACKETS, least: PACKETS / 2 }
     }
@@ -36,7 +36,7 @@ impl Pace {
         self.frames
     }
 
-    /// A hold in which this many frames went lasted from `begin` to `end`.
+    /// Notes that a hold took `frames` frames, from `begin` to `end`.
     pub fn took(&mut self, frames: usize, begin: Time, end: Time) {
         let ns = end.since(begin).as_nanos();
         if ns > u128::from(LONG_NS) {

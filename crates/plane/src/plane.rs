@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arc_swap::{ArcSwap, Guard};
-use nicety_adapter::PortId;
+use nicety_adapter::{PortId, Time};
 use nicety_switch::{Full, Limits, Policy, Switch};
 
+use crate::lldp::{Neighbour, Neighbours};
 use crate::port::Port;
 use crate::times::{Histogram, Times};
 use crate::watch::Watcher;
 
-/// Why a port was not taken.
+/// Why a port could not join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneError {
-    /// The switch has all the ports that it can have.
+    /// The switch has its maximum of ports.
     Full(Full),
     /// That number is taken.
     Taken(PortId),
@@ -33,15 +34,16 @@ impl std::error::Error for PlaneError {}
 
 type Ports = Vec<Option<Arc<Port>>>;
 
-/// A switch and its ports. Workers read the list without a lock; joining and leaving replace it whole.
+/// A switch and its ports. Workers read the list without a lock; a join or leave replaces the whole list.
 #[derive(Debug)]
 pub struct Plane {
     switch: Switch,
     ports: ArcSwap<Ports>,
-    /// Whether there are any: looked at once a batch and receiver.
+    /// Whether there are watchers: read once per batch and receiver.
     pub(crate) watched: AtomicBool,
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
     pub(crate) times: Times,
+    pub(crate) neighbours: Neighbours,
 }
 
 impl Plane {
@@ -53,6 +55,7 @@ impl Plane {
             watched: AtomicBool::new(false),
             watchers: ArcSwap::default(),
             times: Times::default(),
+            neighbours: Neighbours::default(),
         }
     }
 
@@ -83,16 +86,23 @@ impl Plane {
         Ok(())
     }
 
-    /// What a port may do from now on, whether it has joined or not: its VLANs, what it may send and get, how fast. No frame of another
-    /// port is lost or waits by it, and none of its own that is on its way.
+    /// Sets what a port may do: its VLANs, what it may send and receive, how fast. The port need not have joined. No frame is lost
+    /// or delayed by the change, of this port or any other.
     pub fn set_policy(&self, port: &Port, policy: &Policy) {
         self.switch.set_policy(port.id(), policy);
+        self.neighbours.listen(port.id(), policy.lldp);
         port.set_shapes(policy.transmit, policy.receive, policy.log);
+    }
+
+    /// Who has said by LLDP to be at the other end of a port, if that listens.
+    pub fn neighbour(&self, port: PortId, now: Time) -> Option<Neighbour> {
+        self.neighbours.of(port, now)
     }
 
     /// A port leaves.
     pub fn leave(&self, id: PortId) -> Option<Arc<Port>> {
         self.switch.leave(id);
+        self.neighbours.listen(id, false);
         let port = self.port(id);
         self.ports.rcu(|old| {
             let mut new = Ports::clone(old);
@@ -103,7 +113,7 @@ impl Plane {
         });
         let list = self.ports();
         if let Some(port) = &port {
-            // Nobody waits for it, and it waits for nobody.
+            // Release the senders that the port held.
             for held in port.retire() {
                 if let Some(held) = list.get(usize::from(held.0)).and_then(Option::as_ref) {
                     held.let_go();
@@ -115,7 +125,7 @@ impl Plane {
         port
     }
 
-    /// How long frames were in the switch, of one batch in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
+    /// How long frames stayed in the switch, sampled from one batch in [`SAMPLE_EVERY`](crate::SAMPLE_EVERY).
     pub fn times(&self) -> Histogram {
         self.times.histogram()
     }

@@ -1,9 +1,9 @@
-//! The poll interval of mapped doorbells: a guest that rings by writing to a mapped page notifies nobody
+//! The poll interval of mapped doorbells: a guest's write to a mapped page causes no event, so the page is polled
 //! (docs/feedback-loops.md, "Poll interval").
 //!
-//! The interval is an eighth of the queue's silence. So polling adds little to the guest's own delay, and an idle guest costs next to
-//! nothing. A port whose guest usually stays silent for a while ([`Habit`]) is not polled much before that time. Ports that have been
-//! silent for long are polled together, at multiples of [`MOST_NS`].
+//! The interval is an eighth of the queue's idle time. So polling adds little delay, and an idle guest costs almost no CPU time.
+//! Polling slows down for a port until its usual idle time ([`Habit`]) is nearly over. Ports that have been idle for long are
+//! polled together, at multiples of [`MOST_NS`].
 
 use nicety_adapter::Time;
 
@@ -11,29 +11,29 @@ use nicety_adapter::Time;
 pub const LEAST_NS: u64 = 20_000;
 /// The longest poll interval.
 pub const MOST_NS: u64 = 5_000_000;
-/// The poll interval is the silence divided by this.
+/// The poll interval is the idle time divided by this.
 const PART: u64 = 8;
-/// The longest usual silence. A transfer that breaks it is seen at most an eighth of it late.
+/// The longest usual idle time. A transfer that ends it is seen at most an eighth of it late.
 const HABIT_MOST_NS: u64 = 4_000_000;
 
-/// A port's usual silence: from one transmission of the guest's own accord to the next.
+/// A port's usual idle time: from one unsolicited transmission to the next.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Habit {
     usual_ns: u64,
-    /// This silence began with frames received by the guest, which may answer at any time.
+    /// The guest received frames since it last transmitted, and may answer at any time.
     heard: bool,
 }
 
 impl Habit {
-    /// Its guest received frames, and may answer at any time: the usual silence does not apply.
+    /// The guest received frames and may answer at any time: the usual idle time does not apply.
     pub fn heard(&mut self) {
         self.heard = true;
     }
 
-    /// A poll found work. A short silence counts at once, as a transfer may have begun; long ones are averaged.
+    /// A poll found work. A short idle time counts at once, because a transfer may have begun; long ones are averaged.
     pub fn broken(&mut self, active: Time, now: Time) {
         let silence = silence_ns(active, now);
-        // Work that continues without a poll in between was no silence.
+        // Work without a poll in between does not end an idle time.
         if std::mem::take(&mut self.heard) || silence < LEAST_NS {
             return;
         }
@@ -41,7 +41,7 @@ impl Habit {
         self.usual_ns = silence.min(self.usual_ns + longer).min(HABIT_MOST_NS);
     }
 
-    /// When to poll next, for queues last `active` then.
+    /// When to poll next. `active` is when the queues last had work.
     pub fn next(self, active: Time, now: Time) -> Time {
         let usual = if self.heard { 0 } else { self.usual_ns };
         let wait = (silence_ns(active, now).max(usual) / PART).clamp(LEAST_NS, MOST_NS);
@@ -72,14 +72,14 @@ mod tests {
             (now, looks) = (at, looks + 1);
         }
         assert!((200..400).contains(&looks), "{looks} looks in the first second");
-        // Whoever looks at such a multiple is a little late.
+        // A poll at such a multiple is a little late.
         let Time(one) = Habit::default().next(START, now.after_ns(1));
         assert_eq!(Time(one), now.after_ns(MOST_NS));
         let Time(other) = Habit::default().next(Time(7), now.after_ns(12_345));
         assert_eq!((one % MOST_NS, one), (0, other));
     }
 
-    /// Looks until something is found that came after so long, and how much later that is.
+    /// Polls until it finds work that arrives `after` the last. Returns the number of polls and the delay.
     fn find(habit: &mut Habit, active: &mut Time, after: u64) -> (u32, u64) {
         let (came, mut now) = (active.after_ns(after), *active);
         let mut looks = 0;
@@ -119,7 +119,7 @@ mod tests {
         for after in [60_000, 150_000] {
             let mut habit = habit;
             assert!(find(&mut habit, &mut active.clone(), after).1 <= LEAST_NS, "an answer after {after}");
-            // And the habit is what it was.
+            // The usual idle time is unchanged.
             assert!(find(&mut habit, &mut active.clone(), HABIT_MOST_NS).0 <= 9);
         }
     }

@@ -1,4 +1,4 @@
-//! One port: what is behind it, and everything that its lock guards.
+//! One port: its adapter or uplink, and all state that its lock guards.
 
 mod caught;
 mod fault;
@@ -23,46 +23,46 @@ use crate::poll::Habit;
 pub use caught::caught;
 use inner::Inner;
 
-/// What a port's owner does for it. Called with the port's lock held: it must not call the port back, nor block.
+/// What a port's owner does for it. Called with the port's lock held: it must not call back into the port, nor block.
 pub trait Shell: Send + Sync {
-    /// Interrupt messages: MSI or MSI-X vectors, or rings to call.
+    /// Signals interrupt messages: MSI or MSI-X vectors, or completions on rings.
     fn messages(&self, vectors: Set);
 
-    /// The INTx line changed to this level.
+    /// Sets the level of the INTx line.
     fn line(&self, level: bool);
 
-    /// There is something to do: take a turn soon.
+    /// The port has work: give it a turn soon.
     fn schedule(&self);
 
-    /// Take a turn at this time, or earlier.
+    /// Give the port a turn at this time, or earlier.
     fn wake_at(&self, time: Time);
 
-    /// What time it is, if that can be told in some nanoseconds; else the time that the call above was given.
+    /// The current time, if the owner can read it in some nanoseconds; else `given`, the time of the call above.
     fn now(&self, given: Time) -> Time {
         given
     }
 
-    /// The guest broke a queue, of this number in [`Outbox::stalled`]: it stands still from now on.
+    /// The guest broke queue `number` ([`Outbox::stalled`]). The queue is stopped.
     fn stalled(&self, _number: u16, _stall: Stall) {}
 
-    /// Something happened at an uplink's other end.
+    /// An event at an uplink's peer.
     fn news(&self, _news: News) {}
 
-    /// The port's policy refused what its guest sent, and is to tell: at most once a second.
+    /// The port's policy refused a frame of its guest, and logs it: at most once a second.
     fn refused(&self, _reason: Reason) {}
 
-    /// What is behind the port panicked, with these words: the port no longer works. It also asks for a turn, which releases the
+    /// The adapter or uplink panicked with `cause`: the port no longer works. The port also asks for a turn, which releases the
     /// senders that it holds.
     fn failed(&self, _cause: &str) {}
 }
 
-/// What is behind a port.
+/// What a port connects.
 pub enum End {
     /// A guest's adapter.
     Adapter(Box<dyn Adapter>),
-    /// The world.
+    /// A link to the outside.
     Uplink(Box<dyn Uplink>),
-    /// Nothing any more: it panicked, with these words.
+    /// Nothing: the adapter or uplink panicked with this message.
     Failed(String),
 }
 
@@ -76,47 +76,47 @@ impl std::fmt::Debug for End {
     }
 }
 
-/// A port, as one look at it shows.
+/// A snapshot of a port's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Whether somebody is behind it: a VM is attached, or it is an uplink.
+    /// Whether a VM is attached, or it is an uplink.
     pub attached: bool,
     /// Whether the guest's driver has started the adapter; an uplink needs none.
     pub driven: bool,
-    /// Packets that the VM that is attached has sent, as `counters` has those of all before it too.
+    /// Packets that the attached VM has sent; `counters` includes those of earlier VMs.
     pub sent: u64,
-    /// What it has done.
+    /// Its counters.
     pub counters: Counters,
     /// The features that the guest's driver turned on.
     pub features: Vec<&'static str>,
     /// The queues that its driver broke.
     pub stalls: Vec<Stall>,
-    /// Frames that wait for the receiver.
+    /// Frames in the receive buffer.
     pub backlog_frames: usize,
-    /// Bytes of the buffer that they take.
+    /// Bytes of the receive buffer in use.
     pub backlog_bytes: u64,
-    /// Guest memory in bytes that is mapped here.
+    /// Guest memory mapped here, in bytes.
     pub shared_bytes: u64,
-    /// Guest memory in bytes that the VMM told of but did not share.
+    /// Guest memory that the VMM announced but did not share, in bytes.
     pub absent_bytes: u64,
-    /// Guest memory in bytes that nobody had touched before this side wrote to it: its control group pays.
+    /// Guest memory first touched by our writes, in bytes: our control group pays for it.
     pub allocated_bytes: u64,
-    /// It may not send: an uplink has no room for its frames.
+    /// The port may not send, because an uplink has no room for its frames.
     pub held: bool,
-    /// Its state was saved, and it stands still: see [`Port::stop`].
+    /// Its state was saved and it is stopped: see [`Port::stop`].
     pub stopped: bool,
-    /// The VMM took memory away under us.
+    /// The VMM took back shared memory.
     pub damaged: bool,
-    /// Why nothing can pass an uplink for now.
+    /// Why an uplink can pass no frames for now.
     pub vacant: Option<String>,
-    /// Why it has failed: what is behind it panicked, and with which words. Nothing passes it any more.
+    /// The panic message, if the adapter or uplink panicked. The port passes no frames any more.
     pub failed: Option<String>,
 }
 
-/// What a port's adapter is at a point in time.
+/// The saved state of a port's adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// When, by the adapter's own clock: the times in its state are of that clock.
+    /// When it was saved, by the adapter's own clock. The times in the state are of that clock.
     pub at: Time,
     /// Its state, in [its envelope](nicety_adapter::snapshot).
     pub state: Vec<u8>,
@@ -136,8 +136,8 @@ impl std::fmt::Debug for Port {
 }
 
 impl Port {
-    /// A port with nobody attached (an uplink always is), and a receive buffer of this many bytes; before an uplink each sender has one,
-    /// of at most [`SENDER_BYTES`](crate::SENDER_BYTES).
+    /// A port with nobody attached (an uplink always is), and a receive buffer of this many bytes. An uplink has one such buffer
+    /// per sender, of at most [`SENDER_BYTES`](crate::SENDER_BYTES).
     pub fn new(id: PortId, end: End, shell: Box<dyn Shell>, buffer_bytes: u32) -> Result<Self, MapError> {
         let attached = matches!(end, End::Uplink(_));
         let pace = if attached { Pace::whole() } else { Pace::careful() };
@@ -183,7 +183,7 @@ impl Port {
         Ok(Self { id, shell, inner: Lock::new(inner) })
     }
 
-    /// Its number on the switch.
+    /// Its port number on the switch.
     pub fn id(&self) -> PortId {
         self.id
     }
@@ -192,7 +192,7 @@ impl Port {
         self.inner.hold()
     }
 
-    /// Calls the adapter, then acts on what it wants. `None` if this is an uplink, or has failed.
+    /// Calls the adapter, then carries out its requests. `None` if this is an uplink, or has failed.
     pub fn with<R>(&self, now: Time, act: impl FnOnce(&mut dyn Adapter, &mut Context<'_>) -> R) -> Option<R> {
         let mut inner = self.lock();
         let result = inner.call(now, act);
@@ -229,7 +229,7 @@ impl Port {
         inner
     }
 
-    /// As [`Port::with_rings`], from a thread that is not the owner's: waits until no batch is on its way.
+    /// As [`Port::with_rings`], from a thread other than the owner's: waits until no batch is in flight.
     pub fn with_quiet_rings<R>(
         &self,
         now: Time,
@@ -241,12 +241,12 @@ impl Port {
             Face::Pci(_) => None,
         });
         inner.settle(self.shell.as_ref());
-        // What was not fetched meanwhile is fetched now.
+        // Fetch what the wait held back.
         self.shell.schedule();
         result.flatten()
     }
 
-    /// As [`Port::set_memory`], from a thread that is not the owner's: when it returns nobody holds the old map.
+    /// As [`Port::set_memory`], from a thread other than the owner's. On return nobody holds the old map.
     pub fn set_quiet_memory(&self, memory: Arc<Map>, now: Time) {
         let mut inner = self.quiet();
         let old = std::mem::replace(&mut inner.memory, memory);
@@ -259,7 +259,7 @@ impl Port {
         drop(old);
     }
 
-    /// A register read by the guest. Ones if there is no register, or the adapter sleeps.
+    /// A register read by the guest. All ones if there is no register, or the adapter is not in D0.
     pub fn read(&self, bar: u8, offset: u64, data: &mut [u8], now: Time) {
         data.fill(0xff);
         let read = self.with_pci(now, |pci, cx| {
@@ -269,13 +269,13 @@ impl Port {
             }
         });
         if read.is_none() {
-            // It failed halfway.
+            // The adapter panicked halfway.
             data.fill(0xff);
         }
     }
 
-    /// A register write by the guest. Returns what it cost beyond the access, in descriptors read; the caller, who charges the
-    /// guest for its messages, charges it for that too.
+    /// A register write by the guest. Returns its cost beyond the access, in descriptors read: the caller charges the guest for it,
+    /// as for its messages.
     pub fn write(&self, bar: u8, offset: u64, data: &[u8], now: Time) -> u32 {
         let written = self.with_pci(now, |pci, cx| {
             cx.counters.writes += 1;
@@ -287,7 +287,7 @@ impl Port {
         written.unwrap_or(0)
     }
 
-    /// A register write by the guest that was no message. False if the adapter sleeps.
+    /// A register write that the guest made through a mapped page. False if the adapter is not in D0.
     pub(crate) fn store(&self, bar: u8, offset: u64, data: &[u8], now: Time) -> bool {
         let stored = self.with_pci(now, |pci, cx| {
             let awake = is_awake(pci, cx);
@@ -310,14 +310,14 @@ impl Port {
         self.with_pci(now, |pci, cx| pci.config_write(offset, data, cx));
     }
 
-    /// A VM came: frames reach the adapter from now on.
+    /// A VM attaches: from now on the adapter receives frames.
     pub fn attach(&self) {
         let mut inner = self.lock();
         inner.attached = true;
         inner.sent_before = inner.counters.transmitted().packets;
     }
 
-    /// The VM went: the adapter is as new, waits without memory, and frames for it are dropped.
+    /// The VM detaches: the adapter is reset and has no memory; frames for it are dropped.
     pub fn detach(&self, now: Time) {
         let mut inner = self.lock();
         (inner.attached, inner.stopped) = (false, false);
@@ -335,8 +335,8 @@ impl Port {
         drop(old);
     }
 
-    /// A guest with this address has come here from another switch: has the port say so by a frame of its own, which nobody answers, so
-    /// that every switch on the way learns where the guest is now. Not for an uplink.
+    /// A guest with this address was migrated here. The port sends a frame that needs no answer, so that every switch on the way
+    /// learns the guest's new place. Not for an uplink.
     pub fn announce(&self, address: Mac) {
         let mut inner = self.lock();
         if matches!(inner.end, End::Adapter(_)) {
@@ -354,8 +354,8 @@ impl Port {
         inner.settle(self.shell.as_ref());
     }
 
-    /// An uplink has no room for this port's frames: the port fetches nothing until it is released. A port that is an uplink
-    /// itself is never held.
+    /// An uplink has no room for this port's frames (backpressure): the port fetches nothing until it is released. An uplink is
+    /// never held.
     pub(crate) fn hold(&self) {
         let mut inner = self.lock();
         inner.holds += i32::from(matches!(inner.end, End::Adapter(_)));
@@ -370,8 +370,8 @@ impl Port {
         }
     }
 
-    /// This port leaves: what waits for it is dropped, and so is what another worker still has for it. Returns the senders that it held,
-    /// if it is an uplink.
+    /// This port leaves: its backlog is dropped, and so are frames that other workers still deliver to it. Returns the senders that
+    /// it held, if it is an uplink.
     pub(crate) fn retire(&self) -> Vec<PortId> {
         let mut inner = self.lock();
         inner.attached = false;
@@ -380,7 +380,7 @@ impl Port {
         held
     }
 
-    /// Gives it a receive buffer of another size, at once if nothing waits in the old one, else as soon as that is so. Not for an uplink.
+    /// Gives the port a receive buffer of another size, as soon as the old one is empty. Not for an uplink.
     pub fn set_buffer(&self, bytes: u32) -> Result<(), MapError> {
         let new = Backlog::of_queues(bytes)?;
         let mut inner = self.lock();
@@ -388,13 +388,13 @@ impl Port {
             return Ok(());
         }
         let old = inner.change_backlog(new);
-        // Memory is mapped and unmapped without the lock.
+        // Map and unmap memory without the lock.
         drop(inner);
         drop(old);
         Ok(())
     }
 
-    /// Another port has left: it need not be released any more.
+    /// Another port has left: drop this uplink's hold on it.
     pub(crate) fn forget(&self, sender: PortId) {
         let mut inner = self.lock();
         if matches!(inner.end, End::Uplink(_)) {
@@ -402,20 +402,21 @@ impl Port {
         }
     }
 
-    /// Its adapter's state; `None` for an uplink, and for what has failed. Nothing changes by it. From a thread that is not the owner's: waits until no batch is on its way.
+    /// Its adapter's state; `None` for an uplink or a failed port. Changes nothing. Call it from a thread other than the owner's:
+    /// it waits until no batch is in flight.
     pub fn save(&self, now: Time) -> Option<Saved> {
         let mut inner = self.quiet();
         let saved = inner.save(now);
         inner.tell_failure(self.shell.as_ref());
-        // What was not fetched meanwhile is fetched now.
+        // Fetch what the wait held back.
         if !inner.pending.is_empty() {
             self.shell.schedule();
         }
         saved
     }
 
-    /// As [`Port::save`], and stops the port: until it is restored or its VM goes, it fetches nothing, its timers wait, it interrupts
-    /// nobody, and frames for it are dropped. Its owner may call this too, between two turns.
+    /// As [`Port::save`], and stops the port. Until it is restored or its VM detaches, it fetches nothing, its timers wait, it
+    /// sends no interrupts, and frames for it are dropped. Its owner may call this too, between two turns.
     pub fn stop(&self, now: Time) -> Option<Saved> {
         let mut inner = self.quiet();
         let saved = inner.save(now);
@@ -425,14 +426,13 @@ impl Port {
         saved
     }
 
-    /// Gives its adapter a saved state and lets it go on from there, by a clock that goes on from the time of saving; `None` for an
-    /// uplink. Frames that waited for what the adapter was before are dropped. From a thread that is not the owner's, as
-    /// [`Port::save`].
+    /// Restores its adapter from a saved state and lets it continue; its clock continues from the time of saving. `None` for an
+    /// uplink. The old state's backlog is dropped. Call it from a thread other than the owner's, as [`Port::save`].
     pub fn restore(&self, saved: &Saved, now: Time) -> Option<Result<(), RestoreError>> {
         self.restore_then(saved, now, |_| {})
     }
 
-    /// As [`Port::restore`]. `prepare` gets the restored adapter before it goes on, with the port's lock held.
+    /// As [`Port::restore`]. `prepare` gets the restored adapter before it continues, with the port's lock held.
     pub fn restore_then(
         &self,
         saved: &Saved,
@@ -459,7 +459,7 @@ impl Port {
         restored
     }
 
-    /// The guest's memory changed. Returns the old map: whoever unmaps waits until nobody else holds it.
+    /// The guest's memory changed. Returns the old map: to unmap it, wait until nobody else holds it.
     pub fn set_memory(&self, memory: Arc<Map>, now: Time) -> Arc<Map> {
         let mut inner = self.lock();
         let old = std::mem::replace(&mut inner.memory, memory);
@@ -469,12 +469,12 @@ impl Port {
         old
     }
 
-    /// The guest's memory as it is.
+    /// The guest's memory map.
     pub fn memory(&self) -> Arc<Map> {
         Arc::clone(&self.lock().memory)
     }
 
-    /// Whether the VMM has taken back shared memory: the port does not work until a VMM connects again.
+    /// Whether the VMM took back shared memory: the port does not work until a VMM connects again.
     pub fn damaged(&self) -> bool {
         self.lock().memory.damaged()
     }
@@ -484,13 +484,12 @@ impl Port {
         self.lock().page = page;
     }
 
-    /// Holds what its guest sends, and what it gets, to these shapes from now on; an uplink is held to none. Whether refusals are told
-    /// ([`Shell::refused`]).
+    /// Shapes what its guest sends and receives from now on; uplinks are not shaped. `logs`: report refusals ([`Shell::refused`]).
     pub(crate) fn set_shapes(&self, transmit: Option<Shape>, receive: Option<Shape>, logs: bool) {
         let mut inner = self.lock();
         inner.set_shapes(transmit, receive);
         inner.logs = logs.then(|| inner.logs.unwrap_or(Time::ZERO));
-        // What waited by other shapes may go now, or must be asked for at another time.
+        // Frames that waited for tokens of the old shapes may go now, or need a new wake-up time.
         inner.shaped_at = None;
         drop(inner);
         self.shell.schedule();
@@ -501,7 +500,7 @@ impl Port {
         self.with(now, |adapter, cx| adapter.notice(Event::Link(up), cx));
     }
 
-    /// Whether it has anything to do now, or at a time that has come.
+    /// Whether it has work now, or a due timer.
     pub fn busy(&self, now: Time) -> bool {
         let inner = self.lock();
         if inner.stopped {
@@ -514,7 +513,7 @@ impl Port {
             || inner.poll_at.is_some_and(|at| at <= now)
     }
 
-    /// One look at all of it.
+    /// A snapshot of its state.
     pub fn state(&self) -> State {
         let mut inner = self.lock();
         let said = caught(|| said(&inner.end)).unwrap_or_else(|cause| {
@@ -546,7 +545,7 @@ impl Port {
     }
 }
 
-/// What an end says of itself: see [`State`].
+/// The parts of [`State`] that the adapter or uplink supplies.
 #[derive(Default)]
 struct Said {
     driven: bool,
@@ -568,7 +567,7 @@ fn said(end: &End) -> Said {
     }
 }
 
-/// Whether registers answer: in D0 alone (PCI PM 1.2, section 5.4.1). An access at another time is counted.
+/// Whether registers answer: only in D0 (PCI PM 1.2, section 5.4.1). An access in another state is counted.
 fn is_awake(pci: &dyn PciFace, cx: &mut Context<'_>) -> bool {
     let awake = pci.function().power_state() == PowerState::D0;
     cx.counters.bad_accesses += u64::from(!awake);

@@ -1,13 +1,13 @@
-//! How long frames are in the switch: a histogram of samples.
+//! How long frames stay in the switch: a sampled histogram.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nicety_adapter::Time;
 
-/// One batch in so many is looked at: the others cost nothing but their count.
+/// One batch in this many is timed; the others are only counted.
 pub const SAMPLE_EVERY: u32 = 64;
 
-/// The upper ends of the histogram's buckets, in nanoseconds; one more has no end.
+/// The upper bounds of the histogram's buckets, in nanoseconds; one more bucket is unbounded.
 pub const BUCKETS_NS: [u64; 14] = [
     1_000,
     2_000,
@@ -25,25 +25,25 @@ pub const BUCKETS_NS: [u64; 14] = [
     100_000_000,
 ];
 
-/// From the fetch of a batch until its last receiver had it, of each frame of the batches that were looked at. Frames that wait in a
-/// receive buffer are not waited for.
+/// The time from the fetch of a batch until its last receiver had it, per frame of the timed batches. The wait in a receive buffer
+/// is not included.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     buckets: [AtomicU64; BUCKETS_NS.len() + 1],
     sum_ns: AtomicU64,
 }
 
-/// The histogram as it is now.
+/// A snapshot of the histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Frames by the end of their bucket ([`BUCKETS_NS`]); the last are longer.
+    /// Frames per bucket ([`BUCKETS_NS`]); the last bucket is unbounded.
     pub buckets: [u64; BUCKETS_NS.len() + 1],
-    /// All their times, in nanoseconds.
+    /// The sum of all times, in nanoseconds.
     pub sum_ns: u64,
 }
 
 impl Times {
-    /// So many frames took from then to now.
+    /// Counts `frames` frames that took from `from` to `to`.
     #[cold]
     pub(crate) fn took(&self, frames: usize, from: Time, to: Time) {
         let (ns, frames) = (to.0.saturating_sub(from.0), frames as u64);

@@ -1,4 +1,4 @@
-//! What would become of a frame, asked and not done: nothing is learned, counted or delivered.
+//! What would happen to a frame now. A dry run: nothing is learned, counted or delivered.
 
 use std::sync::Arc;
 
@@ -8,46 +8,46 @@ use nicety_switch::{Plan, Step};
 
 use crate::plane::Plane;
 
-/// What a port does with a frame that its guest has sent, before the switch.
+/// What a port would do with a frame from its guest, before the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intake {
     /// It fetches it.
     Fetches,
-    /// Nobody is behind it who could send.
+    /// No guest is attached that could send.
     Nobody,
-    /// The daemon has failed at it.
+    /// The port has failed.
     Failed,
-    /// An uplink that is full holds it: the frame waits in the guest.
+    /// A full uplink holds it: the frame waits in the guest.
     Held,
-    /// It waits in the guest until there are tokens, at this time.
+    /// It waits in the guest for tokens, until this time.
     Tokens(Time),
 }
 
-/// What a port does with a frame that the switch offers it.
+/// What a port would do with a frame from the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prospect {
-    /// Its adapter, or the uplink, gets it at once, and decides by its own filters and room. `driven`: its guest's driver has started
-    /// it.
+    /// Its adapter or uplink gets it at once, and its own filters and room decide. `driven`: the guest's driver has started the
+    /// adapter.
     Offered {
         /// See above.
         driven: bool,
     },
-    /// It waits in the receive buffer, behind so many others, until there are tokens or room.
+    /// It waits in the receive buffer behind this many frames, for tokens or room.
     Waits(usize),
     /// It is dropped.
     Dropped(Reason),
 }
 
-/// What would become of a frame.
+/// The result of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// What the sender's port does with it.
+    /// What the sender's port would do.
     pub intake: Intake,
-    /// How the switch decides.
+    /// The switch's decision, step by step.
     pub steps: Vec<Step>,
-    /// Why it goes nowhere, if so.
+    /// Why the switch drops it, if it does.
     pub dropped: Option<Reason>,
-    /// Who gets it, with which change, and what that port does with it.
+    /// Each receiver, the edit of the tag, and what that port would do.
     pub receivers: Vec<(PortId, Edit, Prospect)>,
 }
 
@@ -56,14 +56,14 @@ pub struct Trace {
 pub enum TraceError {
     /// There is no such port.
     Missing,
-    /// It is empty, or longer than a packet can be.
+    /// It is empty, or longer than a packet may be.
     Length(usize),
     /// No memory.
     Memory(MapError),
 }
 
 impl Plane {
-    /// What would become of a frame that came in from a port now.
+    /// Traces a frame as if it came in from a port now.
     pub fn trace(&self, from: PortId, frame: &[u8], now: Time) -> Result<Trace, TraceError> {
         let port = self.port(from).ok_or(TraceError::Missing)?;
         let wrong = TraceError::Length(frame.len());

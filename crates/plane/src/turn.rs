@@ -1,4 +1,4 @@
-//! A port's turn, in steps that each hold one lock, and that can stop between receivers and go on later.
+//! A port's turn. Each step holds one lock, and the turn can stop between receivers and continue later.
 
 use nicety_adapter::{Batch, Budget, Packet, PortId, Reason, Time};
 use nicety_switch::Plan;
@@ -7,34 +7,34 @@ use crate::plane::Plane;
 use crate::port::{Port, caught};
 use crate::times::SAMPLE_EVERY;
 
-/// Bytes that one turn copies to receivers before other ports have theirs; at least one receiver is served.
+/// Bytes that one turn copies to receivers before other ports get theirs; at least one receiver is served.
 const REPLICA_BYTES: u64 = 128 << 10;
-/// What a packet costs beside its bytes on the wire, in bytes: the work that does not depend on its length.
+/// The fixed cost of a packet, in bytes: the work that does not depend on its length.
 const PACKET_COST: u64 = 256;
 
 /// How a turn ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The port has more to do: give it another turn when the others have had theirs.
+    /// The port has more work: give it another turn after the others.
     pub more: bool,
-    /// The batch is not delivered to all its receivers yet: the same [`Turn`] must go on.
+    /// Some receivers do not have the batch yet: continue with the same [`Turn`].
     pub unfinished: bool,
-    /// What it cost, in bytes, replicas, what had waited for it and what went nowhere included: for fairness between ports.
+    /// The cost of the turn, in bytes, for fairness between ports. Replicas, backlog and dropped frames count.
     pub cost: u64,
     /// Packets that were fetched.
     pub packets: usize,
 }
 
-/// The state of a turn: a batch and its plan. One per worker, and one more for each flood that is under way.
+/// The state of a turn: a batch and its plan. One per worker, and one more for each unfinished flood.
 #[derive(Debug, Default)]
 pub struct Turn {
     batch: Batch,
     plan: Plan,
     next: usize,
     port: Option<PortId>,
-    /// Packets whose receiver had left when they were to be delivered, a bit each.
+    /// Packets whose receiver left before delivery, a bit each.
     missed: u64,
-    /// Batches until the next one whose time is taken, and when the one that is under way was fetched if it is that.
+    /// Batches until the next timed one, and when the batch in flight was fetched, if it is timed.
     until_sample: u32,
     since: Option<Time>,
 }
@@ -45,7 +45,7 @@ impl Turn {
         Self::default()
     }
 
-    /// Takes the time of one batch in [`SAMPLE_EVERY`], the first included.
+    /// Times one batch in [`SAMPLE_EVERY`], starting with the first.
     #[inline]
     fn sample(&mut self, port: &Port, now: Time) {
         if self.until_sample == 0 {
@@ -55,14 +55,14 @@ impl Turn {
         self.until_sample -= 1;
     }
 
-    /// The port whose batch is under way.
+    /// The port whose batch is in flight.
     pub fn unfinished(&self) -> Option<PortId> {
         self.port
     }
 }
 
 impl Plane {
-    /// One turn of a port: whatever is under way in `turn` goes on; else its backlog, and one batch of one queue.
+    /// One turn of a port: continues the unfinished batch of `turn`; else drains its backlog and fetches one batch of one queue.
     pub fn turn(&self, port: &Port, turn: &mut Turn, now: Time) -> Outcome {
         let mut outcome = Outcome::default();
         if turn.port.is_none() {
@@ -105,6 +105,9 @@ impl Plane {
             turn.plan.drop_missed(turn.missed);
         }
         outcome.cost += turn.plan.drops().len() as u64 * PACKET_COST;
+        if turn.plan.drops().iter().any(|(_, reason)| *reason == Reason::Policy) {
+            self.neighbours.hear(&turn.batch, turn.plan.drops(), now);
+        }
         port.finish(&turn.batch, turn.plan.drops(), now);
         if let Some(since) = turn.since.take() {
             self.times.took(turn.batch.len(), since, port.clock(now));
@@ -116,7 +119,7 @@ impl Plane {
         outcome
     }
 
-    /// Receiver after receiver, until the turn has cost enough.
+    /// Delivers to one receiver after another, until the turn has cost enough.
     fn deliver(&self, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
         let ports = self.ports();
         while let Some(&receiver) = turn.plan.receivers().get(turn.next) {
@@ -135,7 +138,7 @@ impl Plane {
                 sender.hold();
             }
             let bytes = if picks.len() == turn.batch.len() {
-                // No packet goes to a receiver twice: these are all.
+                // The receiver gets the whole batch: no packet goes to a receiver twice.
                 turn.batch.bytes()
             } else {
                 picks.iter().filter_map(|pick| turn.batch.packet(pick.packet)).map(Packet::wire_bytes).sum()

@@ -1,11 +1,11 @@
-//! Who looks on while frames pass the switch: captures. Nothing here runs while nobody does.
+//! Watchers see the frames that pass the switch: captures. Without a watcher nothing here runs.
 
 use std::fmt::Debug;
 
 use nicety_adapter::{Batch, Pick, PortId, Reason, Time};
 use nicety_switch::Plan;
 
-/// What became of a frame that was offered to a port.
+/// What happened to a frame that was offered to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The port's adapter, or the uplink, took it.
@@ -16,14 +16,14 @@ pub enum Fate {
     Dropped(Reason),
 }
 
-/// Somebody who looks on. Called by workers: it must not block, nor call the plane back.
+/// A watcher of frames. Workers call it: it must not block, nor call back into the plane.
 pub trait Watcher: Send + Sync + Debug {
-    /// Whether it looks at what is offered to this port: each frame is then offered alone, so that its fate is known.
+    /// Whether it watches frames offered to this port: each is then offered alone, so that its fate is known.
     fn watches_egress(&self, port: PortId) -> bool;
 
-    /// A batch came in from [`Batch::origin`], and this was decided.
+    /// A batch came in from [`Batch::origin`]; `plan` is the switch's decision.
     fn ingress(&self, batch: &Batch, plan: &Plan, now: Time);
 
-    /// Frames were offered to a port, and this became of them.
+    /// Frames were offered to a port, with the fate of each.
     fn egress(&self, port: PortId, batch: &Batch, offered: &[(Pick, Fate)], now: Time);
 }

@@ -1,4 +1,4 @@
-//! A plane that is looked at.
+//! Watchers of a plane.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::port::Port;
 use crate::watch::Watcher;
 
 impl Plane {
-    /// Lets somebody look on from now on.
+    /// Adds a watcher.
     pub fn watch(&self, watcher: &Arc<dyn Watcher>) {
         self.watchers.rcu(|old| {
             let mut new = Vec::clone(old);
@@ -22,21 +22,21 @@ impl Plane {
         self.watched.store(true, Ordering::Relaxed);
     }
 
-    /// Somebody has seen enough: a batch that is under way may still be shown.
+    /// Removes a watcher. It may still see a batch that is in flight.
     pub fn unwatch(&self, watcher: &Arc<dyn Watcher>) {
         self.watchers.rcu(|old| {
             let mut new = Vec::clone(old);
             new.retain(|other| !Arc::ptr_eq(other, watcher));
             new
         });
-        // Who has come meanwhile has set it before, or sets it after this.
+        // A concurrent `watch` sets the flag before this (then the list is not empty below) or after it.
         self.watched.store(false, Ordering::SeqCst);
         if !self.watchers.load().is_empty() {
             self.watched.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Whether anybody looks on.
+    /// Whether there are watchers.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed)
@@ -47,7 +47,7 @@ impl Plane {
         self.watchers.load().iter().for_each(|watcher| watcher.ingress(batch, plan, now));
     }
 
-    /// As [`Port::offer`], for whoever looks on.
+    /// As [`Port::offer`], and shows the watchers the frames.
     #[cold]
     pub(crate) fn offer_watched(&self, port: &Port, batch: &Batch, picks: &[Pick], now: Time) -> bool {
         let watchers = self.watchers.load();

@@ -1,9 +1,9 @@
-//! The address table: which port an address was last heard from.
+//! The address table: the port from which an address was last heard.
 //!
-//! A set holds four entries in one cache line; an entry is a key word (address and filtering identifier) and a value
-//! word (port, second of last use, a check on the key). Both are atomics written one after the other, so that a
-//! reader may see a new key with an old value: the check makes it a miss, and a miss is a flood, which is always
-//! right. When a set is full the entry that was silent longest goes.
+//! A set holds four entries in one cache line. An entry is a key word (address and filtering identifier) and a value word (port,
+//! second of last use, a check on the key). Both are atomics written one after the other, so a reader may see a new key with an old
+//! value. The check turns that into a miss, and a miss is a flood, which is always correct. A full set replaces the entry that was
+//! silent longest.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,14 +28,14 @@ struct Entry {
     value: AtomicU64,
 }
 
-/// An entry as a person sees it.
+/// An entry for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Learned {
     /// The address.
     pub address: Mac,
     /// The filtering identifier of its VLAN: 0 on the flat network, the VLAN's number, or 4096 and a service VLAN's.
     pub fid: u16,
-    /// Where it was last heard.
+    /// The port from which it was last heard.
     pub port: PortId,
     /// How long ago, in whole seconds.
     pub silent: Duration,
@@ -48,7 +48,7 @@ pub struct Addresses {
     ageing_s: u32,
 }
 
-/// An address to look up: the key word and its hash, which takes longer to compute than the look-up.
+/// An address to look up: the key word and its hash, which is slower to compute than the look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     word: u64,
@@ -66,7 +66,7 @@ impl Key {
         address_in(self.word)
     }
 
-    /// Whether it names a group: the first bit on the wire.
+    /// Whether it is a group address: the first bit on the wire.
     pub(crate) fn is_multicast(self) -> bool {
         self.word & 1 << 40 != 0
     }
@@ -104,12 +104,12 @@ impl Addresses {
         &self.sets[key.hash as usize & (self.sets.len() - 1)]
     }
 
-    /// Brings an address's set into the cache, without waiting for what is in it.
+    /// Prefetches an address's set, without waiting for it.
     pub(crate) fn prefetch(&self, key: Key) {
         std::hint::black_box(self.set(key).entries[0].key.load(Ordering::Relaxed));
     }
 
-    /// The port that an address was heard from within the ageing time.
+    /// The port from which an address was heard within the ageing time.
     pub fn find(&self, address: Mac, fid: u16, now: Time) -> Option<PortId> {
         self.find_key(Key::new(address, fid), now)
     }
@@ -123,7 +123,7 @@ impl Addresses {
         (whole && fresh).then_some(PortId(value as u16))
     }
 
-    /// An address was heard from a port. It writes only if that is news: another port, or another second.
+    /// An address was heard from a port. Writes only if the port or the second has changed.
     pub fn learn(&self, address: Mac, fid: u16, port: PortId, now: Time) {
         self.learn_key(Key::new(address, fid), port, now);
     }
@@ -148,7 +148,7 @@ impl Addresses {
         }
     }
 
-    /// Forgets all that was learned from a port.
+    /// Forgets all addresses learned from a port.
     pub fn forget(&self, port: PortId) {
         for entry in self.sets.iter().flat_map(|set| &set.entries) {
             if entry.key.load(Ordering::Relaxed) != 0 && entry.value.load(Ordering::Relaxed) as u16 == port.0 {
@@ -157,7 +157,7 @@ impl Addresses {
         }
     }
 
-    /// What is known now, in no order.
+    /// All current entries, in no order.
     pub fn iter(&self, now: Time) -> impl Iterator<Item = Learned> + '_ {
         let now = second(now);
         self.sets.iter().flat_map(|set| &set.entries).filter_map(move |entry| {

@@ -1,4 +1,4 @@
-//! How a decision comes about, told step by step by the code that decides.
+//! Explains a decision step by step, by the same code that decides.
 
 use nicety_adapter::{Batch, Edit, PortId, Reason, Time};
 use nicety_frame::Mac;
@@ -6,43 +6,48 @@ use nicety_frame::Mac;
 use crate::policy::Policy;
 use crate::{Plan, Switch};
 
-/// A step of a decision, in the order in which they are taken. One that refuses the frame is the last.
+/// A step of a decision, in order. A step that refuses the frame is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The sender's guards and MTU: what they refuse it as.
+    /// The sender's guards and MTU, and why they refuse the frame, if they do.
     Guards(Option<Reason>),
     /// The frame's VLAN, as [`Learned::fid`](crate::Learned::fid) numbers them: 0 is the flat network.
     Vlan(Result<u16, Reason>),
     /// Whether its source may send from this port.
     Source(Result<(), Reason>),
-    /// Its source is learned; where that was known before.
+    /// Its source is learned; the port where it was known before.
     Learns(Mac, Option<PortId>),
-    /// Its source is a group's address, and not learned.
+    /// Its source is a group address, and is not learned.
     LearnsNothing(Mac),
-    /// Its destination is one for the next bridge and no further.
+    /// Its destination is reserved for the next bridge and is not forwarded.
     Reserved(Mac),
     /// Its destination is known at this port.
     Found(PortId),
-    /// It goes to many: the sender's storm control, of the kind that this reason names, lets it through or does not.
+    /// It is flooded, if the sender's storm control of this kind lets it through.
     Floods {
-        /// What storm control would refuse it as.
+        /// The reason with which storm control would refuse it.
         kind: Reason,
-        /// Whether it goes.
+        /// Whether storm control lets it through.
         goes: bool,
+    },
+    /// Of ports with [`Policy::snooping`] only those that have joined its group get it, and routers'; of a report, routers' alone.
+    Snooped {
+        /// It is a report.
+        report: bool,
     },
     /// A port that may get it: with this change, or why not.
     Receiver(PortId, Result<Edit, Reason>),
 }
 
-/// Who follows a decision.
+/// Follows a decision.
 pub(crate) trait Follower {
-    /// Whether the decision is only asked for: nothing is learned or counted.
+    /// Whether this is a dry run: nothing is learned or counted.
     const DRY: bool;
 
     fn step(&mut self, step: impl FnOnce() -> Step);
 }
 
-/// Nobody: frames are forwarded, and no step is made.
+/// No follower: frames are forwarded without steps.
 pub(crate) struct Nobody;
 
 impl Follower for Nobody {
@@ -61,15 +66,15 @@ impl Follower for Vec<Step> {
 }
 
 impl Switch {
-    /// Decides as [`Switch::forward`] does, says by which steps, and changes nothing: nothing is learned, and no meter counts. The
-    /// steps of a batch of several packets are mixed.
+    /// Decides as [`Switch::forward`] does and returns the steps. Changes nothing: nothing is learned, and no meter counts. Steps
+    /// of several packets in a batch are mixed.
     pub fn explain(&self, batch: &Batch, now: Time, plan: &mut Plan) -> Vec<Step> {
         let mut steps = Vec::new();
         self.forward_followed(batch, now, plan, &mut steps);
         steps
     }
 
-    /// What a port may do; as one of a flat switch if nobody has said.
+    /// A port's policy; the default if none was set.
     pub fn policy(&self, port: PortId) -> Policy {
         self.members.load().rules(port).map(|rules| rules.policy.clone()).unwrap_or_default()
     }

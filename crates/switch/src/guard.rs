@@ -1,7 +1,7 @@
-//! What a guarded port's guest may not send: told from the private heads.
+//! Guards: frames that a guarded port's guest may not send, judged by the private heads.
 //!
-//! A guard must not be passed by what it cannot read: a first fragment without the header that it looks for, or a chain of extension
-//! headers that does not end, is refused as what it might be (RFC 7113, section 2; RFC 8415's ports; RFC 2131's).
+//! A frame that a guard cannot read must not pass it. A first fragment without the header that the guard needs, or an endless chain
+//! of extension headers, is refused as what it might be (RFC 7113, section 2; RFC 8415's ports; RFC 2131's).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -19,7 +19,7 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
-/// Spanning tree's address, IEEE 802.1Q-2018, table 8-1; and that of Cisco's per-VLAN kind.
+/// The spanning tree address, IEEE 802.1Q-2018, table 8-1; and Cisco's for per-VLAN spanning tree.
 const BPDU: [[u8; 6]; 2] = [[0x01, 0x80, 0xc2, 0, 0, 0], [0x01, 0, 0x0c, 0xcc, 0xcc, 0xcd]];
 
 /// Why a frame may not be sent; `None` if it may.
@@ -70,7 +70,7 @@ pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option
     }
 }
 
-/// Whether a frame is IPv4 without a tag or options, and no DHCP server's: most are, and their headers need not be parsed one by one.
+/// Whether a frame is IPv4 without a tag or options, and not a DHCP server's. Most frames are, and need no full parsing.
 #[inline]
 fn is_plain_v4(head: &[u8]) -> bool {
     let Some(head) = head.first_chunk::<42>() else { return false };
@@ -80,7 +80,7 @@ fn is_plain_v4(head: &[u8]) -> bool {
     is_plain && (head[23] != protocol::UDP || !is_later && !DHCP_SERVERS.contains(&from))
 }
 
-/// Whether a packet, or each frame that it is cut into, has more bytes behind its Ethernet header than that.
+/// Whether a packet, or any frame that it will be segmented into, has more than `mtu` bytes behind its Ethernet header.
 fn is_longer(batch: &Batch, packet: &Packet, mtu: u16) -> bool {
     let segment = packet.offload.segment;
     let frame = segment.map_or(packet.len(), |cut| (u32::from(cut.headers) + u32::from(cut.mss)).min(packet.len()));
@@ -88,7 +88,7 @@ fn is_longer(batch: &Batch, packet: &Packet, mtu: u16) -> bool {
     frame > mtu + 14 && frame > mtu + u32::from(batch.layout(packet).l2_len)
 }
 
-/// Whether an ARP packet says of its sender what is so.
+/// Whether an ARP packet's sender is genuine.
 fn is_true(policy: &Policy, layout: &Layout, head: &[u8]) -> bool {
     let Ok(said) = arp::Packet::parse(head.get(usize::from(layout.l2_len)..).unwrap_or_default()) else { return false };
     let mine = head.get(6..12) == Some(&said.sender_mac.0[..]);

@@ -1,14 +1,14 @@
-//! The virtual switch: it decides, from private heads and its own tables, which ports a frame goes to, and why not.
+//! The virtual switch: from private heads and its own tables it decides which ports get a frame, and why others do not.
 //!
-//! It holds no port, no socket and no clock. [`Switch::forward`] turns a batch into a [`Plan`]: for each receiver the
-//! list of packets that it gets, in order, so that a receiver's lock is taken once a batch and not once a frame (the
-//! idea of VALE, Rizzo and Lettieri 2012). Learning, ageing and moving follow IEEE 802.1Q-2018, 8.7 and 8.8.
+//! It has no port, socket or clock. [`Switch::forward`] turns a batch into a [`Plan`]: for each receiver an ordered list of its
+//! packets. So a receiver's lock is taken once per batch, not once per frame (the idea of VALE, Rizzo and Lettieri 2012). Learning,
+//! ageing and moving follow IEEE 802.1Q-2018, 8.7 and 8.8.
 //!
-//! A port's [`Policy`] says which VLANs it is in, what its guest may send and get; [`Switch::set_policy`] replaces it while the switch
-//! runs. A switch none of whose ports has one is flat, and pays nothing for the others.
+//! A port's [`Policy`] sets its VLANs and what its guest may send and receive; [`Switch::set_policy`] replaces it while the switch
+//! runs. A switch without policies is flat, and does not pay for them.
 //!
-//! Several workers forward in parallel: the address table is a set-associative array of atomics; the member table is read without a
-//! lock and replaced whole.
+//! Several workers forward in parallel. The address table is a set-associative array of atomics. The member table is read without a
+//! lock and replaced as a whole.
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -18,6 +18,7 @@ mod plan;
 mod policed;
 mod policy;
 mod rules;
+mod snoop;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,16 +35,18 @@ use explain::{Follower, Nobody};
 pub use plan::Plan;
 pub use policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, VlanError, VlanId, VlanSet};
 use rules::Rules;
+use snoop::Snoop;
+pub use snoop::{Interest, Wanted};
 
-/// Ports of one switch at most.
+/// Most ports of one switch.
 pub const PORTS: usize = 1024;
 
-/// How a switch is built.
+/// The limits of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Addresses that it can remember, rounded up to a power of two; some sets fill earlier. 16 bytes each.
+    /// Size of the address table, rounded up to a power of two; some sets fill earlier. 16 bytes per address.
     pub addresses: usize,
-    /// How long an address that sends nothing is remembered: 300 s by IEEE 802.1Q-2018, table 8-6.
+    /// How long an address is kept that sends nothing: 300 s by IEEE 802.1Q-2018, table 8-6.
     pub ageing: Duration,
 }
 
@@ -65,17 +68,19 @@ impl std::fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
-/// The ports that are there, in order, and what each may do.
+/// The ports that have joined, in order, and their policies.
 #[derive(Clone, Debug, Default)]
 struct Members {
     present: Vec<bool>,
     list: Vec<PortId>,
-    /// By port; none for one of a flat switch.
+    /// By port; `None` for the default policy.
     rules: Vec<Option<Arc<Rules>>>,
     /// Whether any port has rules.
     policed: bool,
     /// Ports that get every frame of their VLANs.
     promiscuous: Vec<PortId>,
+    /// Whether any port gets only the groups that it has joined.
+    snooping: bool,
 }
 
 impl Members {
@@ -86,6 +91,7 @@ impl Members {
         }
         self.rules[index] = rules;
         self.policed = self.rules.iter().any(Option::is_some);
+        self.snooping = self.rules.iter().flatten().any(|rules| rules.policy.snooping);
         let promiscuous = |&index: &usize| self.rules[index].as_ref().is_some_and(|rules| rules.policy.promiscuous);
         self.promiscuous = (0..self.rules.len()).filter(promiscuous).map(|index| PortId(index as u16)).collect();
     }
@@ -96,15 +102,17 @@ impl Members {
 pub struct Switch {
     addresses: Addresses,
     members: ArcSwap<Members>,
-    /// How long an address that sends nothing counts against its port's limit.
+    /// How long an address that sends nothing counts towards its port's limit.
     ageing_ns: u64,
+    snoop: Snoop,
 }
 
 impl Switch {
     /// A switch without ports.
     pub fn new(limits: Limits) -> Self {
         let ageing_ns = u64::try_from(limits.ageing.as_nanos()).unwrap_or(u64::MAX);
-        Self { addresses: Addresses::new(limits.addresses, limits.ageing), members: ArcSwap::default(), ageing_ns }
+        let addresses = Addresses::new(limits.addresses, limits.ageing);
+        Self { addresses, members: ArcSwap::default(), ageing_ns, snoop: Snoop::default() }
     }
 
     /// A port joins.
@@ -117,7 +125,7 @@ impl Switch {
     }
 
     /// What a port may do from now on, whether it has joined or not: the next batch is forwarded by it. If its VLANs change, what was
-    /// learned of it is forgotten. The same policy again changes nothing, and what its meters have counted stays.
+    /// learned of it is forgotten. One that is there already and begins to be snooped gets all groups for 260 s, or until it leaves. The same policy again changes nothing, and what its meters have counted stays.
     pub fn set_policy(&self, port: PortId, policy: &Policy) {
         if usize::from(port.0) >= PORTS {
             return;
@@ -136,15 +144,25 @@ impl Switch {
             new
         });
         if moved {
-            self.addresses.forget(port);
+            self.forget(port);
+        }
+        let was_snooped = old.is_some_and(|old| old.snooping) && !moved;
+        if policy.snooping && !was_snooped && before.present.get(usize::from(port.0)) == Some(&true) {
+            self.snoop.renew(port);
         }
     }
 
-    /// A port leaves; what was learned of it is forgotten, and what it might do.
+    /// A port leaves; its learned addresses and its policy are forgotten.
     pub fn leave(&self, port: PortId) {
         self.set_policy(port, &Policy::default());
         self.change(port, false);
+        self.forget(port);
+    }
+
+    /// Forgets what was learned of a port.
+    pub fn forget(&self, port: PortId) {
         self.addresses.forget(port);
+        self.snoop.forget(port);
     }
 
     fn change(&self, port: PortId, present: bool) {
@@ -160,9 +178,21 @@ impl Switch {
         });
     }
 
-    /// The address table, to look at.
+    /// The address table, for reading.
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
+    }
+
+    /// A port's guest was elsewhere, and nobody has heard what it has joined: it gets all groups for 260 s.
+    pub fn arrived(&self, port: PortId) {
+        if self.members.load().rules(port).is_some_and(|rules| rules.policy.snooping) {
+            self.snoop.renew(port);
+        }
+    }
+
+    /// Which ports want which multicast groups; nothing is learned of it unless a port has [`Policy::snooping`].
+    pub fn wanted(&self, now: Time) -> Vec<Wanted> {
+        self.snoop.list(now)
     }
 
     /// Decides for a whole batch. Learns its senders.
@@ -181,13 +211,13 @@ impl Switch {
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let mut last = None;
         for (packet, index) in batch.packets().iter().zip(0..) {
-            // Frames come in trains: what is decided for the first one holds for the next.
+            // Frames come in trains: the decision for the first one holds for the next.
             let addresses = addresses_in(batch.head(packet));
             if let (Some(train), true) = (trains.last_mut(), addresses == last) {
                 train.end = index + 1;
                 continue;
             }
-            // One pass that only touches the table's lines: the next pass finds them in the cache.
+            // A first pass prefetches the table's lines, so that the next pass finds them in the cache.
             last = addresses;
             let way = addresses.map(|addresses| Way::of(addresses, 0));
             if let Some(way) = way {
@@ -251,7 +281,7 @@ impl Switch {
         }
     }
 
-    /// The port that a frame's destination is known at.
+    /// The port at which a frame's destination is known.
     #[inline(always)]
     fn find<F: Follower>(
         &self,
@@ -260,7 +290,7 @@ impl Switch {
         now: Time,
         follower: &mut F,
     ) -> Option<PortId> {
-        // Its own source would have been learned a step before.
+        // In a dry run the source was not learned by the previous step.
         let found = if F::DRY && target == source { Some(origin) } else { self.addresses.find_key(target, now) };
         if let Some(port) = found {
             follower.step(|| Step::Found(port));
@@ -269,7 +299,7 @@ impl Switch {
     }
 }
 
-/// How a frame for a group is flooded, by what storm control would refuse it as; or why it is not.
+/// How a group frame is flooded, as the reason with which storm control would refuse it; or why it is dropped.
 #[inline(always)]
 fn group(target: Mac, follower: &mut impl Follower) -> Result<Reason, Reason> {
     if is_reserved(target) {
@@ -279,7 +309,7 @@ fn group(target: Mac, follower: &mut impl Follower) -> Result<Reason, Reason> {
     Ok(if target == Mac::BROADCAST { Reason::BroadcastStorm } else { Reason::MulticastStorm })
 }
 
-/// 01:80:c2:00:00:00 to 0f are for the next bridge and no further: IEEE 802.1Q-2018, table 8-1.
+/// 01:80:c2:00:00:00 to 0f are reserved for the next bridge and are not forwarded: IEEE 802.1Q-2018, table 8-1.
 fn is_reserved(Mac(bytes): Mac) -> bool {
     bytes[..5] == [0x01, 0x80, 0xc2, 0, 0] && bytes[5] < 0x10
 }
@@ -287,12 +317,12 @@ fn is_reserved(Mac(bytes): Mac) -> bool {
 #[derive(Clone, Copy)]
 enum Verdict {
     To(PortId),
-    /// What storm control would refuse it as.
+    /// The reason with which storm control would refuse it.
     Flood(Reason),
     Drop(Reason),
 }
 
-/// From which address a frame comes, and to which it goes.
+/// A frame's source and destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Way {
     target: Key,
@@ -306,14 +336,14 @@ impl Way {
     }
 }
 
-/// Packets one behind the other that go the same way; none if that is shorter than an Ethernet header.
+/// Consecutive packets with the same addresses; `None` if shorter than an Ethernet header.
 struct Train {
     way: Option<Way>,
     first: u16,
     end: u16,
 }
 
-/// Target and source, unless it is shorter than an Ethernet header.
+/// Destination and source; `None` if shorter than an Ethernet header.
 #[inline(always)]
 fn addresses_in(head: &[u8]) -> Option<([u8; 6], [u8; 6])> {
     let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *head.first_chunk::<14>()?;

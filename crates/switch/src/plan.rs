@@ -1,11 +1,11 @@
-//! Who gets what of a batch.
+//! The plan of a batch: which port gets which packets.
 
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Edit, PACKETS, Pick, PortId, Reason};
 
-/// For each receiver its picks, in the order of the batch; and the packets that go nowhere. Made once, reused.
+/// For each receiver its picks, in the order of the batch; and the dropped packets. Made once, reused.
 #[derive(Debug, Default)]
 pub struct Plan {
     lists: Vec<ArrayVec<Pick, PACKETS>>,
@@ -19,7 +19,7 @@ impl Plan {
         Self::default()
     }
 
-    /// Empties it and makes room for so many ports. It allocates only when the switch has grown.
+    /// Empties it and makes room for this many ports. Allocates only when the switch has grown.
     pub(crate) fn begin(&mut self, ports: usize) {
         self.clear();
         if self.lists.len() < ports {
@@ -42,13 +42,13 @@ impl Plan {
             if list.is_empty() {
                 self.receivers.push(port);
             }
-            // As many as there is room for: all, unless a batch were longer than itself.
+            // All of them fit: a batch has no more packets.
             let room = list.remaining_capacity();
             list.extend(packets.map(Pick::whole).take(room));
         }
     }
 
-    /// A port gets these packets, with this done to their tags.
+    /// As [`Plan::add`], with an edit of the tags.
     #[inline]
     pub(crate) fn add_edited(&mut self, port: PortId, packets: Range<u16>, edit: Edit) {
         if let Some(list) = self.lists.get_mut(usize::from(port.0)) {
@@ -64,7 +64,7 @@ impl Plan {
         let _full_only_if_a_batch_were_longer_than_itself = self.drops.try_push((packet, reason));
     }
 
-    /// Sends the batch's first `packets` nowhere, whatever was decided.
+    /// Drops the batch's first `packets`, whatever was decided.
     #[cold]
     pub fn drop_all(&mut self, packets: usize, reason: Reason) {
         self.clear();
@@ -80,7 +80,7 @@ impl Plan {
         missed
     }
 
-    /// Packets whose receivers have all departed count as going nowhere.
+    /// Packets whose receivers have all left count as dropped.
     #[cold]
     pub fn drop_missed(&mut self, missed: u64) {
         let reached = self.receivers.iter().fold(0, |all, port| all | bits(self.picks(*port)));
@@ -89,17 +89,17 @@ impl Plan {
         }
     }
 
-    /// The ports that get something.
+    /// The ports that get packets.
     pub fn receivers(&self) -> &[PortId] {
         &self.receivers
     }
 
-    /// What a port gets.
+    /// The picks of a port.
     pub fn picks(&self, port: PortId) -> &[Pick] {
         self.lists.get(usize::from(port.0)).map_or(&[], |list| list.as_slice())
     }
 
-    /// The packets that go nowhere, each with the reason.
+    /// The dropped packets, each with the reason.
     pub fn drops(&self) -> &[(u16, Reason)] {
         &self.drops
     }

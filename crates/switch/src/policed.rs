@@ -1,4 +1,4 @@
-//! Forwarding on a switch of which at least one port has a policy.
+//! Forwarding on a switch with at least one policy.
 
 use std::ops::Range;
 
@@ -11,12 +11,13 @@ use crate::guard;
 use crate::plan::Plan;
 use crate::policy::Private;
 use crate::rules::{FLAT, Lane, Meter, Rules, reach};
+use crate::snoop::{Audience, Snoop};
 use crate::{Members, Switch, Way, group};
 
-/// What makes frames one train: addresses, and the tag or the type.
+/// The bytes that frames of one train share: addresses, and the tag or the type.
 type Label = [u8; 18];
 
-/// Packets one behind the other that go the same way.
+/// Consecutive packets with the same label.
 struct Train {
     way: Way,
     lane: Lane,
@@ -24,10 +25,10 @@ struct Train {
     end: u16,
 }
 
-/// What is decided for a train.
+/// The decision for a train.
 enum Verdict {
     To(PortId, Edit),
-    /// What storm control would refuse it as.
+    /// The reason with which storm control would refuse it.
     Flood(Reason),
     Drop(Reason),
 }
@@ -70,7 +71,9 @@ impl Switch {
                     let way = Way::of(addresses(&label), lane.fid);
                     self.addresses.prefetch(way.target);
                     self.addresses.prefetch(way.source);
-                    last = Some(label);
+                    // Frames for one group's address may be for several groups, or reports.
+                    let is_alone = members.snooping && way.target.is_multicast();
+                    last = (!is_alone).then_some(label);
                     let train = Train { way, lane, first: index, end: index + 1 };
                     let _full_only_if_a_batch_were_longer_than_itself = trains.try_push(train);
                 }
@@ -95,7 +98,8 @@ impl Switch {
                     }
                 }
                 Verdict::Flood(kind) => {
-                    flood(members, rules, batch, way, &lane, first..end, (kind, now), plan, follower);
+                    let snoop = members.snooping.then_some(&self.snoop);
+                    flood(members, rules, snoop, batch, way, &lane, first..end, (kind, now), plan, follower);
                 }
             }
         }
@@ -146,13 +150,13 @@ impl Switch {
     }
 }
 
-/// A frame's first bytes that decide: `None` if it is shorter than an Ethernet header.
+/// The bytes that decide about a frame: `None` if it is shorter than an Ethernet header.
 #[inline(always)]
 fn label(head: &[u8]) -> Option<Label> {
     let mut label = [0; 18];
     if let Some(first) = head.first_chunk::<18>() {
         label = *first;
-        // Behind an untagged header the payload begins, which may differ.
+        // Clear the payload behind an untagged header: it may differ within a train.
         if !matches!(label[12..14], [0x81, 0] | [0x88, 0xa8]) {
             label[14..].fill(0);
         }
@@ -178,11 +182,12 @@ fn private(rules: Option<&Rules>) -> Private {
     rules.map_or(Private::Promiscuous, |rules| rules.policy.private)
 }
 
-/// To every port of the VLAN that may have it, so far as the sender's storm control lets it through.
+/// Floods to every allowed port of the VLAN, as far as the sender's storm control permits.
 #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
 fn flood<F: Follower>(
     members: &Members,
     rules: Option<&Rules>,
+    snoop: Option<&Snoop>,
     batch: &Batch,
     way: Way,
     lane: &Lane,
@@ -202,6 +207,13 @@ fn flood<F: Follower>(
         return;
     }
     let target = way.target.address();
+    let audience = match (snoop, batch.packet(packets.start), kind) {
+        (Some(snoop), Some(packet), Reason::MulticastStorm) => snoop.audience(batch, packet, lane.fid, now, F::DRY),
+        _ => Audience::All,
+    };
+    if audience != Audience::All {
+        follower.step(|| Step::Snooped { report: matches!(audience, Audience::Routers(_)) });
+    }
     let mut reached = false;
     for &port in members.list.iter().filter(|port| **port != batch.origin) {
         let Some(edit) = members.leaves(port, lane) else {
@@ -209,7 +221,11 @@ fn flood<F: Follower>(
             continue;
         };
         let receiver = members.rules(port);
-        let offered = if !receiver.is_none_or(|rules| rules.policy.promiscuous || rules.receives(target)) {
+        let joined =
+            audience.has(port) || receiver.is_none_or(|rules| !rules.policy.snooping || rules.policy.promiscuous);
+        let offered = if !joined {
+            Err(Reason::NoReceiver)
+        } else if !receiver.is_none_or(|rules| rules.policy.promiscuous || rules.receives(target)) {
             Err(Reason::MacChanged)
         } else if !reach(private(rules), private(receiver)) {
             Err(Reason::PrivateVlan)
@@ -227,7 +243,7 @@ fn flood<F: Follower>(
     }
 }
 
-/// Those of a train that storm control lets through: the first so many, as all come at the same time.
+/// The packets of a train that storm control lets through: the first ones, because all arrive at the same time.
 fn calm<F: Follower>(
     meter: Option<&Meter>,
     reason: Reason,
@@ -243,7 +259,7 @@ fn calm<F: Follower>(
     packets.start..refused
 }
 
-/// To the promiscuous ports of its VLAN that do not get it anyway. True if there is one.
+/// Copies to the promiscuous ports of the VLAN that do not get it anyway. True if there is one.
 #[inline]
 #[expect(clippy::too_many_arguments, reason = "one step of forward_policed, apart for its length")]
 fn copy_to_promiscuous<F: Follower>(
@@ -274,7 +290,7 @@ impl Members {
         self.rules.get(usize::from(port.0))?.as_deref()
     }
 
-    /// How a frame leaves by a port; `None` if it does not.
+    /// How a frame leaves by a port; `None` if it may not.
     #[inline]
     fn leaves(&self, port: PortId, lane: &Lane) -> Option<Edit> {
         if self.present.get(usize::from(port.0)) != Some(&true) {

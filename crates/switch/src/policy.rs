@@ -1,4 +1,4 @@
-//! What a port may do on the switch, as a person sets it.
+//! A port's policy on the switch, as configured.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,14 +7,14 @@ use std::str::FromStr;
 use nicety_adapter::Shape;
 use nicety_frame::{Mac, vlan};
 
-/// Addresses that a port's limit may be at most.
+/// The highest address limit of a port.
 pub const ADDRESS_LIMIT_MOST: u16 = 64;
 
 /// The number of a VLAN: 1 to 4094 (IEEE 802.1Q-2018, table 9-2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VlanId(u16);
 
-/// Why a text or a number is no VLAN, or no list of them.
+/// Why a text or a number is not a VLAN, or not a list of VLANs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanError(String);
 
@@ -153,67 +153,67 @@ impl FromStr for VlanSet {
     }
 }
 
-/// Which VLANs a port is in, and where their tags are.
+/// A port's VLANs, and where their frames have tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Vlan {
-    /// The flat network, which all such ports are on: frames pass with whatever tags they have.
+    /// The flat network, shared by all such ports: frames pass with any tags.
     #[default]
     Flat,
-    /// One VLAN, without a tag on the guest's side: untagged and priority-tagged frames only.
+    /// One VLAN, untagged on the guest's side: untagged and priority-tagged frames only.
     Access(VlanId),
-    /// Several, each frame with its tag: 802.1Q, or 802.1ad for those of [`Vlan::Service`] ports.
+    /// Several VLANs, each frame with its tag: 802.1Q, or 802.1ad for VLANs of [`Vlan::Service`] ports.
     Trunk {
-        /// Those that may pass.
+        /// The allowed VLANs.
         allowed: VlanSet,
-        /// The one whose frames have no tag here; without it frames without a tag are refused.
+        /// The VLAN whose frames are untagged here; without it untagged frames are refused.
         native: Option<VlanId>,
     },
-    /// A customer's port of a provider's network: whatever it sends, its own 802.1Q tags included, is in this service VLAN, and has an
-    /// 802.1ad tag on trunks. Service VLANs and others of the same number are apart.
+    /// A customer's port of a provider network: all frames that it sends, with any 802.1Q tags, are in this service VLAN, and get
+    /// an 802.1ad tag on trunks. Service VLANs are separate from other VLANs with the same number.
     Service(VlanId),
 }
 
-/// Which part of a private VLAN a port is of.
+/// A port's part of a private VLAN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Private {
-    /// It reaches all, and all reach it. The default.
+    /// It reaches all ports, and all reach it. The default.
     #[default]
     Promiscuous,
-    /// It reaches promiscuous ports alone.
+    /// It reaches only promiscuous ports.
     Isolated,
-    /// It reaches promiscuous ports, and those of the community with the same number.
+    /// It reaches promiscuous ports, and ports of the community with the same number.
     Community(u16),
 }
 
-/// Which frames a port's guest may not send.
+/// Frames that a port's guest may not send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guards {
-    /// Spanning tree's: to 01:80:c2:00:00:00, or Cisco's 01:00:0c:cc:cc:cd.
+    /// Spanning tree frames: to 01:80:c2:00:00:00, or Cisco's 01:00:0c:cc:cc:cd.
     pub bpdu: bool,
-    /// A DHCP server's, of IPv4 or IPv6.
+    /// DHCP server frames, IPv4 or IPv6.
     pub dhcp_server: bool,
-    /// ARP whose sender is another address than the frame's, or than [`Policy::ip`] allows; neighbour advertisements of another address
-    /// than it allows.
+    /// ARP with a sender other than the frame's source, or not allowed by [`Policy::ip`]; neighbour advertisements for an address
+    /// that it does not allow.
     pub arp: bool,
     /// Router advertisements, and redirects.
     pub router_advertisement: bool,
 }
 
-/// How many frames a second a port's guest may send to many; without a number, any.
+/// Limits on a guest's frames to many receivers, in frames per second; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Storm {
     /// Broadcasts.
     pub broadcast: Option<u32>,
     /// Multicasts.
     pub multicast: Option<u32>,
-    /// To addresses that the switch does not know.
+    /// Frames to addresses that the switch does not know.
     pub unknown: Option<u32>,
 }
 
-/// What a port may do. The default is a port of a flat learning switch, which may do anything.
+/// A port's policy. The default is a port of a flat learning switch, without restrictions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The port's own addresses: the one that it was given, and those that are bound to it besides.
+    /// The port's own addresses: the configured one, and others bound to it.
     pub addresses: Vec<Mac>,
     /// Its VLANs.
     pub vlan: Vlan,
@@ -221,20 +221,24 @@ pub struct Policy {
     pub private: Private,
     /// VMware's "promiscuous mode": it gets every frame of its VLANs.
     pub promiscuous: bool,
-    /// VMware's "MAC address changes": if not, frames for other than its own addresses do not reach it.
+    /// VMware's "MAC address changes": if false, frames to other addresses than its own do not reach it.
     pub mac_changes: bool,
-    /// VMware's "forged transmits": if not, frames from other than its own addresses are refused.
+    /// VMware's "forged transmits": if false, frames from other addresses than its own are refused.
     pub forged_transmits: bool,
     /// How many addresses may send from it at once; up to [`ADDRESS_LIMIT_MOST`].
     pub address_limit: Option<u16>,
-    /// What its guest may not send.
+    /// Frames that its guest may not send.
     pub guards: Guards,
-    /// The guest's IP addresses, for [`Guards::arp`]; empty if anything goes.
+    /// The guest's IP addresses, for [`Guards::arp`]; empty: any.
     pub ip: Vec<IpAddr>,
     /// Storm control.
     pub storm: Storm,
     /// The longest packet that it may send, in bytes behind the Ethernet header and its tags.
     pub mtu: Option<u16>,
+    /// Whether it gets, of multicasts, only what somebody there has joined by IGMP or MLD, and what nobody has.
+    pub snooping: bool,
+    /// Whether the plane keeps who says by LLDP to be there.
+    pub lldp: bool,
     /// Whether refusals are logged.
     pub log: bool,
     /// Guest → wire.
@@ -257,6 +261,8 @@ impl Default for Policy {
             ip: Vec::new(),
             storm: Storm::default(),
             mtu: None,
+            snooping: false,
+            lldp: false,
             log: false,
             transmit: None,
             receive: None,
@@ -265,10 +271,11 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether the switch has nothing to look at: its port is as one of a flat switch.
+    /// Whether the policy has no effect on the switch: the port behaves as on a flat switch.
     pub fn is_plain(&self) -> bool {
         let addresses = self.addresses.clone();
-        let (ip, log, transmit, receive) = (self.ip.clone(), self.log, self.transmit, self.receive);
-        *self == Self { addresses, ip, log, transmit, receive, ..Self::default() }
+        let (ip, lldp, log) = (self.ip.clone(), self.lldp, self.log);
+        let (transmit, receive) = (self.transmit, self.receive);
+        *self == Self { addresses, ip, lldp, log, transmit, receive, ..Self::default() }
     }
 }

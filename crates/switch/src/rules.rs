@@ -1,7 +1,7 @@
-//! A port's policy as the switch applies it, and what it remembers of the port's frames.
+//! A port's policy as the switch applies it, with the state that it keeps per port.
 //!
-//! A port's frames are forwarded by one worker, which alone writes here; the values are atomics because a policy may be replaced while
-//! that worker reads it.
+//! One worker forwards a port's frames, and only that worker writes here. The values are atomics because another thread may replace
+//! the policy while the worker reads it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,10 +11,10 @@ use nicety_frame::vlan::{Tag, Tci};
 
 use crate::policy::{ADDRESS_LIMIT_MOST, Policy, Private, Vlan, VlanId};
 
-/// Service VLANs' filtering identifiers begin here, the others' at 0, which is the flat network's.
+/// The first filtering identifier of service VLANs. The others start at 0, the flat network's.
 const SERVICE: u16 = 4096;
 
-/// A frame's VLAN, and what makes it one with a tag or one without.
+/// A frame's VLAN, and the edits for an untagged and a tagged receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lane {
     /// The filtering identifier: addresses are learned, and frames flooded, within it.
@@ -34,7 +34,7 @@ pub(crate) struct Rules {
     pub broadcast: Option<Meter>,
     pub multicast: Option<Meter>,
     pub unknown: Option<Meter>,
-    /// Whether there is more to look at than addresses and the outer tag.
+    /// Whether to check more than addresses and the outer tag.
     pub inspects: bool,
 }
 
@@ -62,7 +62,7 @@ impl Rules {
         }
     }
 
-    /// The VLAN of a frame with this outer tag; the reason if it may not come in.
+    /// The VLAN of a frame with this outer tag; or why it is refused.
     #[inline]
     pub fn classify(&self, outer: Option<Tag>, priority: impl Fn() -> Tci) -> Result<Lane, Reason> {
         match &self.policy.vlan {
@@ -76,7 +76,7 @@ impl Rules {
                 _ => customer(outer, *native, |id| allowed.contains(id) || *native == Some(id)),
             },
             Vlan::Service(id) => match outer {
-                // Another provider's: three tags are one too many for who looks at them.
+                // Another provider's frame: a third tag is more than most parsers expect.
                 Some(tag) if is_service(tag) => Err(Reason::Vlan),
                 _ => {
                     let inner = priority();
@@ -88,7 +88,7 @@ impl Rules {
         }
     }
 
-    /// How a frame of this VLAN leaves by this port; `None` if the port is not in it.
+    /// How a frame of this VLAN leaves by this port; `None` if the port is not in the VLAN.
     #[inline]
     pub fn leaves(&self, lane: &Lane) -> Option<Edit> {
         let fid = lane.fid;
@@ -107,7 +107,7 @@ impl Rules {
         self.policy.addresses.contains(&address)
     }
 
-    /// Whether frames may come from this address. `dry`: it is only asked, and no address is counted.
+    /// Whether the port may send from this address. `dry`: do not count the address.
     #[inline]
     pub fn sends(&self, source: Mac, now: Time, ageing_ns: u64, dry: bool) -> Result<(), Reason> {
         if !self.policy.forged_transmits && !self.has(source) {
@@ -120,7 +120,7 @@ impl Rules {
         }
     }
 
-    /// Whether an address is, or becomes, one of those that may send at once.
+    /// Whether an address is, or becomes, one of the allowed number of senders.
     fn counts(&self, source: Mac, now: Time, ageing_ns: u64, dry: bool) -> bool {
         let word = source.to_u64() | 1 << 63;
         let known = |sender: &&Sender| sender.address.load(Ordering::Relaxed) == word;
@@ -147,7 +147,7 @@ fn is_service(tag: Tag) -> bool {
     tag.tpid == Tag::service(Tci(0)).tpid
 }
 
-/// The VLAN of a frame of a customer's network: `usual` without a tag or with a priority alone.
+/// The VLAN of a frame of a customer's network: `usual` if it is untagged or priority-tagged.
 #[inline]
 fn customer(outer: Option<Tag>, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool) -> Result<Lane, Reason> {
     match outer {
@@ -170,7 +170,7 @@ fn customer(outer: Option<Tag>, usual: Option<VlanId>, allowed: impl Fn(VlanId) 
     }
 }
 
-/// Whether ports of these parts of a private VLAN reach each other.
+/// Whether ports with these parts of a private VLAN reach each other.
 pub(crate) fn reach(one: Private, other: Private) -> bool {
     match (one, other) {
         (Private::Promiscuous, _) | (_, Private::Promiscuous) => true,
@@ -179,7 +179,7 @@ pub(crate) fn reach(one: Private, other: Private) -> bool {
     }
 }
 
-/// So many frames a second, and a tenth of a second's worth at once: the generic cell rate algorithm (ITU-T I.371, annex A).
+/// Limits frames per second, with a burst of a tenth of a second: the generic cell rate algorithm (ITU-T I.371, annex A).
 #[derive(Debug)]
 pub(crate) struct Meter {
     interval_ns: u64,
@@ -194,7 +194,7 @@ impl Meter {
         Self { interval_ns, depth_ns: 100_000_000.max(interval_ns), due: AtomicU64::new(0) }
     }
 
-    /// Whether so many frames more may go; if so they are counted, unless it is only asked.
+    /// Whether this many more frames may pass; if so, counts them, unless `dry`.
     pub fn take(&self, frames: u32, now: Time, dry: bool) -> bool {
         let due = self.due.load(Ordering::Relaxed).max(now.0);
         let next = due.saturating_add(self.interval_ns.saturating_mul(frames.into()));

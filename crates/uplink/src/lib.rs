@@ -5,7 +5,9 @@
 //! - [`Stream`]: a QEMU whose network back end is `-netdev stream`, or another daemon, frame by frame.
 //! - [`Capture`]: a pcapng file of what leaves the switch, as the wire would see it.
 //! - [`Null`]: swallows everything, and counts.
+//! - [`Querier`]: asks hosts for the groups that they are members of; leads nowhere.
 //! - [`Paced`]: any of them with a token bucket each way; [`Rate`] is how a person writes its speed.
+//! - [`Announced`]: any of them that tells its neighbour who it is, by LLDP.
 //! - [`Faulty`]: any of them behind a line that loses, doubles, reorders and damages packets by a seed, for tests.
 //!
 //! Each owns its buffers, made once: nothing is allocated per frame. Nothing blocks, and each call is bounded by its
@@ -16,6 +18,7 @@
 //! messages.
 #![deny(unsafe_code)]
 
+mod announced;
 mod buffers;
 mod capture;
 mod egress;
@@ -26,6 +29,7 @@ mod offload;
 mod paced;
 mod pair;
 pub mod pcapng;
+mod querier;
 mod socket;
 mod stream;
 mod system;
@@ -34,6 +38,7 @@ mod virtio_header;
 mod watch;
 mod way;
 
+pub use announced::Announced;
 pub use capture::{Capture, CaptureError, CaptureOptions};
 pub use faulty::{Faults, Faulty};
 pub use nicety_adapter::{Rate, RateError};
@@ -41,6 +46,7 @@ pub use null::Null;
 pub use paced::Paced;
 pub use pair::{Pair, Parting};
 pub use pcapng::Direction;
+pub use querier::Querier;
 pub use socket::SocketError;
 pub use stream::{Severed, Stream};
 pub use tap::{Kind, Tap, TapError};

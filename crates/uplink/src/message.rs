@@ -84,7 +84,8 @@ pub(crate) fn encode(offload: &Offload, verified: bool, len: u32) -> Header {
     }
     if let Some(segment) = offload.segment {
         out[2] = match segment.kind {
-            SegmentKind::Tcp => TCP,
+            // Packets in a tunnel come cut: `Wants` has no word for them.
+            SegmentKind::Tcp | SegmentKind::Tunnel => TCP,
             SegmentKind::Udp => UDP,
         };
         out[8..10].copy_from_slice(&segment.mss.to_le_bytes());

@@ -61,6 +61,7 @@ impl Asked {
         let wanted = match cut.kind {
             SegmentKind::Tcp => L4Kind::Tcp,
             SegmentKind::Udp => L4Kind::Udp,
+            SegmentKind::Tunnel => return None,
         };
         let fits = cut.version.is_none_or(|version| version == l3.kind)
             && l4.kind == wanted

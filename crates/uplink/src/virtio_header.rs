@@ -56,7 +56,8 @@ pub(crate) fn encode(piece: &Piece<'_>, checked: Checked) -> [u8; HEADER_BYTES a
         };
         out[1] = match segment.kind {
             SegmentKind::Udp => GSO_UDP_L4,
-            SegmentKind::Tcp => {
+            // Packets in a tunnel come cut: `Wants` has no word for them.
+            SegmentKind::Tcp | SegmentKind::Tunnel => {
                 let ecn = if flags.is_some_and(|flags| flags & CWR != 0) { GSO_ECN } else { 0 };
                 ecn | if v4 { GSO_TCPV4 } else { GSO_TCPV6 }
             }

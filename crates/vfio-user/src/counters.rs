@@ -1,4 +1,4 @@
-//! What a session has done, counted. Plain numbers that only grow; the owner of the session reads them.
+//! Counters of a session. They only grow; the owner of the session reads them.
 
 use crate::codec::Command;
 
@@ -19,11 +19,11 @@ pub struct Counters {
     pub reads: u64,
     /// Region writes, posted ones and those of REGION_WRITE_MULTI included.
     pub writes: u64,
-    /// Region writes for which no reply was wanted.
+    /// Posted region writes (no reply wanted).
     pub posted_writes: u64,
     /// Descriptors received.
     pub fds_received: u64,
-    /// Descriptors closed because nothing takes them.
+    /// Descriptors closed because no command takes them.
     pub fds_refused: u64,
     /// Descriptors sent.
     pub fds_sent: u64,

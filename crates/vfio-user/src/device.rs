@@ -1,4 +1,4 @@
-//! What a device behind a session implements (vfio-user.rst: one method per command that needs the device).
+//! What a device behind a session implements: one method per command of vfio-user.rst that needs the device.
 
 use nicety_bell::Lent;
 use rustix::io::Errno;
@@ -7,7 +7,7 @@ use crate::codec::irqs::{IrqInfo, IrqSet, PCI_INDEXES};
 use crate::codec::region::RegionInfo;
 use crate::session::DmaId;
 
-/// What a device is.
+/// The properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Number of regions; 9 for a PCI device: six BARs, ROM, configuration space, VGA.
@@ -32,7 +32,7 @@ pub struct DmaRange {
     pub size: u64,
 }
 
-/// What a device may do with a window.
+/// A device's rights to a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DmaProtection {
     /// Read it.
@@ -44,48 +44,48 @@ pub struct DmaProtection {
 /// A window of the client's memory.
 #[derive(Debug)]
 pub struct DmaMap {
-    /// Where the device sees it.
+    /// The window's DMA addresses.
     pub range: DmaRange,
-    /// What the device may do with it.
+    /// The device's rights.
     pub protection: DmaProtection,
-    /// Offset of the window within the file, in bytes; nothing says that the file is that long.
+    /// Offset of the window in the file, in bytes; the file may be shorter.
     pub offset: u64,
-    /// The file to map, if there is one; without it the window is reached by DMA_READ and DMA_WRITE only.
+    /// The file to map, if any; without it the device reaches the window only by DMA_READ and DMA_WRITE.
     pub fd: Option<Lent>,
 }
 
-/// How far a change of memory has come when the method that was to make it returns.
+/// The progress of a memory change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is made.
+    /// It is done.
     Done,
-    /// It is being made elsewhere, since it may wait for the client. The session handles no further message until
-    /// [`Device::dma_changed`] says how it went; its driver calls [`crate::Session::receive`] then.
+    /// It runs elsewhere, because it may block on the client. The session handles no further message until [`Device::dma_changed`]
+    /// returns the result; then its driver must call [`crate::Session::receive`].
     UnderWay,
 }
 
 /// A device behind a [`crate::Session`].
 ///
-/// Every method answers at once: QEMU stops a virtual CPU meanwhile and gives up after 5 s. An `Err` becomes an error
-/// reply (or nothing, for a posted write) and the session goes on.
+/// Every method must return at once: QEMU stops a virtual CPU until the answer, and gives up after 5 s. An `Err` becomes an error
+/// reply (or nothing, for a posted write), and the session continues.
 pub trait Device {
-    /// What the device is.
+    /// The properties of the device.
     fn info(&self) -> DeviceInfo {
         DeviceInfo::PCI
     }
 
-    /// What region `index` is; `None` for an index that the device does not have.
+    /// The properties of region `index`; `None` if the device does not have it.
     fn region(&self, index: u32) -> Option<RegionInfo>;
 
-    /// Bytes of region `index`, 0 if there is none: asked before each access, and the same at all times.
+    /// The size of region `index` in bytes, 0 if there is none. Called before each access; it must not change.
     fn region_size(&self, index: u32) -> u64 {
         self.region(index).map_or(0, |region| region.size)
     }
 
-    /// What interrupt index `index` is; `None` is answered with an error.
+    /// The properties of interrupt index `index`; `None` is answered with an error.
     fn irq_info(&self, index: u32) -> Option<IrqInfo>;
 
-    /// Extra cost of the writes since the last call, in accesses: a write that took as long as a hundred accesses counts as a
+    /// Extra cost of the writes since the last call, in accesses. A write that took as long as a hundred accesses counts as a
     /// hundred in the session's share.
     fn excess(&mut self) -> u32 {
         0
@@ -94,23 +94,22 @@ pub trait Device {
     /// Reads a region. `data` comes zeroed, is never empty, and lies within the region.
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno>;
 
-    /// Writes a region, under the same conditions.
+    /// Writes a region. `data` is never empty, and lies within the region.
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno>;
 
-    /// Takes a window, which overlaps no other. `Err` is the client's answer.
+    /// Adds a window, which overlaps no other. An `Err` is sent to the client.
     fn dma_map(&mut self, map: DmaMap) -> Result<Change, Errno>;
 
-    /// Gives a window back that was taken as exactly this range; `None` is all of them. When it returns, nothing
-    /// touches that memory any more; the client gets its answer when the change is made. If the client has gone,
-    /// [`Device::dma_changed`] is not called.
+    /// Removes a window with exactly this range; `None` removes all. On return nothing touches that memory any more; the client
+    /// gets its answer when the change is done. If the client has gone, [`Device::dma_changed`] is not called.
     fn dma_unmap(&mut self, range: Option<DmaRange>) -> Change;
 
-    /// How the change that was under way went; `None`: it still is.
+    /// The result of the change in progress; `None` if it is not done yet.
     fn dma_changed(&mut self) -> Option<Result<(), Errno>> {
         Some(Ok(()))
     }
 
-    /// Connects, masks, unmasks or triggers interrupts: [`crate::Interrupts::apply`] does it.
+    /// Connects, masks, unmasks or triggers interrupts, by [`crate::Interrupts::apply`].
     fn set_irqs(&mut self, set: IrqSet<'_>) -> Result<(), Errno>;
 
     /// Resets the device.

@@ -1,11 +1,11 @@
-//! Why a session ends. Each is a sentence for the operator; none is the guest's doing alone.
+//! Why a session ends, each in a sentence for the operator. A guest alone can cause none of these.
 
 use rustix::io::Errno;
 
 use crate::codec::{HeaderError, MAX_MESSAGE_FDS, Malformed};
 
-/// The end of a session. Whatever it was, the caller drops the session and takes the client's memory and interrupts
-/// back ([`crate::Session::disconnect`]).
+/// The end of a session. In each case the caller calls [`crate::Session::disconnect`], which removes the client's memory and
+/// interrupts, and drops the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// The peer closed the connection between two messages: the normal end.
@@ -14,10 +14,10 @@ pub enum SessionError {
     /// The peer closed the connection within a message.
     #[error("the peer closed the connection in the middle of a message")]
     ClosedWithinMessage,
-    /// The stream cannot be cut into messages any more.
+    /// The stream cannot be split into messages any more.
     #[error("the peer sent something that is not vfio-user: {0}")]
     Header(#[from] HeaderError),
-    /// The first bytes are those of vhost-user: the client takes the device for another.
+    /// The first bytes are vhost-user's: the client expects another device.
     #[error("the peer speaks vhost-user, not vfio-user")]
     VhostUser,
     /// The first message was not VERSION.
@@ -29,7 +29,7 @@ pub enum SessionError {
     /// The peer speaks another major version.
     #[error("the peer speaks version {0}.x of vfio-user; this side speaks 0.x")]
     OtherVersion(u16),
-    /// A reply to nothing.
+    /// A reply without a request.
     #[error("the peer replied to message {0} which was never sent")]
     UnexpectedReply(u16),
     /// A reply that does not fit its command.
@@ -38,7 +38,7 @@ pub enum SessionError {
     /// Too many descriptors for one message.
     #[error("the peer sent {0} file descriptors with one message; the limit is {MAX_MESSAGE_FDS}")]
     TooManyDescriptors(usize),
-    /// The kernel dropped descriptors: this process has no room for more.
+    /// The kernel dropped descriptors, because this process may not have more.
     #[error("file descriptors of the peer were lost: raise the limit of open files (ulimit -n)")]
     DescriptorsLost,
     /// Receiving failed.

@@ -1,13 +1,12 @@
-//! Eventfds, masks and what is pending (vfio-user.rst, "VFIO_USER_DEVICE_SET_IRQS"; PCI 3.0, 2.2.6 and 6.8.2).
+//! Eventfds, masks and pending interrupts (vfio-user.rst, "VFIO_USER_DEVICE_SET_IRQS"; PCI 3.0, 2.2.6 and 6.8.2).
 //!
-//! Shared between the session's thread, which connects and masks, and the threads that raise: one short lock, under which an
-//! eventfd is rung without waiting for the client ([`Bell`]). So an unmask and a raise at the same time give one interrupt,
-//! neither none nor two.
+//! The session's thread connects and masks; other threads raise. All share one short lock, and an eventfd is signalled under it
+//! without blocking on the client ([`Bell`]). So a simultaneous unmask and raise give exactly one interrupt.
 //!
-//! - **MSI and MSI-X:** a raise of a vector that is masked, or has no eventfd, is kept pending and sent once when the
-//!   vector is unmasked or connected. QEMU disables and connects all vectors again while the guest runs: what is raised
-//!   meanwhile arrives. Only [`Interrupts::reset`] forgets.
-//! - **INTx** masks itself when it is delivered, and is delivered again on unmask while the line is still up.
+//! - **MSI and MSI-X:** a vector raised while it is masked, or without an eventfd, stays pending and is sent once when the vector
+//!   is unmasked or connected. QEMU disables and reconnects all vectors while the guest runs: interrupts raised in between are not
+//!   lost. Only [`Interrupts::reset`] clears them.
+//! - **INTx** masks itself on delivery, and is delivered again on unmask if the line is still asserted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +19,7 @@ use crate::codec::irqs::{
     INFO_AUTOMASKED, INFO_EVENTFD, INFO_MASKABLE, INTX, IrqAction, IrqData, IrqInfo, IrqSet, MSI, MSIX,
 };
 
-/// A way to interrupt.
+/// A kind of interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrqKind {
     /// The level-triggered line.
@@ -32,7 +31,7 @@ pub enum IrqKind {
 }
 
 impl IrqKind {
-    /// The kind of this index, if it is one that a device here can raise.
+    /// The kind of this index, if a device here can raise it.
     pub fn from_index(index: u32) -> Option<IrqKind> {
         match index {
             INTX => Some(IrqKind::Intx),
@@ -43,7 +42,7 @@ impl IrqKind {
     }
 }
 
-/// Which interrupts a device has.
+/// The interrupts of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IrqLayout {
     /// Whether it has the INTx line.
@@ -52,25 +51,24 @@ pub struct IrqLayout {
     pub msi: u16,
     /// MSI-X vectors, 0 to 2048.
     pub msix: u16,
-    /// Whether the owner watches [`Interrupts::unmask_eventfd`]. If not, the client is refused it, and unmasks by message.
+    /// Whether the owner watches [`Interrupts::unmask_eventfd`]. If not, the client may not pass one, and unmasks by message.
     pub unmask_eventfd: bool,
 }
 
-/// What has been delivered.
+/// Counters of interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterruptCounters {
-    /// Eventfds rung, client's own triggers included.
+    /// Eventfds signalled, the client's own triggers included.
     pub delivered: u64,
-    /// Raises that met a mask or no eventfd and became pending.
+    /// Interrupts raised while masked or without an eventfd: they became pending.
     pub held: u64,
-    /// Raises of a vector that was pending already.
+    /// Interrupts raised while already pending.
     pub merged: u64,
-    /// Rings that failed: a socket's other end is closed.
+    /// Signals that failed, because a socket's other end is closed.
     pub failed: u64,
 }
 
-/// What a client and the device have left of interrupts beside the client's eventfds, as plain data. The level of the line is the
-/// device's own state, which shows it again.
+/// The saved interrupt state as plain data: all but the client's eventfds. The level of the line is part of the device's own state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedInterrupts {
     /// INTx is masked, by the client or by its last delivery.
@@ -84,16 +82,16 @@ pub struct SavedInterrupts {
 /// Vectors of one kind, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedVectors {
-    /// Those that the client has masked.
+    /// Vectors that the client has masked.
     pub masked: Vec<u16>,
-    /// Those that were raised, and not delivered.
+    /// Vectors that were raised and not delivered.
     pub pending: Vec<u16>,
 }
 
 #[derive(Debug, Default)]
 struct Vector {
     bell: Option<Bell>,
-    /// By the client, which keeps the device's table.
+    /// Masked by the client, which keeps the device's table.
     masked: bool,
     pending: bool,
 }
@@ -102,7 +100,7 @@ struct Vector {
 struct Line {
     present: bool,
     bell: Option<Bell>,
-    /// By the client, or by the last delivery.
+    /// Masked by the client, or by the last delivery.
     masked: bool,
     level: bool,
     unmask: Option<Arc<Bell>>,
@@ -116,7 +114,7 @@ struct State {
     counters: InterruptCounters,
 }
 
-/// The interrupts of one device. Every method may be called from any thread, and none blocks on the peer.
+/// The interrupts of one device. Every method may be called from any thread, and never blocks on the peer.
 #[derive(Debug)]
 pub struct Interrupts {
     layout: IrqLayout,
@@ -133,11 +131,11 @@ impl Interrupts {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code under the lock panics; if it did, the state would still be whole.
+        // No code panics with the lock held; even then the state would be consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What to answer to [`crate::Device::irq_info`]: `None` for an index beyond MSI-X.
+    /// The reply to [`crate::Device::irq_info`]: `None` for an index beyond MSI-X.
     pub fn info(&self, index: u32) -> Option<IrqInfo> {
         Some(match IrqKind::from_index(index)? {
             IrqKind::Intx => {
@@ -148,7 +146,7 @@ impl Interrupts {
         })
     }
 
-    /// Does what [`crate::Device::set_irqs`] asks. Nothing is changed if it fails.
+    /// Carries out [`crate::Device::set_irqs`]. Changes nothing on failure.
     pub fn apply(&self, mut set: IrqSet<'_>) -> Result<(), Errno> {
         let kind = IrqKind::from_index(set.index).ok_or(Errno::INVAL)?;
         let bells = bells(&mut set)?;
@@ -166,7 +164,7 @@ impl Interrupts {
         }
     }
 
-    /// Raises an MSI-X vector; a vector that is not there is ignored. Returns whether it was delivered at once.
+    /// Raises an MSI-X vector; an unknown vector is ignored. Returns whether it was delivered at once.
     pub fn raise_msix(&self, vector: u16) -> bool {
         let State { msix, counters, .. } = &mut *self.lock();
         msix.get_mut(usize::from(vector)).is_some_and(|v| v.raise(counters))
@@ -185,8 +183,7 @@ impl Interrupts {
         line.deliver(counters)
     }
 
-    /// Forgets what is pending and lowers the line, as a device reset does. Connections and masks belong to the client
-    /// and stay.
+    /// Clears pending interrupts and deasserts the line, as a device reset does. The client's connections and masks stay.
     pub fn reset(&self) {
         let state = &mut *self.lock();
         state.line.level = false;
@@ -195,19 +192,19 @@ impl Interrupts {
         }
     }
 
-    /// Masks, and what is pending.
+    /// Saves masks and pending interrupts.
     pub fn save(&self) -> SavedInterrupts {
         let State { line, msi, msix, counters: _ } = &*self.lock();
         SavedInterrupts { line_masked: line.masked, msi: SavedVectors::of(msi), msix: SavedVectors::of(msix) }
     }
 
-    /// Whether a device of this layout can have been saved so.
+    /// Whether a device of this layout can have such a state.
     pub fn fits(&self, saved: &SavedInterrupts) -> bool {
         let SavedInterrupts { line_masked: _, msi, msix } = saved;
         msi.fits(self.layout.msi) && msix.fits(self.layout.msix)
     }
 
-    /// Goes on with saved masks, and delivers what is pending and may go. Connections stay; vectors that are not there are ignored.
+    /// Restores masks, and delivers pending interrupts that are not masked. Connections stay; unknown vectors are ignored.
     pub fn restore(&self, saved: &SavedInterrupts) {
         let State { line, msi, msix, counters } = &mut *self.lock();
         line.masked = saved.line_masked;
@@ -221,14 +218,14 @@ impl Interrupts {
         }
     }
 
-    /// The eventfd by which the client unmasks INTx without a message (KVM's resample eventfd), to be watched; then
-    /// call [`Interrupts::unmask_signalled`].
+    /// The eventfd by which the client unmasks INTx without a message (KVM's resample eventfd). Watch it; when it is readable, call
+    /// [`Interrupts::unmask_signalled`].
     pub fn unmask_eventfd(&self) -> Option<Arc<Bell>> {
         self.lock().line.unmask.clone()
     }
 
-    /// Reads the unmask eventfd and unmasks INTx if it was signalled, however often: a line that is up still is delivered once
-    /// more. Returns whether it was.
+    /// Reads the unmask eventfd and unmasks INTx if it was signalled, once or more. If the line is still asserted, it is delivered
+    /// again. Returns whether it was signalled.
     pub fn unmask_signalled(&self) -> bool {
         let State { line, counters, .. } = &mut *self.lock();
         let signalled = line.unmask.as_ref().is_some_and(|bell| bell.clear());
@@ -239,7 +236,7 @@ impl Interrupts {
         signalled
     }
 
-    /// What has been delivered so far.
+    /// The counters so far.
     pub fn counters(&self) -> InterruptCounters {
         self.lock().counters
     }
@@ -273,7 +270,7 @@ impl State {
 }
 
 impl IrqData<'_> {
-    /// Whether the interrupt at this place of the range is meant; an error where only message data makes sense.
+    /// Whether the set includes the interrupt at this index of its range; an error if only message data makes sense.
     fn names(&self, place: usize) -> Result<bool, Errno> {
         match self {
             IrqData::All => Ok(true),
@@ -377,7 +374,7 @@ impl Line {
     }
 }
 
-/// Rings the connected eventfd. A full one is signalled already.
+/// Signals the connected eventfd. A full one is signalled already.
 fn signal(bell: Option<&Bell>, counters: &mut InterruptCounters) -> bool {
     let Some(bell) = bell else { return false };
     let rung = bell.ring().is_ok();
@@ -385,7 +382,7 @@ fn signal(bell: Option<&Bell>, counters: &mut InterruptCounters) -> bool {
     rung
 }
 
-/// What the client calls eventfds, taken out of its message, if they can be rung (or heard, to unmask) without waiting for it.
+/// Takes the client's eventfds out of its message. Fails unless all can be signalled (or read, to unmask) without blocking on it.
 fn bells(set: &mut IrqSet<'_>) -> Result<Vec<Bell>, Errno> {
     let IrqData::Connect(fds) = &mut set.data else { return Ok(Vec::new()) };
     let heard = set.action == IrqAction::Unmask;

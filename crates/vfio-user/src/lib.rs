@@ -1,8 +1,8 @@
 //! The vfio-user protocol: codec, server and client.
 //!
-//! A VMM (the client) drives a PCI function that lives in another process (the server) over a UNIX stream socket. The
-//! protocol is described in QEMU's `docs/interop/vfio-user.rst`, version 0.1; the structures are those of
-//! `<linux/vfio.h>`. This crate knows nothing of the devices it carries, has no event loop, no clock and no thread:
+//! A VMM (the client) drives a PCI function in another process (the server) over a UNIX stream socket. QEMU's
+//! `docs/interop/vfio-user.rst`, version 0.1, describes the protocol; the structures are those of `<linux/vfio.h>`. This crate
+//! knows no particular device, and has no event loop, clock or thread:
 //!
 //! ```text
 //! Listener ──accept──► Session ──decodes──► dyn Device          (server: non-blocking, the caller owns the event loop)
@@ -15,7 +15,7 @@
 //! - [`codec`] turns bytes into checked requests and back. It does no input or output and trusts no size.
 //! - [`Session`] owns an accepted socket: bulk `recvmsg`, file descriptors paired with messages by their position in the
 //!   stream, replies sent together, bounded memory both ways.
-//! - [`Interrupts`] keeps eventfds, masks and what is pending, for INTx, MSI and MSI-X.
+//! - [`Interrupts`] keeps eventfds, masks and pending interrupts, for INTx, MSI and MSI-X.
 //! - [`Listener`] makes and guards the socket in the file system. [`Client`] is the other end.
 //!
 //! # A device of one register

@@ -1,4 +1,4 @@
-//! The client's memory as DMA_READ and DMA_WRITE reach it (vfio-user.rst, "Client memory access").
+//! The client's memory, accessed by DMA_READ and DMA_WRITE (vfio-user.rst, "Client memory access").
 
 use std::os::fd::OwnedFd;
 
@@ -36,7 +36,7 @@ struct Window {
     offset: u64,
 }
 
-/// Memory in files (a memfd), by windows. An access may not cross from one window into the next.
+/// Memory in files (a memfd), by windows. An access must lie within one window.
 #[derive(Debug, Default)]
 pub struct MemoryTable {
     windows: Vec<Window>,

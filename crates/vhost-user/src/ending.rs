@@ -9,30 +9,30 @@ use crate::wire::WireError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Its body is not what the specification says.
+    /// Its body is malformed.
     #[error("{0:?}: the body is not as specified")]
     Body(Request),
-    /// It carried another number of descriptors than it should.
+    /// It carried a wrong number of descriptors.
     #[error("{request:?}: {found} descriptors came with it, not {wanted}")]
     Descriptors {
         /// The message.
         request: Request,
-        /// Those that came.
+        /// The number received.
         found: usize,
-        /// Those that should have.
+        /// The number expected.
         wanted: usize,
     },
-    /// A descriptor that cannot be rung, or heard, without waiting for the front end.
+    /// A descriptor that cannot be signalled or read without blocking on the front end.
     #[error(
         "{request:?}: the descriptor is no eventfd (for a kick: that is no semaphore) or pipe, nor, for a call, a UNIX stream socket ({errno})"
     )]
     NoBell {
         /// The message.
         request: Request,
-        /// What the system says.
+        /// The system's error.
         errno: rustix::io::Errno,
     },
-    /// A kick without a descriptor: the front end wants the ring to be polled.
+    /// A kick without a descriptor: the front end requests polling.
     #[error(
         "SetVringKick: ring {ring} comes without a descriptor, which asks for it to be polled; rings are not polled here: let the front \
          end pass an eventfd"
@@ -41,15 +41,15 @@ pub enum Refusal {
         /// The number.
         ring: u16,
     },
-    /// Configuration space that there is not.
+    /// A range outside configuration space.
     #[error("GetConfig: {size} bytes from {offset} on do not lie within configuration space")]
     Config {
         /// The first byte asked for.
         offset: u32,
-        /// How many.
+        /// Its length in bytes.
         size: u32,
     },
-    /// Features that are not offered, or changed while rings run.
+    /// Features that are not offered, or a change while rings run.
     #[error("features {0:#x} are not offered, or cannot be changed while rings run")]
     Features(u64),
     /// No such ring.
@@ -57,10 +57,10 @@ pub enum Refusal {
     Ring {
         /// The number.
         ring: u32,
-        /// How many there are.
+        /// The number of rings.
         rings: u16,
     },
-    /// A ring that lies where it cannot.
+    /// A ring at an impossible address.
     #[error("ring {ring} cannot be started: {why}")]
     Place {
         /// The number.
@@ -68,7 +68,7 @@ pub enum Refusal {
         /// Why.
         why: &'static str,
     },
-    /// A ring that lies in memory of which nothing is shared (QEMU: `share=on` is missing).
+    /// A ring in unshared memory (QEMU: `share=on` is missing).
     #[error("ring {ring} cannot be started: the front end shares no memory")]
     Unshared {
         /// The number.
@@ -77,15 +77,15 @@ pub enum Refusal {
     /// Memory that cannot be mapped.
     #[error("guest memory: {0}")]
     Memory(#[from] MapError),
-    /// More than this port is for.
+    /// An MTU larger than the port's.
     #[error("an MTU of {asked} was asked for; this port's is {own}")]
     Mtu {
-        /// By the front end.
+        /// The front end's.
         asked: u64,
-        /// By the port.
+        /// The port's.
         own: u16,
     },
-    /// Nothing that is served, or nothing that was agreed on.
+    /// A request that is not served, or was not negotiated.
     #[error("request {0} is not served, or was not agreed on")]
     Unknown(u32),
 }
@@ -97,16 +97,16 @@ pub enum Ended {
     /// The front end closed its connection, between two messages.
     #[error("the front end has gone")]
     Gone,
-    /// It connected, and said nothing.
+    /// It connected, and sent nothing.
     #[error("it said nothing for {TIMEOUT:?}")]
     Silent,
-    /// Its first message is one of vfio-user: it takes the device for another.
+    /// Its first message is vfio-user's: it expects another device.
     #[error("it speaks vfio-user, not vhost-user")]
     VfioUser,
-    /// What came was no message of this protocol, or the socket failed.
+    /// It sent no message of this protocol, or the socket failed.
     #[error("{0}")]
     Wire(String),
-    /// A message was refused whose sender did not ask how it went.
+    /// A message was refused, and its sender had not asked for a reply.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }

@@ -1,7 +1,7 @@
-//! The other side: a minimal front end, for guests in this process and for tests.
+//! A minimal front end, for guests in this process and for tests.
 //!
-//! It connects, agrees on features, shares memory files, places rings and hands out their bells. Rings and frames are
-//! its user's own.
+//! It connects, negotiates features, shares memory files, places rings and returns their eventfds. The user handles rings and
+//! frames.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::memory::Region;
 use crate::protocol::{F_LOG_ALL, F_PROTOCOL_FEATURES, NEED_REPLY, ProtocolFeatures, Request, VERSION};
 use crate::wire::{self, Message, WireError};
 
-/// How far this front end's own addresses lie from the guest's: they need only differ, and be told.
+/// The difference between this front end's own addresses and the guest's; any nonzero value works.
 const USER_OFFSET: u64 = 0x5000_0000_0000;
 
-/// Why a front end could not do what it was asked for.
+/// Why a front end failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrontendError {
@@ -32,13 +32,13 @@ pub enum FrontendError {
         /// Why.
         errno: Errno,
     },
-    /// The conversation broke.
+    /// The connection broke.
     #[error("the back end: {0}")]
     Wire(String),
     /// The back end refused a request.
     #[error("the back end refused {0:?}")]
     Refused(Request),
-    /// Its answer was not one.
+    /// Its answer was invalid.
     #[error("the back end's answer to {0:?} makes no sense")]
     Answer(Request),
     /// The system refused.
@@ -64,7 +64,7 @@ impl Shared<'_> {
         Region { guest: self.base, len: self.len, user: self.base.wrapping_add(USER_OFFSET), offset: self.offset }
     }
 
-    /// As the message about one region alone has it: padding, then the region.
+    /// The body of a message about one region: padding, then the region.
     fn alone(&self) -> [u8; 40] {
         let mut body = [0; 40];
         body[8..].copy_from_slice(&self.region().bytes());
@@ -72,17 +72,17 @@ impl Shared<'_> {
     }
 }
 
-/// The bells of a started ring.
+/// The eventfds of a started ring.
 #[derive(Debug)]
 pub struct Bells {
-    /// To ring when buffers were added.
+    /// Signal it after adding buffers.
     pub kick: Bell,
-    /// Rung when buffers came back.
+    /// Signalled when buffers are completed.
     pub call: Bell,
 }
 
 impl Bells {
-    /// Waits for a call. False when the time is over.
+    /// Waits for a call. False after the timeout.
     pub fn wait(&self, most: Duration) -> Result<bool, Errno> {
         let until = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
         poll(&mut [PollFd::new(&self.call, PollFlags::IN)], Some(&until))?;
@@ -110,12 +110,12 @@ impl Frontend {
         Ok(Self::from_socket(connected.map_err(failed)?))
     }
 
-    /// On a connected socket.
+    /// A front end on a connected socket.
     pub fn from_socket(socket: OwnedFd) -> Self {
         Self { socket, protocol: ProtocolFeatures::default() }
     }
 
-    /// Takes those of the wanted features that are on offer; returns them. Protocol features: all that both know.
+    /// Negotiates the wanted features that are offered; returns them. Protocol features: all that both support.
     pub fn negotiate(&mut self, wanted: u64) -> Result<u64, FrontendError> {
         self.tell(Request::SetOwner, &[], &[])?;
         let offered = self.ask(Request::GetFeatures)?;
@@ -135,7 +135,7 @@ impl Frontend {
         self.ask(Request::GetQueueNum)
     }
 
-    /// Shares the guest's memory, in place of what was shared before.
+    /// Shares the guest's memory, replacing what was shared before.
     pub fn share(&mut self, memory: &[Shared<'_>]) -> Result<(), FrontendError> {
         let mut body = (memory.len() as u32).to_ne_bytes().to_vec();
         body.extend([0; 4]);
@@ -149,24 +149,24 @@ impl Frontend {
         self.tell(Request::AddMemReg, &shared.alone(), &[shared.fd])
     }
 
-    /// Takes back a piece of memory that was shared.
+    /// Removes a shared piece of memory.
     pub fn unshare(&mut self, shared: &Shared<'_>) -> Result<(), FrontendError> {
         self.tell(Request::RemMemReg, &shared.alone(), &[])
     }
 
-    /// Shares a log of written pages: a bit for each of 4 KiB from guest-physical address 0 on, in so many bytes.
+    /// Shares a log of written pages: one bit per 4 KiB from guest-physical address 0, `len` bytes long.
     pub fn share_log(&mut self, fd: BorrowedFd<'_>, len: u64) -> Result<(), FrontendError> {
         let body = [len.to_ne_bytes(), [0; 8]].concat();
         self.exchange(Request::SetLogBase, &body, &[fd]).map(drop)
     }
 
-    /// Turns the log on or off; `features` are those that were taken.
+    /// Turns the log on or off; `features` are the negotiated ones.
     pub fn log(&mut self, features: u64, on: bool) -> Result<(), FrontendError> {
         let log = if on { F_LOG_ALL } else { 0 };
         self.tell(Request::SetFeatures, &(features | F_PROTOCOL_FEATURES | log).to_ne_bytes(), &[])
     }
 
-    /// A file for as many rings, of the back end's own form, to be given to the next back end should this one be killed.
+    /// An inflight file for these rings, in the back end's own format, to pass to the next back end if this one is killed.
     pub fn inflight(&mut self, rings: u16, size: u16) -> Result<OwnedFd, FrontendError> {
         let mut body = [[0; 8]; 2].concat();
         body.extend([rings, size].map(u16::to_ne_bytes).concat());
@@ -176,7 +176,7 @@ impl Frontend {
         file.ok_or(FrontendError::Answer(Request::GetInflightFd))?.as_fd().try_clone_to_owned().map_err(Into::into)
     }
 
-    /// Gives it to a back end.
+    /// Passes it to a back end.
     pub fn keep_inflight(&mut self, file: BorrowedFd<'_>, rings: u16, size: u16) -> Result<(), FrontendError> {
         let len = rustix::fs::fstat(file).map_err(std::io::Error::from)?.st_size as u64;
         let mut body = [len.to_ne_bytes(), [0; 8]].concat();
@@ -184,7 +184,7 @@ impl Frontend {
         self.tell(Request::SetInflightFd, &body, &[file])
     }
 
-    /// Starts a ring at a guest-physical place, and enables it.
+    /// Starts a ring at a guest-physical address, and enables it.
     pub fn start(&mut self, ring: u16, place: RingPlace, base: u32) -> Result<Bells, FrontendError> {
         let bells = Bells {
             kick: Bell::new().map_err(std::io::Error::from)?,
@@ -207,7 +207,7 @@ impl Frontend {
         Ok(bells)
     }
 
-    /// A bell that is rung when a ring breaks: when the driver has not kept to its rules.
+    /// An eventfd that is signalled when the driver breaks the ring.
     pub fn error_bell(&mut self, ring: u16) -> Result<Bell, FrontendError> {
         let bell = Bell::new().map_err(std::io::Error::from)?;
         self.tell(Request::SetVringErr, &u64::from(ring).to_ne_bytes(), &[bell.as_fd()])?;
@@ -219,7 +219,7 @@ impl Frontend {
         self.tell(Request::SetVringEnable, &pair(ring.into(), on.into()), &[])
     }
 
-    /// Stops a ring; returns where it stood.
+    /// Stops a ring; returns its position.
     pub fn stop(&mut self, ring: u16) -> Result<u32, FrontendError> {
         let reply = self.exchange(Request::GetVringBase, &pair(ring.into(), 0), &[])?;
         let base = reply.get(4..8).and_then(|bytes| bytes.try_into().ok());
@@ -253,7 +253,7 @@ impl Frontend {
         self.reply(request)
     }
 
-    /// Sends a request, and hears how it went if the back end can say.
+    /// Sends a request, and waits for the result if the back end supports that.
     fn tell(&mut self, request: Request, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrontendError> {
         if !self.protocol.has(ProtocolFeatures::REPLY_ACK) {
             return self.send(request, VERSION, body, fds);

@@ -1,5 +1,5 @@
-//! The vhost-user transport (QEMU, docs/interop/vhost-user.rst): how a VMM, DPDK's virtio-user, or User-Mode Linux
-//! reaches an adapter that is virtio rings.
+//! The vhost-user transport (QEMU, docs/interop/vhost-user.rst). By it a VMM, DPDK's virtio-user, or User-Mode Linux uses an
+//! adapter that consists of virtio rings.
 //!
 //! ```text
 //! front end ── UNIX socket ──► Session (a thread)  ── Port ──► the adapter's RingFace, under its port's lock
@@ -10,10 +10,10 @@
 //! - [`Listener`]: the socket in the file system.
 //! - [`Session`]: one connection. It blocks in its own thread: a front end that sends half a message stops no other port.
 //! - [`Port`]: what the daemon does for a session.
-//! - [`Bell`]: a kick or call descriptor, eventfd or, for calls, socket; ringing and hearing it never wait for the peer.
+//! - [`Bell`]: a kick or call descriptor, eventfd or, for calls, socket. Signalling and reading it never block on the peer.
 //! - [`frontend`]: the other side, for guests in this process and for tests.
 //!
-//! **Not implemented**, and not offered: requests of the back end's own, in-band notifications, postcopy.
+//! **Not implemented**, and not offered: back-end requests, in-band notifications, postcopy.
 #![forbid(unsafe_code)]
 
 mod ending;

@@ -1,7 +1,7 @@
-//! The front end's memory: regions, and its own addresses in them ("Memory regions description").
+//! The front end's memory: regions, with their addresses in the front end's process ("Memory regions description").
 //!
-//! Descriptors hold guest-physical addresses, but SET_VRING_ADDR names rings by addresses in the front end's own
-//! process: both are in each region's description.
+//! Descriptors hold guest-physical addresses, but SET_VRING_ADDR uses addresses in the front end's own process. Each region's
+//! description has both.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use nicety_memory::{Files, Log, Map, MapError, Mapping, Piece, Rights};
 use crate::ending::Refusal;
 use crate::protocol::{Fields, REGIONS_MOST, Request};
 
-/// Bytes of a log at most: it has a bit for each page up to 32 TiB.
+/// Most bytes of a log: one bit per page up to 32 TiB.
 const LOG_BYTES_MOST: u64 = 1 << 30;
 
 /// One region, as the front end describes it.
@@ -54,9 +54,9 @@ pub(crate) struct Memory {
     regions: Vec<Region>,
     files: Files,
     map: Arc<Map>,
-    /// Of written pages, as the front end has shared it.
+    /// The log of written pages, as shared by the front end.
     log: Option<Arc<Log>>,
-    /// It has turned it on.
+    /// The log is on.
     logs: bool,
 }
 
@@ -78,7 +78,7 @@ impl Memory {
         Ok(())
     }
 
-    /// ADD_MEM_REG.
+    /// ADD_MEM_REG: adds a region.
     pub fn add(&mut self, region: Region, fd: Lent) -> Result<(), MapError> {
         if self.regions.len() >= REGIONS_MOST {
             return Err(MapError::TooMany);
@@ -88,7 +88,7 @@ impl Memory {
         Ok(())
     }
 
-    /// REM_MEM_REG: the offset in the file is not compared, as the specification says.
+    /// REM_MEM_REG: removes a region. The offset in the file is not compared, as specified.
     pub fn remove(&mut self, region: Region) -> Result<(), MapError> {
         let same = |r: &Region| (r.guest, r.len, r.user) == (region.guest, region.len, region.user);
         let unknown = MapError::Unknown { base: region.guest, len: region.len };
@@ -98,7 +98,7 @@ impl Memory {
         Ok(())
     }
 
-    /// SET_LOG_BASE: `len` bytes of a file from `offset`. What is being logged goes on there.
+    /// SET_LOG_BASE: `len` bytes of a file from `offset`. Logging continues there.
     pub fn set_log(&mut self, fd: Lent, offset: u64, len: u64) -> Result<(), Refusal> {
         let refused = || Refusal::Body(Request::SetLogBase);
         if len > LOG_BYTES_MOST {
@@ -110,7 +110,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Turns the log on or off. Whether that changed anything.
+    /// Turns the log on or off. Returns whether that changed anything.
     pub fn turn_log(&mut self, on: bool) -> bool {
         let changes = std::mem::replace(&mut self.logs, on) != on;
         if changes {

@@ -8,38 +8,37 @@ use nicety_memory::Map;
 
 use crate::ending::Refusal;
 
-/// How a started ring is kicked.
+/// The kick of a started ring.
 #[derive(Debug)]
 pub enum Kick {
-    /// It is stopped: nothing is to be watched.
+    /// The ring is stopped: nothing to watch.
     Stopped,
-    /// The descriptor becomes readable; [`Bell::clear`] it, then [`RingFace::kick`].
+    /// When the descriptor is readable, call [`Bell::clear`], then [`RingFace::kick`].
     Bell(Bell),
 }
 
 /// One port, as its front end's session sees it. Called from the session's thread.
 pub trait Port: Send + Sync {
-    /// Runs `act` on the adapter between turns, when no batch of this port is in flight, and acts on what it leaves in
-    /// the outbox.
+    /// Runs `act` on the adapter between turns, when no batch of this port is in flight, and carries out the requests in the
+    /// outbox.
     fn with(&self, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>));
 
-    /// Replaces the guest's memory. Returns when no batch of this port refers to the old map any more, so that the
-    /// front end may unmap it.
+    /// Replaces the guest's memory. When it returns, no batch of this port uses the old map, so the front end may unmap it.
     fn set_memory(&self, map: Arc<Map>);
 
-    /// How a ring is kicked from now on. The old descriptor is closed.
+    /// Sets a ring's kick. The old descriptor is closed.
     fn set_kick(&self, ring: u16, kick: Kick);
 
-    /// What to ring for [`Outbox::messages`](nicety_adapter::Outbox) of this ring; `None`: the driver polls.
+    /// Sets what to signal for [`Outbox::messages`](nicety_adapter::Outbox) of this ring; `None`: the driver polls.
     fn set_call(&self, ring: u16, call: Option<Bell>);
 
-    /// What to ring when a ring breaks.
+    /// Sets what to signal when a ring breaks.
     fn set_err(&self, ring: u16, err: Option<Bell>);
 
-    /// The guest, which has this address, has come here from elsewhere, and cannot tell the network itself.
+    /// The guest with this address was migrated here, and cannot announce itself to the network.
     fn announce(&self, address: [u8; 6]);
 
-    /// A message was refused, and its sender told so: the operator may want to know.
+    /// A message was refused, and its sender knows: the operator may want to know too.
     fn refused(&self, _refusal: &Refusal) {}
 
     /// The front end has gone: rings are stopped and memory is empty by now.

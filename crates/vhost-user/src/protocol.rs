@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-/// How long a front end may take to send its first message, to go on with one that it has begun, and to take an answer.
-/// Between messages it may be silent for as long as it likes.
+/// The timeout of a front end for its first message, for the rest of a message that it has begun, and for reading an answer.
+/// Between messages it may be idle for any time.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a message's header.
 pub(crate) const HEADER_BYTES: usize = 12;
-/// Bytes of a body at most: configuration space of 4 KiB with its header is the longest that a front end sends.
+/// Most bytes of a body: configuration space of 4 KiB with its header is the longest that a front end sends.
 pub(crate) const BODY_MOST: usize = 4096 + 64;
-/// Descriptors with one message at most. The specification allows 8.
+/// Most descriptors per message. The specification allows 8.
 pub(crate) const FDS_MOST: usize = 32;
-/// Memory regions of one front end at most (QEMU uses at most 512, and asks).
+/// Most memory regions per front end (QEMU asks for the limit, and uses at most 512).
 pub(crate) const REGIONS_MOST: usize = 128;
 /// Flag bits 0–1: the version.
 pub(crate) const VERSION_MASK: u32 = 3;
@@ -20,18 +20,18 @@ pub(crate) const VERSION_MASK: u32 = 3;
 pub(crate) const VERSION: u32 = 1;
 /// Flag: a reply.
 pub(crate) const REPLY: u32 = 1 << 2;
-/// Flag: the sender wants to know how it went.
+/// Flag: the sender wants to know the result.
 pub(crate) const NEED_REPLY: u32 = 1 << 3;
 /// Virtio feature bit by which a front end turns the log of written pages on and off (VHOST_F_LOG_ALL).
 pub(crate) const F_LOG_ALL: u64 = 1 << 26;
 /// Flag in SET_VRING_ADDR: writes to the ring are logged, too (VHOST_VRING_F_LOG).
 pub(crate) const RING_LOG: u32 = 1;
-/// Virtio feature bit that says that there are protocol features, and that rings start disabled.
+/// Virtio feature bit: protocol features exist, and rings start disabled.
 pub(crate) const F_PROTOCOL_FEATURES: u64 = 1 << 30;
-/// In the payload of SET_VRING_KICK, CALL and ERR: no descriptor comes.
+/// In the payload of SET_VRING_KICK, CALL and ERR: no descriptor follows.
 pub(crate) const NO_FD: u64 = 1 << 8;
 
-/// Bits that both sides agree on about the protocol itself.
+/// Negotiated features of the protocol itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProtocolFeatures(pub u64);
 
@@ -40,19 +40,19 @@ impl ProtocolFeatures {
     pub const MQ: Self = Self(1 << 0);
     /// The log of written pages is shared memory.
     pub const LOG_SHMFD: Self = Self(1 << 1);
-    /// A guest that has come from elsewhere is announced here.
+    /// The back end announces a migrated guest.
     pub const RARP: Self = Self(1 << 2);
     /// Any request may ask for a reply.
     pub const REPLY_ACK: Self = Self(1 << 3);
-    /// The front end tells its MTU.
+    /// The front end sends its MTU.
     pub const MTU: Self = Self(1 << 4);
-    /// Configuration space is read from here.
+    /// Configuration space is read from the back end.
     pub const CONFIG: Self = Self(1 << 9);
-    /// A file keeps what a back end needs to know that takes over from one that was killed.
+    /// A file keeps the state that a new back end needs after the old one was killed.
     pub const INFLIGHT_SHMFD: Self = Self(1 << 12);
     /// The device can be reset without a new connection.
     pub const RESET_DEVICE: Self = Self(1 << 13);
-    /// Memory regions come and go one by one.
+    /// Memory regions can be added and removed one by one.
     pub const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
     /// SET_STATUS and GET_STATUS are served.
     pub const STATUS: Self = Self(1 << 16);
@@ -78,7 +78,7 @@ impl ProtocolFeatures {
 
 macro_rules! requests {
     ($($name:ident = $code:literal,)+) => {
-        /// What a front end asks for; named as the specification names it.
+        /// The requests of a front end, named as in the specification.
         #[allow(missing_docs)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Request {
@@ -86,7 +86,7 @@ macro_rules! requests {
         }
 
         impl Request {
-            /// By its number.
+            /// The request with this number.
             pub fn from_code(code: u32) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$name),)+
@@ -130,7 +130,7 @@ requests! {
     GetStatus = 40,
 }
 
-/// A body, read field by field (host byte order, as the specification has it).
+/// A body, read field by field (host byte order, as specified).
 pub(crate) struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -152,7 +152,7 @@ impl<'a> Fields<'a> {
         Some(u64::from_ne_bytes(*bytes))
     }
 
-    /// That was all.
+    /// Succeeds if nothing is left.
     pub fn end(&self) -> Option<()> {
         self.0.is_empty().then_some(())
     }

@@ -18,7 +18,7 @@ use crate::protocol::{BODY_MOST, FDS_MOST, Fields, HEADER_BYTES, NEED_REPLY, REP
 /// Why no message could be read or sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WireError {
-    /// Between two messages: the end of the conversation.
+    /// The connection ended between two messages.
     #[error("the peer closed the connection")]
     Closed,
     #[error("the peer closed the connection within a message")]
@@ -54,13 +54,13 @@ impl Message {
         self.flags & NEED_REPLY != 0
     }
 
-    /// As [`Message::receive`], of a connection's first message: of another protocol's not more is read than tells it apart.
+    /// As [`Message::receive`], for a connection's first message. Of a message of vfio-user only the header is read.
     pub fn receive_first(socket: BorrowedFd<'_>) -> Result<Self, WireError> {
         Self::receive_if(socket, |header| vfio_user(header).map_or(Ok(()), |id| Err(WireError::VfioUser { id })))
     }
 
-    /// Waits for a whole message. One that comes in pieces has [`TIMEOUT`] from its first piece on, and the last of them
-    /// as long as the socket waits.
+    /// Waits for a whole message. A message in several pieces has [`TIMEOUT`] from its first piece on, plus the socket's own
+    /// timeout for the last piece.
     pub fn receive(socket: BorrowedFd<'_>) -> Result<Self, WireError> {
         Self::receive_if(socket, |_| Ok(()))
     }
@@ -88,15 +88,15 @@ impl Message {
         Ok(Self { code, flags, body, fds })
     }
 
-    /// The same request answered.
+    /// The reply to a request.
     pub fn reply(code: u32, body: Vec<u8>) -> Self {
         Self { code, flags: VERSION | REPLY, body, fds: Vec::new() }
     }
 }
 
-/// The number of the VERSION command of vfio-user (vfio-user.rst, "Header"), which is always the first, if a connection begins with it:
-/// 16 bits of message number, 16 of command, 1; 32 bits of size, this header's 16 bytes included; 32 of flags, whose lowest
-/// four say what it is, a command. In vhost-user no request has that number.
+/// The message number, if a connection starts with vfio-user's VERSION command (vfio-user.rst, "Header"), which is always the
+/// first: 16 bits of message number, 16 of command, 1; 32 bits of size, this header's 16 bytes included; 32 of flags, whose lowest
+/// four say that it is a command. In vhost-user no request has that number.
 fn vfio_user(header: &[u8; HEADER_BYTES]) -> Option<u16> {
     let [a, b, c, d, e, f, g, h, i, j, k, l] = *header;
     let (command, size) = (u16::from_ne_bytes([c, d]), u32::from_ne_bytes([e, f, g, h]));
@@ -104,20 +104,20 @@ fn vfio_user(header: &[u8; HEADER_BYTES]) -> Option<u16> {
     is_one.then_some(u16::from_ne_bytes([a, b]))
 }
 
-/// Answers that command by an error, EPROTONOSUPPORT, and waits a moment for its sender to go: a connection that is closed while
-/// something in it is unread is reset, and QEMU 11.1 does not survive that (`error_setv: Assertion '*errp == NULL' failed`).
+/// Answers that command with an error, EPROTONOSUPPORT, and waits a moment for the peer to disconnect. Closing a connection with
+/// unread bytes resets it, and QEMU 11.1 does not survive that (`error_setv: Assertion '*errp == NULL' failed`).
 pub(crate) fn decline_vfio_user(socket: BorrowedFd<'_>, id: u16) {
-    // Its size; that it is a reply (1) and tells of an error (0x20); which.
+    // Size; a reply (1) with an error (0x20); the error.
     let words = [16, 0x21, Errno::PROTONOSUPPORT.raw_os_error() as u32];
     let reply = [[id, 1].map(u16::to_ne_bytes).concat(), words.map(u32::to_ne_bytes).concat()].concat();
     let _it_may_have_gone = rustix::net::send(socket, &reply, SendFlags::NOSIGNAL);
     let moment = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
-    // That it has hung up need not be asked for.
+    // poll(2) always reports a hang-up.
     let _it_may_stay = poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::empty())], Some(&moment));
 }
 
-/// Fills `buffer`, taking descriptors wherever they come: some peers send a header and its body apart. `end`, until when the
-/// message must be there, is set once it has begun.
+/// Fills `buffer`. Descriptors may come with any part: some peers send a header and its body separately. Once the message has
+/// begun, `end` is set to its deadline.
 fn fill(
     socket: BorrowedFd<'_>,
     mut buffer: &mut [u8],
@@ -154,7 +154,7 @@ fn fill(
     Ok(())
 }
 
-/// Sends a message whole.
+/// Sends a whole message.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     code: u32,

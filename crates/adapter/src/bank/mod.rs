@@ -1,5 +1,5 @@
-//! A device's registers: what they are like is data ([`Table`], one for each model), what they hold is a [`Bank`], and what
-//! reading or writing one does besides is a readable `match` in the adapter.
+//! A device's registers: their properties are data ([`Table`], one per model), their values are a [`Bank`], and the side effects of
+//! an access are a readable `match` in the adapter.
 //!
 //! ```text
 //!  access: region, offset, width                Table (static, per model)
@@ -10,8 +10,8 @@
 //!        ▼
 //!  match place.name { .. } ──► Bank::read, Bank::write ──► slots ◄── bank[Reg::TDT], bank.of(Reg::MTA)
 //! ```
-//! Names are a family's: the same name has the same slot in each of its models, so that the data path reads a register
-//! by a constant. A register that a model lacks holds zero for ever.
+//! Names belong to a family: a name has the same slot in every model, so the data path reads a register by a constant. A register
+//! that a model lacks is always zero.
 
 mod table;
 #[cfg(test)]
@@ -31,19 +31,19 @@ pub struct Bank<N: 'static> {
 }
 
 impl<N: Names> Bank<N> {
-    /// As after a reset.
+    /// All registers at their reset values.
     pub fn new(table: &'static Table<N>) -> Self {
         let mut this = Self { table, slots: vec![0; N::SLOTS].into_boxed_slice() };
         this.reset(|_| true);
         this
     }
 
-    /// What the registers are like.
+    /// The properties of the registers.
     pub fn table(&self) -> &'static Table<N> {
         self.table
     }
 
-    /// Gives the registers of these regions their reset values.
+    /// Resets the registers of these regions.
     pub fn reset(&mut self, which: impl Fn(u8) -> bool) {
         for (_, _, place) in self.table.places().filter(|(region, _, place)| which(*region) && !place.row.port) {
             self.slots[place.slot] = place.row.reset;
@@ -55,24 +55,24 @@ impl<N: Names> Bank<N> {
         &self.slots[name.slots()]
     }
 
-    /// All registers of a name, to be set.
+    /// All registers of a name, mutable.
     pub fn of_mut(&mut self, name: N) -> &mut [u32] {
         &mut self.slots[name.slots()]
     }
 
-    /// What the guest reads: the readable bits, of which some are cleared by it.
+    /// The value for a guest's read: the readable bits. Clears those that reading clears.
     pub fn read(&mut self, place: &Place<N>) -> u32 {
         let stored = self.slots[place.slot];
         self.slots[place.slot] = stored & !place.row.read_clears;
         stored & place.row.read
     }
 
-    /// The same, and nothing is cleared.
+    /// As [`Bank::read`], but clears nothing.
     pub fn peek(&self, place: &Place<N>) -> u32 {
         self.slots[place.slot] & place.row.read
     }
 
-    /// What the guest writes: the writable bits are stored, ones clear those that they clear. Returns the value before.
+    /// Handles a guest's write: stores the writable bits, and clears those that ones clear. Returns the previous value.
     pub fn write(&mut self, place: &Place<N>, value: u32) -> u32 {
         let (row, old) = (place.row, self.slots[place.slot]);
         if !row.port {
@@ -81,19 +81,19 @@ impl<N: Names> Bank<N> {
         old
     }
 
-    /// The value that a part of a write has for its register: bytes that are left out keep theirs, and clear nothing.
+    /// The full value for a partial write: missing bytes keep their value, and clear nothing.
     pub fn merge(&self, part: &Part<N>, data: &[u8]) -> u32 {
         let keep = part.place.as_ref().map_or(0, |place| self.slots[place.slot] & !place.row.write_clears);
         part.take(data, keep)
     }
 
-    /// All values, in the order of the table.
+    /// All values, in the table's order.
     pub fn save(&self) -> Vec<u32> {
         let stored = self.table.places().filter(|(_, _, place)| !place.row.port);
         stored.map(|(_, _, place)| self.slots[place.slot]).collect()
     }
 
-    /// Takes values that [`save`](Self::save) gave, or refuses what these registers cannot hold and changes nothing.
+    /// Restores the values of [`save`](Self::save). Refuses values that these registers cannot have, and then changes nothing.
     pub fn restore(&mut self, saved: &[u32]) -> Result<(), RestoreError> {
         let stored = || self.table.places().filter(|(_, _, place)| !place.row.port);
         let legal = |((_, _, place), value): ((u8, u32, Place<N>), &u32)| {

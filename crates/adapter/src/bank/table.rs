@@ -1,4 +1,4 @@
-//! What registers a model has: rows, the blocks that they repeat in, and the regions that an access reaches them through.
+//! The registers of a model: rows, the blocks that repeat them, and the regions by which they are accessed.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use crate::trace::{Region as TraceRegion, RegisterName};
 
 /// The registers of a family of devices by name. Made by [`register_names!`](crate::register_names).
 ///
-/// A name owns the same slots of storage in every model of the family; which of them a model has, and where, its
-/// [`Table`] says.
+/// A name owns the same slots of storage in every model of the family; the [`Table`] of a model says which registers it has, and
+/// where.
 pub trait Names: Copy + Eq + std::fmt::Debug + Send + Sync + 'static {
     /// Slots of the whole family.
     const SLOTS: usize;
@@ -15,12 +15,12 @@ pub trait Names: Copy + Eq + std::fmt::Debug + Send + Sync + 'static {
     /// The slots of a name: one, or one for each of several registers.
     fn slots(self) -> Range<usize>;
 
-    /// The data sheet's word.
+    /// The name in the data sheet.
     fn word(self) -> &'static str;
 }
 
-/// Names the registers of a family: an `enum` whose variants are the data sheet's words, with the number of registers
-/// of that name where there are several (an array, or one for each queue).
+/// Names the registers of a family: an `enum` whose variants are the data sheet's names, each with the number of registers of that
+/// name if there are several (an array, or one per queue).
 ///
 /// ```
 /// nicety_adapter::register_names! {
@@ -42,7 +42,7 @@ macro_rules! register_names {
         impl $Names {
             const COUNTS: &'static [usize] = &[$(1 $(* $count)?,)+];
 
-            /// First slots, by name, and behind the last one their sum.
+            /// The first slot of each name, and the total at the end.
             const FIRST: [usize; Self::COUNTS.len() + 1] = {
                 let mut first = [0; Self::COUNTS.len() + 1];
                 let mut i = 0;
@@ -59,7 +59,7 @@ macro_rules! register_names {
 
             #[inline]
             fn slots(self) -> ::std::ops::Range<usize> {
-                // By reference: an unoptimized build copies the whole array for each look at the constant itself.
+                // By reference: an unoptimized build copies the whole array for each use of the constant itself.
                 let first: &'static [usize] = &Self::FIRST;
                 first[self as usize]..first[self as usize + 1]
             }
@@ -72,7 +72,7 @@ macro_rules! register_names {
     };
 }
 
-/// Which widths of access reach a register: bit n is n + 1 bytes.
+/// The access widths that reach a register: bit n is n + 1 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Widths(u8);
 
@@ -83,33 +83,33 @@ impl Widths {
     pub const WORD: Self = Self(1 << 1);
     /// Four bytes.
     pub const DWORD: Self = Self(1 << 3);
-    /// Whatever an access leaves of a register.
+    /// Any part of a register that an access covers.
     pub const ANY: Self = Self(0xff);
 
-    /// These, and others.
+    /// These and others.
     pub const fn or(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// Whether an access of so many bytes is allowed.
+    /// Whether an access of this many bytes is allowed.
     pub const fn allow(self, bytes: usize) -> bool {
         0 < bytes && bytes <= 8 && self.0 >> (bytes - 1) & 1 != 0
     }
 }
 
-/// A space of addresses: a BAR, several BARs that show the same registers, or a file of registers behind an address port
-/// (a PCnet's CSRs, a page of a NE2000), whose BARs are none.
+/// An address space: a BAR, several BARs with the same registers, or registers behind an address port (a PCnet's CSRs, a page of a
+/// NE2000), which have no BAR.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    /// The BARs through which a guest reaches it directly.
+    /// The BARs by which a guest accesses it directly.
     pub bars: &'static [u8],
-    /// Bytes. What lies beyond reads as ones.
+    /// Length in bytes. Beyond it, reads return ones.
     pub len: u32,
-    /// Widths that read. Of a register, not of the access: an access is cut where registers begin and end.
+    /// Widths that can read. They apply to a register's part of an access, after the access was split at register boundaries.
     pub reads: Widths,
-    /// Widths that write.
+    /// Widths that can write.
     pub writes: Widths,
-    /// What is read where no register lies, and by a wrong width.
+    /// The value read where there is no register, or with a wrong width.
     pub hole: u32,
 }
 
@@ -118,17 +118,17 @@ pub struct Region {
 pub struct Row<N> {
     /// Its name.
     pub name: N,
-    /// Where the first one lies, in the first of the block's repetitions.
+    /// Offset of the first one, in the first repetition of the block.
     pub offset: u32,
-    /// Bytes of one: 1, 2 or 4.
+    /// Bytes per register: 1, 2 or 4.
     pub width: u8,
-    /// How many in one block.
+    /// How many per block.
     pub count: u32,
     /// Bytes from one to the next.
     pub stride: u32,
     /// Value after reset.
     pub reset: u32,
-    /// Bits that read as they are stored; the others read as zeros.
+    /// Readable bits; the others read as zeros.
     pub read: u32,
     /// Bits that a write stores.
     pub write: u32,
@@ -138,9 +138,9 @@ pub struct Row<N> {
     pub read_clears: u32,
     /// Bits that the device itself may set or clear.
     pub device: u32,
-    /// Nothing is stored: reading or writing does something, and only that.
+    /// Nothing is stored: accesses have only side effects.
     pub port: bool,
-    /// Where the data sheet describes it.
+    /// The section of the data sheet.
     pub section: &'static str,
 }
 
@@ -164,42 +164,42 @@ impl<N: Copy> Row<N> {
         }
     }
 
-    /// A port of so many bytes.
+    /// A port of this many bytes.
     pub const fn port(name: N, offset: u32, width: u8, section: &'static str) -> Self {
         Self { port: true, ..Self::rw(name, offset, 0, 0, section) }.wide(width)
     }
 
-    /// With bits that the device may change.
+    /// Adds bits that the device may change.
     pub const fn device(self, device: u32) -> Self {
         Self { device, ..self }
     }
 
-    /// With bits that reading clears. They are the device's to set.
+    /// Adds bits that reading clears. The device may set them.
     pub const fn read_clears(self, bits: u32) -> Self {
         Self { read_clears: bits, device: self.device | bits, ..self }
     }
 
-    /// With bits that a write of ones clears. They are the device's to set.
+    /// Adds bits that a write of ones clears. The device may set them.
     pub const fn write_clears(self, bits: u32) -> Self {
         Self { write_clears: bits, device: self.device | bits, ..self }
     }
 
-    /// Of which only these bits can be read.
+    /// Restricts the readable bits.
     pub const fn reads(self, bits: u32) -> Self {
         Self { read: bits, ..self }
     }
 
-    /// Of so many bytes.
+    /// Sets the width in bytes.
     pub const fn wide(self, width: u8) -> Self {
         Self { width, stride: width as u32, ..self }
     }
 
-    /// So many, one behind the other.
+    /// Repeats it this many times, without gaps.
     pub const fn times(self, count: u32) -> Self {
         Self { count, ..self }
     }
 
-    /// So many, at this distance.
+    /// Repeats it this many times, at this distance.
     pub const fn every(self, stride: u32, count: u32) -> Self {
         Self { stride, count, ..self }
     }
@@ -209,22 +209,22 @@ impl<N: Copy> Row<N> {
     }
 }
 
-/// Rows that lie together, once, or once for each queue.
+/// Rows that belong together, once, or once per queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<N: 'static> {
-    /// The region, a place in [`Table::regions`].
+    /// The region, an index into [`Table::regions`].
     pub region: u8,
-    /// Where the first begins.
+    /// Offset of the first repetition.
     pub base: u32,
-    /// Bytes from one to the next: the block's own length, and all that its rows may reach.
+    /// Bytes from one repetition to the next; all rows must fit.
     pub stride: u32,
-    /// How many.
+    /// How many repetitions.
     pub count: u32,
-    /// Its rows, by offset. Registers that take turns (low, high, low, high) are a block of their own.
+    /// Its rows, by offset. Interleaved registers (low, high, low, high) are a block of their own.
     pub rows: &'static [Row<N>],
 }
 
-/// Other offsets at which registers answer too.
+/// A second range of offsets for the same registers.
 #[derive(Clone, Copy, Debug)]
 pub struct Alias {
     /// The region.
@@ -240,45 +240,45 @@ pub struct Alias {
 /// All registers of a model.
 #[derive(Debug)]
 pub struct Table<N: 'static> {
-    /// The spaces of addresses.
+    /// The address spaces.
     pub regions: &'static [Region],
-    /// By region and base; they do not overlap.
+    /// Sorted by region and base, without overlap.
     pub blocks: &'static [Block<N>],
-    /// By region and offset. A register at an offset comes before an alias.
+    /// Sorted by region and offset. A register at an offset wins over an alias.
     pub aliases: &'static [Alias],
 }
 
-/// One register, found.
+/// A register that was looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<N: 'static> {
     /// Its name.
     pub name: N,
-    /// Which of that name.
+    /// Its index among registers of that name.
     pub index: usize,
-    /// What it is like.
+    /// Its properties.
     pub row: &'static Row<N>,
     /// Its slot in the bank.
     pub(super) slot: usize,
-    /// Which of its bytes the offset meant.
+    /// The byte of it at the offset.
     byte: u32,
 }
 
-/// The part of an access that one register answers, or none.
+/// The part of an access that one register handles, or none.
 #[derive(Clone, Debug)]
 pub struct Part<N: 'static> {
-    /// The register, if there is one and this width reaches it.
+    /// The register, if there is one and the width is allowed.
     pub place: Option<Place<N>>,
-    /// Where in the region.
+    /// Offset in the region.
     pub offset: u64,
-    /// The bytes of the access that are meant.
+    /// The bytes of the access.
     pub bytes: Range<usize>,
-    /// What is read if no register answers.
+    /// The value to read if there is no register.
     pub hole: u32,
-    /// The first of the register's bytes that is meant.
+    /// The first byte of the register.
     shift: u32,
 }
 
-/// Which way an access goes.
+/// The direction of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The guest reads.
@@ -288,7 +288,7 @@ pub enum Way {
 }
 
 impl<N: Names> Part<N> {
-    /// Puts a register's value, or the [`hole`](Self::hole), where an access that reads `data` wants it.
+    /// Puts a register's value, or the [`hole`](Self::hole), into the `data` of a read.
     pub fn put(&self, value: u32, data: &mut [u8]) {
         let bytes = value.to_le_bytes();
         let from = bytes.get(self.shift as usize..).unwrap_or_default();
@@ -297,7 +297,7 @@ impl<N: Names> Part<N> {
         }
     }
 
-    /// The value that an access with this `data` writes; bytes that it leaves out are those of `stored`.
+    /// The value written by an access with this `data`; missing bytes come from `stored`.
     pub fn take(&self, data: &[u8], stored: u32) -> u32 {
         let mut bytes = stored.to_le_bytes();
         let to = bytes.get_mut(self.shift as usize..).unwrap_or_default();
@@ -308,13 +308,13 @@ impl<N: Names> Part<N> {
     }
 }
 
-/// A port, of however many, has the name's first slot, which stays zero.
+/// All ports of a name share its first slot, which stays zero.
 fn slot<N: Names>(row: &Row<N>, index: usize) -> usize {
     row.name.slots().start + if row.port { 0 } else { index }
 }
 
 impl<N: Names> Table<N> {
-    /// The register that has the byte at an offset. O(log n), no allocation.
+    /// The register at an offset. O(log n), no allocation.
     pub fn find(&self, region: u8, offset: u64) -> Option<Place<N>> {
         let offset = u32::try_from(offset).ok()?;
         self.lies_at(region, offset).or_else(|| {
@@ -345,13 +345,13 @@ impl<N: Names> Table<N> {
         })
     }
 
-    /// The region that a guest reaches through a BAR; without one a number that is no region's, where all is a hole.
+    /// The region of a BAR. If there is none, a number without a region: then everything is a hole.
     pub fn region(&self, bar: u8) -> u8 {
         let index = self.regions.iter().position(|region| region.bars.contains(&bar));
         index.and_then(|index| u8::try_from(index).ok()).unwrap_or(u8::MAX)
     }
 
-    /// Cuts an access where registers begin and end.
+    /// Splits an access at register boundaries.
     pub fn parts(&'static self, region: u8, offset: u64, len: usize, way: Way) -> impl Iterator<Item = Part<N>> {
         let space = self.regions.get(usize::from(region));
         let mut done = 0;
@@ -377,7 +377,7 @@ impl<N: Names> Table<N> {
         })
     }
 
-    /// Reads a part of a region into `data`: what `read` answers of each register, and what a hole reads as. How many holes there were.
+    /// Reads a part of a region into `data`, with the values from `read`, or the hole's value. Returns the number of holes.
     pub fn read(
         &'static self,
         region: u8,
@@ -394,8 +394,8 @@ impl<N: Names> Table<N> {
         holes
     }
 
-    /// Writes a part of a region: `write` takes each register's value, whose bytes that the access leaves out are zero. How many holes
-    /// there were.
+    /// Writes a part of a region: calls `write` with each register's value, in which missing bytes are zero. Returns the number of
+    /// holes.
     pub fn write(&'static self, region: u8, offset: u64, data: &[u8], mut write: impl FnMut(&Place<N>, u32)) -> u64 {
         let mut holes = 0;
         for part in self.parts(region, offset, data.len(), Way::Write) {
@@ -407,7 +407,7 @@ impl<N: Names> Table<N> {
         holes
     }
 
-    /// Every register: its region, its offset there, and what it is.
+    /// Every register: its region, its offset there, and its place.
     pub fn places(&'static self) -> impl Iterator<Item = (u8, u32, Place<N>)> {
         self.blocks.iter().flat_map(|block| {
             (0..block.count).flat_map(move |queue| {
@@ -422,7 +422,7 @@ impl<N: Names> Table<N> {
         })
     }
 
-    /// What the data sheet calls the register at an offset of a BAR.
+    /// The data sheet's name of the register at an offset of a BAR.
     pub fn name(&self, region: TraceRegion, offset: u64) -> Option<RegisterName> {
         let TraceRegion::Bar(bar) = region else { return None };
         let place = self.find(self.region(bar), offset)?;
@@ -433,7 +433,7 @@ impl<N: Names> Table<N> {
         Some(RegisterName { word: place.name.word(), index: several.then_some(place.index as u32) })
     }
 
-    /// What is wrong with the table, for a test.
+    /// Checks the table, for a test.
     pub fn check(&'static self) -> Result<(), String> {
         let mut end = (0, 0);
         for block in self.blocks {
@@ -474,7 +474,7 @@ impl<N: Names> Table<N> {
     }
 }
 
-/// Rows without those at some offsets: what a model lacks. `LEFT` must be as many as are left.
+/// Rows without those at some offsets, which a model lacks. `LEFT` must be the number of remaining rows.
 pub const fn without<N: Copy, const ALL: usize, const LEFT: usize>(
     rows: &[Row<N>; ALL],
     offsets: &[u32],
@@ -499,7 +499,7 @@ pub const fn without<N: Copy, const ALL: usize, const LEFT: usize>(
     left
 }
 
-/// Rows of which some are others: what a model has at the same place with other bits.
+/// Rows with some replaced: registers that have other bits in a model.
 pub const fn changed<N: Copy, const ALL: usize>(mut rows: [Row<N>; ALL], others: &[Row<N>]) -> [Row<N>; ALL] {
     let mut i = 0;
     while i < others.len() {

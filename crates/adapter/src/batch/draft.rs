@@ -1,4 +1,4 @@
-//! A packet in the making: pieces of the sender's memory become a private head and spans.
+//! A packet under construction: pieces of the sender's memory become a private head and spans.
 
 use std::cell::OnceCell;
 
@@ -12,18 +12,18 @@ use super::{Batch, HEAD_BYTES, HEAD_MOST, HEAD_SLACK, Offload, PACKET_BYTES, Pac
 /// Why a packet could not be drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftError {
-    /// Its memory is not there.
+    /// Its memory is not accessible.
     Fault(Fault),
     /// More pieces than [`SPANS_PER_PACKET`].
     TooManyPieces,
     /// Longer than [`PACKET_BYTES`].
     TooLong,
-    /// The batch's span table is full; the packet may go in the next one.
+    /// The batch has no more spans; the packet may go in the next one.
     BatchFull,
 }
 
 impl From<DraftError> for Reason {
-    /// Why the packet goes nowhere. A batch that is full although it was empty has not the spans for it.
+    /// The drop reason. If an empty batch has too few spans, no batch has enough.
     fn from(error: DraftError) -> Self {
         match error {
             DraftError::Fault(fault) => fault.into(),
@@ -33,7 +33,7 @@ impl From<DraftError> for Reason {
     }
 }
 
-/// A packet in the making. Dropped without [`Draft::finish`] it leaves the batch as it was.
+/// A packet under construction. If dropped without [`Draft::finish`], the batch is unchanged.
 #[derive(Debug)]
 pub struct Draft<'b> {
     batch: &'b mut Batch,
@@ -45,7 +45,7 @@ pub struct Draft<'b> {
 }
 
 impl<'b> Draft<'b> {
-    /// A packet whose private head shall hold `head` bytes.
+    /// Begins a packet with a private head of `head` bytes.
     pub(super) fn begin(batch: &'b mut Batch, head: usize) -> Self {
         let (head_at, spans_at) = (batch.heads_used, batch.spans.len());
         Self { head_want: head.clamp(HEAD_BYTES, HEAD_MOST), head_at, head_len: 0, spans_at, payload: 0, batch }
@@ -62,7 +62,7 @@ impl<'b> Draft<'b> {
         self.len() == 0
     }
 
-    /// Appends `len` bytes of the sender's memory: the first go into the private head, the rest is translated.
+    /// Appends `len` bytes of the sender's memory: the first ones are copied to the private head, the rest is translated.
     pub fn push(&mut self, address: u64, len: u32) -> Result<(), DraftError> {
         if self.len().checked_add(len).is_none_or(|total| total > PACKET_BYTES) {
             return Err(DraftError::TooLong);
@@ -108,7 +108,7 @@ impl<'b> Draft<'b> {
         Ok(())
     }
 
-    /// Appends a span of the batch's source map, already translated: what an uplink's own buffers are.
+    /// Appends a translated span of the batch's source map: for an uplink's own buffers.
     #[inline]
     pub fn push_span(&mut self, span: Span) -> Result<(), DraftError> {
         if self.len().checked_add(span.len()).is_none_or(|total| total > PACKET_BYTES) {
@@ -135,13 +135,13 @@ impl<'b> Draft<'b> {
         Ok(())
     }
 
-    /// The private head, to read and to edit in place (a header checksum that the sender left to its adapter).
+    /// The private head, to edit in place (for a header checksum offload).
     #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
         &mut self.batch.heads[self.head_at..self.head_at + self.head_len]
     }
 
-    /// Pads with zeros to `len` bytes (60: the shortest frame without its check sequence), if all is in the head.
+    /// Pads with zeros to `len` bytes (60: the shortest frame without its check sequence), if all of it is in the head.
     #[inline]
     pub fn pad_to(&mut self, len: usize) {
         let len = len.min(HEAD_BYTES);
@@ -151,8 +151,8 @@ impl<'b> Draft<'b> {
         }
     }
 
-    /// Puts a VLAN tag behind the addresses. What an [`Offload`] names lies [behind it](Offload::behind_tag) then. False if the frame
-    /// has no addresses, or tags enough.
+    /// Inserts a VLAN tag behind the addresses. Then the offsets of an [`Offload`] grow ([`Offload::behind_tag`]). False if the
+    /// frame has no addresses, or too many tags.
     pub fn tag(&mut self, tag: Tag) -> bool {
         if self.head_len < 14 || self.head_len + 4 > HEAD_MOST + HEAD_SLACK {
             return false;
@@ -164,7 +164,7 @@ impl<'b> Draft<'b> {
         true
     }
 
-    /// The packet is whole: it joins the batch.
+    /// Completes the packet and adds it to the batch.
     #[inline]
     pub fn finish(mut self, offload: Offload, cookie: u64) {
         let packet = Packet {
@@ -183,7 +183,7 @@ impl<'b> Draft<'b> {
 }
 
 impl Batch {
-    /// The packet is the last one now.
+    /// Makes the packet the last one.
     #[inline(always)]
     fn join(&mut self, packet: Packet) {
         let index = self.packets.len();
@@ -195,8 +195,8 @@ impl Batch {
         self.packets.push(Packet { index: index as u16, ..packet });
     }
 
-    /// A packet whose memory is one span of the batch's source map, and whose sender asks for nothing, joins the batch; one of fewer bytes
-    /// than `least` (at most [`HEAD_BYTES`]) is padded with zeros. Returns its bytes.
+    /// Adds a packet that is one span of the batch's source map and requests no offload. A packet shorter than `least` (at most
+    /// [`HEAD_BYTES`]) is padded with zeros. Returns its length.
     #[inline(always)]
     pub fn push_plain(&mut self, span: Span, least: usize, cookie: u64) -> Result<u32, DraftError> {
         if span.len() > PACKET_BYTES {

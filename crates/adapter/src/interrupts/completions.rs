@@ -1,30 +1,29 @@
-//! Completion coalescing: how long completions of transmitted frames wait for an interrupt that is due anyway
-//! (docs/feedback-loops.md).
+//! Completion coalescing: how long transmit completions wait to share another interrupt (docs/feedback-loops.md).
 //!
-//! An interrupt costs a virtual machine more than the frame that it announces: with trapped registers several round trips. Most
-//! transmit completions are soon followed by a received frame, whose interrupt can signal both: a request and its answer then cost
-//! one interrupt, not two. So a completion waits until something else is signalled, enough completions wait, or the delay is over.
+//! An interrupt costs a VM more than the frame that it announces: with trapped registers several round trips. Most transmit
+//! completions are soon followed by a received frame, whose interrupt can signal both. Then a request and its response cost one
+//! interrupt, not two. So a completion waits until something else is signalled, enough completions wait, or the delay is over.
 //!
-//! The delay adapts to the guest. It doubles when a frame arrived just after a completion was signalled alone, and halves when none
-//! arrives. With virtio an interrupt for received frames does not signal completions, but the driver may look at them then: there it
-//! doubles when a frame arrives in time. It never exceeds [`COMPLETION_DELAY_MOST_NS`]: far below what Linux takes for a hanging
-//! transmitter (one second), and about what its TCP keeps in flight (a millisecond at the pace of the flow).
+//! The delay adapts to the guest. It doubles when a frame arrives just after a completion was signalled alone, and halves when none
+//! arrives. With virtio an interrupt for received frames does not signal completions, but the driver may check for them then: there
+//! it doubles when a frame arrives in time. It never exceeds [`COMPLETION_DELAY_MOST_NS`]: far below the second after which Linux
+//! considers a transmitter hung, and about what its TCP keeps in flight (a millisecond at the flow's rate).
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// The delay at first and at least, in nanoseconds.
+/// The shortest delay, and the first, in nanoseconds.
 const LEAST_NS: u64 = 100_000;
-/// The delay at most, in nanoseconds.
+/// The longest delay, in nanoseconds.
 pub const COMPLETION_DELAY_MOST_NS: u64 = 2_000_000;
 
-/// What waits, and how long.
+/// The waiting completions, and their delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompletionDelay {
-    /// When what waits is signalled at the latest; `None` if nothing waits.
+    /// When the waiting completions are signalled at the latest; `None` if none wait.
     due: Option<Time>,
-    /// How much waits.
+    /// How many completions wait.
     waiting: u32,
     span_ns: u64,
     /// When a completion was last signalled alone.
@@ -38,7 +37,7 @@ impl Default for CompletionDelay {
 }
 
 impl CompletionDelay {
-    /// Completions wait from now on, for at least `least_ns`; more than `enough` together are signalled at once.
+    /// Completions wait from now on, for at least `least_ns`; more than `enough` are signalled at once.
     pub fn wait(&mut self, completions: u32, enough: u32, least_ns: u64, now: Time) {
         self.waiting = self.waiting.saturating_add(completions);
         if self.waiting > enough {
@@ -52,12 +51,12 @@ impl CompletionDelay {
         }
     }
 
-    /// What waits, and what comes with it, is urgent.
+    /// The waiting completions, and those added to them, are urgent.
     pub fn hurry(&mut self, now: Time) {
         self.due = Some(now);
     }
 
-    /// A frame has been received: had completions waited a little longer, its interrupt would have signalled them.
+    /// A frame was received: had completions waited a little longer, its interrupt would have signalled them too.
     pub fn answered(&mut self, now: Time) {
         if let Some(at) = self.alone.take()
             && now.since(at).as_nanos() <= u128::from(COMPLETION_DELAY_MOST_NS)
@@ -66,21 +65,21 @@ impl CompletionDelay {
         }
     }
 
-    /// An interrupt for received frames went out, whose driver may look at completions as well: they are not signalled yet, but
-    /// can wait longer.
+    /// An interrupt for received frames was sent, and its driver may check for completions too: they are not signalled yet, but can
+    /// wait longer.
     pub fn accompanied(&mut self) {
         if self.due.is_some() {
             self.span_ns = (self.span_ns * 2).min(COMPLETION_DELAY_MOST_NS);
         }
     }
 
-    /// An interrupt goes out now, and signals what waits. True if something did.
+    /// An interrupt is sent now, and signals the waiting completions. True if there were any.
     pub fn join(&mut self) -> bool {
         self.waiting = 0;
         self.due.take().is_some()
     }
 
-    /// The delay may be over: then what waits is to be signalled alone. True if so.
+    /// Whether the delay is over. Then the waiting completions must be signalled alone.
     pub fn over(&mut self, now: Time) -> bool {
         let over = self.due.is_some_and(|at| at <= now);
         if over {
@@ -90,12 +89,12 @@ impl CompletionDelay {
         over
     }
 
-    /// Whether this, which was saved, can be.
+    /// Whether this saved state is valid.
     pub fn fits(&self) -> bool {
         (LEAST_NS..=COMPLETION_DELAY_MOST_NS).contains(&self.span_ns)
     }
 
-    /// When it is over, if anything waits.
+    /// When the delay ends, if completions wait.
     pub fn due(&self) -> Option<Time> {
         self.due
     }

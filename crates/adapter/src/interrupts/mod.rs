@@ -1,4 +1,4 @@
-//! Interrupts as a value: what has happened, what may interrupt, by which vector, how often.
+//! Interrupts as a value: pending causes, enabled causes, vectors and throttles.
 //!
 //! ```text
 //!            enabled       router             throttle
@@ -6,16 +6,16 @@
 //!  (ICR)     (IMS)         (IVAR)             (EITR)
 //!                      └── all together ─────► not before ──► line (INTx)
 //! ```
-//! A cause is a bit. It is signalled once: it holds the line until it is taken, cleared or disabled; or its message goes out, and it
-//! must end before there is another one. A cause that is disabled, whose vector pauses, or whose message may not go (no bus master,
-//! D3hot) stays pending, and is signalled later.
+//! A cause is a bit. It is signalled once: with the line, it holds the line until it is taken, cleared or disabled; with messages,
+//! one message is sent, and the cause must end before the next. A cause stays pending, to be signalled later, while it is disabled,
+//! while its vector is throttled, and while its message may not be sent (no bus master, D3hot).
 //!
 //! The adapter keeps the registers: it maps reads and writes to [`take`](Interrupts::take), [`clear`](Interrupts::clear),
-//! [`enable`](Interrupts::enable) and so on, and then calls [`update`](Interrupts::update), which alone has effects. Masks of MSI-X's
-//! own table are the transport's.
+//! [`enable`](Interrupts::enable) and so on, and then calls [`update`](Interrupts::update), which alone has effects. The transport
+//! handles the masks in the MSI-X table.
 //!
-//! Timers that stand before a cause are values of their own: [`Delay`] (a fixed time), [`CompletionDelay`] and [`ReceiveModeration`]
-//! (adaptive, where the device may choose).
+//! Timers before a cause are separate values: [`Delay`] (a fixed time), [`CompletionDelay`] and [`ReceiveModeration`] (adaptive,
+//! where the device may choose).
 
 mod completions;
 mod moderation;
@@ -35,28 +35,29 @@ use crate::context::Context;
 use crate::outbox::Set;
 use crate::time::Time;
 
-/// Vectors that can be throttled.
+/// Most vectors that can be throttled.
 pub const THROTTLES: usize = 25;
 
 /// How causes hold the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Line {
-    /// It is up while any cause is pending and enabled: Intel's, pcnet, NE2000, RTL8139.
+    /// Asserted while any cause is pending and enabled: Intel's, pcnet, NE2000, RTL8139.
     Level,
-    /// A cause that interrupts is no longer pending: it holds the line until it is [taken](Interrupts::take) or disabled, and is
-    /// done with once its message is out. vmxnet3's ICR, virtio's ISR.
+    /// A cause that interrupts is no longer pending. It holds the line until it is [taken](Interrupts::take) or disabled; with
+    /// messages it ends when its message is sent. vmxnet3's ICR, virtio's ISR.
     Latched,
 }
 
 /// See the module's page. Causes are bits, 128 at most.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupts {
-    /// The causes that the device has.
+    /// The causes of the device.
     causes: u128,
     line: Line,
     pending: u128,
     enabled: u128,
-    /// They hold the line, or their message went out; of those pending and enabled (a latched line's: of any).
+    /// Signalled causes: they hold the line, or their message was sent. A subset of pending and enabled, unless the line is
+    /// latched.
     told: u128,
     auto_mask: u128,
     auto_clear: u128,
@@ -65,36 +66,36 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// A device's with so many causes (128 at most), all disabled.
+    /// For a device with this many causes (at most 128), all disabled.
     pub fn new(causes: u16, line: Line, router: InterruptRouter) -> Self {
         let causes = u128::MAX.checked_shr(128_u32.saturating_sub(u32::from(causes))).unwrap_or(0);
         let throttles = ArrayVec::new();
         Self { causes, line, pending: 0, enabled: 0, told: 0, auto_mask: 0, auto_clear: 0, router, throttles }
     }
 
-    /// The same with a throttle for each of the first so many vectors ([`THROTTLES`] at most). The line and MSI have that of vector 0.
+    /// Adds a throttle for each of the first `vectors` vectors (at most [`THROTTLES`]). The line and MSI use that of vector 0.
     #[must_use]
     pub fn throttled(mut self, vectors: usize) -> Self {
         self.throttles = std::iter::repeat_n(Throttle::default(), vectors.min(THROTTLES)).collect();
         self
     }
 
-    /// Causes that happened and were neither taken, nor cleared, nor told and done with.
+    /// Causes that were raised, and not yet taken, cleared, or ended by their message.
     pub fn pending(&self) -> u128 {
         self.pending
     }
 
-    /// Causes that may interrupt.
+    /// Enabled causes.
     pub fn enabled(&self) -> u128 {
         self.enabled
     }
 
-    /// Causes that hold the line, or whose message went out and which have not ended since.
+    /// Causes that hold the line, or whose message was sent and which have not ended since.
     pub fn told(&self) -> u128 {
         self.told
     }
 
-    /// Where causes interrupt, to change it.
+    /// The routes from causes to vectors, mutable.
     pub fn router(&mut self) -> &mut InterruptRouter {
         &mut self.router
     }
@@ -104,43 +105,43 @@ impl Interrupts {
         self.throttles.get_mut(usize::from(vector))
     }
 
-    /// Causes that are disabled by their own message (or when they hold a [latched](Line::Latched) line).
+    /// Causes that are disabled when their message is sent (or when they hold a [latched](Line::Latched) line).
     pub fn set_auto_mask(&mut self, causes: u128) {
         self.auto_mask = causes & self.causes;
     }
 
-    /// Causes that are no longer pending once their message is out.
+    /// Causes that are no longer pending once their message is sent.
     pub fn set_auto_clear(&mut self, causes: u128) {
         self.auto_clear = causes & self.causes;
     }
 
-    /// They happened.
+    /// Raises causes.
     pub fn raise(&mut self, causes: u128) {
         self.pending |= causes & self.causes;
     }
 
-    /// They are seen to.
+    /// Clears causes.
     pub fn clear(&mut self, causes: u128) {
         self.pending &= !causes;
     }
 
-    /// They may interrupt from now on.
+    /// Enables causes.
     pub fn enable(&mut self, causes: u128) {
         self.enabled |= causes & self.causes;
     }
 
-    /// They may not. Those that hold a latched line let it go, and are not pending any more.
+    /// Disables causes. Those that hold a latched line release it, and are not pending any more.
     pub fn disable(&mut self, causes: u128) {
         self.enabled &= !causes;
         self.told &= !causes;
     }
 
-    /// As [`Interrupts::disable`], but what holds a latched line goes on holding it.
+    /// As [`Interrupts::disable`], but causes that hold a latched line keep it.
     pub fn mask(&mut self, causes: u128) {
         self.enabled &= !causes;
     }
 
-    /// The causes for the driver, which ends them: those pending; of a latched line, those that hold it.
+    /// Returns the causes to the driver, and ends them: the pending ones; for a latched line, those that hold it.
     pub fn take(&mut self) -> u128 {
         match self.line {
             Line::Level => std::mem::take(&mut self.pending),
@@ -148,17 +149,17 @@ impl Interrupts {
         }
     }
 
-    /// Of a saved state that did not say what had been told: everything that is pending and enabled.
+    /// For a saved state without signalled causes: assumes all that are pending and enabled.
     pub fn note_told(&mut self) {
         self.told = self.pending & self.enabled;
     }
 
-    /// Of a saved state: these hold a latched line.
+    /// For a saved state: these causes hold a latched line.
     pub fn latch(&mut self, causes: u128) {
         self.told = causes;
     }
 
-    /// As new. The line stands where it stood until an [update](Interrupts::update) takes it down.
+    /// Resets everything. The line keeps its level until the next [update](Interrupts::update).
     pub fn reset(&mut self) {
         let Self { causes: _, line: _, pending, enabled, told, auto_mask, auto_clear, router, throttles } = self;
         (*pending, *enabled, *told, *auto_mask, *auto_clear) = (0, 0, 0, 0, 0);
@@ -168,7 +169,7 @@ impl Interrupts {
         }
     }
 
-    /// Whether this, which was saved, can be the state of the device that `other` is of.
+    /// Whether this saved state is valid for the device of `other`.
     pub fn fits(&self, other: &Self) -> bool {
         let known = self.pending | self.enabled | self.told | self.auto_mask | self.auto_clear;
         let told = match self.line {
@@ -181,13 +182,13 @@ impl Interrupts {
             && self.router.fits(&other.router)
     }
 
-    /// Whether [`update`](Interrupts::update) would interrupt now: what else is worth telling can be raised with it.
+    /// Whether [`update`](Interrupts::update) would interrupt now. If so, other causes can be raised with it.
     pub fn is_due(&self, function: &Function, now: Time) -> bool {
         let new = self.untold(function.mode());
         new != 0 && self.ready(new, function, now).1 != 0
     }
 
-    /// When a cause that waits for its throttle may interrupt; `None` if none does.
+    /// When a throttled cause may interrupt; `None` if there is none.
     pub fn due(&self, function: &Function, now: Time) -> Option<Time> {
         let mode = function.mode();
         let mut waiting = self.untold(mode);
@@ -204,7 +205,8 @@ impl Interrupts {
         due
     }
 
-    /// Interrupts for what may be told now, and takes the line down when nothing holds it. Returns the causes that interrupt.
+    /// Signals all causes that may be signalled now, and deasserts the line when no cause holds it. Returns the causes that
+    /// interrupt.
     pub fn update(&mut self, function: &mut Function, cx: &mut Context<'_>) -> u128 {
         let mode = function.mode();
         let messages = is_message(mode);
@@ -240,9 +242,9 @@ impl Interrupts {
         fired
     }
 
-    /// The way of interrupting may have changed (Command, MSI, MSI-X, power state): what waited, and what held the line, goes the new
-    /// way. INTx that is only disabled keeps its causes (PCI 3.0, 6.2.3): vfio-pci disables it from each interrupt until the driver
-    /// above has taken them. An [update](Interrupts::update) tells what may be told now.
+    /// The interrupt mode may have changed (Command, MSI, MSI-X, power state): waiting causes, and those that held the line, use
+    /// the new mode. INTx that is only disabled keeps its causes (PCI 3.0, 6.2.3): vfio-pci disables it from each interrupt until
+    /// the driver has taken them. Call [update](Interrupts::update) afterwards.
     pub fn mode_changed(&mut self, function: &mut Function, cx: &mut Context<'_>) {
         if is_message(function.mode()) {
             if self.line == Line::Latched {
@@ -258,7 +260,7 @@ impl Interrupts {
         cx.out.line = Some(function.set_intx(function.intx_level()));
     }
 
-    /// Causes that are due and were not signalled.
+    /// Causes that should be signalled and were not.
     fn untold(&self, mode: Mode) -> u128 {
         let ready = self.pending & self.enabled;
         match (self.line, mode) {
@@ -268,7 +270,7 @@ impl Interrupts {
         }
     }
 
-    /// Of causes that are to be told, those that may be now, and their vectors.
+    /// Of the causes to signal, those that may be signalled now, and their vectors.
     fn ready(&self, new: u128, function: &Function, now: Time) -> (Set, u128) {
         let mode = function.mode();
         let (mut vectors, mut fired) = (Set::default(), 0);
@@ -289,7 +291,7 @@ impl Interrupts {
         (vectors, fired)
     }
 
-    /// The vector by which a cause interrupts. Vectors of MSI beyond those that software enabled share with those (PCI 3.0, 6.8.1.3).
+    /// The vector of a cause. MSI vectors beyond those that software enabled share the enabled ones (PCI 3.0, 6.8.1.3).
     fn vector(&self, cause: u16, mode: Mode, function: &Function) -> Option<u16> {
         match mode {
             Mode::None | Mode::Intx => Some(0),

@@ -1,57 +1,57 @@
 //! Interrupt moderation for received frames, where the device may choose the rate (docs/feedback-loops.md).
 //!
-//! A bulk flow takes at most one interrupt in [`MODERATION_NS`]. That is half as many as VMware's vmxnet3 takes (4000 a second unless
-//! `ethernetX.coalescingParams` says otherwise: vSphere's networking guide) and Linux's e1000 asks for in bulk: here each interrupt
-//! comes from another process, and real guests transmit faster with fewer (docs/measured.md, "Interrupts of a bulk flow"). Half a ring
-//! used up, or [`MODERATION_BYTES`] waiting (half of what a sender's window may be), interrupts at once. So does a flow with little
-//! data, such as a request and its answer: nothing more would join it. Bytes of both directions count: the acknowledgements of a bulk
+//! A bulk flow causes at most one interrupt per [`MODERATION_NS`]. That is half the rate of VMware's vmxnet3 (4000 a second by
+//! default: `ethernetX.coalescingParams`, vSphere's networking guide) and of Linux's e1000 in bulk. Here each interrupt comes from
+//! another process, and real guests transmit faster with fewer (docs/measured.md, "Interrupts of a bulk flow"). A half-used ring,
+//! or [`MODERATION_BYTES`] waiting (half of a sender's possible window), interrupts at once. So does a flow with little data, such
+//! as request and response: nothing more would join the interrupt. Bytes of both directions count: the acknowledgements of a bulk
 //! transmission are small and not urgent.
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// From one interrupt of a bulk flow to the next, at least.
+/// The shortest time between two interrupts of a bulk flow.
 pub const MODERATION_NS: u64 = 500_000;
-/// Bytes that do not wait any longer.
+/// This many waiting bytes interrupt at once.
 pub const MODERATION_BYTES: u64 = 256 << 10;
-/// Bytes from one interrupt to the next that make a flow bulk: more than ten full frames.
+/// Bytes between two interrupts that make a flow bulk: more than ten full frames.
 const BULK: u64 = 16 << 10;
 
-/// When the next interrupt may be.
+/// When the next interrupt is allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveModeration {
     until: Time,
-    /// What was carried up to the last interrupt.
+    /// Bytes carried up to the last interrupt.
     carried: u64,
     held: bool,
 }
 
 impl ReceiveModeration {
-    /// Something waits, and its time has come: of a saved state that knew no times.
+    /// For a saved state without times: an interrupt is due now.
     pub fn overdue() -> Self {
         Self { held: true, ..Self::default() }
     }
 
-    /// There is something to tell. False if it waits until [`ReceiveModeration::due`]. `carried`: bytes received and sent so far.
+    /// Frames must be signalled. False if they wait until [`ReceiveModeration::due`]. `carried`: bytes received and sent so far.
     pub fn may_tell(&mut self, carried: u64, now: Time) -> bool {
         self.held = now < self.until && carried.wrapping_sub(self.carried) < MODERATION_BYTES;
         !self.held
     }
 
-    /// An interrupt signals it now.
+    /// An interrupt is sent now.
     pub fn told(&mut self, carried: u64, now: Time) {
         let bulk = carried.wrapping_sub(self.carried) >= BULK;
         *self = Self { until: now.after_ns(if bulk { MODERATION_NS } else { 0 }), carried, held: false };
     }
 
-    /// The same, where the driver has chosen how long the next one waits.
+    /// As [`ReceiveModeration::told`], with the driver's own interval.
     pub fn told_for(&mut self, ns: u64, now: Time) {
         *self = Self { until: now.after_ns(ns), held: false, ..*self };
     }
 
-    /// There is something to tell, which waits, however much it is: until the time that was set with the last interrupt, or, if that is
-    /// over, until `most`. False if that is over, too.
+    /// Frames wait, however many: until the time set with the last interrupt, or, if that is over, until `most`. False if that is
+    /// over too.
     pub fn hold(&mut self, most: Time, now: Time) -> bool {
         if !self.held {
             self.until = self.until.max(most);
@@ -60,17 +60,17 @@ impl ReceiveModeration {
         self.held
     }
 
-    /// What waited needs no telling.
+    /// The driver has seen the waiting frames: no interrupt needed.
     pub fn seen(&mut self) {
         self.held = false;
     }
 
-    /// When what waits is to be told, if anything does.
+    /// When waiting frames must be signalled, if there are any.
     pub fn due(&self) -> Option<Time> {
         self.held.then_some(self.until)
     }
 
-    /// Whether something waits whose time has come.
+    /// Whether waiting frames must be signalled now.
     pub fn over(&self, now: Time) -> bool {
         self.held && self.until <= now
     }

@@ -1,14 +1,14 @@
-//! Which vector a cause interrupts by.
+//! Routes causes to vectors.
 
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
-/// Causes that a table can route.
+/// Most causes of a table.
 pub const ROUTES: usize = 32;
-/// In a table: by none.
+/// In a table: no vector.
 const NONE: u8 = 0xff;
 
-/// From causes to MSI-X vectors. The line, and MSI with one vector, carry every cause.
+/// Maps causes to MSI-X vectors. The line, and MSI with one vector, carry every cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InterruptRouter {
     /// Cause `n` interrupts by vector `n`.
@@ -18,12 +18,12 @@ pub enum InterruptRouter {
 }
 
 impl InterruptRouter {
-    /// A table of so many causes, [`ROUTES`] at most, none of which has a vector.
+    /// A table for this many causes, at most [`ROUTES`], all without a vector.
     pub fn table(causes: usize) -> Self {
         Self::Table(std::iter::repeat_n(NONE, causes.min(ROUTES)).collect())
     }
 
-    /// Gives a cause a vector below 255, or none. A cause that the table does not have stays without.
+    /// Gives a cause a vector below 255, or none. Ignores causes outside the table.
     pub fn route(&mut self, cause: u16, vector: Option<u8>) {
         if let Self::Table(table) = self
             && let Some(entry) = table.get_mut(usize::from(cause))
@@ -40,7 +40,7 @@ impl InterruptRouter {
         }
     }
 
-    /// Whether it has the shape of another: a saved one may take its place.
+    /// Whether it has the same shape as another, so that a saved one can replace it.
     pub(super) fn fits(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Direct, Self::Direct) => true,

@@ -8,7 +8,7 @@ use crate::outbox::Outbox;
 const COMMAND: u64 = 4;
 const BUS_MASTER: u8 = 6;
 
-/// A function with the line, one MSI vector and 32 MSI-X vectors, and what it asks for.
+/// A function with the line, one MSI vector and 32 MSI-X vectors, and its requests.
 struct Bench {
     function: Function,
     out: Outbox,
@@ -60,7 +60,7 @@ impl Bench {
         });
     }
 
-    /// Updates; the line if it changed, the messages.
+    /// Updates; returns the line, if it changed, and the messages.
     fn update(&mut self, interrupts: &mut Interrupts) -> (Option<bool>, Vec<u16>) {
         self.with(|function, cx| interrupts.update(function, cx));
         self.took()
@@ -171,7 +171,7 @@ fn auto_clear_and_auto_mask_act_on_the_causes_whose_message_went_out() {
     assert_eq!(bench.update(&mut interrupts), (None, vec![0]), "no register was read in between");
     interrupts.enable(1 << 21);
     assert_eq!(bench.update(&mut interrupts), (None, vec![1]), "what came while it was masked");
-    // On the line they do nothing.
+    // With the line they have no effect.
     bench.enable(17, false);
     bench.mode_changed(&mut interrupts);
     interrupts.raise(1 << 20);

@@ -1,4 +1,4 @@
-//! Timers of interrupts as devices have them: the least time between two interrupts, and delays of a cause.
+//! Interrupt timers of devices: the least time between two interrupts, and delays of a cause.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,30 +12,30 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// The interval from the next interrupt on, in nanoseconds; 0: none. A pause that runs goes on.
+    /// Sets the interval from the next interrupt on, in nanoseconds; 0: none. A running pause continues.
     pub fn set_interval(&mut self, interval_ns: u64) {
         self.interval_ns = interval_ns;
     }
 
-    /// An interval begins now; one that runs and ends later goes on.
+    /// Starts an interval; a running one that ends later continues.
     pub fn begin(&mut self, now: Time) {
         if self.interval_ns > 0 {
             self.until = self.until.max(Some(now.after_ns(self.interval_ns)));
         }
     }
 
-    /// The pause ends at once.
+    /// Ends the pause at once.
     pub fn stop(&mut self) {
         self.until = None;
     }
 
-    /// When the pause ends, if it is not over.
+    /// When the pause ends, if it is running.
     pub fn until(&self, now: Time) -> Option<Time> {
         self.until.filter(|until| *until > now)
     }
 }
 
-/// A cause that is held back until it has been quiet for a while, or for so long at most (8254x: RDTR and RADV).
+/// Delays a cause until it has been quiet for a while, up to a limit (8254x: RDTR and RADV).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delay {
     due: Option<Time>,
@@ -43,8 +43,7 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// It happened, and is held back for `packet_ns` from now on, but not longer than `absolute_ns` (0: no such bound) after it
-    /// was first held back.
+    /// Raises the cause, delayed by `packet_ns` from now, but by at most `absolute_ns` (0: no limit) from the start of the delay.
     pub fn extend(&mut self, packet_ns: u64, absolute_ns: u64, now: Time) {
         let mut due = now.after_ns(packet_ns);
         if absolute_ns != 0 {
@@ -53,18 +52,18 @@ impl Delay {
         self.due = Some(due);
     }
 
-    /// When it is no longer held back; `None` if it did not happen.
+    /// When the delay ends; `None` if no cause is delayed.
     pub fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// Ends the delay. Whether the cause was held back.
+    /// Ends the delay. Returns whether a cause was delayed.
     pub fn end(&mut self) -> bool {
         self.last = None;
         self.due.take().is_some()
     }
 
-    /// Ends the delay if its time has come. Whether the cause was held back.
+    /// Ends the delay if its time has come. Returns whether a cause was delayed.
     pub fn over(&mut self, now: Time) -> bool {
         self.due.is_some_and(|due| due <= now) && self.end()
     }

@@ -1,4 +1,4 @@
-//! One frame on its way into a receiver's buffers: payload first, summed while it is copied, then the head.
+//! One frame on its way into a receiver's buffers: first the payload, summed during the copy, then the head.
 
 use nicety_frame::checksum::{self, Verdict};
 use nicety_frame::{Fragment, Layout, Sum, Tci};
@@ -7,7 +7,7 @@ use nicety_memory::{CopySum, Map, Span, copy, copy_sum};
 use super::{Checked, Scratch};
 use crate::batch::{Batch, Checksum, Offload, Packet};
 
-/// The head of a piece: the private one if nothing changes on the way, else one in the scratch.
+/// The head of a piece: the private one if nothing changes, else one in the scratch buffer.
 #[derive(Debug)]
 pub(super) enum Head<'a> {
     Private(&'a [u8]),
@@ -24,27 +24,27 @@ impl Head<'_> {
     }
 }
 
-/// One frame (or one uncut packet) for one receiver.
+/// One frame (or one unsegmented packet) for one receiver.
 #[derive(Debug)]
 pub struct Piece<'a> {
     pub(super) batch: &'a Batch,
     pub(super) packet: &'a Packet,
     pub(super) head: Head<'a>,
-    /// Private bytes behind the headers that belong to the payload of a cut piece.
+    /// Payload bytes of a segmented piece that lie in the private head, behind the headers.
     pub(super) inner: &'a [u8],
-    /// The piece of the spans' bytes that follows.
+    /// The range of the spans' bytes that follows.
     pub(super) from: u32,
     pub(super) len: u32,
     pub(super) verify: bool,
     pub(super) made: bool,
-    /// What the receiver is told about checksum and segmentation.
+    /// Checksum and segmentation, as reported to the receiver.
     pub offload: Offload,
     /// The control information of the tag that the receiver [strips](super::Wants::strip).
     pub tag: Option<Tci>,
 }
 
 impl Piece<'_> {
-    /// Bytes in all.
+    /// Its length in bytes.
     pub fn len(&self) -> u32 {
         (self.head().len() + self.inner.len()) as u32 + self.len
     }
@@ -54,22 +54,22 @@ impl Piece<'_> {
         self.len() == 0
     }
 
-    /// Its head as it will be written, but for a checksum that is still to be made.
+    /// Its head as it will be written, except a checksum that is not computed yet.
     pub fn head(&self) -> &[u8] {
         self.head.bytes()
     }
 
-    /// The packet's own head, before any edit: what [`Piece::layout`] is of.
+    /// The packet's own head, before any edit: the basis of [`Piece::layout`].
     pub fn private_head(&self) -> &[u8] {
         self.batch.head(self.packet)
     }
 
-    /// What the packet was understood as, before any edit of its tags.
+    /// The parsed head, before any edit of its tags.
     pub fn layout(&self) -> &Layout {
         self.batch.layout(self.packet)
     }
 
-    /// Writes it over spans of the receiver's memory, which must hold at least [`Piece::len`] bytes together.
+    /// Writes it to spans of the receiver's memory, which must hold at least [`Piece::len`] bytes together.
     #[inline]
     pub fn write(&mut self, target: &Map, to: &[Span]) -> Checked {
         let (summed, offset) = self.summed();
@@ -89,7 +89,7 @@ impl Piece<'_> {
         checked
     }
 
-    /// How many bytes behind the head (and its inner part) are to be summed.
+    /// How many bytes behind the head (and its inner part) must be summed.
     #[inline]
     fn summed(&self) -> (u32, u32) {
         let all = self.inner.len() as u32 + self.len;
@@ -138,7 +138,7 @@ impl Piece<'_> {
         }
     }
 
-    /// Stores the checksum that was made, or judges the one that came.
+    /// Stores the computed checksum, or verifies the received one.
     #[inline]
     fn conclude(&mut self, payload: Sum, summed: u32, l4_end: u32) -> Checked {
         if self.made {
@@ -170,14 +170,14 @@ impl Piece<'_> {
     }
 }
 
-/// A place in a list of spans.
+/// A position in a list of spans.
 struct Cursor<'a> {
     spans: &'a [Span],
     at: u32,
 }
 
 impl Cursor<'_> {
-    /// What is left of the current span; `None` at the end of the list.
+    /// The rest of the current span; `None` at the end of the list.
     #[inline]
     fn room(&mut self) -> Option<Span> {
         while let [first, rest @ ..] = self.spans {

@@ -1,4 +1,4 @@
-//! A packet that its receiver gets as it is, in one piece and one buffer: the way of most frames.
+//! A packet that its receiver gets unchanged, in one piece and one buffer: the common case.
 
 use nicety_memory::{Map, Span, copy};
 
@@ -14,7 +14,7 @@ pub struct Whole<'a> {
 }
 
 impl<'a> Whole<'a> {
-    /// A pick for a receiver, unless anything is to be cut, edited or summed on the way, or looked at again: then it has to be
+    /// A pick for a receiver. `None` if it must be segmented, edited, summed or verified: then it must be
     /// [unfolded](super::Unfolded).
     #[inline(always)]
     pub fn of(frames: &Frames<'a>, pick: Pick, wants: &Wants) -> Option<Self> {
@@ -46,19 +46,19 @@ impl<'a> Whole<'a> {
         self.packet
     }
 
-    /// What is left to do about its checksum.
+    /// The checksum work still to do.
     #[inline]
     pub fn checksum(&self) -> Checksum {
         self.packet.offload.checksum
     }
 
-    /// What is known of its checksum.
+    /// The state of its checksum.
     #[inline]
     pub fn checked(&self) -> Checked {
         if self.packet.offload.checksum == Checksum::AsIs { Checked::Unknown } else { Checked::Good }
     }
 
-    /// Writes it over a span of the receiver's memory, which must hold at least [`Whole::len`] bytes.
+    /// Writes it to a span of the receiver's memory, which must hold at least [`Whole::len`] bytes.
     #[inline(always)]
     pub fn write(&self, target: &Map, to: Span) {
         let head = self.batch.head(self.packet);

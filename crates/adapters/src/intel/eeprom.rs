@@ -34,13 +34,13 @@ pub struct Image {
 }
 
 impl Image {
-    /// A chip with this image and a permanent address.
-    pub fn chip(&self, mac: Mac) -> Microwire {
+    /// A chip with this image, a permanent address, and maybe another PCI subsystem (vendor and device).
+    pub fn chip(&self, mac: Mac, subsystem: Option<(u16, u16)>) -> Microwire {
         let mut words = vec![0xffff_u16; self.size];
         for (word, pair) in words.iter_mut().zip(mac.0.chunks_exact(2)) {
             *word = u16::from_le_bytes([pair[0], pair[1]]);
         }
-        for &(at, value) in self.words {
+        for (at, value) in self.words.iter().copied().chain(subsystem_words(subsystem)) {
             words[at] = value;
         }
         if let Some((last, others)) = words.get_mut(..=SUM_AT).and_then(<[u16]>::split_last_mut) {
@@ -48,6 +48,11 @@ impl Image {
         }
         Microwire::new(words)
     }
+}
+
+/// The words with the PCI subsystem (5.6.10, 5.6.11).
+pub fn subsystem_words(subsystem: Option<(u16, u16)>) -> impl Iterator<Item = (usize, u16)> {
+    subsystem.into_iter().flat_map(|(vendor, device)| [(0x0b, device), (0x0c, vendor)])
 }
 
 /// The permanent address in it.

@@ -4,6 +4,8 @@
 use nicety_frame::Mac;
 use serde::{Deserialize, Serialize};
 
+use super::eeprom::subsystem_words;
+
 /// Words of the shadow RAM.
 pub const WORDS: usize = 2048;
 /// The word that makes the first so many sum to [`SUM`].
@@ -37,13 +39,13 @@ pub struct Nvm {
 }
 
 impl Nvm {
-    /// As from the factory: an address, and words that are not all ones.
-    pub fn new(mac: Mac, words: &[(usize, u16)]) -> Self {
+    /// As from the factory: an address, words that are not all ones, and maybe another PCI subsystem (vendor and device).
+    pub fn new(mac: Mac, words: &[(usize, u16)], subsystem: Option<(u16, u16)>) -> Self {
         let mut flash = vec![0xffff_u16; WORDS];
         for (word, pair) in flash.iter_mut().zip(mac.0.chunks_exact(2)) {
             *word = u16::from_le_bytes([pair[0], pair[1]]);
         }
-        for &(at, value) in words {
+        for (at, value) in words.iter().copied().chain(subsystem_words(subsystem)) {
             flash[at] = value;
         }
         flash[CHECKSUM] =

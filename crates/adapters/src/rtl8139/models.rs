@@ -57,6 +57,7 @@ const ABOUT_CPLUS: About = About {
     chip: "Realtek RTL8139C+",
     kind: Kind::Emulated,
     pci: (REALTEK, DEVICE),
+    vmware_subsystem: None,
     link_mbps: 100,
     link_unless: None,
     offloads: &["tx-checksum (IPv4)", "rx-checksum", "tso4", "vlan-insert", "vlan-strip"],

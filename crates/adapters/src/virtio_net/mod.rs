@@ -84,6 +84,7 @@ pub static ABOUT: About = About {
     chip: "virtio 1.2 network device",
     kind: Kind::Paravirtual,
     pci: (0x1af4, 0x1041),
+    vmware_subsystem: None,
     link_mbps: SPEED_MBPS,
     link_unless: Some("through QEMU none is shown (ethtool: Unknown), unless the device has speed=10000,duplex=full"),
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "uso", "uncut receive", "mergeable buffers"],
@@ -183,6 +184,9 @@ impl VirtioNet {
         let mtu = settings.mtu.map(|mtu| mtu.max(MTU_LEAST));
         if mtu.is_none() {
             offer &= !feature::MTU;
+        }
+        if !settings.standby {
+            offer &= !feature::STANDBY;
         }
         let config = Config { mac, link: true, pairs, mtu: mtu.unwrap_or(0), speed_mbps: SPEED_MBPS };
         let rings = std::iter::repeat_n(Ring::default(), 2 * usize::from(pairs) + 1).collect();

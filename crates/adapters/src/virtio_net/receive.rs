@@ -484,7 +484,8 @@ fn header_of(offload: &Offload, piece: &Piece<'_>, checked: Checked, features: u
         let v4 = piece.layout().l3.is_some_and(|l3| l3.kind == L3Kind::V4);
         out.gso_type = match segment.kind {
             SegmentKind::Udp => header::GSO_UDP_L4,
-            SegmentKind::Tcp => {
+            // Packets in a tunnel come cut: `Wants` has no word for them.
+            SegmentKind::Tcp | SegmentKind::Tunnel => {
                 let ecn = if congested.is_some_and(|flags| flags & CWR != 0) { header::GSO_ECN } else { 0 };
                 ecn | if v4 { header::GSO_TCPV4 } else { header::GSO_TCPV6 }
             }

@@ -87,6 +87,8 @@ pub(super) mod feature {
         HASH_REPORT = 57, "hash-report";
         /// Received frames go to queues by their hash.
         RSS = 60, "rss";
+        /// The device stands by for another one with the same address.
+        STANDBY = 62, "standby";
         /// Configuration space tells speed and duplex.
         SPEED_DUPLEX = 63, "speed";
     }

@@ -49,7 +49,7 @@ impl Vmxnet3 {
             Reg::DSAL if value == 0 => self.quiesce(cx),
             Reg::CMD => self.registers[Reg::CMD] = self.execute(value, cx),
             Reg::ECR => self.acknowledge(value, cx),
-            Reg::DCR => self.capabilities = value & registers::CAPABILITIES,
+            Reg::DCR if self.version >= 7 => self.capabilities = value & registers::CAPABILITIES,
             _ => {}
         }
     }

@@ -7,8 +7,8 @@ use nicety_memory::{Fault, Map};
 use super::Vmxnet3;
 use super::coalescing::Coalescing;
 use super::receive::ReceiveQueue;
-use super::registers::{CAP_UDP_RSS, CAPABILITIES, QUEUES, Reg, command, event, feature};
-use super::rss::{Conf, FIELDS_ALL, FIELDS_DEFAULT, FIELDS_UDP, Rss};
+use super::registers::{CAPABILITIES, QUEUES, Reg, command, event, feature};
+use super::rss::{Conf, FIELDS_DEFAULT, Rss, fields_on_offer};
 use super::shared::{self, COMMAND_DATA, STATISTICS, STATUS, Setup, SetupError};
 use super::transmit::TransmitQueue;
 
@@ -30,7 +30,8 @@ impl Vmxnet3 {
             command::RESET => self.reset_device(cx),
             command::UPDATE_IML | command::UPDATE_PMCFG => {}
             // Buffer sizes and memory regions told in advance are of no use here: every descriptor has its own.
-            command::SET_RING_BUFFER_SIZE | command::REGISTER_MEMREGS => {}
+            command::SET_RING_BUFFER_SIZE if self.version >= 7 => {}
+            command::REGISTER_MEMREGS if self.version >= 3 => {}
             command::UPDATE_RX_MODE
             | command::UPDATE_MAC_FILTERS
             | command::UPDATE_VLAN_FILTERS
@@ -193,12 +194,11 @@ impl Vmxnet3 {
         Ok(0)
     }
 
-    /// SET_RSS_FIELDS: UDP only if its capability was turned on.
+    /// SET_RSS_FIELDS: what is not on offer stays off; GET_RSS_FIELDS tells.
     fn set_rss_fields(&mut self, cx: &mut Context<'_>) -> u32 {
         let Some(setup) = self.running().filter(|_| self.version >= 4) else { return command::FAILED };
         let Ok(asked) = shared::read32(cx.memory, setup.shared + COMMAND_DATA) else { return command::FAILED };
-        let barred = if self.capabilities & CAP_UDP_RSS == 0 { FIELDS_UDP } else { 0 };
-        self.fields = asked & FIELDS_ALL & !barred;
+        self.fields = asked & fields_on_offer(self.version, self.capabilities);
         self.rss.set_fields(self.fields);
         0
     }

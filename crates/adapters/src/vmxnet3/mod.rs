@@ -1,4 +1,4 @@
-//! vmxnet3, VMware's paravirtual adapter (15ad:07b0), revisions 1, 2, 3 and 7.
+//! vmxnet3, VMware's paravirtual adapter (15ad:07b0), versions 1 to 7.
 //!
 //! Everything lies in the guest's memory; registers hold commands, masks and doorbells. A frame costs no register
 //! access while both sides are busy.
@@ -23,17 +23,17 @@
 //! A descriptor is ours when its generation bit is the ring's, which flips with each round; a completion is the
 //! driver's likewise.
 //!
-//! **Features**: up to 32 transmit and 32 receive queues, RSS (Toeplitz, TCP and UDP ports), checksums both ways, TSO
-//! for IPv4 and IPv6, packets received uncut (LRO completions: what makes guest to guest fast), VLAN tags inserted and
+//! **Features**: up to 32 transmit and 32 receive queues, RSS (Toeplitz, TCP and UDP ports, ESP's index), checksums both
+//! ways, TSO for IPv4 and IPv6, both also for frames that are sent in VXLAN or Geneve, packets received uncut (LRO completions: what makes guest to guest fast), VLAN tags inserted and
 //! stripped, VLAN and multicast filters, MTU up to 9190, INTx, MSI, MSI-X with automatic masks.
 //!
 //! **Few messages**: while a transmit queue is served its driver does not ring (`transmit.rs`). Receive buffers are
 //! looked for in the ring whenever one is wanted, so that updateRxProd stays off; a queue that ran out of them is
 //! looked at when its interrupt is unmasked, and by a timer.
 //!
-//! **Not implemented**: tunnel offloads (Geneve, VXLAN; `OM_ENCAP`: versions 4 to 6 are not offered because they imply
-//! them), the large BAR 0, out-of-order receive completions, ESP in the receive hash, UPT pass-through, timestamp
-//! rings (version 9), plug-ins, wake-on-LAN. Of interrupt moderation there is one level, adaptive, for vectors whose
+//! **Not implemented**: inner checksums and hashes of received tunnel packets (a driver that asks for them with
+//! `UPT1_F_RXINNEROFLD` is told of outer ones), the large BAR 0, out-of-order receive completions, UPT pass-through,
+//! timestamp rings (version 9), plug-ins, wake-on-LAN. Of interrupt moderation there is one level, adaptive, for vectors whose
 //! driver asks for any (`ReceiveModeration`).
 //!
 //! **Quirks**: `VMXNET3_IC_DISABLE_ALL` is ignored (`interrupts.rs`); a VLAN table without any bit filters nothing
@@ -74,7 +74,7 @@ use receive::{Arrival, Outcome, ReceiveQueue, Windows, wants};
 use registers::{REGISTERS, Reg};
 use rss::Rss;
 use shared::Setup;
-use transmit::TransmitQueue;
+use transmit::{TransmitQueue, Tunnels};
 
 /// What it is.
 pub static ABOUT: About = About {
@@ -82,6 +82,7 @@ pub static ABOUT: About = About {
     chip: "VMware vmxnet3",
     kind: Kind::Paravirtual,
     pci: (0x15ad, 0x07b0),
+    vmware_subsystem: None,
     link_mbps: 10_000,
     link_unless: None,
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "lro", "vlan-insert", "vlan-strip", "rss"],
@@ -136,7 +137,7 @@ pub struct Vmxnet3 {
     queues: u16,
     link: bool,
     generation: u32,
-    /// 1, 2, 3 or 7: what the driver chose.
+    /// 1 to 7: what the driver chose.
     version: u8,
     registers: Bank<Reg>,
     /// Events not yet acknowledged.
@@ -388,7 +389,8 @@ impl Adapter for Vmxnet3 {
             return idle;
         };
         let mut given_back = false;
-        let mut fetched = transmit.fetch(queue, self.link, budget, batch, cx);
+        let tunnels = Tunnels::of(self.version, self.capabilities);
+        let mut fetched = transmit.fetch(queue, self.link, tunnels, budget, batch, cx);
         if fetched.is_ok() && batch.is_empty() {
             // Dropped packets are in no batch that would be completed.
             match transmit.give_back(None, self.coalescing, cx) {

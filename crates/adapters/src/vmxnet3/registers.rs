@@ -10,16 +10,24 @@ register_names! {
 }
 use Reg::{CMD, DCR, DSAH, DSAL, ECR, ICR, IMR, MACH, MACL, PTCR, RXPROD, RXPROD2, TXPROD, UVRS, VRRS};
 
-/// Device revisions on offer: bit n is version n + 1. 1, 2, 3 and 7.
-///
-/// From 4 to 6 a driver turns tunnel offloads on without asking (`vmxnet3_declare_features`); from 7 on it asks DCR.
-/// Those are not implemented, so that 4, 5 and 6 would be promises not kept.
-pub const VERSIONS: u32 = 0x47;
+/// Device revisions on offer: bit n is version n + 1. 1 to 7.
+pub const VERSIONS: u32 = 0x7f;
 
-/// Device capabilities on offer (DCR 0): UDP in the receive hash. No tunnel offload, no large BAR.
-pub const CAPABILITIES: u32 = CAP_UDP_RSS;
+/// Device capabilities on offer (DCR 0, VMXNET3_CAP_*), which a driver of version 7 turns on one by one: UDP and ESP in the
+/// receive hash, and the transmit offloads of tunnels. No hash of inner headers, no large BAR, no completions out of order.
+pub const CAPABILITIES: u32 = 0x2ff;
 /// UDP may be hashed with its ports.
 pub const CAP_UDP_RSS: u32 = 1;
+/// ESP over IPv4 may be hashed with its index.
+pub const CAP_ESP_RSS_IPV4: u32 = 1 << 1;
+/// Inner checksums of Geneve; those of VXLAN two bits further.
+pub const CAP_GENEVE_CHECKSUM: u32 = 1 << 2;
+/// Segmentation in Geneve; in VXLAN two bits further.
+pub const CAP_GENEVE_TSO: u32 = 1 << 3;
+/// Outer checksums of segments in Geneve; in VXLAN one bit further.
+pub const CAP_GENEVE_OUTER: u32 = 1 << 6;
+/// ESP over IPv6 may be hashed with its index.
+pub const CAP_ESP_RSS_IPV6: u32 = 1 << 9;
 
 /// BAR 0, the page that can be mapped: a mask for each vector, positions for each queue.
 const PASS_THROUGH: &[Row<Reg>] = &[

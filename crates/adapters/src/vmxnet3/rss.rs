@@ -5,6 +5,7 @@ use nicety_frame::toeplitz::{HashKind, HashKinds, Input, Table};
 use nicety_memory::{Map, Rights};
 use serde::{Deserialize, Serialize};
 
+use super::registers::{CAP_ESP_RSS_IPV4, CAP_ESP_RSS_IPV6, CAP_UDP_RSS};
 use super::shared::{SetupError, read32, read64};
 
 /// Where `rssConfDesc` lies in DriverShared.
@@ -14,12 +15,20 @@ const LEN: u32 = 176;
 /// UPT1_RSS_HASH_FUNC_TOEPLITZ.
 const TOEPLITZ: u16 = 1;
 
-/// VMXNET3_RSS_FIELDS_*: TCP and UDP over IPv4 and IPv6.
-pub const FIELDS_ALL: u32 = 0x0f;
+/// VMXNET3_RSS_FIELDS_*: TCP, UDP and ESP over IPv4 and IPv6.
+pub const FIELDS_ALL: u32 = 0x3f;
 /// What Linux takes as the default: TCP alone.
 pub const FIELDS_DEFAULT: u32 = 0x03;
-/// UDP's bits.
-pub const FIELDS_UDP: u32 = 0x0c;
+/// What a driver may ask for: TCP and UDP, ESP over IPv4 from version 4 on and over IPv6 from version 5 on (the order of VMXNET3_CAP_*);
+/// from version 7 on, what it turned a capability on for.
+pub fn fields_on_offer(version: u8, capabilities: u32) -> u32 {
+    let asks = version >= 7;
+    let on = |capability| !asks || capabilities & capability != 0;
+    [(on(CAP_UDP_RSS), 0x0c), (on(CAP_ESP_RSS_IPV4), 0x10), (on(CAP_ESP_RSS_IPV6) && version >= 5, 0x20)]
+        .into_iter()
+        .filter(|&(on, _)| on)
+        .fold(FIELDS_DEFAULT, |fields, (_, more)| fields | more)
+}
 
 /// The configuration as last told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,16 +102,18 @@ impl Rss {
         self.prepared.is_some()
     }
 
-    /// VMXNET3_RSS_FIELDS_*: for which protocols ports count.
+    /// VMXNET3_RSS_FIELDS_*: for which protocols ports, or ESP's index, count.
     pub fn set_fields(&mut self, fields: u32) {
         let kinds = u32::from(self.conf.kinds);
         self.kinds = [
             (kinds & 1 != 0, HashKind::V4),
             (kinds & 2 != 0 && fields & 1 != 0, HashKind::V4Tcp),
             (kinds & 1 != 0 && fields & 4 != 0, HashKind::V4Udp),
+            (kinds & 1 != 0 && fields & 0x10 != 0, HashKind::V4Esp),
             (kinds & 4 != 0, HashKind::V6),
             (kinds & 8 != 0 && fields & 2 != 0, HashKind::V6Tcp),
             (kinds & 4 != 0 && fields & 8 != 0, HashKind::V6Udp),
+            (kinds & 4 != 0 && fields & 0x20 != 0, HashKind::V6Esp),
         ]
         .into_iter()
         .filter(|&(on, _)| on)
@@ -123,6 +134,8 @@ impl Rss {
             HashKind::V6Tcp => 4,
             HashKind::V4Udp => 5,
             HashKind::V6Udp => 6,
+            HashKind::V4Esp => 7,
+            HashKind::V6Esp => 8,
         };
         Hash { kind, value, queue }
     }

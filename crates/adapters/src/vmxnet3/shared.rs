@@ -145,6 +145,8 @@ pub struct ReceiveConf {
 
 /// Longest MTU (VMXNET3_V6_MAX_MTU).
 pub const MTU_MAX: u32 = 9190;
+/// Longest before version 6 (VMXNET3_MAX_MTU).
+const MTU_MAX_BEFORE_6: u32 = 9000;
 /// Shortest (VMXNET3_MIN_MTU).
 pub const MTU_MIN: u32 = 60;
 /// Descriptors of one received packet at most.
@@ -182,7 +184,8 @@ pub fn read32(memory: &Map, address: u64) -> Result<u32, Fault> {
 }
 
 impl Setup {
-    /// Reads DriverShared.
+    /// Reads DriverShared. Before version 6 a driver has 8 transmit and 16 receive queues at most (VMXNET3_MAX_TX_QUEUES,
+    /// VMXNET3_MAX_RX_QUEUES).
     pub fn read(memory: &Map, shared: u64, version: u8) -> Result<Self, SetupError> {
         let window = memory.window(shared, LEN, Rights::READ)?;
         if le32(&window, 0) != MAGIC {
@@ -194,10 +197,15 @@ impl Setup {
         let [auto_mask, _count, event_vector] =
             if extended { memory.window(shared, EXTENDED_LEN, Rights::READ)?.read(720) } else { window.read(80) };
         let asked = le16(&window, 60);
+        let (most_transmit, most_receive, most_mtu) =
+            if version >= 6 { (QUEUES as u8, QUEUES as u8, MTU_MAX) } else { (8, 16, MTU_MAX_BEFORE_6) };
+        if transmit > most_transmit || receive > most_receive {
+            return Err(SetupError::Invalid);
+        }
         let setup = Self {
             shared,
             features: le64(&window, 24),
-            mtu: le32(&window, 56).clamp(MTU_MIN, MTU_MAX),
+            mtu: le32(&window, 56).clamp(MTU_MIN, most_mtu),
             most_pieces: if asked == 0 { PIECES as u16 } else { asked.min(PIECES as u16) },
             queues,
             transmit: u16::from(transmit),

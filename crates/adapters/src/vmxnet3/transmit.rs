@@ -10,12 +10,12 @@ use std::collections::VecDeque;
 use nicety_adapter::interrupts::CompletionDelay;
 use nicety_adapter::{Batch, Budget, Checksum, Context, Draft, DraftError, HEAD_MOST, Offload, PACKETS, Progress};
 use nicety_adapter::{Reason, Segment, SegmentKind, Time};
-use nicety_frame::{L4Kind, Layout, Tag, Tci, checksum};
+use nicety_frame::{L4Kind, Layout, Tag, Tci, Tunnel, TunnelKind, checksum};
 use nicety_memory::{Map, Rights, Window, full_barrier};
 use serde::{Deserialize, Serialize};
 
 use super::coalescing::Coalescing;
-use super::registers::stopped;
+use super::registers::{CAP_GENEVE_CHECKSUM, CAP_GENEVE_OUTER, CAP_GENEVE_TSO, stopped};
 use super::shared::{Ring, THRESHOLD, TransmitConf};
 use super::statistics::{LOSS_FIRST, LOSS_SECOND, Statistics};
 
@@ -27,8 +27,43 @@ const RECHECK_NS: u64 = 50_000;
 const PIECE_MOST: u32 = 1 << 14;
 
 const OM_NONE: u32 = 0;
+const OM_ENCAP: u32 = 1;
 const OM_CHECKSUM: u32 = 2;
 const OM_TSO: u32 = 3;
+
+/// How a driver asks for the offloads of tunnels.
+#[derive(Clone, Copy, Debug)]
+pub enum Tunnels {
+    /// Not at all, before version 4.
+    No,
+    /// By OM_ENCAP, whenever it likes (version 4 to 6).
+    Mode,
+    /// By `ext1`, for what it turned on in DCR (version 7).
+    Capabilities(u32),
+}
+
+impl Tunnels {
+    /// Of a version, with what was turned on.
+    pub fn of(version: u8, capabilities: u32) -> Self {
+        match version {
+            ..4 => Self::No,
+            4..7 => Self::Mode,
+            7.. => Self::Capabilities(capabilities),
+        }
+    }
+
+    /// Whether a tunnel's offload may be asked for.
+    fn allow(self, kind: TunnelKind, segment: bool, outer: bool) -> bool {
+        let vxlan = kind == TunnelKind::Vxlan;
+        let own = if segment { CAP_GENEVE_TSO } else { CAP_GENEVE_CHECKSUM } << if vxlan { 2 } else { 0 };
+        let outer = if outer { CAP_GENEVE_OUTER << u32::from(vxlan) } else { 0 };
+        match self {
+            Self::No => false,
+            Self::Mode => true,
+            Self::Capabilities(on) => on & (own | outer) == own | outer,
+        }
+    }
+}
 
 /// One fetched packet that waits to be given back.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +125,12 @@ impl Descriptor {
         self.low & 1 << 16 != 0
     }
 
+    /// `oco`: segments in a tunnel get outer checksums.
+    fn outer_checksum(&self) -> bool {
+        self.low & 1 << 15 != 0
+    }
+
+    /// `ext1`: what is asked for is meant for the frame in a tunnel.
     fn inner(&self) -> bool {
         self.low & 1 << 17 != 0
     }
@@ -119,7 +160,8 @@ impl Descriptor {
     /// Bytes that the private head must hold.
     fn head(&self) -> usize {
         match self.offload_mode() {
-            OM_TSO => usize::from(self.headers()),
+            OM_TSO | OM_ENCAP => usize::from(self.headers()),
+            OM_CHECKSUM if self.inner() => usize::from(self.headers()),
             OM_CHECKSUM => usize::from(self.mss_or_field()) + 2,
             _ => 0,
         }
@@ -191,6 +233,7 @@ impl TransmitQueue {
         &mut self,
         number: u16,
         link: bool,
+        tunnels: Tunnels,
         budget: Budget,
         batch: &mut Batch,
         cx: &mut Context<'_>,
@@ -200,7 +243,7 @@ impl TransmitQueue {
         let ring = self.ring.window(memory, Rights::READ).map_err(|_| stopped::BAD_RING)?;
         let mut taken = 0;
         while budget.allows(batch) && taken < 2 * PACKETS && self.fetched.len() < self.ring.size as usize {
-            match self.step(&ring, number, link, batch, cx) {
+            match self.step(&ring, number, link, tunnels, batch, cx) {
                 Step::Taken => {
                     taken += 1;
                     self.set_threshold(true, cx);
@@ -238,7 +281,15 @@ impl TransmitQueue {
     }
 
     /// Takes one packet.
-    fn step(&mut self, window: &Window<'_>, number: u16, link: bool, batch: &mut Batch, cx: &mut Context<'_>) -> Step {
+    fn step(
+        &mut self,
+        window: &Window<'_>,
+        number: u16,
+        link: bool,
+        tunnels: Tunnels,
+        batch: &mut Batch,
+        cx: &mut Context<'_>,
+    ) -> Step {
         let mut ring = self.ring;
         if !owned(window, ring.next, ring.generation) {
             return Step::Empty;
@@ -261,7 +312,7 @@ impl TransmitQueue {
                     return Step::Full;
                 }
                 let drafted = fault.map_or(Ok(()), |error| Err(Reason::from(error)));
-                let sent = drafted.and_then(|()| self.finish(draft, &first, number, link, cx));
+                let sent = drafted.and_then(|()| self.finish(draft, &first, number, link, tunnels, cx));
                 if let Err(reason) = sent {
                     cx.counters.transmit_drop(reason);
                     let kind = if reason == Reason::LinkDown { LOSS_SECOND } else { LOSS_FIRST };
@@ -289,6 +340,7 @@ impl TransmitQueue {
         first: &Descriptor,
         number: u16,
         link: bool,
+        tunnels: Tunnels,
         cx: &mut Context<'_>,
     ) -> Result<(), Reason> {
         if draft.len() < 14 {
@@ -297,7 +349,7 @@ impl TransmitQueue {
         if !link {
             return Err(Reason::LinkDown);
         }
-        let mut offload = offload(&mut draft, first)?;
+        let mut offload = offload(&mut draft, first, tunnels)?;
         if let Some(tag) = first.tag() {
             if !draft.tag(Tag::customer(Tci(tag))) {
                 return Err(Reason::BadOffload);
@@ -345,12 +397,17 @@ impl TransmitQueue {
 }
 
 /// What the first descriptor asks for, in neutral words.
-fn offload(draft: &mut Draft<'_>, first: &Descriptor) -> Result<Offload, Reason> {
-    if first.inner() {
-        return Err(Reason::BadOffload);
+fn offload(draft: &mut Draft<'_>, first: &Descriptor, tunnels: Tunnels) -> Result<Offload, Reason> {
+    match (first.offload_mode(), tunnels) {
+        (OM_NONE, _) => return Ok(Offload::default()),
+        (OM_CHECKSUM | OM_TSO, Tunnels::Capabilities(_)) if first.inner() => {
+            return tunneled(draft, first, tunnels).ok_or(Reason::BadOffload);
+        }
+        (OM_ENCAP, Tunnels::Mode) => return tunneled(draft, first, tunnels).ok_or(Reason::BadOffload),
+        (mode, _) if mode == OM_ENCAP || first.inner() => return Err(Reason::BadOffload),
+        _ => {}
     }
     match first.offload_mode() {
-        OM_NONE => Ok(Offload::default()),
         OM_CHECKSUM => {
             let (start, field) = (first.headers(), first.mss_or_field());
             let head = draft.head_mut().len();
@@ -381,4 +438,33 @@ fn complete_headers(head: &mut [u8], len: u32, headers: u16) -> Option<Checksum>
     }
     let field = checksum::prepare(head, &layout, len)?;
     Some(Checksum::Partial { start: l4.offset, field })
+}
+
+/// The same for a frame in a tunnel. Its headers end where the descriptor says; where its checksum lies is told in version 7 only.
+fn tunneled(draft: &mut Draft<'_>, first: &Descriptor, tunnels: Tunnels) -> Option<Offload> {
+    let (len, mss) = (draft.len(), first.mss_or_field());
+    let head = draft.head_mut();
+    let outer = Layout::parse(head);
+    let tunnel = Tunnel::parse(head, &outer)?;
+    let inner = tunnel.inner;
+    let (l4, field) = (inner.l4?, u16::try_from(inner.l4?.checksum_at()).ok()?);
+    let cut = match first.offload_mode() {
+        OM_ENCAP => mss != 0,
+        mode => mode == OM_TSO,
+    };
+    let placed = cut || first.offload_mode() == OM_ENCAP || mss == field;
+    let allowed = tunnels.allow(tunnel.kind, cut, cut && first.outer_checksum());
+    if inner.headers_len != first.headers() || !placed || !allowed {
+        return None;
+    }
+    let checksum = Checksum::Partial { start: l4.offset, field };
+    if !cut {
+        return Some(Offload { checksum, segment: None });
+    }
+    if l4.kind != L4Kind::Tcp || len < u32::from(inner.headers_len) {
+        return None;
+    }
+    checksum::prepare(head, &inner, len)?;
+    tunnel.seal(head, &outer, len, first.outer_checksum())?;
+    Some(Offload { checksum, segment: Some(Segment::of(SegmentKind::Tunnel, mss, inner.headers_len, len)?) })
 }

@@ -27,6 +27,13 @@ fn features_that_are_not_offered_are_not_taken() {
 }
 
 #[test]
+fn a_standby_is_offered_where_one_was_asked_for() {
+    let settings = Settings { standby: true, ..Settings::new(Mac([2, 0, 0, 0, 0, 1])) };
+    let guest = Guest::with(plain() | bit(VIRTIO_NET_F_STANDBY), 16, settings);
+    assert!(guest.adapter.features().contains(&"standby"));
+}
+
+#[test]
 fn an_adapter_that_cannot_be_is_not_made() {
     let create = find("virtio-net").unwrap().create;
     let group = Settings::new(Mac([1, 0, 0, 0, 0, 1]));

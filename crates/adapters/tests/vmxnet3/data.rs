@@ -103,7 +103,7 @@ fn checksums_are_asked_for_in_neutral_words_and_count_a_tag() {
     let mut guest = Guest::opened(Open::default());
     let frame = udp4([2; 6], 1, &pattern(100));
     let mut batch = Batch::new();
-    let asked = Offload { om: 2, hlen: 34, msscof: 40, tag: Some(0x2007) };
+    let asked = Offload { om: 2, hlen: 34, msscof: 40, tag: Some(0x2007), ..Offload::default() };
     guest.send(0, &[&frame], asked);
     guest.fetch(0, &mut batch);
     assert_eq!(batch.packets()[0].offload.checksum, Checksum::Partial { start: 38, field: 44 });
@@ -142,7 +142,7 @@ fn asked(frame: Vec<u8>, mss: u32) -> (Guest, Batch) {
     let frame = prepared_for_tso(frame);
     let rest: Vec<&[u8]> = frame[headers..].chunks(16384).collect();
     let pieces: Vec<&[u8]> = std::iter::once(&frame[..headers]).chain(rest).collect();
-    guest.send(0, &pieces, Offload { om: 3, hlen: headers as u32, msscof: mss, tag: None });
+    guest.send(0, &pieces, Offload { om: 3, hlen: headers as u32, msscof: mss, ..Offload::default() });
     let mut batch = Batch::new();
     guest.fetch(0, &mut batch);
     (guest, batch)

@@ -57,6 +57,9 @@ pub struct Offload {
     pub hlen: u32,
     pub msscof: u32,
     pub tag: Option<u16>,
+    /// `ext1` and `oco`.
+    pub inner: bool,
+    pub outer_checksum: bool,
 }
 
 /// A received packet.
@@ -329,7 +332,7 @@ impl Guest {
             let mut low = piece.len() as u32 & 0x3fff | generation << 14;
             let mut high = u32::from(last) * (3 << 12);
             if place == 0 {
-                low |= offload.msscof << 18;
+                low |= offload.msscof << 18 | u32::from(offload.inner) << 17 | u32::from(offload.outer_checksum) << 15;
                 high |= offload.hlen | offload.om << 10;
                 high |= offload.tag.map_or(0, |tag| 1 << 15 | u32::from(tag) << 16);
             }

@@ -31,14 +31,37 @@ pub fn udp4(target: [u8; 6], source_port: u16, payload: &[u8]) -> Vec<u8> {
 
 /// What `vmxnet3_prepare_tso` makes of a TCP packet: no IP checksum, the pseudo-header's sum without the length.
 pub fn prepared_for_tso(mut bytes: Vec<u8>) -> Vec<u8> {
-    let v4 = bytes[12..14] == [8, 0];
-    let (addresses, tcp) = if v4 { (26..34, 34) } else { (22..54, 54) };
-    if v4 {
+    if bytes[12..14] == [8, 0] {
         bytes[24..26].fill(0);
     }
-    let sum =
-        bytes[addresses].as_chunks::<2>().0.iter().fold(6, |sum, &word| sum + u32::from(u16::from_be_bytes(word)));
+    with_pseudo(bytes, 0)
+}
+
+/// What a stack that leaves the checksum to its adapter (CHECKSUM_PARTIAL) makes of a TCP packet.
+pub fn partial(bytes: Vec<u8>) -> Vec<u8> {
+    let len = bytes.len() - if bytes[12..14] == [8, 0] { 34 } else { 54 };
+    with_pseudo(bytes, len as u32)
+}
+
+/// In a tunnel between 10.1.0.1 and 10.1.0.2, as if by UDP with a checksum over what is there.
+pub fn tunneled(inner: &[u8], geneve: bool) -> Vec<u8> {
+    let header =
+        if geneve { [1, 0, 0x65, 0x58, 0, 0, 7, 0, 0, 1, 2, 0].to_vec() } else { vec![8, 0, 0, 0, 0, 0, 7, 0] };
+    let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 9], crate::guest::MAC.0)
+        .ipv4([10, 1, 0, 1], [10, 1, 0, 2], 64)
+        .udp(40_000, if geneve { 6081 } else { 4789 });
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes, &[&header, inner].concat()).unwrap();
+    bytes
+}
+
+fn with_pseudo(mut bytes: Vec<u8>, len: u32) -> Vec<u8> {
+    let v4 = bytes[12..14] == [8, 0];
+    let (addresses, tcp) = if v4 { (26..34, 34) } else { (22..54, 54) };
+    let words = bytes[addresses].as_chunks::<2>().0.iter();
+    let sum = words.fold(6 + len, |sum, &word| sum + u32::from(u16::from_be_bytes(word)));
     let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
     bytes[tcp + 16..tcp + 18].copy_from_slice(&(folded as u16).to_be_bytes());
     bytes
 }

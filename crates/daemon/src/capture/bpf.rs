@@ -1,34 +1,34 @@
-//! Classic BPF, checked and run: what libpcap compiles a filter's words to (McCanne and Jacobson 1993; the numbers are those of
+//! Classic BPF, checked and run. libpcap compiles filter expressions to it (McCanne and Jacobson 1993; the numbers are those of
 //! linux/bpf_common.h and linux/filter.h).
 //!
-//! A program comes from whoever asks for a capture. It is checked once: jumps lead forward and stay inside, the last instruction returns,
-//! no memory word is out of range. So each run ends after at most as many steps as there are instructions. A load behind the frame's end
-//! returns 0: the frame is not wanted, as libpcap has it.
+//! A client that asks for a capture supplies the program. It is checked once: jumps go forward and stay inside, the last
+//! instruction returns, no memory word is out of range. So a run takes at most as many steps as there are instructions. A load
+//! beyond the frame's end returns 0, as in libpcap: the frame is not wanted.
 
 use std::fmt;
 
-/// Instructions of a program at most (BPF_MAXINSNS of linux/bpf_common.h).
+/// Most instructions of a program (BPF_MAXINSNS of linux/bpf_common.h).
 pub const INSTRUCTIONS_MOST: usize = 4096;
 /// Words of memory (BPF_MEMWORDS).
 const WORDS: u32 = 16;
 
-/// One instruction as it is written: code, jump if true, jump if false, operand.
+/// One encoded instruction: code, jump if true, jump if false, operand.
 pub type Raw = (u16, u8, u8, u32);
 
-/// Why a program is none; the number is that of the instruction.
+/// Why a program is invalid, with the number of the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BpfError {
     /// It has no instruction, or more than [`INSTRUCTIONS_MOST`].
     Length(usize),
-    /// An instruction is not known.
+    /// An instruction is unknown.
     Unknown(usize),
-    /// One jumps behind the end.
+    /// An instruction jumps beyond the end.
     Jump(usize),
-    /// One names a word of memory that there is not.
+    /// An instruction names a memory word that does not exist.
     Word(usize),
-    /// One divides by zero, or shifts by more bits than there are.
+    /// An instruction divides by zero, or shifts by too many bits.
     Operand(usize),
-    /// The last one does not return.
+    /// The last instruction does not return.
     End,
 }
 
@@ -98,7 +98,7 @@ use code::{
     MSH, MUL, NEG, OR, RET, RET_A, RSH, ST, STX, SUB, TXA, WORD, X, XOR,
 };
 
-/// A program that was checked.
+/// A checked program.
 #[derive(Clone, Debug)]
 pub struct Program(Box<[Raw]>);
 
@@ -148,12 +148,12 @@ impl Program {
         }
     }
 
-    /// Whether a frame is wanted, of which these bytes are at hand.
+    /// Whether a frame is wanted. `frame` has its captured bytes.
     pub fn wants(&self, frame: &[u8]) -> bool {
         self.run(frame).unwrap_or(0) != 0
     }
 
-    /// What the program returns; nothing if it reads behind the frame's end, or divides by zero.
+    /// The program's result; `None` if it reads beyond the frame's end, or divides by zero.
     fn run(&self, frame: &[u8]) -> Option<u32> {
         let (mut a, mut x, mut memory, mut at) = (0u32, 0u32, [0u32; WORDS as usize], 0usize);
         let length = frame.len() as u32;

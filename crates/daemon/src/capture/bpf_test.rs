@@ -84,9 +84,9 @@ fn every_operation_does_what_it_is_named_for() {
     let results = [0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0].map(of);
     let sums = [10, 4, 21, 2, 7, 3, 56, 0, 7u32.wrapping_neg(), 1, 4];
     assert_eq!(results, sums.map(Some));
-    // X is 0: it ends there.
+    // X is 0: a division by zero ends the run.
     assert_eq!(Program::new(&[(4 | 8 | 0x30, 0, 0, 0), (0x16, 0, 0, 0)]).unwrap().run(&[]), None);
-    // Memory, and the way from A to X and back.
+    // Memory, and moves from A to X and back.
     let moved = [
         (0, 0, 0, 9),
         (2, 0, 0, 15),

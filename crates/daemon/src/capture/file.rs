@@ -1,4 +1,4 @@
-//! What a capture's reader gets: chunks, as pcapng blocks. On the control thread.
+//! The pcapng blocks of a capture, made from its chunks on the control thread.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,9 +21,9 @@ pub(crate) type Names = BTreeMap<PortId, String>;
 struct Interface {
     number: u32,
     name: String,
-    /// What had been counted of its number on the switch before: another port had that.
+    /// The counts of an earlier port with its number on the switch.
     base: (u64, u64),
-    /// What was told of it: frames that were wanted, and lost, by blocks of statistics; and lost, by packet blocks.
+    /// The counts written so far: seen and lost frames in statistics blocks; lost frames in packet blocks.
     told: (u64, u64),
     gap: u64,
 }
@@ -32,11 +32,11 @@ struct Interface {
 #[derive(Debug)]
 pub(crate) struct Encoder {
     reader: Reader,
-    /// When the daemon's clock began, since 1970-01-01 00:00 UTC.
+    /// When the daemon's clock started, since 1970-01-01 00:00 UTC.
     epoch: Duration,
     names: Names,
     interfaces: BTreeMap<PortId, Interface>,
-    /// Interfaces so far, those of ports included that have gone.
+    /// The number of interfaces so far, including those of closed ports.
     count: u32,
 }
 
@@ -45,7 +45,7 @@ impl Encoder {
         Self { reader, epoch, names, interfaces: BTreeMap::new(), count: 0 }
     }
 
-    /// Ports may have come and gone.
+    /// Sets new names, after ports were opened or closed.
     pub(crate) fn rename(&mut self, names: Names) {
         self.names = names;
     }
@@ -60,12 +60,12 @@ impl Encoder {
         out
     }
 
-    /// What has come since, if anything has; the end if nothing more will.
+    /// The blocks of the next chunk; `None` at the end of the capture.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         self.reader.chunks.poll_recv(cx).map(|chunk| Some(self.taken(&chunk?)))
     }
 
-    /// As [`Encoder::poll`], for a thread that waits.
+    /// As [`Encoder::poll`], for a thread that may block.
     pub(super) fn wait(&mut self) -> Option<Vec<u8>> {
         let chunk = self.reader.chunks.blocking_recv()?;
         Some(self.taken(&chunk))
@@ -76,7 +76,7 @@ impl Encoder {
         self.blocks(chunk)
     }
 
-    /// Bytes that wait for it.
+    /// Bytes in its queue.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.reader.waiting.load(Ordering::Relaxed)
@@ -103,7 +103,7 @@ impl Encoder {
         out
     }
 
-    /// The number of a port's interface, which gets its block if it has none.
+    /// The number of a port's interface. Writes its block if it has none.
     fn interface(&mut self, port: PortId, out: &mut Vec<u8>) -> u32 {
         let name = self.names.get(&port).map_or("(a port that has gone)", String::as_str);
         match self.interfaces.get(&port) {
@@ -119,19 +119,19 @@ impl Encoder {
         }
     }
 
-    /// Frames of a port that were wanted so far, and those of them that were lost.
+    /// How many frames of a port matched so far, and how many of these were lost.
     fn tally(&self, port: PortId) -> (u64, u64) {
         let tally = self.reader.tallies.get(usize::from(port.0));
         tally.map_or((0, 0), |tally| (tally.seen.load(Ordering::Relaxed), tally.lost.load(Ordering::Relaxed)))
     }
 
-    /// Those that were lost since the port's last block.
+    /// How many were lost since the port's last block.
     fn lost(&mut self, port: PortId) -> u64 {
         let (_, lost) = self.tally(port);
         self.interfaces.get_mut(&port).map_or(0, |known| lost - std::mem::replace(&mut known.gap, lost))
     }
 
-    /// Statistics of the interfaces of which there is news; of one in any case, so that a reader who has gone is noticed.
+    /// Statistics of the interfaces whose counts changed. Always at least one, so that a reader that has gone is noticed.
     pub(crate) fn statistics(&mut self, now: Duration) -> Vec<u8> {
         let mut out = Vec::new();
         let tallies: Vec<_> = self.interfaces.keys().map(|port| (*port, self.tally(*port))).collect();
@@ -148,7 +148,7 @@ impl Encoder {
 
     fn say(&self, record: &Record, out: &mut String) {
         let name = |port: PortId| self.names.get(&port).map_or("a port that has gone", String::as_str);
-        // A text takes whatever is written to it.
+        // Writing to a String cannot fail.
         let _ = match record.what {
             What::To(port, 0) => write!(out, "to {}", name(port)),
             What::To(port, more) => write!(out, "to {} and {more} more", name(port)),

@@ -1,4 +1,4 @@
-//! A capture that a daemon writes itself, by a thread of its own: for a switch that has no control socket.
+//! A capture that the daemon itself writes, on its own thread: for a switch without a control socket.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use nicety_plane::Watcher;
 use super::{Encoder, Scope, tap};
 use crate::daemon::Daemon;
 
-/// What passes a port, written to a file until [`FileCapture::end`].
+/// A port's frames, written to a file until [`FileCapture::end`].
 #[derive(Debug)]
 pub struct FileCapture {
     watcher: Arc<dyn Watcher>,
@@ -19,7 +19,7 @@ pub struct FileCapture {
 }
 
 impl FileCapture {
-    /// Begins to write what passes the port of this name, as `nicety capture` does; nothing if there is no such port.
+    /// Starts to write the frames of the port of this name, as `nicety capture` does; `None` if there is no such port.
     pub fn begin(daemon: &Daemon, port: &str, mut file: File) -> io::Result<Option<Self>> {
         let names = daemon.names();
         let Some(id) = names.iter().find(|(_, name)| *name == port).map(|(id, _)| *id) else { return Ok(None) };
@@ -39,11 +39,11 @@ impl FileCapture {
         Ok(Some(Self { watcher, thread }))
     }
 
-    /// Ends it: all that has passed is in the file. An error is the file's.
+    /// Ends the capture: all frames so far are in the file. The error is the file's.
     pub fn end(self, daemon: &Daemon) -> io::Result<()> {
         let Self { watcher, thread } = self;
         daemon.unwatch(&watcher);
-        // The last one who looks on: the thread's queue ends.
+        // This was the last watcher: the thread's queue ends.
         drop(watcher);
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes it had panicked")))
     }

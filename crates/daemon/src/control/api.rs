@@ -1,4 +1,4 @@
-//! What goes over the control socket, as types: the OpenAPI document at `/v1/openapi.json` is made from these.
+//! The types of the control socket. The OpenAPI document at `/v1/openapi.json` is made from them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,14 +16,14 @@ use crate::report::{AddressReport, PortReport};
 pub struct DaemonView {
     /// The program's version and commit.
     pub program: String,
-    /// Its process.
+    /// Its process identifier.
     pub pid: u32,
     /// The host file that it serves.
     #[schema(value_type = String)]
     pub host: PathBuf,
-    /// Whether it still starts: then it shows no ports.
+    /// Whether it is still starting: then it shows no ports.
     pub starting: bool,
-    /// What only a restart of it puts in force, as `daemon.workers`.
+    /// Keys that need a restart of the daemon, such as `daemon.workers`.
     #[serde(default)]
     pub after_restart: Vec<String>,
 }
@@ -38,26 +38,26 @@ pub struct PortList {
     pub ports: Vec<PortReport>,
 }
 
-/// What the switch has learned.
+/// The addresses that the switch has learned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddressList {
     /// The addresses, in no order.
     pub addresses: Vec<AddressReport>,
 }
 
-/// A kind of thread of the daemon: those of one name together.
+/// Threads of the daemon with the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ThreadReport {
     /// Its name: `worker0`, `control`.
     pub name: String,
-    /// Processor time in nanoseconds since the daemon began.
+    /// CPU time in nanoseconds since the daemon started.
     pub cpu_ns: u64,
 }
 
 /// The daemon's threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ThreadList {
-    /// In the order of their names; empty if the system does not count.
+    /// Sorted by name; empty if the system does not count CPU time.
     pub threads: Vec<ThreadReport>,
 }
 
@@ -67,14 +67,14 @@ pub struct ThreadList {
 pub struct HostText {
     /// Its text, in TOML.
     pub text: String,
-    /// Where it lies, absolute: its relative paths begin there. The daemon's own host file, if this is left out.
+    /// Its absolute path: its relative paths start there. If left out, the path of the daemon's own host file.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub path: Option<PathBuf>,
-    /// The lines of a plan that may cut VMs off; others are refused.
+    /// The lines of a plan that may cut off VMs; others are refused.
     #[serde(default)]
     pub agreed: Vec<String>,
-    /// Whatever the plan cuts off may be.
+    /// Everything that the plan cuts off may be cut off.
     #[serde(default)]
     pub cut_off: bool,
 }
@@ -91,60 +91,60 @@ pub struct Exported {
 #[serde(transparent)]
 pub struct PortValues(pub BTreeMap<String, serde_json::Value>);
 
-/// What is to be captured.
+/// What to capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRequest {
-    /// A port, an uplink, a port group, or `drops`: whatever is dropped.
+    /// A port, an uplink, a port group, or `drops`: all dropped frames.
     pub of: String,
     /// Only frames as they come in from a port, or only as they are offered to one.
     #[serde(default)]
     pub stage: Option<StageWord>,
-    /// A program in classic BPF: code, jump if true, jump if false, and operand of each instruction. Frames for which it returns 0 are
-    /// left out. `tcpdump -ddd -y EN10MB EXPRESSION` makes one.
+    /// A program in classic BPF: code, jump if true, jump if false, and operand of each instruction. Frames for which it returns 0
+    /// are left out. `tcpdump -ddd -y EN10MB EXPRESSION` prints one.
     #[serde(default)]
     #[schema(value_type = Option<Vec<Vec<u32>>>)]
     pub filter: Option<Vec<(u16, u8, u8, u32)>>,
-    /// Bytes of each frame at most; all if this is left out.
+    /// Most bytes of each frame; all if this is left out.
     #[serde(default)]
     pub snap: Option<u32>,
 }
 
-/// A frame whose way is to be told.
+/// A frame to trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
-    /// The port, or the uplink, that it comes in from.
+    /// The port or uplink that it comes in from.
     pub port: String,
     /// The frame's bytes in hexadecimal, from the destination address, without its check sequence.
     pub frame: String,
 }
 
-/// On which side of the switch.
+/// The side of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StageWord {
     /// As frames come in from a port.
     Ingress,
-    /// As they are offered to one, with what the switch has changed.
+    /// As they are offered to a port, with the switch's changes.
     Egress,
 }
 
-/// A port that is as new.
+/// A port that was restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Restarted {
     /// Its name.
     pub name: String,
 }
 
-/// A port that goes on from a saved state.
+/// A port that was restored and continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Restored {
     /// Its name.
     pub name: String,
 }
 
-/// A mistake in what was sent.
+/// A mistake in the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Mistake {
     /// The line in the host file's text, counted from 1.
@@ -153,7 +153,7 @@ pub struct Mistake {
     pub key: String,
     /// What is wrong with it.
     pub what: String,
-    /// What may stand there.
+    /// The allowed values.
     pub allowed: String,
 }
 
@@ -163,10 +163,10 @@ impl From<&HostError> for Mistake {
     }
 }
 
-/// Why something cannot be had: RFC 9457, as `application/problem+json`.
+/// Why a request failed: RFC 9457, as `application/problem+json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// Which kind of problem it is: a relative reference, such as `/v1/problems/no-such-port`.
+    /// The kind of problem: a relative reference, such as `/v1/problems/no-such-port`.
     pub r#type: String,
     /// The kind, in a few words.
     pub title: String,
@@ -174,13 +174,13 @@ pub struct Problem {
     pub status: u16,
     /// This problem, in a sentence for a person.
     pub detail: String,
-    /// The mistakes in what was sent.
+    /// The mistakes in the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mistakes: Vec<Mistake>,
-    /// What would cut VMs off: these lines, in `agreed`, agree to it.
+    /// What would cut off VMs: send these lines in `agreed` to allow it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cuts_off: Vec<String>,
-    /// What was done before it went wrong.
+    /// What was done before the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Box<Changed>>,
 }
@@ -194,7 +194,7 @@ impl std::fmt::Display for Problem {
 /// The kinds of problems: status code, the end of the type, the title.
 type Kind = (u16, &'static str, &'static str);
 
-/// It is not what the protocol allows.
+/// The request is malformed.
 pub(super) const MALFORMED: Kind = (400, "malformed-request", "the request is not what this daemon understands");
 /// The user may only read.
 pub(super) const FORBIDDEN: Kind = (403, "may-only-read", "this user may read, and not change");
@@ -204,9 +204,9 @@ pub(super) const NO_SUCH_PORT: Kind = (404, "no-such-port", "there is no port of
 pub(super) const NO_SUCH: Kind = (404, "no-such", "there is none of this name");
 /// There is nothing at this path.
 pub(super) const NOT_FOUND: Kind = (404, "not-found", "there is nothing at this path");
-/// It is there, and cannot do that.
+/// The path exists, but not for this method.
 pub(super) const NOT_ALLOWED: Kind = (405, "method-not-allowed", "this cannot be done with what is at this path");
-/// There is one.
+/// The name is taken.
 pub(super) const EXISTS: Kind = (409, "port-exists", "there is a port of this name already");
 /// VMs would lose something.
 pub(super) const CUTS_OFF: Kind = (409, "cuts-off", "VMs would be cut off");
@@ -214,21 +214,21 @@ pub(super) const CUTS_OFF: Kind = (409, "cuts-off", "VMs would be cut off");
 pub(super) const NOT_RESTARTED: Kind = (409, "not-restarted", "the port was not restarted");
 /// A port that cannot be saved or restored now.
 pub(super) const NOT_SAVED: Kind = (409, "not-saved", "the port was neither saved nor restored");
-/// There are enough.
+/// The limit of captures is reached.
 pub(super) const TOO_MANY: Kind = (409, "too-many-captures", "there are as many captures as there may be");
-/// What is needed is not there.
+/// Something that the request needs is missing.
 pub(super) const REFUSED: Kind = (409, "refused", "what it needs is not there");
-/// The body did not come.
+/// The body did not arrive in time.
 pub(super) const TOO_LATE: Kind = (408, "too-late", "the request was not whole in time");
 /// The body is too large.
 pub(super) const TOO_LARGE: Kind = (413, "too-large", "the request's body is too large");
-/// It makes no host file.
+/// The result is not a valid host file.
 pub(super) const WRONG: Kind = (422, "wrong-values", "it makes no host file");
-/// It is no state of this port.
+/// It is not a state of this port.
 pub(super) const NO_STATE: Kind = (422, "no-state", "it is no state of this port");
-/// Some was done.
+/// A part was done.
 pub(super) const HALFWAY: Kind = (500, "halfway", "not all was done");
-/// The daemon starts.
+/// The daemon is starting.
 pub(super) const STARTING: Kind = (503, "starting", "the daemon is still starting");
 
 impl Problem {

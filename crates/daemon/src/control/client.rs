@@ -1,4 +1,4 @@
-//! Who asks: one connection, one request, one answer.
+//! The client of the control socket: one connection, one request, one answer.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -22,18 +22,18 @@ use crate::live::plan::Plan;
 use crate::report::PortReport;
 use crate::trace::FrameTrace;
 
-/// How long a client waits for its answer: other clients may be before it.
+/// How long a client waits for its answer: other clients may be served first.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// As long again for what changes the daemon: a thousand ports may be closed and opened.
+/// The same for changes: a thousand ports may be closed and opened.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Headers that an answer has at most.
+/// Most headers of an answer.
 const HEADERS_MOST: usize = 32;
-/// Bytes of an answer's head at most.
+/// Most bytes of an answer's head.
 const HEAD_MOST: u64 = 16 << 10;
-/// Longest reply that a client takes.
+/// Most bytes of an answer's body.
 const REPLY_MOST: u64 = 64 << 20;
 
-/// Why a daemon did not answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// Nobody serves the socket.
@@ -41,25 +41,25 @@ pub enum AskError {
         "no daemon answers at {0}: start one with `nicety serve`, or name the socket of one that runs: --control SOCKET"
     )]
     Nobody(PathBuf),
-    /// It is something else.
+    /// The path is not a socket.
     #[error("{0} is no socket: a daemon says where its control socket is when it starts")]
     NoSocket(PathBuf),
-    /// Whoever serves it says nothing.
+    /// The server does not answer.
     #[error("{process} has the socket {path}, took the question, and sent no whole answer within {timeout:?}")]
     Silent {
         /// The socket.
         path: PathBuf,
-        /// Who serves it: `process 4711`.
+        /// The server: `process 4711`.
         process: String,
-        /// How long it was waited for.
+        /// How long the client waited.
         timeout: Duration,
     },
-    /// Whoever serves it takes nobody.
+    /// The server accepts no connections.
     #[error("somebody has the socket {path}, and takes no connection: its queue was full for {timeout:?}")]
     Full {
         /// The socket.
         path: PathBuf,
-        /// How long it was waited for.
+        /// How long the client waited.
         timeout: Duration,
     },
     /// The socket is another user's.
@@ -67,18 +67,18 @@ pub enum AskError {
         "{0} is another user's, and not for this one: its owner may ask, and whom [daemon] control_group in the host file names"
     )]
     NotAllowed(PathBuf),
-    /// It does not speak our language.
+    /// The server does not speak this protocol.
     #[error("what answers at {path} is no nicety daemon of this version: {why}")]
     Foreign {
         /// The socket.
         path: PathBuf,
-        /// What was odd.
+        /// What was wrong.
         why: String,
     },
-    /// The daemon has not begun to serve.
+    /// The daemon is still starting.
     #[error("{0}")]
     Starting(Box<Problem>),
-    /// The daemon says no.
+    /// The daemon refused.
     #[error("{0}")]
     Refused(Box<Problem>),
     /// The system.
@@ -91,7 +91,7 @@ pub enum AskError {
     },
 }
 
-/// What may be asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ask {
     /// All ports.
@@ -103,60 +103,60 @@ pub enum Ask {
     },
     /// The addresses that the switch has learned.
     Addresses,
-    /// That a port which has failed be brought back as new.
+    /// Restart a failed port.
     Restart {
         /// Its name.
         name: String,
     },
-    /// That a port be saved and stopped.
+    /// Save and stop a port.
     Save {
         /// Its name.
         name: String,
     },
-    /// That a port go on from a saved state.
+    /// Restore a port from a saved state.
     Restore {
         /// Its name.
         name: String,
-        /// What [`Ask::Save`] gave.
+        /// The result of [`Ask::Save`].
         state: Vec<u8>,
     },
-    /// Who is there.
+    /// The daemon's version and process.
     Version,
     /// The running state as a host file.
     Export,
     /// The daemon's threads.
     Threads,
-    /// What would become of a frame.
+    /// The path of a frame.
     Trace(TraceRequest),
     /// What applying a host file would do.
     Plan(HostText),
-    /// That it be applied.
+    /// Apply a host file.
     Apply(HostText),
-    /// A port, a group or an uplink more.
+    /// Add a port, a group or an uplink.
     Add(List, PortValues),
-    /// Other values for one.
+    /// Change values of one.
     Set {
-        /// Of what.
+        /// Its list.
         list: List,
         /// Its name.
         name: String,
         /// The values.
         values: PortValues,
-        /// A VM that is attached may lose its adapter.
+        /// An attached VM may lose its adapter.
         cut_off: bool,
     },
-    /// One less.
+    /// Remove one.
     Remove {
-        /// Of what.
+        /// Its list.
         list: List,
         /// Its name.
         name: String,
-        /// A VM that is attached may lose its adapter.
+        /// An attached VM may lose its adapter.
         cut_off: bool,
     },
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// All ports.
@@ -169,7 +169,7 @@ pub enum Reply {
     Restarted(Restarted),
     /// A port's state.
     Saved(Vec<u8>),
-    /// It goes on.
+    /// It continues.
     Restored(Restored),
     /// The daemon itself.
     Version(DaemonView),
@@ -177,7 +177,7 @@ pub enum Reply {
     Exported(Exported),
     /// The daemon's threads.
     Threads(ThreadList),
-    /// What would become of the frame.
+    /// The path of the frame.
     Traced(FrameTrace),
     /// What would be done.
     Plan(Plan),
@@ -263,7 +263,7 @@ impl Ask {
     }
 }
 
-/// Where a list is.
+/// The path of a list.
 fn place(list: List) -> &'static str {
     match list {
         List::Ports => "/v1/ports",
@@ -276,11 +276,11 @@ fn place(list: List) -> &'static str {
 fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
     let part = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    // A part of dots alone would be a step in the path.
+    // A part that consists of dots would be a path step.
     if name.chars().all(|c| c == '.') { name.replace('.', "%2E") } else { name.bytes().map(part).collect() }
 }
 
-/// Asks the daemon whose control socket this is.
+/// Sends a request to the daemon with this control socket.
 pub fn ask(path: &Path, ask: Ask) -> Result<Reply, AskError> {
     let timeout = if ask.changes() { CHANGE_TIMEOUT } else { CLIENT_TIMEOUT };
     ask_within(path, ask, timeout)
@@ -302,12 +302,12 @@ pub fn ask_within(path: &Path, ask: Ask, timeout: Duration) -> Result<Reply, Ask
     Err(refused(path, status, body))
 }
 
-/// Begins a capture: what is read is pcapng, block by block, until the daemon ends. A read that waits for longer than `tick` ends with
-/// [`io::ErrorKind::WouldBlock`].
+/// Starts a capture: the reader yields pcapng, block by block, until the daemon ends. A read that waits for longer than `tick`
+/// fails with [`io::ErrorKind::WouldBlock`].
 pub fn capture(path: &Path, request: &CaptureRequest, tick: Duration) -> Result<impl Read + use<>, AskError> {
     let body = serde_json::to_vec(request).map_err(|error| foreign(path, error.to_string()))?;
     let request = Request { method: "POST", path: "/v1/captures".to_owned(), body, kind: JSON };
-    // The older version's answers come as they are, and end with the connection.
+    // HTTP/1.0 answers are not chunked, and end with the connection.
     let asked = Asked::send(path, &request, "HTTP/1.0", CLIENT_TIMEOUT)?;
     let mut answer = BufReader::new(asked.stream);
     let mut head = Vec::new();
@@ -336,7 +336,7 @@ fn foreign(path: &Path, why: String) -> AskError {
     AskError::Foreign { path: path.to_owned(), why }
 }
 
-/// What an answer says that is no success.
+/// The error for an answer without success.
 fn refused(path: &Path, status: u16, body: &[u8]) -> AskError {
     match serde_json::from_slice::<Problem>(body) {
         Ok(problem) if problem.is_starting() => AskError::Starting(Box::new(problem)),
@@ -345,7 +345,7 @@ fn refused(path: &Path, status: u16, body: &[u8]) -> AskError {
     }
 }
 
-/// Who is asked, to say what goes wrong.
+/// The server's socket, for error messages.
 struct Whose<'a> {
     path: &'a Path,
     timeout: Duration,
@@ -353,7 +353,7 @@ struct Whose<'a> {
 }
 
 impl Whose<'_> {
-    /// The question did not go out.
+    /// The error if the request was not sent.
     fn lost(&self, error: io::Error) -> AskError {
         let path = self.path.to_owned();
         match error.kind() {
@@ -365,7 +365,7 @@ impl Whose<'_> {
         }
     }
 
-    /// No answer came.
+    /// The error if no answer came.
     fn silent(&self, error: io::Error) -> AskError {
         match self.lost(error) {
             AskError::Full { path, timeout } => AskError::Silent { path, process: self.process.clone(), timeout },
@@ -374,11 +374,11 @@ impl Whose<'_> {
     }
 }
 
-/// A question on its way.
+/// A request in flight.
 struct Asked<'a> {
     whose: Whose<'a>,
     stream: UnixStream,
-    /// Who answers before all was written has closed its end: its answer says why.
+    /// A server that answers early has closed its end before all was written: its answer says why.
     written: io::Result<()>,
 }
 
@@ -400,7 +400,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// The status and the body of an answer that is whole.
+/// The status and the body of a complete answer.
 fn parts(answer: &[u8]) -> Result<(u16, &[u8]), String> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MOST];
     let mut response = httparse::Response::new(&mut headers);
@@ -417,7 +417,7 @@ fn parts(answer: &[u8]) -> Result<(u16, &[u8]), String> {
     }
 }
 
-/// Connects. A daemon that takes no connections any more has its queue full at some time: that must not keep us for ever.
+/// Connects. If the daemon accepts no more connections its queue fills up: that must not block for ever.
 fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

@@ -1,4 +1,4 @@
-//! What a daemon tells of itself through its control socket.
+//! What a daemon reports through its control socket.
 
 use std::sync::{Arc, OnceLock};
 
@@ -48,13 +48,13 @@ impl Inspect for Daemon {
     }
 }
 
-/// The daemon, once it runs: the control socket is taken before any port is opened, so that a second daemon of the same
-/// host file disturbs nothing.
+/// The daemon, once it runs. The control socket is taken before any port is opened, so that a second daemon with the same host file
+/// disturbs nothing.
 #[derive(Default)]
 pub struct Soon(OnceLock<Arc<Live>>);
 
 impl Soon {
-    /// The daemon runs. Only the first call counts.
+    /// Sets the running daemon. Only the first call counts.
     pub fn runs(&self, live: &Arc<Live>) {
         let _it_is_known = self.0.set(Arc::clone(live));
     }

@@ -1,4 +1,4 @@
-//! The paths of the API: each reads, or changes by way of [`Live`](crate::live::Live).
+//! The paths of the API. Each reads, or changes through [`Live`](crate::live::Live).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ use crate::usage;
 pub(super) mod lists;
 mod problems;
 
-/// An answer, or why there is none.
+/// An answer, or the problem.
 type Answer<T> = Result<T, Box<Problem>>;
 
 impl IntoResponse for Box<Problem> {
@@ -51,7 +51,7 @@ impl IntoResponse for Box<Problem> {
     }
 }
 
-/// All of it.
+/// All routes.
 pub(super) fn router(served: Arc<Served>) -> Router {
     Router::new()
         .route("/v1/daemon", get(daemon))
@@ -83,12 +83,12 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .with_state(served)
 }
 
-/// What a change may cut off.
+/// The query of a change.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CutOff {
-    /// Whether a VM that is attached may lose its adapter.
+    /// Whether an attached VM may lose its adapter.
     #[serde(default)]
     cut_off: bool,
 }
@@ -113,7 +113,7 @@ impl Served {
         if self.inspect.is_ready() { Ok(()) } else { Err(Problem::new(STARTING, STARTING_SENTENCE)) }
     }
 
-    /// Lets only who may change go on.
+    /// Refuses a client that may not make changes.
     fn is_changer(&self, peer: Peer) -> Answer<()> {
         if !self.changers.include(peer) {
             return Err(Problem::new(FORBIDDEN, self.changers.refusal(peer)));
@@ -121,7 +121,7 @@ impl Served {
         self.ready()
     }
 
-    /// The same, of what changes the host file.
+    /// As `is_changer`, for changes of the host file.
     fn may_change(&self, peer: Peer) -> Answer<Arc<Live>> {
         self.is_changer(peer)?;
         self.inspect
@@ -130,12 +130,12 @@ impl Served {
     }
 }
 
-/// Who it is, for the log.
+/// The client, for the log.
 fn who(peer: Peer) -> String {
     peer.map_or_else(|| "somebody".to_owned(), |peer| format!("user {} (process {})", peer.uid, peer.pid))
 }
 
-/// Logs what a client has changed: who, what, as its plan prints it, and whether it is kept.
+/// Logs a client's change: who, the plan, and whether it was kept.
 pub(super) fn logged(peer: Peer, done: Result<Changed, ChangeError>) -> Answer<Changed> {
     let say = |changed: &Changed, halfway: bool| {
         let plan = changed.plan.changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -155,7 +155,7 @@ pub(super) fn logged(peer: Peer, done: Result<Changed, ChangeError>) -> Answer<C
     Ok(done?)
 }
 
-/// Does what takes a while, beside the thread that answers. Who has asked may go meanwhile: it is done to its end.
+/// Runs slow work beside the control thread. It is finished even if the client disconnects.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => answer,
@@ -167,7 +167,7 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'st
 
 type Daemon = State<Arc<Served>>;
 
-/// Who is there
+/// The daemon's version, process and host file
 #[utoipa::path(get, path = "/v1/daemon", responses((status = 200, body = DaemonView)))]
 pub(super) async fn daemon(State(served): Daemon) -> impl IntoResponse {
     axum::Json(DaemonView {
@@ -207,7 +207,7 @@ pub(super) async fn port(
     }
 }
 
-/// Bring a port back as new that has failed
+/// Restart a failed port as new
 #[utoipa::path(post, path = "/v1/ports/{name}/restart", params(("name" = String, Path, description = "Its name")), responses(
     (status = 200, body = Restarted),
     problems::Named, problems::Changing, problems::Starting,
@@ -233,7 +233,7 @@ pub(super) async fn restart_port(
     .await
 }
 
-/// Save a port and stop it: it stands still until it is restored or its VMM disconnects
+/// Save a port and stop it until it is restored or its VMM disconnects
 #[utoipa::path(post, path = "/v1/ports/{name}/save", params(("name" = String, Path, description = "Its name")), responses(
     (status = 200, description = "The state, for `restore`", body = Vec<u8>, content_type = "application/octet-stream"),
     problems::Named, problems::Changing, problems::Starting,
@@ -249,7 +249,8 @@ pub(super) async fn save_port(
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], state.to_bytes()).into_response())
 }
 
-/// Give a port a saved state, and let it go on from there: a port whose VM is attached and does not use it, or that was stopped by `save`
+/// Restore a port from a saved state and let it continue: a port whose VM is attached and does not use it, or that was stopped by
+/// `save`
 #[utoipa::path(post, path = "/v1/ports/{name}/restore", params(("name" = String, Path, description = "Its name")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "What `save` gave"), responses(
     (status = 200, body = Restored),
@@ -282,7 +283,7 @@ fn not_saved(error: SaveError, served: &Served) -> Box<Problem> {
     }
 }
 
-/// What the switch has learned
+/// The addresses that the switch has learned
 #[utoipa::path(get, path = "/v1/addresses", responses(
     (status = 200, body = AddressList),
     problems::Starting,
@@ -292,7 +293,7 @@ pub(super) async fn addresses(State(served): Daemon) -> Answer<axum::Json<Addres
     Ok(axum::Json(AddressList { addresses: served.inspect.addresses() }))
 }
 
-/// The daemon's threads, and how much processor time they have had
+/// The daemon's threads and their CPU time
 #[utoipa::path(get, path = "/v1/threads", responses(
     (status = 200, body = ThreadList),
     (status = 500, body = Problem, content_type = "application/problem+json"),
@@ -306,7 +307,7 @@ pub(super) async fn threads() -> Answer<axum::Json<ThreadList>> {
     .await
 }
 
-/// Capture what passes a port, an uplink or a group, or what is dropped: pcapng, until the reader goes
+/// Capture the frames of a port, an uplink or a group, or dropped frames: pcapng, until the reader disconnects
 #[utoipa::path(post, path = "/v1/captures", request_body = CaptureRequest, responses(
     (status = 200, description = "pcapng, with an interface for each port", body = Vec<u8>, content_type = "application/x-pcapng"),
     (status = 403, body = Problem, content_type = "application/problem+json"),
@@ -314,7 +315,7 @@ pub(super) async fn threads() -> Answer<axum::Json<ThreadList>> {
     problems::Named, problems::Bodied, problems::Starting,
 ))]
 pub(super) async fn capture(State(served): Daemon, Extension(peer): Extension<Peer>, body: Bytes) -> Answer<Response> {
-    // Who sees others' frames can do more than who reads counters.
+    // Reading other users' frames needs more rights than reading counters.
     let live = served.may_change(peer)?;
     let CaptureRequest { of, stage, filter, snap } = json(&body)?;
     let filter = filter.map(|raw| Program::new(&raw)).transpose();
@@ -340,7 +341,7 @@ pub(super) async fn capture(State(served): Daemon, Extension(peer): Extension<Pe
     Ok(response)
 }
 
-/// What would become of a frame that comes in from a port now, in words; nothing changes by it
+/// The path of a frame that comes in from a port now, in words; nothing changes
 #[utoipa::path(post, path = "/v1/trace", request_body = TraceRequest, responses(
     (status = 200, body = FrameTrace),
     (status = 409, body = Problem, content_type = "application/problem+json"),
@@ -361,7 +362,7 @@ pub(super) async fn trace(State(served): Daemon, body: Bytes) -> Answer<axum::Js
     .await
 }
 
-/// The bytes that hexadecimal digits say.
+/// Decodes hexadecimal digits.
 fn bytes_of(digits: &str) -> Option<Vec<u8>> {
     let digit = |c: char| c.to_digit(16).map(|digit| digit as u8);
     let digits: Vec<u8> = digits.chars().map(digit).collect::<Option<_>>()?;
@@ -369,7 +370,7 @@ fn bytes_of(digits: &str) -> Option<Vec<u8>> {
     Some(pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
-/// What to answer who asks for a capture of what is not there.
+/// The answer to a capture request for an unknown name.
 fn nothing_of(of: &str, live: &Live) -> String {
     let names = live.daemon().names();
     let listed: Vec<&str> = names.values().map(String::as_str).take(NAMES_MOST).collect();
@@ -466,15 +467,34 @@ fn understood(text: &HostText, live: &Live) -> Answer<Host> {
     Ok(Host::parse(&text.text, path).map_err(ChangeError::Wrong)?)
 }
 
-/// JSON's values as TOML has them.
+/// Converts JSON values to TOML.
 fn values(PortValues(values): PortValues) -> Answer<Vec<(String, Option<toml::Value>)>> {
-    let wrong = |key: &str, error: toml::ser::Error| Problem::new(MALFORMED, format!("{key}: {error}"));
+    // The one thing of JSON's that TOML has not, besides numbers beyond 64 bits.
+    let wrong = |key: &str| {
+        Problem::new(MALFORMED, format!("{key:?}: no value of a host file: it has a null or too large a number in it"))
+    };
     let values = values.into_iter().map(|(key, value)| {
         let value = match value {
             serde_json::Value::Null => None,
-            value => Some(toml::Value::try_from(value).map_err(|error| wrong(&key, error))?),
+            value => Some(toml::Value::try_from(value).map_err(|_| wrong(&key))?),
         };
         Ok((key, value))
     });
     values.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_null_within_a_value_is_refused_with_its_key() {
+        let found = |text: &str| values(serde_json::from_str(text).unwrap());
+        assert_eq!(found(r#"{"rate":null}"#).unwrap(), [("rate".to_owned(), None)]);
+        let refused = found(r#"{"vlan":[1,null]}"#).unwrap_err();
+        assert_eq!(
+            (refused.status, &*refused.detail),
+            (400, "\"vlan\": no value of a host file: it has a null or too large a number in it")
+        );
+    }
 }

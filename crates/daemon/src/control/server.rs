@@ -1,5 +1,5 @@
-//! The server: one thread, at most [`CONNECTIONS_MOST`] connections. No client waits for another: one that says nothing is disconnected
-//! after [`TIMEOUT`], or as soon as its place is needed. What changes the daemon has threads of its own, one change at a time.
+//! The server: one thread, at most [`CONNECTIONS_MOST`] connections. No client blocks another: a silent client is disconnected
+//! after [`TIMEOUT`], or as soon as its place is needed. Changes run on their own threads, one at a time.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -32,30 +32,30 @@ use super::{Inspect, REQUEST_MOST, TIMEOUT, routes};
 use crate::clock::Clock;
 use crate::port_log::{Share, counted};
 
-/// Connections at once at most.
+/// Most connections at once.
 pub(super) const CONNECTIONS_MOST: usize = 64;
-/// How long one connection may last, unless it is a capture's.
+/// The longest time of a connection, unless it is a capture's.
 const LIFE: Duration = Duration::from_secs(60);
-/// How long to wait after the system refused a connection (no descriptors left, say).
+/// The pause after the system refused a connection (for example without free descriptors).
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 
-/// Who is at the other end; nothing if the system does not say.
+/// The credentials of a client; `None` if the system does not report them.
 pub(super) type Peer = Option<PeerCredentials>;
 
-/// What requests are about.
+/// What requests work on.
 pub(super) struct Served {
     pub(super) host: PathBuf,
     pub(super) inspect: Arc<dyn Inspect>,
     pub(super) changers: Changers,
-    /// Captures that are read now.
+    /// The number of captures that are being read.
     pub(super) captures: Arc<AtomicUsize>,
 }
 
-/// Who may change: root, the daemon's user, the socket's owner, and the members of a group.
+/// Who may make changes: root, the daemon's user, the socket's owner, and the members of a group.
 #[derive(Debug)]
 pub(super) struct Changers {
     users: Vec<u32>,
-    /// The group's number, and its name.
+    /// The group's number and name.
     group: Option<(u32, String)>,
 }
 
@@ -81,7 +81,7 @@ impl Changers {
     }
 }
 
-/// Whether the system's lists have a user in a group.
+/// Whether a user belongs to a group, according to the system's databases.
 fn is_in(user: u32, first: u32, group: u32) -> bool {
     let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
     let Ok(name) = std::ffi::CString::new(user.name) else { return false };
@@ -95,7 +95,7 @@ pub(super) struct Server {
     pub(super) served: Arc<Served>,
 }
 
-/// What tokio can wait for.
+/// Makes a descriptor usable with tokio.
 struct Watched<T>(T);
 
 impl<T: AsFd> AsRawFd for Watched<T> {
@@ -112,7 +112,7 @@ struct Client {
 }
 
 impl Server {
-    /// Serves until the bell rings.
+    /// Serves until the eventfd is signalled.
     pub(super) fn run(self, runtime: &tokio::runtime::Runtime) {
         if let Err(error) = runtime.block_on(self.serve()) {
             warn!("waiting for control connections: {error}");
@@ -127,7 +127,7 @@ impl Server {
         let listener = AsyncFd::with_interest(Watched(self.listener), Interest::READABLE)?;
         let bell = AsyncFd::with_interest(Watched(Arc::clone(&self.bell)), Interest::READABLE)?;
         let router = routes::router(Arc::clone(&self.served));
-        // Who holds all descriptors makes no more lines than any other.
+        // A client that holds all descriptors causes no more log lines than any other.
         let (clock, mut share) = (Clock::start(), Share::default());
         let mut clients: Vec<Client> = Vec::new();
         loop {
@@ -145,7 +145,7 @@ impl Server {
                     clients.extend(answer(socket, peer, &router));
                 }
                 Ok(_) => ready.clear_ready(),
-                // No descriptors are left: those of who says nothing may do.
+                // No descriptors are left: free one by disconnecting a silent client.
                 Err(_) if make_room(&mut clients) => {}
                 Err(errno) => {
                     if let Some(unsaid) = share.may_say(clock.now()) {
@@ -154,14 +154,14 @@ impl Server {
                     tokio::time::sleep(REFUSED_PAUSE).await;
                 }
             }
-            // Who is there already goes on before the next one is let in.
+            // Connected clients are served before the next one is accepted.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// Disconnects the client that has been there longest without a whole request, or else without taking its answer. False if there is
-/// none.
+/// Disconnects the client that has been connected longest without a whole request, or else without reading its answer. False if
+/// there is none.
 fn make_room(clients: &mut Vec<Client>) -> bool {
     let silent = clients.iter().position(|client| !client.busy.load(Ordering::Relaxed));
     let leaves = !clients.is_empty();
@@ -171,7 +171,7 @@ fn make_room(clients: &mut Vec<Client>) -> bool {
     leaves
 }
 
-/// Speaks HTTP with a client, in a task of its own.
+/// Speaks HTTP with a client, in its own task.
 fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
     let stream = match UnixStream::from_std(StdStream::from(socket)) {
         Ok(stream) => stream,
@@ -189,7 +189,7 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
         async move {
             let (mut head, body) = request.into_parts();
             head.extensions.insert(peer);
-            // A body has as long to come as its head had; a change has as long as it takes.
+            // A body has the same timeout as its head; a change has none.
             let whole = tokio::time::timeout(TIMEOUT, to_bytes(Body::new(body), REQUEST_MOST)).await;
             let body = match whole {
                 Ok(Ok(body)) => body,
@@ -204,7 +204,7 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
             };
             asked.store(true, Ordering::Relaxed);
             let answer = router.call(Request::from_parts(head, Body::from(body))).await;
-            // It has its place as long as it lasts.
+            // An endless answer keeps its place until it ends.
             let lasts = answer.as_ref().is_ok_and(|answer| answer.extensions().get::<Endless>().is_some());
             endless.store(lasts, Ordering::Relaxed);
             asked.store(lasts, Ordering::Relaxed);
@@ -213,7 +213,7 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
     });
     let task = tokio::spawn(async move {
         let mut http = hyper::server::conn::http1::Builder::new();
-        // A client may end its half when it has asked: socat does.
+        // A client may close its half after the request: socat does.
         http.timer(TokioTimer::new()).header_read_timeout(TIMEOUT).half_close(true);
         let connection = http.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);

@@ -1,4 +1,4 @@
-//! The body of an answer that does not end: a capture, as long as its reader reads.
+//! The body of an endless answer: a capture, until its reader disconnects.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -14,21 +14,21 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use crate::live::Live;
 use crate::live::capture::Capture;
 
-/// Captures at once at most.
+/// Most captures at once.
 const CAPTURES_MOST: usize = 8;
-/// Between two blocks of statistics: also how soon a reader who has gone is noticed.
+/// The time between two statistics blocks. It also bounds how late a disconnected reader is noticed.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Says of an answer that it goes on until its reader goes.
+/// Marks an answer that lasts until its reader disconnects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Endless;
 
-/// A place among the captures; free again when dropped.
+/// A place among the captures; freed on drop.
 #[derive(Debug)]
 pub(super) struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    /// A place, if there is one.
+    /// Takes a place, if one is free.
     pub(super) fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
         let one_more = |count: usize| (count < CAPTURES_MOST).then_some(count + 1);
         taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;

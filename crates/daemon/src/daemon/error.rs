@@ -1,4 +1,4 @@
-//! Why nothing is served.
+//! Why a daemon or a port cannot start.
 
 use nicety_adapters::CreateError;
 use nicety_memory::MapError;

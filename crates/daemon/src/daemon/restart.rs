@@ -1,4 +1,4 @@
-//! A port that has failed is brought back as new: `nicety ports restart`.
+//! Restarts a failed port: `nicety ports restart`.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::recorder::Recorder;
 /// Why a port was not restarted.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
-    /// There is none of this name.
+    /// There is no port of this name.
     #[error("there is no port {0:?}")]
     Missing(String),
-    /// It works.
+    /// The port has not failed.
     #[error("port {0} has not failed: a restart would take its adapter away from its VM; nothing was done")]
     NotFailed(String),
-    /// What it has written would be lost.
+    /// Its capture file would be overwritten.
     #[error("{0} is a capture, and a new one would overwrite it: end the daemon, keep the file, and start it again")]
     Capture(String),
     /// An uplink could not be made.
@@ -28,26 +28,26 @@ pub enum RestartError {
         /// Why not.
         why: String,
     },
-    /// A new one was not opened.
+    /// The new port was not opened.
     #[error(transparent)]
     New(StartError),
-    /// It is closed, and was not opened.
+    /// The old port is closed, but the new one was not opened.
     #[error("{0}; it is closed now: ask again when that is mended")]
     Start(#[from] StartError),
-    /// The defect is in how it is made.
+    /// Making it panicked.
     #[error("port {name} fails while it is made: {cause}; it is closed now: report it")]
     Panicked {
         /// Its name.
         name: String,
-        /// What the panic said.
+        /// The panic message.
         cause: String,
     },
 }
 
 impl Daemon {
-    /// Closes a port that has failed and opens it as new: with the same name, socket and settings, and counters of 0. Its VM must be started
-    /// again, or connects by itself if it does that (virtio-net). A port that works is left alone. For one thread: who asks twice at once
-    /// gets two answers, one after the other.
+    /// Closes a failed port and opens it as new, with the same name, socket and settings, and with counters of 0. Its VM must be
+    /// started again, unless its adapter reconnects by itself (virtio-net). A working port is left alone. Call it from one thread:
+    /// a second restart must come after the first.
     pub fn restart(&self, name: &str) -> Result<(), RestartError> {
         if self.uplinks().iter().any(|uplink| uplink.name == name) {
             return self.restart_uplink(name);
@@ -67,7 +67,7 @@ impl Daemon {
         Err(error)
     }
 
-    /// What a port was made from that has failed, or could not be opened again.
+    /// What a port was made from that has failed, or could not be reopened.
     fn failed(&self, name: &str) -> Result<(PortSpec, Option<Arc<Recorder>>), RestartError> {
         if let Some(running) = self.ports().values().find(|running| running.spec.name == name) {
             return match running.port.failure() {
@@ -92,7 +92,7 @@ impl Daemon {
         let Some(maker) = maker.take() else { return Err(RestartError::Capture(name.to_owned())) };
         let (id, buffer_bytes, policy) = (port.id(), *buffer_bytes, policy.clone());
         drop(held);
-        // Before another is made: two cannot have the same tap, or socket. A second time does no harm.
+        // First close the old one: two cannot share a tap or a socket. Closing it again is harmless.
         self.give_up(id);
         let made = match caught(|| maker(self)) {
             Ok(made) => made,
@@ -102,7 +102,7 @@ impl Daemon {
             Ok(uplink) => self.open_uplink(name, uplink, buffer_bytes, &policy, None).map_err(RestartError::Start),
             Err(why) => Err(RestartError::Uplink { name: name.to_owned(), why }),
         };
-        // It can be asked for again, whatever came of it.
+        // It can be restarted again, whatever the result.
         if let Some(uplink) = self.uplinks().iter_mut().find(|uplink| uplink.name == name) {
             uplink.maker = Some(maker);
         }

@@ -9,22 +9,22 @@ use crate::inbox::Note;
 use crate::saved::{PortState, SaveError};
 
 impl Daemon {
-    /// Saves a port and stops it: it stands still until it is restored or its VMM goes. Saving a stopped port again gives the same state.
+    /// Saves a port and stops it until it is restored or its VMM disconnects. Saving a stopped port again gives the same state.
     pub fn save(&self, name: &str) -> Result<PortState, SaveError> {
         let (id, (done, answer)) = (self.function(name)?, mpsc::channel());
         self.inbox(id).push(Note::Save(id, done));
         answer.recv_timeout(REMOVE_TIMEOUT).map_err(|_| SaveError::Late)?
     }
 
-    /// Restores a port that a VM is attached to and does not use, or that [`Daemon::save`] has stopped. It goes on at once, with the
-    /// memory and the eventfds that the VMM has brought.
+    /// Restores a port whose attached VM does not use it, or that [`Daemon::save`] has stopped. It continues at once, with the
+    /// memory and the eventfds of the connected VMM.
     pub fn restore(&self, name: &str, state: PortState) -> Result<(), SaveError> {
         let (id, (done, answer)) = (self.function(name)?, mpsc::channel());
         self.inbox(id).push(Note::Restore(id, Box::new(state), done));
         answer.recv_timeout(REMOVE_TIMEOUT).map_err(|_| SaveError::Late)?
     }
 
-    /// The port of this name, which is a PCI function.
+    /// The port of this name, if it is a PCI function.
     fn function(&self, name: &str) -> Result<PortId, SaveError> {
         if self.uplinks().iter().any(|uplink| uplink.name == name) {
             return Err(SaveError::NoFunction(name.to_owned()));

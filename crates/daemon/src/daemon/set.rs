@@ -1,11 +1,11 @@
-//! Ports that are changed while they work, and ports that are opened while others work.
+//! Changes and opens ports while others run.
 
 use nicety_plane::caught;
 
 use super::{Daemon, PortSpec, RestartError};
 
 impl Daemon {
-    /// Opens a port, as [`Daemon::open`]. If that fails and it `is_due`, it is noted as one that [`Daemon::restart`] can open.
+    /// Opens a port, as [`Daemon::open`]. If that fails and the port `is_due`, [`Daemon::restart`] can open it later.
     pub fn open_or_note(&self, spec: PortSpec, is_due: bool) -> Result<(), RestartError> {
         let name = spec.name.clone();
         let recorder = self.recorder(&spec)?;
@@ -21,11 +21,11 @@ impl Daemon {
         Err(error)
     }
 
-    /// Changes of a port what can be changed while a VM is attached: its receive buffer, who may
-    /// connect, and what it may do on the switch. An error is for a person.
+    /// Changes what can be changed while a VM is attached: the port's receive buffer, who may connect, and its policy. The error is
+    /// for a person.
     pub fn set(&self, spec: &PortSpec) -> Result<(), String> {
         let mut ports = self.ports();
-        // One that waits to be opened again takes these values then.
+        // A port that waits to be reopened gets these values then.
         let Some(running) = ports.values_mut().find(|running| running.spec.name == spec.name) else {
             let mut lost = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             for (old, _) in lost.iter_mut().filter(|(old, _)| old.name == spec.name) {

@@ -1,12 +1,11 @@
-//! What would become of a frame, in words.
+//! The path of a frame, in words.
 
 use super::Daemon;
 use crate::trace::{FrameTrace, Words};
 use nicety_plane::TraceError;
 
 impl Daemon {
-    /// What would become of a frame that came in from a port, or from an uplink, now. Nothing changes by it; `None` if there is no
-    /// such port.
+    /// The path of a frame if it came in from a port or an uplink now. Changes nothing; `None` if there is no such port.
     pub fn trace(&self, port: &str, frame: &[u8]) -> Option<Result<FrameTrace, String>> {
         let views = self.views();
         let view = views.iter().find(|view| view.name == port)?;

@@ -1,4 +1,4 @@
-//! Who looks on: captures.
+//! Watchers: captures.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use nicety_plane::{Histogram, Watcher};
 use super::Daemon;
 
 impl Daemon {
-    /// Lets somebody look on from now on.
+    /// Adds a watcher.
     pub fn watch(&self, watcher: &Arc<dyn Watcher>) {
         self.plane.watch(watcher);
     }
 
-    /// Somebody has seen enough.
+    /// Removes a watcher.
     pub fn unwatch(&self, watcher: &Arc<dyn Watcher>) {
         self.plane.unwatch(watcher);
     }
@@ -29,17 +29,17 @@ impl Daemon {
         names
     }
 
-    /// Another number as soon as [`Daemon::names`] may be others.
+    /// Changes whenever [`Daemon::names`] may have changed.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// How long frames are in the switch.
+    /// How long frames stay in the switch.
     pub fn times(&self) -> Histogram {
         self.plane.times()
     }
 
-    /// What time it is, since 1970-01-01 00:00 UTC, by the clock of its frames.
+    /// The time since 1970-01-01 00:00 UTC, by the clock of frames.
     pub fn wall(&self) -> Duration {
         self.epoch() + Duration::from_nanos(self.clock.now().0)
     }

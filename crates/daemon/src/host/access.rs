@@ -1,4 +1,4 @@
-//! Who may connect to a socket, as a host file says it: owner, group and mode (docs/host-file.md, "Who may connect").
+//! Who may connect to a socket, as in a host file: owner, group and mode (docs/host-file.md, "Who may connect").
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use nix::unistd::{Group, User};
 
 use super::walk::{Found, Key, Section, Walk};
 
-/// For everybody on the machine.
+/// For all users of the machine.
 const EVERYBODY: u32 = 0o666;
 
 const MODE: &str = "\"0600\" (owner), \"0660\" (and group) or \"0666\" (everybody: with open_to_everybody = true): who connects has to read and write";
 
-/// The keys of a table: owner, group, mode, and whether it is meant to be open.
+/// The names of a table's keys: owner, group, mode, and consent to an open socket.
 pub(super) struct Names {
     owner: &'static str,
     group: &'static str,
@@ -21,13 +21,13 @@ pub(super) struct Names {
     open: &'static str,
 }
 
-/// Of ports' sockets.
+/// For ports' sockets.
 pub(super) const PORTS: Names = Names { owner: "owner", group: "group", mode: "mode", open: "open_to_everybody" };
-/// Of the control socket.
+/// For the control socket.
 pub(super) const CONTROL: Names =
     Names { owner: "control_owner", group: "control_group", mode: "control_mode", open: "control_open_to_everybody" };
 
-/// The keys of both.
+/// The keys for both.
 pub(super) const KEYS: [Key; 4] = keys(&PORTS);
 pub(super) const CONTROL_KEYS: [Key; 4] = keys(&CONTROL);
 
@@ -40,36 +40,36 @@ const fn keys(names: &Names) -> [Key; 4] {
     ]
 }
 
-/// Who may connect to a socket, with names that nobody has looked up yet.
+/// Who may connect to a socket, before the names are looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessConfig {
-    /// The user whose it becomes; else of who starts the daemon.
+    /// The socket's owner; by default the user of the daemon.
     pub owner: Option<String>,
-    /// The group whose it becomes; else that of who starts the daemon.
+    /// The socket's group; by default the daemon's.
     pub group: Option<String>,
     /// The mode, if the file says.
     pub mode: Option<u32>,
 }
 
-/// Nobody has this name.
+/// Why a user or group cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
-    /// There is none.
+    /// It does not exist.
     #[error("there is no {kind} {name:?} on this machine (`getent {database}` lists those that there are)")]
     Unknown {
         /// `user` or `group`.
         kind: &'static str,
         /// `passwd` or `group`.
         database: &'static str,
-        /// What was asked for.
+        /// The name.
         name: String,
     },
-    /// It cannot be found out.
+    /// The lookup failed.
     #[error("the {kind} {name:?} cannot be looked up: {errno}")]
     System {
         /// `user` or `group`.
         kind: &'static str,
-        /// What was asked for.
+        /// The name.
         name: String,
         /// Why not.
         errno: Errno,
@@ -77,7 +77,7 @@ pub enum AccountError {
 }
 
 impl AccessConfig {
-    /// What this leaves open is as usual.
+    /// Fills in missing values from `usual`.
     pub fn or(self, usual: &Self) -> Self {
         Self {
             owner: self.owner.or_else(|| usual.owner.clone()),
@@ -86,12 +86,12 @@ impl AccessConfig {
         }
     }
 
-    /// The mode: a group that is named may connect, unless the file says another one.
+    /// The mode. By default the members of a named group may connect.
     pub fn mode(&self) -> u32 {
         self.mode.unwrap_or(if self.group.is_some() { 0o660 } else { Access::OWNER_ONLY })
     }
 
-    /// Looks the names up. A number is taken as it is.
+    /// Looks up the names. A number is taken as it is.
     pub fn resolve(&self) -> Result<Access, AccountError> {
         let user = |name: &str| User::from_name(name).map(|user| user.map(|user| user.uid.as_raw()));
         let group = |name: &str| Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
@@ -101,7 +101,7 @@ impl AccessConfig {
     }
 }
 
-/// As [`Access`] prints itself.
+/// Prints itself as [`Access`] does.
 impl fmt::Display for AccessConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let account = |name: &Option<String>| name.clone().map(|name| Account { id: 0, name });
@@ -123,13 +123,13 @@ fn account(
 ) -> Result<Account, AccountError> {
     let name = name.to_owned();
     match name.parse() {
-        // The last number means nobody: chown(2) would leave the file as it is.
+        // The highest number means "no change" to chown(2).
         Ok(id) if id != u32::MAX => return Ok(Account { id, name }),
         _ => {}
     }
     match look_up(&name) {
         Ok(Some(id)) => Ok(Account { id, name }),
-        // getpwnam(3): some databases say so in these ways.
+        // getpwnam(3): how some databases report an unknown name.
         Ok(None) | Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => {
             Err(AccountError::Unknown { kind, database, name })
         }
@@ -137,7 +137,7 @@ fn account(
     }
 }
 
-/// What a table says of it.
+/// Reads the keys of a table.
 pub(super) fn access(walk: &mut Walk, section: Section<'_>, names: &Names) -> AccessConfig {
     let owner = name(walk, section, names.owner);
     let group = name(walk, section, names.group);
@@ -161,7 +161,7 @@ pub(super) fn access(walk: &mut Walk, section: Section<'_>, names: &Names) -> Ac
     AccessConfig { owner, group, mode: mode.map(|found| found.value) }
 }
 
-/// A user's or a group's name, or a number.
+/// The name or number of a user or group.
 pub(super) fn name(walk: &mut Walk, section: Section<'_>, key: &str) -> Option<String> {
     let Found { value: name, line } = walk.string(section, key)?;
     let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ':' | ',' | '/');

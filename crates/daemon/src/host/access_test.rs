@@ -45,6 +45,16 @@ fn a_socket_is_open_to_everybody_only_if_that_is_said_twice_in_one_place() {
 }
 
 #[test]
+fn a_group_that_is_no_unix_group_but_a_port_group_is_told_so() {
+    let with = |name: &str| format!("{PORT}group = {name:?}\n[[port_group]]\nname = {name:?}\n");
+    let said = error(&with("web-of-nobody"));
+    let expected = "6: port.group: there is no UNIX group \"web-of-nobody\", whose members could connect; a port group is chosen by port_group = \"web-of-nobody\"";
+    assert!(said.starts_with(expected), "{said}");
+    // One that is both is what it says.
+    assert_eq!(parse(&with("root")).unwrap().ports[0].access.group.as_deref(), Some("root"));
+}
+
+#[test]
 fn names_are_looked_up_and_numbers_taken() {
     let of = |owner: Option<&str>, group: Option<&str>| {
         AccessConfig { owner: owner.map(str::to_owned), group: group.map(str::to_owned), mode: None }.resolve()

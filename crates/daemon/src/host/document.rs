@@ -1,20 +1,20 @@
-//! A host file as a document: its tables and values as they are written, with absolute paths. It is what is compared, changed, kept and
-//! exported; a [`Host`](super::Host) is what it means. It knows no key by name except those of paths: a new key of a host file is carried
-//! from the day on which the host file allows it.
+//! A host file as a document: its tables and values as written, with absolute paths. Documents are compared, changed, saved and
+//! exported; a [`Host`](super::Host) is the meaning. A document knows only the keys of paths, so that a new key of the host file
+//! needs no change here.
 
 use std::path::Path;
 
 use toml::{Table, Value};
 
-/// The keys that are paths. Relative ones begin at the host file's folder.
+/// The keys of paths. Relative ones start at the host file's folder.
 const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];
 /// The list of ports.
 const PORT: &str = "port";
-/// The list of port groups, and a port's key that names its own.
+/// The list of port groups, and a port's key that names its group.
 const GROUP: &str = "port_group";
 /// The uplink, or the list of them.
 const UPLINK: &str = "uplink";
-/// What a port does not say of its socket, this table does.
+/// The table of defaults for ports' sockets.
 const SOCKETS: &str = "sockets";
 
 /// See the module's page.
@@ -22,7 +22,7 @@ const SOCKETS: &str = "sockets";
 pub struct Document(Table);
 
 impl Document {
-    /// Of a text that is TOML. Relative paths begin at `dir`.
+    /// Parses a TOML text. Relative paths start at `dir`.
     pub(super) fn parse(text: &str, dir: &Path) -> Option<Self> {
         let mut root: Table = text.parse().ok()?;
         root.iter_mut().for_each(|(_, value)| absolute(value, dir));
@@ -31,7 +31,7 @@ impl Document {
 
     /// As a host file.
     pub fn text(&self) -> String {
-        // What was parsed can be written: it has no `None` and no keys but texts.
+        // A parsed document can always be written: it has no `None`, and all keys are texts.
         toml::to_string(&self.0).unwrap_or_default()
     }
 
@@ -40,7 +40,7 @@ impl Document {
         self.0.get(PORT).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 
-    /// The list of ports, of groups or of uplinks. An uplink that was alone is the first of them.
+    /// The list of ports, of groups or of uplinks. A single `[uplink]` becomes the first of a list.
     fn list_mut(&mut self, list: List) -> Option<&mut Vec<Value>> {
         let value = self.0.entry(list.key()).or_insert_with(|| Value::Array(Vec::new()));
         if let Value::Table(table) = value {
@@ -65,11 +65,11 @@ impl Document {
         self.list().iter().filter_map(name_of)
     }
 
-    /// A port's table, with what `[sockets]` and its port group say for it.
+    /// A port's table, with the values of `[sockets]` and its port group.
     pub fn port(&self, name: &str) -> Option<Table> {
         let own = self.list().iter().find(|port| name_of(port) == Some(name))?.as_table()?;
         let mut whole = self.0.get(SOCKETS).and_then(Value::as_table).cloned().unwrap_or_default();
-        // One that opens a socket to everybody does so together with its own mode.
+        // A port that sets its mode must also say by itself that the socket is open to everybody.
         if own.contains_key("mode") {
             whole.remove("open_to_everybody");
         }
@@ -89,7 +89,7 @@ impl Document {
         Some(self.list().iter().filter(is_in).filter_map(name_of).collect())
     }
 
-    /// The tables beside the ports and `[sockets]`, in the order of their names: `switch`, `groups.web`. A table of tables is as many.
+    /// The other tables, sorted by name: `switch`, `groups.web`. A table of tables counts as several.
     pub fn tables(&self) -> Vec<(String, Table)> {
         let mut tables = Vec::new();
         for (key, value) in self.0.iter().filter(|(key, _)| ![PORT, SOCKETS].contains(&key.as_str())) {
@@ -112,7 +112,7 @@ impl Document {
         tables
     }
 
-    /// With one port, group or uplink more. Its relative paths begin at `dir`.
+    /// A copy with one more port, group or uplink. Its relative paths start at `dir`.
     pub fn with(&self, list: List, entry: Table, dir: &Path) -> Self {
         let mut new = self.clone();
         let mut entry = Value::Table(entry);
@@ -123,7 +123,7 @@ impl Document {
         new
     }
 
-    /// Without the one of this name; the same if there is none. A list that is empty goes.
+    /// A copy without the one of this name, if it exists. An empty list is removed.
     pub fn without(&self, list: List, name: &str) -> Self {
         let mut new = self.clone();
         let left = new.list_mut(list).map_or(1, |entries| {
@@ -141,7 +141,7 @@ impl Document {
         self.clone().list_mut(list).is_some_and(|entries| entries.iter().any(|entry| name_of(entry) == Some(name)))
     }
 
-    /// With these values in the table of the one of this name; a key without a value goes. The same if there is none.
+    /// A copy with these values for the one of this name, if it exists; a key without a value is removed.
     pub fn with_values(&self, list: List, name: &str, values: &[(String, Option<Value>)], dir: &Path) -> Self {
         let mut new = self.clone();
         let found = new.list_mut(list).and_then(|list| list.iter_mut().find(|entry| name_of(entry) == Some(name)));
@@ -160,7 +160,7 @@ impl Document {
     }
 }
 
-/// What there may be several of.
+/// The lists of a host file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     /// `[[port]]`.
@@ -181,7 +181,7 @@ impl List {
     }
 }
 
-/// One of them, as a person says it.
+/// The word for one entry.
 impl std::fmt::Display for List {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -192,12 +192,12 @@ impl std::fmt::Display for List {
     }
 }
 
-/// The name of a port or a group; of an uplink without one it is its kind.
+/// The name of a port or a group; for an uplink without a name, its kind.
 fn name_of(entry: &Value) -> Option<&str> {
     entry.get("name").or_else(|| entry.get("kind")).and_then(Value::as_str)
 }
 
-/// Makes the paths in a table, and in the tables in it, absolute.
+/// Makes the paths in a table and its subtables absolute.
 fn absolute(value: &mut Value, dir: &Path) {
     match value {
         Value::Table(table) => {

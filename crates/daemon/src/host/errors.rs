@@ -1,4 +1,4 @@
-//! What is wrong with a host file: all of it at once, each with its line, its key and what is allowed.
+//! The mistakes of a host file: all of them at once, each with its line, its key and what is allowed.
 
 use std::fmt;
 use std::io;
@@ -11,11 +11,11 @@ use nicety_socket::MAX_PATH;
 pub struct HostError {
     /// The line, counted from 1.
     pub line: usize,
-    /// The key, such as `port.adapter`; empty where the file is no TOML.
+    /// The key, such as `port.adapter`; empty if the file is not TOML.
     pub key: String,
     /// What is wrong with it, and what was probably meant.
     pub what: String,
-    /// What may stand there; empty where that needs no saying.
+    /// The allowed values; empty where that is obvious.
     pub allowed: String,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for HostError {
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
-        // It quotes the file, whose bytes may play tricks with a terminal.
+        // It quotes the file, which may contain terminal control characters.
         for part in self.what.chars() {
             match part {
                 '"' | '\'' | '\\' => write!(f, "{part}")?,
@@ -66,13 +66,13 @@ impl fmt::Display for HostErrors {
 
 impl std::error::Error for HostErrors {}
 
-/// Why there is no host.
+/// Why a host file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// There is none.
+    /// The file does not exist.
     #[error("there is no host file {path}: write one (docs/host-file.md begins with an example), or name another")]
     Missing {
-        /// Where none is.
+        /// Its path.
         path: PathBuf,
     },
     /// The file cannot be read.
@@ -80,15 +80,15 @@ pub enum ReadError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// The file is no host file at all.
+    /// The file is too long for a host file.
     #[error("the host file {path} has more than {most} bytes: is it another file?")]
     Long {
         /// The file.
         path: PathBuf,
-        /// What it may have.
+        /// The limit in bytes.
         most: u64,
     },
     /// The file has mistakes.
@@ -96,20 +96,20 @@ pub enum ReadError {
     Wrong(#[from] HostErrors),
 }
 
-/// The control socket has no place, as the file names none.
+/// The path of the default control socket is too long.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the control socket {path} would have {length} bytes, and the system's limit is {MAX_PATH}: name a shorter path with [daemon] \
      control in the host file"
 )]
 pub struct DeepControl {
-    /// Where it would be.
+    /// The path.
     pub path: PathBuf,
     /// The path's length in bytes.
     pub length: usize,
 }
 
-/// Which of the names was probably meant: the nearest one, if it is near.
+/// The name that was probably meant: the nearest one, if it is near enough.
 pub fn meant<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_lowercase();
     let near = (given.chars().count() / 3).clamp(1, 3);

@@ -1,5 +1,5 @@
-//! The paths of a host file: each is for one thing. Two sockets in one place are one too many, and a capture or a trace
-//! would be written over whatever else is there.
+//! The paths of a host file: each has one use. Two sockets cannot share a path, and a capture or a trace would overwrite another
+//! file.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -20,7 +20,7 @@ enum Use {
     State,
 }
 
-/// A path that has its use.
+/// A path and its use.
 #[derive(Clone, Debug)]
 struct Claim {
     path: PathBuf,
@@ -30,17 +30,16 @@ struct Claim {
     line: usize,
 }
 
-/// All that have one, by where they really are.
+/// All claimed paths, with links resolved.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths {
     claims: HashMap<PathBuf, Claim>,
 }
 
-/// Where a path really is: links are followed as far as there is something. What is not there yet goes on as it is
-/// written, without `.` and doubled slashes.
+/// The real path: existing links are followed. A missing rest stays as written, without `.` and doubled slashes.
 fn real(path: &Path) -> PathBuf {
     let mut plain: PathBuf = path.components().collect();
-    // A link to what is not there yet: that will be made. The system follows forty at most.
+    // A link to a missing file: that file will be made. Linux follows at most forty links.
     for _ in 0..40 {
         let Some(to) = plain.read_link().ok().filter(|_| plain.canonicalize().is_err()) else { break };
         plain = plain.parent().unwrap_or(Path::new("")).join(to);
@@ -53,31 +52,31 @@ fn real(path: &Path) -> PathBuf {
 }
 
 impl Paths {
-    /// Those of a host file at `path`: it is one itself.
+    /// The paths of a host file at `path`, including its own.
     pub(super) fn new(path: &Path) -> Self {
         let host = Claim { path: path.to_owned(), what: Use::HostFile, key: String::new(), line: 1 };
         Self { claims: HashMap::from([(real(path), host)]) }
     }
 
-    /// An option ROM; ports may share one.
+    /// Reads the path of an option ROM; ports may share one.
     pub(super) fn rom(&mut self, walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PathBuf> {
         let path = file(walk, section, "rom", dir)?;
         self.claim(walk, section, "rom", path, Use::Rom)
     }
 
-    /// A capture's file.
+    /// Reads the path of a capture file.
     pub(super) fn capture(&mut self, walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PathBuf> {
         let path = file(walk, section, "file", dir)?;
         self.claim(walk, section, "file", path, Use::Capture)
     }
 
-    /// Where what is changed live is kept.
+    /// Reads the path of the state file.
     pub(super) fn state(&mut self, walk: &mut Walk, section: Section<'_>, dir: &Path) -> Option<PathBuf> {
         let path = file(walk, section, "state", dir)?;
         self.claim(walk, section, "state", path, Use::State)
     }
 
-    /// A socket: its path is short enough for the system.
+    /// Reads the path of a socket, which must be short enough for the system.
     pub(super) fn socket(&mut self, walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
         let path = file(walk, section, key, dir)?;
         let length = path.as_os_str().as_bytes().len();
@@ -118,8 +117,8 @@ impl Paths {
 }
 
 impl Host {
-    /// Whether what a daemon makes besides would lie upon something that the file names: its control socket, where the file does not
-    /// say where it is, and the traces in the folder `record`. `named` is the file as a person named it.
+    /// Checks that the daemon's other files overwrite nothing that the host file names: the default control socket, and the traces
+    /// in the folder `record`. `named` is the file as a person named it.
     pub fn leaves_room(&self, named: &Path, control: &Path, record: Option<&Path>) -> Result<(), HostErrors> {
         let mut errors = Vec::new();
         let mut make = |path: &Path, ours: &str, other: &str| {
@@ -149,8 +148,8 @@ impl Host {
     }
 }
 
-/// A path that a key names, from the host file's folder on. One with control characters would do what it likes to the
-/// terminal on which it is shown; one that begins with `~` is meant for a shell.
+/// A path from the host file's folder. Refuses control characters, which could control the terminal that shows them, and a leading
+/// `~`, which only a shell expands.
 fn file(walk: &mut Walk, section: Section<'_>, key: &str, dir: &Path) -> Option<PathBuf> {
     let Found { value: path, line } = walk.string(section, key)?;
     if path.is_empty() || path.contains(char::is_control) {

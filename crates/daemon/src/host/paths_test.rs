@@ -49,7 +49,7 @@ fn a_path_that_leads_to_the_same_place_by_a_link_is_the_same() {
             said(file).contains(&format!("host.toml:8: uplink.file: {} is this host file", dir.join(file).display()))
         );
     }
-    // Links to what is not there yet.
+    // Links to missing files.
     std::os::unix::fs::symlink("vm1.sock", dir.join("next")).unwrap();
     std::os::unix::fs::symlink("here/next", dir.join("far")).unwrap();
     std::os::unix::fs::symlink("round", dir.join("round")).unwrap();
@@ -58,7 +58,7 @@ fn a_path_that_leads_to_the_same_place_by_a_link_is_the_same() {
     }
     std::fs::write(&path, format!("{PORT}[uplink]\nkind = \"capture\"\nfile = \"round\"\n")).unwrap();
     assert!(Host::read(&path).is_ok(), "a link to itself is nobody's place");
-    // Not there yet, in a folder that is.
+    // A missing file in an existing folder.
     assert!(said("here/vm1.sock").contains("host.toml:5: port.socket: "));
 }
 
@@ -76,7 +76,7 @@ fn the_usual_control_socket_and_traces_lie_upon_nothing_that_the_file_names() {
         "host.toml:8: uplink.file: /run/lan.sock would be the control socket too: choose another path"
     );
     assert!(said(PORT, "/etc/nicety/vm1.sock", None).unwrap_err().starts_with("host.toml:5: port.socket: "));
-    // A file that says where its control socket is has been asked already.
+    // A file that names its control socket was checked already.
     let elsewhere = format!("{PORT}[daemon]\ncontrol = \"ask.sock\"\n");
     assert_eq!(said(&elsewhere, "/etc/nicety/ask.sock", None), Ok(()));
     for part in ["", ".1", ".2"] {

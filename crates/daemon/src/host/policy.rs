@@ -1,5 +1,4 @@
-//! What a port may do on the switch: keys of `[[port_group]]`, and of `[[port]]`, which has its group's values where it has none of its
-//! own.
+//! A port's policy: keys of `[[port_group]]`, and of `[[port]]`, which takes missing values from its group.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +10,9 @@ use nicety_uplink::Rate;
 use super::quantity::Bytes;
 use super::walk::{Key, Section, Walk};
 
-/// Least and most of a bucket's depth.
+/// The range of a token bucket's depth.
 const BURST: (Bytes, Bytes) = (Bytes(2 << 10), Bytes(1 << 30));
-/// Numbers of VLANs (IEEE 802.1Q-2018, table 9-2).
+/// The range of VLAN numbers (IEEE 802.1Q-2018, table 9-2).
 const VLAN_IDS: std::ops::RangeInclusive<u32> = 1..=4094;
 const VLAN: &str = "a VLAN: a whole number from 1 to 4094; one of vlan, trunk and qinq";
 const WORDS: &str = "\"accept\" or \"reject\"";
@@ -23,7 +22,7 @@ const DEPTH: &str = "\"2KiB\" to \"1GiB\"; with an average";
 const LIMIT: &str = "frames per second: a whole number from 1 to 10000000";
 
 /// The keys.
-pub(super) const KEYS: [Key; 23] = [
+pub(super) const KEYS: [Key; 25] = [
     Key { name: "vlan", allowed: VLAN },
     Key {
         name: "trunk",
@@ -41,6 +40,8 @@ pub(super) const KEYS: [Key; 23] = [
     Key { name: "dhcp_guard", allowed: "true or false" },
     Key { name: "arp_guard", allowed: "true or false" },
     Key { name: "ra_guard", allowed: "true or false" },
+    Key { name: "snooping", allowed: "true or false" },
+    Key { name: "lldp", allowed: "\"receive\" or \"off\"" },
     Key { name: "broadcast_limit", allowed: LIMIT },
     Key { name: "multicast_limit", allowed: LIMIT },
     Key { name: "unknown_limit", allowed: LIMIT },
@@ -63,7 +64,7 @@ pub(super) const fn with<const N: usize>(own: &[Key], more: &[Key]) -> [Key; N] 
     all
 }
 
-/// One way's shape, as far as it is said.
+/// The shape of one direction, as far as the table has it.
 #[derive(Clone, Copy, Debug, Default)]
 struct ShapeParts {
     average: Option<Rate>,
@@ -71,7 +72,7 @@ struct ShapeParts {
     burst: Option<Bytes>,
 }
 
-/// What a table says, as far as it does.
+/// A table's policy, as far as the table has it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parts {
     vlan: Option<Vlan>,
@@ -81,13 +82,15 @@ pub(super) struct Parts {
     forged_transmits: Option<bool>,
     address_limit: Option<u16>,
     guards: [Option<bool>; 4],
+    snooping: Option<bool>,
+    lldp: Option<bool>,
     storm: [Option<u32>; 3],
     send: ShapeParts,
     receive: ShapeParts,
 }
 
 impl Parts {
-    /// What a table says.
+    /// Reads a table.
     pub(super) fn read(walk: &mut Walk, section: Section<'_>) -> Self {
         let word = |walk: &mut Walk, key| {
             walk.word(section, key, &[("accept", true), ("reject", false)]).map(|found| found.value)
@@ -103,17 +106,21 @@ impl Parts {
             forged_transmits: word(walk, "forged_transmits"),
             address_limit: walk.integer(section, "address_limit", 1..=most).map(|found| found.value as u16),
             guards: ["bpdu_guard", "dhcp_guard", "arp_guard", "ra_guard"].map(|key| flag(walk, key)),
+            snooping: flag(walk, "snooping"),
+            lldp: walk.word(section, "lldp", &[("receive", true), ("off", false)]).map(|found| found.value),
             storm: ["broadcast_limit", "multicast_limit", "unknown_limit"].map(|key| limit(walk, key)),
             send: ShapeParts::read(walk, section, ["send_average", "send_peak", "send_burst"]),
             receive: ShapeParts::read(walk, section, ["receive_average", "receive_peak", "receive_burst"]),
         }
     }
 
-    /// With a group's values where there are none.
+    /// Fills in missing values from a group.
     pub(super) fn or(self, group: &Self) -> Self {
         let each = |index: usize| self.guards[index].or(group.guards[index]);
         Self {
             guards: std::array::from_fn(each),
+            snooping: self.snooping.or(group.snooping),
+            lldp: self.lldp.or(group.lldp),
             storm: std::array::from_fn(|index| self.storm[index].or(group.storm[index])),
             vlan: self.vlan.or_else(|| group.vlan.clone()),
             private: self.private.or(group.private),
@@ -126,7 +133,7 @@ impl Parts {
         }
     }
 
-    /// Whether the shapes are whole; a mistake of this table if not.
+    /// Checks that the shapes are complete; else notes a mistake of this table.
     pub(super) fn check(&self, walk: &mut Walk, section: Section<'_>) {
         self.send.check(walk, section, ["send_average", "send_peak", "send_burst"]);
         self.receive.check(walk, section, ["receive_average", "receive_peak", "receive_burst"]);
@@ -147,6 +154,8 @@ impl Parts {
             address_limit: self.address_limit,
             guards: Guards { bpdu, dhcp_server, arp, router_advertisement },
             storm: Storm { broadcast, multicast, unknown },
+            snooping: self.snooping.unwrap_or(usual.snooping),
+            lldp: self.lldp.unwrap_or(usual.lldp),
             transmit: self.send.shape(),
             receive: self.receive.shape(),
             ..usual
@@ -199,7 +208,7 @@ impl ShapeParts {
     }
 }
 
-/// What a policy says beyond the usual, by the keys of the host file. What has no key there has its own name.
+/// The differences between a policy and the default, by the keys of the host file. What has no key there has its own name.
 pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     let Policy {
         addresses: _,
@@ -213,6 +222,8 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         ip,
         storm,
         mtu,
+        snooping,
+        lldp,
         log,
         transmit,
         receive,
@@ -246,12 +257,14 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         ("dhcp_guard", dhcp_server),
         ("arp_guard", arp),
         ("ra_guard", router_advertisement),
+        ("snooping", snooping),
         ("log", log),
     ];
     flags.into_iter().for_each(|(key, on)| say(key, on.then(|| "true".to_owned())));
     let Storm { broadcast, multicast, unknown } = storm;
     let limits = [("broadcast_limit", broadcast), ("multicast_limit", multicast), ("unknown_limit", unknown)];
     limits.into_iter().for_each(|(key, limit)| say(key, limit.map(|limit| limit.to_string())));
+    say("lldp", lldp.then(|| "receive".to_owned()));
     let list = ip.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     say("ip", Some(list).filter(|list| !list.is_empty()));
     say("mtu", mtu.map(|mtu| mtu.to_string()));
@@ -264,7 +277,7 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     words
 }
 
-/// Which VLANs a table says.
+/// Reads a table's VLANs.
 pub(super) fn vlan(walk: &mut Walk, section: Section<'_>) -> Option<Vlan> {
     let mut said =
         ["vlan", "trunk", "qinq"].map(|key| walk.place(section, key).map(|line| (key, line))).into_iter().flatten();
@@ -296,7 +309,7 @@ pub(super) fn vlan(walk: &mut Walk, section: Section<'_>) -> Option<Vlan> {
     id(walk, "vlan").map(Vlan::Access).or(service)
 }
 
-/// Which part of a private VLAN a table says.
+/// Reads a table's part in a private VLAN.
 pub(super) fn private(walk: &mut Walk, section: Section<'_>) -> Option<Private> {
     if let (Some(_), Some(line)) = (walk.place(section, "private"), walk.place(section, "community")) {
         walk.wrong(section, "community", line, "there is private already: a port is of one part");

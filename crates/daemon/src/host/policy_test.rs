@@ -18,10 +18,10 @@ fn a_port_that_says_nothing_may_do_all() {
 
 #[test]
 fn a_port_has_its_groups_values_where_it_has_none_of_its_own() {
-    let group = "[[port_group]]\nname = \"web\"\nvlan = 10\nforged_transmits = \"reject\"\nmac_changes = \"reject\"\nbpdu_guard = true\n\
+    let group = "[[port_group]]\nname = \"web\"\nvlan = 10\nforged_transmits = \"reject\"\nmac_changes = \"reject\"\nbpdu_guard = true\nsnooping = true\nlldp = \"receive\"\n\
                  send_average = \"100Mbit/s\"\nsend_burst = \"1MiB\"\nbroadcast_limit = 100\n";
     let own = "port_group = \"web\"\nmac_changes = \"accept\"\nsend_peak = \"200Mbit/s\"\nvlan = 20\n";
-    // The order of tables means nothing.
+    // The order of tables does not matter.
     for text in [format!("{group}{PORT}{own}"), format!("{PORT}{own}{group}")] {
         let policy = parse(&text).unwrap().ports.remove(0).policy;
         assert_eq!(policy.vlan, Vlan::Access(id(20)));
@@ -30,6 +30,7 @@ fn a_port_has_its_groups_values_where_it_has_none_of_its_own() {
         let shape = policy.transmit.unwrap();
         assert_eq!(shape.to_string(), "average 100Mbit/s, peak 200Mbit/s, burst 1048576 bytes");
         assert_eq!(policy.receive, None);
+        assert!(policy.snooping && policy.lldp);
         assert_eq!(policy.addresses, [Mac([0x52, 0x54, 0, 0x12, 0x34, 1])]);
     }
 }
@@ -67,6 +68,8 @@ fn what_cannot_be_is_refused_with_its_line_and_what_may_stand_there() {
         ("forged_transmits = \"deny\"", "\"deny\" is not known"),
         ("address_limit = 65", "65 is not from 1 to 64"),
         ("bpdu_guard = \"yes\"", "it is a text, not true or false"),
+        ("snooping = \"on\"", "it is a text, not true or false"),
+        ("lldp = \"both\"", "\"both\" is not known"),
         ("broadcast_limit = 0", "0 is not from 1 to"),
         ("send_average = \"0Mbit/s\"", "0Mbit/s"),
         ("send_average = \"-5Mbit/s\"", "-5Mbit/s"),

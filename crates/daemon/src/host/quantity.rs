@@ -1,19 +1,19 @@
-//! Amounts that a person writes with their unit, and that print themselves the same way.
+//! Quantities with units, printed as a person writes them.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Why a text is no amount.
+/// Why a text is not a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// It does not begin with a number.
+    /// It does not start with a number.
     #[error("it does not begin with a whole number")]
     Number,
-    /// The unit is missing, or another one.
+    /// The unit is missing, or unknown.
     #[error("its unit must be {0}")]
     Unit(&'static str),
-    /// More than 64 bits can say.
+    /// It does not fit into 64 bits.
     #[error("it is too large")]
     Large,
 }
@@ -51,7 +51,7 @@ impl fmt::Display for Bytes {
 pub struct Seconds(pub u32);
 
 impl Seconds {
-    /// As a span of time.
+    /// As a [`Duration`].
     pub fn duration(self) -> Duration {
         Duration::from_secs(u64::from(self.0))
     }
@@ -74,7 +74,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// The number at the beginning, and the unit after it, which a space may part.
+/// Splits a text into the number and the unit, with or without a space between.
 fn parts(text: &str) -> Result<(u64, &str), QuantityError> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -1,5 +1,4 @@
-//! The tables of a host file: their keys, what may stand there, and how each becomes a part of a [`Host`]
-//! (docs/host-file.md).
+//! The tables of a host file: their keys, the allowed values, and how each becomes a part of a [`Host`] (docs/host-file.md).
 
 use std::collections::HashMap;
 use std::collections::hash_map;
@@ -11,24 +10,24 @@ use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
 use toml::de::DeTable;
 
-use super::access::{self, AccessConfig, CONTROL_KEYS, KEYS, access};
+use super::access::{self, AccessConfig, AccountError, CONTROL_KEYS, KEYS, access, group_number};
 use super::document::Document;
 use super::errors::did_you_mean;
 use super::paths::Paths;
 use super::policy::{self, Parts};
 use super::quantity::{Bytes, Seconds};
 use super::walk::{Found, Key, Kind, Section, Walk};
-use super::{DaemonConfig, Doorbells, Host, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
+use super::{DaemonConfig, Doorbells, Host, Lldp, PortConfig, Role, SwitchConfig, UplinkConfig, UplinkKind};
 
 /// Longest name in bytes.
 const NAME_MOST: usize = 64;
 /// Longest name of a network interface in bytes (IFNAMSIZ of linux/if.h, less its NUL).
 const INTERFACE_MOST: usize = 15;
-/// Least and most of a port's receive buffer.
+/// The range of a port's receive buffer.
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
-/// Ageing by IEEE 802.1Q-2018, table 8-6.
+/// The range of the ageing time (IEEE 802.1Q-2018, table 8-6).
 const AGEING: (Seconds, Seconds) = (Seconds(10), Seconds(1_000_000));
-/// The least MTU that IPv4 allows (RFC 791, section 3.2).
+/// The smallest MTU of IPv4 (RFC 791, section 3.2).
 const MTU_LEAST: u32 = 68;
 
 const NAME: &str =
@@ -53,7 +52,7 @@ static UPLINK: Kind = Kind {
     heading: "[uplink]",
     name: "uplink",
     keys: &[
-        Key { name: "kind", allowed: "\"tap\", \"pair\", \"stream\", \"capture\", \"null\" or \"none\"" },
+        Key { name: "kind", allowed: "\"tap\", \"pair\", \"stream\", \"capture\", \"null\", \"querier\" or \"none\"" },
         Key {
             name: "name",
             allowed: "with kind = \"tap\": an interface's name of 1 to 15 characters, such as \"tap0\"; else 1 to 64 letters, digits, -, _ and ., a letter or digit first; no port's, and no other uplink's",
@@ -67,6 +66,8 @@ static UPLINK: Kind = Kind {
         policy::KEYS[2],
         policy::KEYS[3],
         Key { name: "private", allowed: "\"promiscuous\" or \"isolated\"" },
+        Key { name: "snooping", allowed: "true or false; not with kind = \"querier\"" },
+        Key { name: "lldp", allowed: "\"send\", \"receive\", \"both\" or \"off\"; not with kind = \"querier\"" },
     ],
     several: true,
 };
@@ -100,10 +101,13 @@ static PORT_GROUP: Kind = Kind {
     several: false,
 };
 
-const PORT_KEYS: [Key; 14] = [
+const PORT_KEYS: [Key; 16] = [
     Key { name: "name", allowed: NAME },
     Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
-    Key { name: "mac", allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once" },
+    Key {
+        name: "mac",
+        allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once, but for a standby's",
+    },
     Key { name: "socket", allowed: SOCKET },
     Key { name: "doorbells", allowed: "\"trapped\", or \"mapped\" for an adapter whose doorbells can be" },
     Key { name: "buffer", allowed: "\"64KiB\" to \"1GiB\"" },
@@ -113,6 +117,8 @@ const PORT_KEYS: [Key; 14] = [
         allowed: "for an adapter that announces an MTU, such as virtio-net: a whole number from 68 to 65535",
     },
     Key { name: "rom", allowed: "a path of an option ROM, for an adapter that is a PCI function of its own" },
+    Key { name: "subsystem", allowed: "\"chip\", or \"vmware\" for an e1000 of any kind or an e1000e" },
+    Key { name: "standby", allowed: "true or false; true for a virtio adapter" },
     KEYS[0],
     KEYS[1],
     KEYS[2],
@@ -127,23 +133,25 @@ static PORT: Kind = Kind {
     several: false,
 };
 
-/// What must not be there twice, and the line where it was first.
+/// Values that must be unique, each with its first line.
 #[derive(Debug)]
 struct Seen {
     names: HashMap<String, usize>,
     addresses: HashMap<Mac, usize>,
+    /// Those of ports that stand by for another with the same.
+    standbys: HashMap<Mac, usize>,
     paths: Paths,
-    /// The uplinks' names: `nicety ports NAME` could not tell one from a port.
+    /// The uplinks' names: they must differ from ports' names because of `nicety ports NAME`.
     uplinks: Vec<Found<String>>,
-    /// Who may connect to a port that does not say.
+    /// Who may connect to a port without its own setting.
     access: AccessConfig,
-    /// Port groups: each one's name, and what it says.
+    /// The port groups: each one's name and policy.
     groups: Vec<(String, Parts)>,
 }
 
-/// The line of an earlier one, or none: then this one is noted.
+/// The line of an earlier equal value. If there is none, notes this one.
 fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> Option<usize> {
-    // A line may hold several.
+    // One line may hold several values.
     match seen.entry(key) {
         hash_map::Entry::Occupied(first) => Some(*first.get()),
         hash_map::Entry::Vacant(none) => {
@@ -153,7 +161,7 @@ fn earlier<K: Eq + Hash>(seen: &mut HashMap<K, usize>, key: K, line: usize) -> O
     }
 }
 
-/// The host that a document describes. It is whole only if the walk noted no mistake.
+/// The host that a document describes. It is complete only if the walk noted no mistake.
 pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> Host {
     let dir = path.parent().unwrap_or(Path::new(""));
     walk.unknown_sections(root, &KINDS);
@@ -161,6 +169,7 @@ pub(super) fn host<'a>(walk: &mut Walk, root: &'a DeTable<'a>, path: &Path) -> H
     let mut seen = Seen {
         names: HashMap::new(),
         addresses: HashMap::new(),
+        standbys: HashMap::new(),
         paths: Paths::new(path),
         uplinks: Vec::new(),
         access: usual.unwrap_or_default(),
@@ -224,15 +233,17 @@ enum UplinkWord {
     Stream,
     Capture,
     Null,
+    Querier,
     None,
 }
 
-const UPLINK_WORDS: [(&str, UplinkWord); 6] = [
+const UPLINK_WORDS: [(&str, UplinkWord); 7] = [
     ("tap", UplinkWord::Tap),
     ("pair", UplinkWord::Pair),
     ("stream", UplinkWord::Stream),
     ("capture", UplinkWord::Capture),
     ("null", UplinkWord::Null),
+    ("querier", UplinkWord::Querier),
     ("none", UplinkWord::None),
 ];
 
@@ -241,11 +252,18 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.missing(section, "kind");
     }
     let word = walk.word(section, "kind", &UPLINK_WORDS)?.value;
-    // What each key belongs to, and whether it must be there.
+    // The uplink kinds of each key, and whether it is required.
     let keys: [(&str, &[UplinkWord], bool); 4] = [
         (
             "name",
-            &[UplinkWord::Tap, UplinkWord::Pair, UplinkWord::Stream, UplinkWord::Capture, UplinkWord::Null],
+            &[
+                UplinkWord::Tap,
+                UplinkWord::Pair,
+                UplinkWord::Stream,
+                UplinkWord::Capture,
+                UplinkWord::Null,
+                UplinkWord::Querier,
+            ],
             false,
         ),
         ("socket", &[UplinkWord::Pair, UplinkWord::Stream], true),
@@ -262,8 +280,18 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     if word == UplinkWord::Tap && walk.place(section, "name").is_none() {
         walk.missing(section, "name");
     }
-    if let (UplinkWord::None, Some(line)) = (word, walk.place(section, "rate")) {
-        walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
+    match (word, walk.place(section, "rate")) {
+        (UplinkWord::None, Some(line)) => {
+            walk.wrong(section, "rate", line, "there is nothing to pace without an uplink");
+        }
+        (UplinkWord::Querier, Some(line)) => walk.wrong(section, "rate", line, "a querier has nothing to pace"),
+        _ => {}
+    }
+    if let (UplinkWord::Querier, Some(line)) = (word, walk.place(section, "snooping")) {
+        walk.wrong(section, "snooping", line, "a querier needs to hear what hosts say");
+    }
+    if let (UplinkWord::Querier, Some(line)) = (word, walk.place(section, "lldp")) {
+        walk.wrong(section, "lldp", line, "a querier has no neighbour");
     }
     let rate = walk.parsed(section, "rate").map(|found| found.value);
     let vlan = policy::vlan(walk, section).unwrap_or_default();
@@ -280,6 +308,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         }
         UplinkWord::Capture => UplinkKind::Capture { file: seen.paths.capture(walk, section, dir)? },
         UplinkWord::Null => UplinkKind::Null,
+        UplinkWord::Querier => UplinkKind::Querier,
         UplinkWord::None => return None,
     };
     let private = policy::private(walk, section).unwrap_or_default();
@@ -291,7 +320,10 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
         walk.wrong(section, "name", line, what);
     }
     seen.uplinks.push(Found { value: name.clone(), line });
-    Some(UplinkConfig { name, kind, rate, vlan, private })
+    let snooping = walk.boolean(section, "snooping").is_some_and(|found| found.value);
+    let words = [("off", (false, false)), ("send", (true, false)), ("receive", (false, true)), ("both", (true, true))];
+    let (sends, receives) = walk.word(section, "lldp", &words).map(|found| found.value).unwrap_or_default();
+    Some(UplinkConfig { name, kind, rate, vlan, private, snooping, lldp: Lldp { sends, receives } })
 }
 
 fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
@@ -308,7 +340,7 @@ fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
     seen.groups.push((name, parts));
 }
 
-/// What a port may do: what it says itself, and its group.
+/// A port's policy: its own values, then its group's.
 fn policy_parts(walk: &mut Walk, section: Section<'_>, seen: &Seen) -> Parts {
     let mut parts = Parts::read(walk, section);
     if let Some(Found { value: wanted, line }) = walk.string(section, "port_group") {
@@ -342,16 +374,37 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         taken.is_none()
     });
     let entry = adapter(walk, section);
-    let mac = address(walk, section, seen);
+    let standby = walk.boolean(section, "standby");
+    let stands_by = standby.as_ref().is_some_and(|found| found.value);
+    let mac = address(walk, section, if stands_by { &mut seen.standbys } else { &mut seen.addresses });
     let socket = seen.paths.socket(walk, section, "socket", dir);
     let buffer = walk.parsed::<Bytes>(section, "buffer").filter(|found| within(walk, section, "buffer", found, BUFFER));
     let doorbells = walk.word(section, "doorbells", &[("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)]);
     let queues = walk.integer(section, "queues", 1..=u32::from(u16::MAX));
     let mtu = walk.integer(section, "mtu", MTU_LEAST..=u32::from(u16::MAX));
     let rom = seen.paths.rom(walk, section, dir);
-    let access = access(walk, section, &access::PORTS).or(&seen.access);
+    let subsystem = walk.word(section, "subsystem", &[("chip", false), ("vmware", true)]);
+    let own = access(walk, section, &access::PORTS);
+    if let (Some(line), Some(name)) = (walk.place(section, "group"), &own.group)
+        && seen.groups.iter().any(|(group, _)| group == name)
+        && matches!(group_number(name), Err(AccountError::Unknown { .. }))
+    {
+        let what = format!(
+            "there is no UNIX group {name:?}, whose members could connect; a port group is chosen by port_group = {name:?}"
+        );
+        walk.wrong(section, "group", line, what);
+    }
+    let access = own.or(&seen.access);
     if let Some(entry) = entry {
         fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
+        if let Some(found) = subsystem.as_ref().filter(|found| found.value && entry.about.vmware_subsystem.is_none()) {
+            let what = format!("VMware has no PCI subsystem of its own for {}: leave this out", entry.about.name);
+            walk.wrong(section, "subsystem", found.line, what);
+        }
+        if let Some(found) = standby.filter(|found| found.value && entry.about.linux.driver != "virtio_net") {
+            let what = format!("{} cannot tell its driver that it stands by: only virtio can", entry.about.name);
+            walk.wrong(section, "standby", found.line, what);
+        }
     }
     let parts = policy_parts(walk, section, seen);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
@@ -366,6 +419,8 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         queues: queues.and_then(|found| u16::try_from(found.value).ok()),
         mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),
         rom,
+        is_vmwares: subsystem.is_some_and(|found| found.value),
+        standby: stands_by,
         access,
         group,
         policy: parts.policy(mac),
@@ -383,7 +438,7 @@ fn adapter(walk: &mut Walk, section: Section<'_>) -> Option<&'static Entry> {
     found
 }
 
-fn address(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) -> Option<Mac> {
+fn address(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>) -> Option<Mac> {
     let Found { value: mac, line } = walk.parsed::<Mac>(section, "mac")?;
     if !mac.is_unicast() {
         let what =
@@ -391,14 +446,14 @@ fn address(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) -> Option<Mac
         walk.wrong(section, "mac", line, what);
         return None;
     }
-    if let Some(first) = earlier(&mut seen.addresses, mac, line) {
+    if let Some(first) = earlier(seen, mac, line) {
         walk.wrong(section, "mac", line, format!("{mac} is the address of line {first} already"));
         return None;
     }
     Some(mac)
 }
 
-/// Whether the adapter can be what the port asks of it.
+/// Checks that the adapter supports the port's settings.
 fn fits(
     walk: &mut Walk,
     section: Section<'_>,
@@ -434,12 +489,12 @@ fn fits(
     }
 }
 
-/// Whether a guest can map the adapter's doorbells: a fresh one is asked.
+/// Whether a guest can map the adapter's doorbells; asks a new adapter.
 fn can_map(entry: &Entry) -> bool {
     mappable(entry).is_some()
 }
 
-/// Which part of it a guest can map.
+/// The part that a guest can map.
 pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
     let mut adapter = (entry.create)(&Settings::new(Mac([0x52, 0x54, 0, 0, 0, 1]))).ok()?;
     match adapter.face() {
@@ -448,7 +503,7 @@ pub(super) fn mappable(entry: &Entry) -> Option<Mappable> {
     }
 }
 
-/// Whether an amount is within its range; a mistake if not.
+/// Checks that a quantity is within its range; else notes a mistake.
 pub(super) fn within<T: PartialOrd + std::fmt::Display>(
     walk: &mut Walk,
     section: Section<'_>,
@@ -482,7 +537,7 @@ fn name(walk: &mut Walk, section: Section<'_>) -> Option<Found<String>> {
     None
 }
 
-/// A name that Linux takes for an interface (dev_valid_name in net/core/dev.c).
+/// A valid interface name on Linux (dev_valid_name in net/core/dev.c).
 fn interface(walk: &mut Walk, section: Section<'_>) -> Option<String> {
     let Found { value: name, line } = walk.string(section, "name")?;
     let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');

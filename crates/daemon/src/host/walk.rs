@@ -1,4 +1,4 @@
-//! A walk over a TOML document that takes values out of its tables and notes every mistake on the way.
+//! A walk over a TOML document that reads the values of its tables and notes every mistake.
 
 use std::fmt::Display;
 use std::ops::{Range, RangeInclusive};
@@ -9,12 +9,12 @@ use toml::de::{DeTable, DeValue};
 
 use super::errors::{HostError, did_you_mean};
 
-/// A key of a table, and what a person may write there.
+/// A key of a table, and its allowed values.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What is allowed, as an error says it.
+    /// The allowed values, as an error shows them.
     pub allowed: &'static str,
 }
 
@@ -27,12 +27,12 @@ pub struct Kind {
     pub name: &'static str,
     /// The keys.
     pub keys: &'static [Key],
-    /// Whether there may be several of one that is alone as a rule.
+    /// Whether a table that is usually single may be repeated.
     pub several: bool,
 }
 
 impl Kind {
-    /// Whether the file may hold several.
+    /// Whether the file may hold several by default.
     pub fn many(&self) -> bool {
         self.heading.starts_with("[[")
     }
@@ -66,23 +66,23 @@ impl Walk {
         Self { ends: text.match_indices('\n').map(|(at, _)| at).collect(), errors: Vec::new() }
     }
 
-    /// The line of a place in the text, counted from 1.
+    /// The line of a position in the text, counted from 1.
     pub(super) fn line(&self, span: &Range<usize>) -> usize {
         self.ends.partition_point(|&end| end < span.start).saturating_add(1)
     }
 
-    /// Notes a mistake that has no key of its own.
+    /// Notes a mistake without a [`Key`].
     pub(super) fn note(&mut self, line: usize, key: &str, what: String, allowed: String) {
         self.errors.push(HostError { line, key: key.to_owned(), what, allowed });
     }
 
-    /// Notes what is wrong with a key's value.
+    /// Notes a mistake in a key's value.
     pub(super) fn wrong(&mut self, section: Section<'_>, key: &str, line: usize, what: impl Into<String>) {
         let allowed = section.kind.keys.iter().find(|known| known.name == key).map_or("", |known| known.allowed);
         self.note(line, &format!("{}.{key}", section.kind.name), what.into(), allowed.to_owned());
     }
 
-    /// Notes that a key which must be there is not.
+    /// Notes that a required key is missing.
     pub(super) fn missing(&mut self, section: Section<'_>, key: &str) {
         self.wrong(section, key, section.line, format!("it is missing from this {}", section.kind.heading));
     }
@@ -116,13 +116,13 @@ impl Walk {
         sections
     }
 
-    /// The line to say it at, if the file has no table of this kind: none is named, or the list of them is empty.
+    /// The line for a complaint if the file has no table of this kind: there is none, or its list is empty.
     pub(super) fn lacks(&self, root: &DeTable<'_>, kind: &Kind) -> Option<usize> {
         let Some((key, value)) = root.iter().find(|(key, _)| key.get_ref() == kind.name) else { return Some(1) };
         value.get_ref().as_array().is_some_and(|array| array.is_empty()).then(|| self.line(&key.span()))
     }
 
-    /// One of several tables. An entry that is none, as a list that a person writes may have, is a mistake.
+    /// One of several tables. A list entry that is not a table is a mistake.
     fn entry<'a>(&mut self, kind: &'static Kind, index: usize, item: &'a Spanned<DeValue<'a>>) -> Option<Section<'a>> {
         let line = self.line(&item.span());
         let Some(table) = item.get_ref().as_table() else {
@@ -146,7 +146,7 @@ impl Walk {
         }
     }
 
-    /// Notes the tables and keys at the top that are of no kind.
+    /// Notes unknown tables and keys at the top level.
     pub(super) fn unknown_sections(&mut self, root: &DeTable<'_>, kinds: &[&'static Kind]) {
         for key in root.keys().filter(|key| !kinds.iter().any(|kind| kind.name == key.get_ref().as_ref())) {
             let names = kinds.iter().map(|kind| kind.name);
@@ -157,7 +157,7 @@ impl Walk {
         }
     }
 
-    /// Where a key is, if it is there.
+    /// The line of a key, if it exists.
     pub(super) fn place(&self, section: Section<'_>, key: &str) -> Option<usize> {
         let (key, _) = section.table.iter().find(|(name, _)| name.get_ref() == key)?;
         Some(self.line(&key.span()))
@@ -178,14 +178,14 @@ impl Walk {
         Some(Found { value: text, line })
     }
 
-    /// A text that says something: an address, an amount.
+    /// A text with a parsed meaning: an address, a quantity.
     pub(super) fn parsed<T: FromStr<Err: Display>>(&mut self, section: Section<'_>, key: &str) -> Option<Found<T>> {
         let Found { value: text, line } = self.string(section, key)?;
         match text.parse() {
             Ok(value) => Some(Found { value, line }),
             Err(error) => {
                 let error = error.to_string();
-                // Some errors quote the text themselves.
+                // Some errors already quote the text.
                 let quoted = error.contains(&format!("`{text}`"));
                 self.wrong(section, key, line, if quoted { error } else { format!("{text:?}: {error}") });
                 None
@@ -193,7 +193,7 @@ impl Walk {
         }
     }
 
-    /// One of a few words.
+    /// One of several words.
     pub(super) fn word<T: Copy>(
         &mut self,
         section: Section<'_>,
@@ -246,7 +246,7 @@ impl Walk {
     }
 }
 
-/// A TOML type, as a person says it.
+/// The name of a TOML type, for a person.
 fn name_of(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
@@ -259,7 +259,7 @@ fn name_of(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// A key as it may be shown on a terminal.
+/// A key in a form that is safe for a terminal.
 fn printable(key: &str) -> String {
     let plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_graphic());
     if plain { key.to_owned() } else { format!("{key:?}") }

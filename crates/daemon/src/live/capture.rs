@@ -1,4 +1,4 @@
-//! What a capture is of, by the names of the host file that runs.
+//! The ports of a capture, by the names of the running host file.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use super::{ChangeError, Live};
 use crate::capture::{self, Encoder, Scope};
 use crate::host::List;
 
-/// What stands for all that is dropped, unless a port has that name.
+/// Selects all dropped frames, unless a port has this name.
 pub const DROPS: &str = "drops";
 
-/// A capture that has begun.
+/// A running capture.
 #[derive(Debug)]
 pub(crate) struct Capture {
     pub(crate) watcher: Arc<dyn Watcher>,
     pub(crate) encoder: Encoder,
-    /// The ports that it is of.
+    /// Its ports.
     pub(crate) ports: Vec<PortId>,
 }
 
 impl Live {
-    /// Begins to show what passes a port, an uplink, the ports of a group, or whatever is [dropped](DROPS). `scope` says the rest.
+    /// Starts a capture of a port, an uplink, the ports of a group, or all [dropped](DROPS) frames. `scope` has the other options.
     pub(crate) fn capture(&self, of: &str, mut scope: Scope) -> Result<Capture, ChangeError> {
         let names = self.daemon.names();
         let of_port = |wanted: &str| names.iter().find(|(_, name)| *name == wanted).map(|(id, _)| *id);

@@ -1,4 +1,4 @@
-//! What is to be done so that a daemon serves another host file than now: found by comparing the two, key by key.
+//! A plan: the changes that turn the running host file into another one, found by comparing them key by key.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,11 +15,11 @@ use crate::host::{Host, PortConfig, UplinkConfig};
 pub enum Kind {
     /// It is opened.
     Add,
-    /// It is changed while it works.
+    /// It is changed while it runs.
     Set,
-    /// It is closed and opened as new: this cannot be changed while it works.
+    /// It is closed and opened as new, because the change is impossible while it runs.
     Reopen,
-    /// Only a restart of the daemon puts it in force.
+    /// It needs a restart of the daemon.
     Restart,
     /// It is closed.
     Remove,
@@ -30,24 +30,24 @@ pub enum Kind {
 pub struct KeyChange {
     /// The key.
     pub key: String,
-    /// The value that is in force, as the host file has it; nothing if the file does not say.
+    /// The current value, as in the host file; nothing if the file does not set it.
     pub from: Option<String>,
-    /// The value to be; nothing if the file does not say.
+    /// The new value; nothing if the file does not set it.
     pub to: Option<String>,
 }
 
-/// One part that changes. Prints itself as a line of a plan.
+/// One change. Prints itself as a line of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Change {
     /// What happens to it.
     pub kind: Kind,
-    /// What it is: `port`, `uplink`, or another table of the host file.
+    /// Its kind: `port`, `uplink`, or another table of the host file.
     pub object: String,
-    /// The port's name, or that of one of several uplinks; nothing for other tables.
+    /// The name of the port, or of one of several uplinks; nothing for other tables.
     pub port: Option<String>,
-    /// The keys that change; none if it is opened or closed.
+    /// The changed keys; none if it is opened or closed.
     pub keys: Vec<KeyChange>,
-    /// Whether a VM is attached that loses its adapter, or its way out of the switch.
+    /// Whether an attached VM loses its adapter, or its way out of the switch.
     pub cuts_off: bool,
 }
 
@@ -78,15 +78,15 @@ impl fmt::Display for Change {
     }
 }
 
-/// All that changes. Prints itself, a line for each.
+/// All changes. Prints itself, a line for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Plan {
-    /// What is opened, then what changes, then what is closed.
+    /// First what is opened, then what is changed, then what is closed.
     pub changes: Vec<Change>,
 }
 
 impl Plan {
-    /// What makes `old` into `new`; `is_attached` says whether a VM is at a port.
+    /// The changes from `old` to `new`; `is_attached` says whether a port has a VM.
     pub fn new(old: &Host, new: &Host, is_attached: impl Fn(&str) -> bool) -> Self {
         let mut changes: Vec<Change> =
             new.ports.iter().filter_map(|port| of_port(old, new, port, &is_attached)).collect();
@@ -118,12 +118,12 @@ impl Plan {
         self.changes.is_empty()
     }
 
-    /// What takes something away from VMs that are attached.
+    /// The changes that cut off attached VMs.
     pub fn cuts_off(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().filter(|change| change.cuts_off)
     }
 
-    /// What only a restart puts in force, as `daemon.workers`.
+    /// The keys that need a restart, such as `daemon.workers`.
     pub fn after_restart(&self) -> impl Iterator<Item = String> {
         let restart = self.changes.iter().filter(|change| change.kind == Kind::Restart);
         restart.flat_map(|change| change.keys.iter().map(|key| format!("{}.{}", change.object, key.key)))
@@ -136,7 +136,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Whether two values mean the same: they are compared as what they mean, and not as they are written.
+/// Whether two values mean the same: compares their meaning, not their spelling.
 fn means_the_same(one: &impl fmt::Debug, other: &impl fmt::Debug) -> bool {
     format!("{one:?}") == format!("{other:?}")
 }
@@ -158,7 +158,7 @@ fn of_port(old: &Host, new: &Host, port: &PortConfig, is_attached: &impl Fn(&str
     }
 }
 
-/// What becomes of uplinks. One that is alone before and afterwards is the same one, whatever it is called.
+/// The changes of uplinks. An uplink that is single before and after is the same one, whatever its name.
 fn of_uplinks(old: &Host, new: &Host, anybody: bool) -> Vec<Change> {
     let alone = old.uplinks.len() <= 1 && new.uplinks.len() <= 1;
     let change = |kind, name: &str, keys| Change {
@@ -218,7 +218,7 @@ fn keys(old: &Table, new: &Table) -> Vec<KeyChange> {
         .collect()
 }
 
-/// A value as a person reads it: a text without its quotes.
+/// A value as a person reads it: a text without quotes.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

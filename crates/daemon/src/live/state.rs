@@ -1,7 +1,8 @@
-//! The state file: what was changed live, so that it comes back after a restart.
+//! The state file keeps live changes across a restart.
 //!
-//! It holds the whole host file as it runs, and the host file as it was read: if somebody has changed the host file since, the file wins,
-//! and the daemon says what it leaves out. It is written beside its place, flushed, and renamed, so that it is whole or the one before.
+//! It holds the whole running host file, and the host file as it was read. If the host file has changed since, the host file wins,
+//! and the daemon reports what it leaves out. The new state is written to another file, flushed, and renamed: so the file is always
+//! either the new or the old one.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -14,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::plan::Plan;
 use crate::host::Host;
 
-/// The version of what is written.
+/// The version of the format.
 const VERSION: u32 = 1;
-/// Longest state file in bytes: two host files, as JSON writes them.
+/// Longest state file in bytes: two host files as JSON.
 const MOST: u64 = 32 << 20;
 
 /// What is written.
@@ -31,24 +32,24 @@ struct Kept {
     running: String,
 }
 
-/// Only the version, of whatever version it is.
+/// The version alone: it can be read from any version.
 #[derive(Debug, Deserialize)]
 struct Versioned {
     version: u32,
 }
 
-/// Where it is kept.
+/// The place of the state.
 #[derive(Clone, Debug)]
 pub struct StateFile {
     path: PathBuf,
-    /// It is of a newer version, and left as it is.
+    /// The file has a newer version, and is not overwritten.
     is_newer: bool,
 }
 
-/// Why something was not kept.
+/// Why a change was not saved.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
-    /// A newer program's file is there.
+    /// The file is from a newer program.
     #[error("{0} is of a newer version of nicety, and is left as it is: move it away")]
     Newer(PathBuf),
     /// The system.
@@ -61,31 +62,31 @@ pub enum KeepError {
     },
 }
 
-/// What a daemon begins with.
+/// The start of a daemon.
 #[derive(Debug)]
 pub struct Begin {
-    /// What it serves.
+    /// The host to serve.
     pub host: Host,
     /// The host file as it was read.
     pub file: Host,
-    /// Where it keeps what is changed.
+    /// The place of the state.
     pub state: StateFile,
-    /// What a person should know of it; prints itself.
+    /// The result of the search, for a person; prints itself.
     pub found: Found,
 }
 
-/// What was found in a state file's place.
+/// What was found at the state file's path.
 #[derive(Debug)]
 pub enum Found {
     /// Nothing.
     Nothing,
-    /// What was changed live, and is in force again.
+    /// Live changes, in force again.
     Taken(PathBuf, Plan),
-    /// The host file has been changed since: it wins. What is left out, from the host file on.
+    /// The host file has changed since: it wins. The plan lists what is left out.
     Outdated(PathBuf, Plan),
     /// A file of a newer version.
     Newer(PathBuf, u32),
-    /// It is no state file, or not a whole one.
+    /// It is not a state file, or is incomplete.
     Damaged(PathBuf, String),
 }
 
@@ -118,7 +119,7 @@ impl fmt::Display for Found {
 }
 
 impl Begin {
-    /// Looks for what was kept of a host file that was just read. Nothing is changed by it.
+    /// Looks for the saved state of a host file that was just read. Changes nothing.
     pub fn new(file: Host) -> Self {
         let path = file.state();
         let mut state = StateFile { path: path.clone(), is_newer: false };
@@ -144,7 +145,7 @@ impl Begin {
         Self { host: file.clone(), file, state, found }
     }
 
-    /// Sets aside what is not served: a later change must not be mistaken for it.
+    /// Renames a state that is not served, so that it is not confused with later changes.
     pub fn set_aside(&self) -> io::Result<()> {
         let ending = match &self.found {
             Found::Nothing | Found::Taken(..) | Found::Newer(..) => return Ok(()),
@@ -190,7 +191,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// A path with an ending more.
+/// A path with one more suffix.
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
@@ -198,7 +199,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 }
 
 impl StateFile {
-    /// Keeps what runs, if it is not what the host file says; else there is nothing to keep.
+    /// Saves the running host file if it differs from `file`; else removes the saved state.
     pub fn keep(&self, file: &Host, running: &Host) -> Result<(), KeepError> {
         let Self { path, is_newer } = self;
         if *is_newer && path.exists() {
@@ -217,7 +218,7 @@ impl StateFile {
         kept.map_err(|error| KeepError::System { path: path.clone(), error })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -225,7 +226,7 @@ impl StateFile {
 
 fn write_new(new: &Path, kept: &Kept) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    // What lies there is of a daemon that ended halfway.
+    // A leftover of a daemon that was interrupted.
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(new)?;
     file.write_all(serde_json::to_string_pretty(kept)?.as_bytes())?;
     file.write_all(b"\n")?;
@@ -240,7 +241,7 @@ fn write(path: &Path, kept: &Kept) -> io::Result<()> {
         let _it_may_not_be_there = fs::remove_file(&new);
         return written;
     }
-    // The rename itself is on the disk when the folder is.
+    // The rename is on the disk only after the folder is flushed.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }

@@ -118,7 +118,7 @@ fn a_place_that_cannot_be_written_to_is_said_and_what_was_kept_stays() {
     let scratch = Scratch::new();
     scratch.keep().unwrap();
     let before = fs::read(scratch.state()).unwrap();
-    // Not even root writes to a folder as if it were a file.
+    // Not even root can write to a folder as to a file.
     fs::create_dir(scratch.0.path().join("host.toml.state.new")).unwrap();
     let error = scratch.keep().unwrap_err();
     assert!(error.to_string().contains("Is a directory"), "{error}");
@@ -130,7 +130,7 @@ fn a_place_that_cannot_be_written_to_is_said_and_what_was_kept_stays() {
 
 #[test]
 fn a_full_disk_is_said() {
-    // Whatever is written there fails with ENOSPC: full(4).
+    // Every write there fails with ENOSPC: full(4).
     let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let error = { &file }.write_all(b"state").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));

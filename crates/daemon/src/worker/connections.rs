@@ -1,4 +1,4 @@
-//! A worker's VMMs: they connect, talk, and go or are sent away.
+//! A worker's VMMs: they connect, talk, and disconnect or are disconnected.
 
 use std::cmp::Reverse;
 use std::fmt::Display;
@@ -57,23 +57,23 @@ impl Why {
     }
 }
 
-/// Whether a VMM has closed its connection, or its half of it, though more of it may be to be read.
+/// Whether a VMM has closed its connection or its half of it. Unread messages may remain.
 fn has_hung_up(session: &Session) -> bool {
     let mut ready = [PollFd::from_borrowed_fd(session.as_fd(), PollFlags::RDHUP)];
     let gone = PollFlags::HUP | PollFlags::RDHUP;
     poll(&mut ready, Some(&Timespec::default())).is_ok() && ready[0].revents().intersects(gone)
 }
 
-/// What a session's descriptor is watched for.
+/// The events that a session's descriptor is watched for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Watched {
     For(EventFlags),
-    /// Not even for its end: an end that may not be handled yet would keep the worker awake.
+    /// None, not even its end: an end that may not be handled yet would keep the worker awake.
     Not,
 }
 
 impl Watched {
-    /// Only for its end.
+    /// Only its end.
     pub const STILL: Self = Self::For(EventFlags::empty());
 
     pub fn of(session: &Session) -> Self {
@@ -86,7 +86,7 @@ impl Watched {
         Self::For(flags)
     }
 
-    /// Watches it so; it may have been watched before.
+    /// Sets the events; the descriptor may be watched already.
     pub fn watch(self, epoll: &OwnedFd, session: BorrowedFd<'_>, id: PortId) {
         let _it_may_not_have_been_watched = match self {
             Self::For(flags) => match epoll::modify(epoll, session, token(id, SESSION), flags) {
@@ -113,11 +113,11 @@ impl Worker {
                 service.port.ready();
                 self.enqueue(id);
             }
-            // What is being mapped for it comes first; if somebody else is there, they come again.
+            // The pending mapping comes first; a VMM that finds the port taken will retry.
             Link::Function { session: Some(talk), .. } if talk.session.is_changing() && has_hung_up(&talk.session) => {
                 self.deafen(id);
             }
-            // First its last words, then the next one.
+            // First the old VMM's last messages, then the next VMM.
             Link::Function { session: Some(talk), .. } if has_hung_up(&talk.session) => {
                 if !self.behind.contains(&id) {
                     self.behind.push_back(id);
@@ -174,7 +174,7 @@ impl Worker {
         }
     }
 
-    /// Leaves a port's socket alone for a while.
+    /// Stops watching a port's socket for a while.
     fn deafen(&mut self, id: PortId) {
         let Some(service) = self.services.get_mut(&id) else { return };
         let Link::Function { listener, .. } = &service.link else { return };
@@ -184,7 +184,7 @@ impl Worker {
         self.timers.push(Reverse((at, id)));
     }
 
-    /// Its socket is watched again.
+    /// Watches its socket again.
     pub(super) fn listen(&mut self, id: PortId) {
         let Some(service) = self.services.get_mut(&id) else { return };
         if service.deaf_until.take().is_some()
@@ -194,7 +194,7 @@ impl Worker {
         }
     }
 
-    /// Some of a VMM's messages, if they are next.
+    /// Handles some of a VMM's messages, if they are next.
     pub(super) fn session(&mut self, id: PortId) {
         let rounds = self.rounds;
         let Some(service) = self.services.get_mut(&id) else { return };
@@ -215,7 +215,7 @@ impl Worker {
         let progress = match caught(|| session.receive(device.as_mut())) {
             Ok(Ok(progress)) => progress,
             Err(cause) => {
-                // Its shell tells this worker.
+                // The shell notifies this worker.
                 service.port.fail(cause);
                 return;
             }
@@ -243,30 +243,30 @@ impl Worker {
         if progress.handled > 0 || (wrote(had) && !wrote(wants)) {
             timeout.end();
         }
-        // While its answers are not taken, nothing more of it is read.
+        // While a VMM does not read its answers, no more of its messages are read.
         if wrote(wants) || session.is_within_message() {
             self.timers.extend(timeout.begin(self.clock.now()).map(|at| Reverse((at, id))));
         }
     }
 
-    /// Its memory has changed, as its VMM has asked for: that is answered, and what came meanwhile is handled.
+    /// The memory change that its VMM requested is done: answers it, and handles later messages.
     pub(super) fn mapped(&mut self, id: PortId) {
         if !self.behind.contains(&id) {
             self.session(id);
         }
     }
 
-    /// A guest has broken one of its queues; a hostile one does so again and again.
+    /// A guest has broken one of its queues; a hostile one does so repeatedly.
     pub(super) fn stalled(&mut self, id: PortId, stall: Stall) {
         let Some(service) = self.services.get(&id) else { return };
-        // Advice about a queue does not help where no ring can be read; the log has said what does.
+        // Advice about a queue does not help where no ring can be read; the log has already said what does.
         let told = matches!(&service.link, Link::Function { device, .. } if device.has_told());
         if !(told && is_unshared(&service.port.state())) {
             service.log.say(Kind::Stalled, stall);
         }
     }
 
-    /// A port's policy refuses what its guest sends.
+    /// A port's policy refuses its guest's frames.
     pub(super) fn refused(&mut self, id: PortId, reason: Reason) {
         if let Some(service) = self.services.get(&id) {
             let name = reason.name();
@@ -276,7 +276,7 @@ impl Worker {
         }
     }
 
-    /// Something happened at an uplink's other end; whoever is there may come and go all day.
+    /// An event at an uplink's peer. A peer may come and go all day.
     pub(super) fn news(&mut self, id: PortId, news: News) {
         let Some(service) = self.services.get(&id) else { return };
         match news {
@@ -285,7 +285,7 @@ impl Worker {
         }
     }
 
-    /// A port has failed: its VM loses its adapter, and an uplink is watched no more.
+    /// A port has failed: its VM loses its adapter, and an uplink is not watched any more.
     pub(super) fn failed(&mut self, id: PortId) {
         self.settle_flood(id);
         let Some(service) = self.services.get_mut(&id) else { return };
@@ -307,7 +307,7 @@ impl Worker {
         self.leaving.extend(leaving);
     }
 
-    /// The VM is gone, or must go: the port waits for the next one.
+    /// The VM has gone or must go: the port waits for the next one.
     pub(super) fn disconnect(&mut self, id: PortId, why: Why) {
         let now = self.clock.now();
         let Some(service) = self.services.get_mut(&id) else { return };

@@ -1,4 +1,4 @@
-//! Deficit round-robin, counted: what a port that floods 255 others is served between two turns of another port.
+//! Deficit round-robin, counted: how much a port that floods 255 others is served between two turns of another port.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -14,12 +14,12 @@ use crate::port_log::PortLog;
 use crate::service::QUANTUM;
 
 const PORTS: u16 = 256;
-/// What a frame counts for beside its bytes.
+/// The charge for a frame beside its bytes.
 const FRAME: u64 = 256;
-/// The most that one turn costs: what it may give, and a batch to the last receiver.
+/// The most that one turn costs: its limit, plus a batch to the last receiver.
 const TURN: u64 = (128 << 10) + (64 << 10) + 1514 + 64 * FRAME;
 
-/// An end that always has more: at most so many frames a turn.
+/// An uplink that always has more frames: at most this many per turn.
 pub(super) struct Source {
     map: Arc<Map>,
     len: u32,
@@ -62,7 +62,7 @@ impl Uplink for Source {
     }
 }
 
-/// Nobody to interrupt, and nobody to give a turn.
+/// No interrupts and no turns.
 pub(super) struct Silent;
 
 impl Shell for Silent {
@@ -72,13 +72,13 @@ impl Shell for Silent {
     fn wake_at(&self, _time: Time) {}
 }
 
-/// A port that floods 254 others, and one that always has its turn and sends nothing.
+/// A port that floods 254 others, and one that always gets its turn and sends nothing.
 struct Crowd {
     worker: Worker,
     ports: Vec<Arc<Port>>,
-    /// Bytes of the flood's frames.
+    /// The length of the flood's frames in bytes.
     len: u32,
-    /// How many of them a turn may have.
+    /// Most frames per turn.
     most: Arc<AtomicUsize>,
     /// Turns of the port that sends nothing.
     turns: Arc<AtomicU64>,
@@ -91,7 +91,7 @@ impl Crowd {
             Worker::new(Arc::clone(&plane), Clock::start(), Arc::new(Inbox::new().unwrap()), mpsc::channel().1)
                 .unwrap();
         let flood = Source::new(0xff, 1, len, usize::MAX);
-        // It sends nothing, and always has more.
+        // It sends nothing, but always asks for more turns.
         let other = Source::new(0xff, 2, 60, 0);
         let (most, turns) = (Arc::clone(&flood.most), Arc::clone(&other.fetches));
         let mut ends: Vec<Box<dyn Uplink>> = vec![Box::new(flood), Box::new(other)];
@@ -111,7 +111,7 @@ impl Crowd {
         Self { worker, ports, len, most, turns }
     }
 
-    /// What the flood was served, after so many rounds more. The other port takes its part of it too, uncounted.
+    /// What the flood was served after this many more rounds. The other port's share is not counted.
     fn served(&mut self, rounds: u64) -> u64 {
         for _ in 0..rounds {
             self.worker.rounds += 1;

@@ -1,7 +1,7 @@
 //! How connections to VMMs are closed: when the daemon ends, and when the port is taken.
 //!
-//! Closing a connection with an unread message resets it, and that makes QEMU 11.1 abort, with its VM (`error_setv:
-//! Assertion '*errp == NULL' failed`). So the daemon shuts down its half first, and reads and discards what the VMM still sends.
+//! Closing a connection with an unread message resets it, and a reset makes QEMU 11.1 abort with its VM (`error_setv: Assertion
+//! '*errp == NULL' failed`). So the daemon shuts down its half first, then reads and discards what the VMM still sends.
 
 use std::os::fd::AsFd;
 use std::thread::{self, JoinHandle};
@@ -15,19 +15,19 @@ use rustix::net::{Shutdown, shutdown};
 /// How long a VMM has to notice.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Shuts down our half of a connection; a thread closes it when the peer has closed its half, or when the time is over. Only who joins
-/// the thread waits. If no thread can be started, the connection is closed at once.
+/// Shuts down our half of a connection. A thread closes it when the peer has closed its half, or after the timeout. Nobody waits,
+/// except a caller that joins the thread. If no thread can be started, the connection is closed at once.
 pub(super) fn take_leave<S: AsFd + Send + 'static>(connection: S, timeout: Duration) -> Option<JoinHandle<()>> {
     let _it_may_have_gone = shutdown(connection.as_fd(), Shutdown::Write);
     in_a_thread(move || wait_for(&connection, PollFlags::empty(), Instant::now() + timeout))
 }
 
-/// As [`take_leave`], for a VMM whose port is taken: its first message, which comes at once, gets the refusal.
+/// As [`take_leave`], for a VMM whose port is taken: its first message, which comes at once, is answered with the refusal.
 pub(super) fn turn_away<S: AsFd + Send + 'static>(connection: S, timeout: Duration) -> Option<JoinHandle<()>> {
     in_a_thread(move || {
         let end = Instant::now() + timeout;
         wait_for(&connection, PollFlags::IN, end);
-        // Who has an answer goes, and need not be told that there is no other.
+        // A VMM that got the answer disconnects: no shutdown needed.
         if !decline(&connection, Errno::BUSY) {
             let _it_may_have_gone = shutdown(&connection, Shutdown::Write);
         }
@@ -39,7 +39,7 @@ fn in_a_thread(act: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
     thread::Builder::new().name("farewell".to_owned()).spawn(act).ok()
 }
 
-/// Waits for this, or until the peer has hung up, which need not be asked for.
+/// Waits for `what`, or until the peer has hung up, which poll(2) always reports.
 fn wait_for(connection: &impl AsFd, what: PollFlags, end: Instant) {
     loop {
         let left = end.saturating_duration_since(Instant::now());

@@ -1,4 +1,4 @@
-//! A VMM that floods its port with messages: how many of them are handled before those of another port of the same worker.
+//! A VMM that floods its port with messages: how many are handled before those of another port of the same worker.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -30,9 +30,9 @@ const DMA_MAP: u16 = 2;
 const READ: u16 = 9;
 const WRITE: u16 = 10;
 const POSTED: u32 = 0x10;
-/// As many reads as come with one call of the kernel.
+/// As many reads as one system call delivers.
 const FLOOD: u64 = 2000;
-/// More rounds than anything here takes.
+/// More rounds than any test here needs.
 const ROUNDS: usize = 100;
 
 /// A message (vfio-user.rst, "Header").
@@ -46,7 +46,7 @@ pub(super) fn status(flags: u32) -> Vec<u8> {
     message(READ, flags, &[8u32, 0, 0, 4].map(u32::to_ne_bytes).concat())
 }
 
-/// A port of the worker's, at a socket in this folder; what it interrupts by.
+/// Adds a port to the worker, with a socket in this folder; returns its interrupts.
 fn open(worker: &mut Worker, id: PortId, adapter: &'static str, folder: &Path) -> (PathBuf, Arc<Interrupts>) {
     let settings = Settings::new(Mac([0x52, 0x54, 0, 0, 0, id.0 as u8]));
     let mut adapter = (find(adapter).unwrap().create)(&settings).unwrap();
@@ -74,7 +74,7 @@ fn open(worker: &mut Worker, id: PortId, adapter: &'static str, folder: &Path) -
     (path, interrupts)
 }
 
-/// Some rounds of the worker, until that is so.
+/// Runs rounds of the worker until `done`.
 fn rounds(worker: &mut Worker, mut done: impl FnMut(&Worker) -> bool) {
     for _ in 0..ROUNDS {
         if done(worker) {
@@ -89,7 +89,7 @@ pub(super) fn ring(worker: &Worker) {
     rustix::io::write(worker.inbox.bell(), &1u64.to_ne_bytes()).unwrap();
 }
 
-/// So many rounds, at whose ends the bell wakes the worker if it sleeps.
+/// Runs this many rounds. The eventfd wakes the worker after each if it sleeps.
 pub(super) fn rounds_made(worker: &mut Worker, count: usize) {
     for _ in 0..count {
         ring(worker);
@@ -97,13 +97,13 @@ pub(super) fn rounds_made(worker: &mut Worker, count: usize) {
     }
 }
 
-/// What has come, if anything has.
+/// Reads what has arrived. False if nothing has.
 fn has_come(client: &mut UnixStream) -> bool {
     let mut bytes = [0; 4096];
     client.read(&mut bytes).is_ok_and(|count| count > 0)
 }
 
-/// A client that has exchanged versions.
+/// A client that has negotiated the version.
 fn connect(worker: &mut Worker, path: &Path) -> UnixStream {
     let mut client = UnixStream::connect(path).unwrap();
     client.set_nonblocking(true).unwrap();
@@ -112,7 +112,7 @@ fn connect(worker: &mut Worker, path: &Path) -> UnixStream {
     client
 }
 
-/// Reads that this port's session has carried out.
+/// Register reads that this port's session has carried out.
 fn reads(worker: &Worker, id: PortId) -> u64 {
     match &worker.services[&id].link {
         Link::Function { session: Some(talk), .. } => talk.session.counters().reads,
@@ -120,7 +120,7 @@ fn reads(worker: &Worker, id: PortId) -> u64 {
     }
 }
 
-/// A worker with two ports, and who is connected to them.
+/// A worker with two ports, and their clients.
 pub(super) struct Pair {
     pub worker: Worker,
     pub clients: [UnixStream; 2],
@@ -153,11 +153,11 @@ fn a_worker_does_not_sleep_on_messages_that_have_come_and_handles_some_in_each_r
     let flood = status(POSTED).repeat(ALL as usize);
     let (mut sent, most) = (0, (QUANTUM / MESSAGE_COST) as u64);
     for round in 0..ROUNDS as u64 {
-        // More comes all the while.
+        // More arrives all the time.
         sent += pair.clients[0].write(&flood[sent..]).unwrap_or(0);
         let before = reads(&pair.worker, FLOODED);
         let (waits, slept) = (!pair.worker.behind.is_empty(), pair.worker.slept);
-        // A worker that sleeps nevertheless does so for this long.
+        // If the worker sleeps nevertheless, this timer ends it.
         pair.worker.timers.push(Reverse((pair.worker.clock.now().after(Duration::from_millis(50)), OTHER)));
         pair.worker.round(&mut Vec::with_capacity(EVENTS));
         let done = reads(&pair.worker, FLOODED);
@@ -173,7 +173,7 @@ fn a_worker_does_not_sleep_on_messages_that_have_come_and_handles_some_in_each_r
     panic!("not within {ROUNDS} rounds");
 }
 
-/// Its guest's frames, timers and late completions wait for a turn, its VMM's messages do not always have what a round gives.
+/// Its guest's frames, timers and late completions wait for a turn, and its VMM's messages do not always use up a round's credit.
 #[test]
 fn a_port_whose_vmm_never_stops_has_its_turns_and_its_messages_between_them() {
     let mut pair = Pair::new("e1000");
@@ -181,7 +181,7 @@ fn a_port_whose_vmm_never_stops_has_its_turns_and_its_messages_between_them() {
     let (mut sent, mut turns, mut heard) = (0, Vec::new(), 0);
     for round in 0..ROUNDS {
         sent = (sent + pair.clients[0].write(&flood[sent..]).unwrap_or(0)) % flood.len();
-        // Asked for in each round, as for a guest that always has frames.
+        // Queued in each round, as for a guest that always has frames.
         pair.worker.enqueue(FLOODED);
         let before = reads(&pair.worker, FLOODED);
         rounds_made(&mut pair.worker, 1);
@@ -194,7 +194,7 @@ fn a_port_whose_vmm_never_stops_has_its_turns_and_its_messages_between_them() {
     assert!(heard.min(turns.len()) >= ROUNDS / 8, "{heard} rounds with messages, {} with a turn", turns.len());
 }
 
-/// A batch that is on its way to hundreds of ports is in memory that a message may take away.
+/// A batch in flight to hundreds of ports is in memory that a message may unmap.
 #[test]
 fn no_message_is_handled_in_the_middle_of_a_flood() {
     let mut pair = Pair::new("e1000");
@@ -209,7 +209,7 @@ fn no_message_is_handled_in_the_middle_of_a_flood() {
     rounds(&mut pair.worker, |worker| reads(worker, FLOODED) > before);
 }
 
-/// Its VMM stops within a message while a batch of its guest's is on its way to hundreds of ports.
+/// Its VMM stops within a message while a batch is in flight to hundreds of ports.
 #[test]
 fn a_vm_that_is_sent_away_in_the_middle_of_a_flood_leaves_its_port_to_the_next_one() {
     let mut pair = Pair::new("e1000");
@@ -246,7 +246,7 @@ fn a_vmm_that_takes_no_answers_keeps_no_worker_awake() {
         Link::Function { session: Some(talk), .. } => talk.session.wants_read(),
         _ => panic!("a session"),
     };
-    // Until its answers fill the socket, and the session's own buffer.
+    // Until its answers fill the socket and the session's own buffer.
     while reads_on(&pair.worker) {
         if let Err(error) = pair.clients[0].write(&status(0).repeat(100)) {
             assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
@@ -302,7 +302,7 @@ fn vmxnet3() -> Vec<u8> {
     memory
 }
 
-/// To activate 64 queues takes longer than some hundred accesses do. Others have their rounds meanwhile.
+/// Activating 64 queues takes longer than hundreds of accesses. Other ports get their rounds in between.
 #[test]
 fn a_command_that_takes_long_is_one_in_a_round_and_then_others_have_theirs() {
     let mut pair = Pair::new("vmxnet3");
@@ -330,7 +330,7 @@ fn a_command_that_takes_long_is_one_in_a_round_and_then_others_have_theirs() {
     assert!(rounds.windows(2).all(|pair| pair[1] - pair[0] >= 8), "each is paid for: {rounds:?}");
 }
 
-/// Rounds for as long as another thread takes to do its part.
+/// Runs rounds until another thread has done its part.
 fn until(worker: &mut Worker, mut done: impl FnMut(&Worker) -> bool) {
     let end = Instant::now() + TIMEOUT;
     while !done(worker) {
@@ -340,12 +340,12 @@ fn until(worker: &mut Worker, mut done: impl FnMut(&Worker) -> bool) {
     }
 }
 
-/// Regions of memory that the flooded port has.
+/// The number of memory regions of the flooded port.
 fn regions(worker: &Worker) -> usize {
     worker.services[&FLOODED].port.memory().regions()
 }
 
-/// Has the memory thread of the flooded port wait, as a VMM can, until what this returns is dropped.
+/// Blocks the memory thread of the flooded port, as a VMM can, until the result is dropped.
 fn hold(worker: &Worker) -> std::sync::mpsc::Sender<()> {
     match &worker.services[&FLOODED].link {
         Link::Function { device, .. } => device.mapper().hold(),
@@ -380,7 +380,7 @@ fn a_vmm_that_goes_while_its_memory_is_being_mapped_keeps_no_worker_awake_and_le
     rounds_made(&mut worker, 5);
     drop(first);
     let next = UnixStream::connect(folder.path().join(format!("{}.sock", FLOODED.0))).unwrap();
-    // Whoever keeps the worker awake does so in each round: nothing but the bell may.
+    // Only the eventfd may keep the worker awake in these rounds.
     rounds_made(&mut worker, 5);
     let mut events = Vec::with_capacity(EVENTS);
     worker.timers.push(Reverse((worker.clock.now().after(Duration::from_millis(50)), OTHER)));
@@ -402,7 +402,7 @@ fn a_vmm_that_goes_while_its_memory_is_being_mapped_keeps_no_worker_awake_and_le
 fn a_neighbours_message_is_answered_before_a_flood_is_done_and_the_flood_is_done_though_no_byte_comes_any_more() {
     let (flooded, other) = (FLOODED, OTHER);
     let Pair { mut worker, clients: [mut flood, mut neighbour], folder: _folder, .. } = Pair::new("e1000");
-    // The flood is there before the neighbour's message.
+    // The flood arrives before the neighbour's message.
     flood.write_all(&status(POSTED).repeat(FLOOD as usize)).unwrap();
     for _ in 0..3 {
         let before = reads(&worker, flooded);
@@ -414,7 +414,7 @@ fn a_neighbours_message_is_answered_before_a_flood_is_done_and_the_flood_is_done
     rounds(&mut worker, |worker| reads(worker, flooded) == FLOOD);
     assert!(worker.behind.is_empty());
     assert_eq!(reads(&worker, other), 3);
-    // Whoever goes in the middle of a flood is forgotten.
+    // A VMM that disconnects in the middle of a flood is forgotten.
     flood.write_all(&status(POSTED).repeat(FLOOD as usize)).unwrap();
     rounds(&mut worker, |worker| !worker.behind.is_empty());
     worker.remove(flooded);

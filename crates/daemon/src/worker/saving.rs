@@ -1,4 +1,4 @@
-//! A port is saved and stopped, and restored: by its owner, between two turns and two messages.
+//! Saves, stops and restores a port: on its worker, between two turns and two messages.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +12,7 @@ use crate::saved::{PortState, SaveError};
 use crate::service::{Link, Service, Talk};
 
 impl Worker {
-    /// Saves a port and stops it. Its VMM's messages, and what it unmasks without one, wait until the port is restored.
+    /// Saves a port and stops it. Its VMM's messages and unmask signals wait until the port is restored.
     pub(super) fn save(&mut self, id: PortId) -> Result<PortState, SaveError> {
         self.settle_flood(id);
         let Some(service) = self.services.get_mut(&id) else { return Err(SaveError::NoVm) };
@@ -29,12 +29,12 @@ impl Worker {
         timeout.end();
         unmask::forget(&self.epoll, unmask.take());
         Watched::STILL.watch(&self.epoll, session.as_fd(), id);
-        self.plane.switch().addresses().forget(id);
+        self.plane.switch().forget(id);
         tell(service, Kind::Saved, "its state was saved, and it stands still");
         Ok(state)
     }
 
-    /// Restores a port that its VM does not use, or that was stopped by [`Worker::save`].
+    /// Restores a port that its VM does not use, or that [`Worker::save`] has stopped.
     pub(super) fn restore(&mut self, id: PortId, state: &PortState) -> Result<(), SaveError> {
         self.settle_flood(id);
         let Some(service) = self.services.get_mut(&id) else { return Err(SaveError::NoVm) };
@@ -49,6 +49,7 @@ impl Worker {
             return Err(SaveError::InUse);
         }
         device.restore(state)?;
+        self.plane.switch().arrived(id);
         talk.stopped = false;
         Watched::of(&talk.session).watch(&self.epoll, talk.session.as_fd(), id);
         unmask::watch(&self.epoll, id, device.unmask(), &mut talk.unmask, &service.log);
@@ -61,7 +62,7 @@ impl Worker {
     }
 }
 
-/// To the log, and to the trace, which makes no sense without it.
+/// Writes to the log and to the trace, which needs the event to make sense.
 fn tell(service: &Service, kind: Kind, what: &str) {
     service.log.say(kind, what);
     if let Some(recorder) = &service.recorder {

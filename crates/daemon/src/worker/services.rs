@@ -1,10 +1,10 @@
-//! The ports that a worker serves, by their number: a look at one is an index, several times in each of its turns.
+//! The ports of a worker, by number. A lookup is an index: it happens several times in each turn.
 
 use nicety_adapter::PortId;
 
 use crate::service::Service;
 
-/// See the module's page. A switch has 1,024 ports at most, and so many places there are.
+/// See the module's page. It has a slot for each of the switch's at most 1,024 ports.
 #[derive(Debug, Default)]
 pub(super) struct Services(Vec<Option<Service>>);
 
@@ -40,7 +40,7 @@ impl std::ops::Index<&PortId> for Services {
     type Output = Service;
 
     /// # Panics
-    /// It is not served here.
+    /// The port is not served here.
     fn index(&self, id: &PortId) -> &Service {
         self.get(id).expect("a port that is served here")
     }

@@ -1,8 +1,9 @@
-//! The eventfd by which a VMM unmasks INTx without a message: KVM signals it when the guest has served the line (the resample eventfd of
-//! Linux, Documentation/virt/kvm/api.rst, KVM_IRQFD; QEMU, hw/vfio/pci.c, vfio_intx_enable_kvm). Whoever owns the port watches it.
+//! The eventfd by which a VMM unmasks INTx without a message: KVM signals it when the guest has served the line (the resample
+//! eventfd of Linux, Documentation/virt/kvm/api.rst, KVM_IRQFD; QEMU, hw/vfio/pci.c, vfio_intx_enable_kvm). The port's worker
+//! watches it.
 //!
-//! The VMM owns it, as it owns kicks (docs/adr/0010), and may signal it without end, replace or close it. So a round unmasks once, at
-//! the price of the message that this replaces, and not while the port is in debt.
+//! The VMM owns it, as it owns kicks (docs/adr/0010), and may signal, replace or close it at any time. So a round unmasks at most
+//! once, charged like the message that it replaces, and never while the port is in debt.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub(super) fn watch(
     }
 }
 
-/// Watches it no longer: closing it is not enough, since the VMM has it too.
+/// Stops watching it: closing it is not enough, because the VMM holds it too.
 pub(super) fn forget(epoll: &OwnedFd, watched: Option<Arc<Bell>>) {
     if let Some(bell) = watched {
         let _not_watched_if_adding_failed = epoll::delete(epoll, &*bell);
@@ -54,7 +55,7 @@ impl Worker {
     pub(super) fn unmask(&mut self, id: PortId, flags: EventFlags) {
         let rounds = self.rounds;
         let Some(service) = self.services.get_mut(&id) else { return };
-        // It stays readable: the next round has another look.
+        // It stays readable: the next round tries again.
         if !service.can_pay(rounds) {
             return;
         }

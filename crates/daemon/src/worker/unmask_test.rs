@@ -1,4 +1,4 @@
-//! The unmask eventfd of INTx: what a round does for it, and that none is watched that its VMM has replaced or taken away.
+//! The unmask eventfd of INTx: what a round does for it. A replaced or removed eventfd is not watched.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -32,13 +32,13 @@ fn take(event: &OwnedFd) -> u64 {
     rustix::io::read(event, &mut bytes).map_or(0, |_| u64::from_ne_bytes(bytes))
 }
 
-/// SET_IRQS of the line.
+/// SET_IRQS of the INTx line.
 fn set(client: &UnixStream, flags: u32, count: u32, fds: &[BorrowedFd<'_>]) {
     let words = [20, flags, 0, 0, count].map(u32::to_ne_bytes).concat();
     send(client, &message(SET_IRQS, POSTED, &words), fds);
 }
 
-/// A worker's port whose line is up, what it interrupts by, and what unmasks it.
+/// A worker with a port whose line is asserted, its interrupt eventfd, and its unmask eventfd.
 fn raised() -> (Pair, OwnedFd, OwnedFd) {
     let mut pair = Pair::new("e1000");
     let (trigger, unmask) = (event(), event());
@@ -50,7 +50,7 @@ fn raised() -> (Pair, OwnedFd, OwnedFd) {
     (pair, trigger, unmask)
 }
 
-/// Whether anything would wake the worker.
+/// Whether nothing would wake the worker.
 fn is_silent(worker: &Worker) -> bool {
     let mut events = Vec::with_capacity(EVENTS);
     sleep(&worker.epoll, &mut events, Some(Duration::ZERO)).unwrap();
@@ -102,7 +102,7 @@ fn one_that_its_vmm_has_replaced_or_taken_away_is_watched_no_longer() {
     for other in &others {
         set(&pair.clients[0], EVENTFD | UNMASK, 1, &[other.as_fd()]);
     }
-    // The kernel gives one descriptor's message at a time.
+    // The kernel delivers the descriptors of one message at a time.
     rounds_made(&mut pair.worker, 30);
     for old in [&first].into_iter().chain(&others[..19]) {
         signal(old, 3);
@@ -112,7 +112,7 @@ fn one_that_its_vmm_has_replaced_or_taken_away_is_watched_no_longer() {
     signal(&others[19], 1);
     rounds_made(&mut pair.worker, 1);
     assert_eq!(take(&trigger), 1, "the last one counts");
-    // Without a descriptor; as QEMU disables the line; and when the VMM goes.
+    // Without a descriptor; as QEMU disables the line; and when the VMM disconnects.
     let ways: [fn(&mut Pair); 3] = [
         |pair| set(&pair.clients[0], EVENTFD | UNMASK, 1, &[]),
         |pair| set(&pair.clients[0], NONE | TRIGGER, 0, &[]),

@@ -1,4 +1,4 @@
-//! How a worker waits: with other work it only checks for events; else it polls for a while, then sleeps.
+//! How a worker waits: with other work it only checks for events; else it busy polls for a while, then sleeps.
 
 use std::cmp::Reverse;
 use std::os::fd::OwnedFd;
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Polls until then, and longer for a timer that is due soon. True if something has come.
+    /// Polls until then, and longer for a timer that is due soon. True if an event has come.
     fn watch(&mut self, until: Time, events: &mut Vec<epoll::Event>) -> bool {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         loop {
@@ -75,7 +75,7 @@ impl Worker {
             if !events.is_empty() || !self.inbox.is_empty() || timer.is_some_and(|at| at <= now) {
                 return true;
             }
-            // The awaited thread may need this very processor.
+            // The awaited thread may need this CPU.
             std::thread::yield_now();
         }
     }

@@ -1,4 +1,4 @@
-//! When a worker sleeps, and what its busy_poll is told of its waits.
+//! When a worker sleeps, and what it reports of its waits to its busy polling.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::*;
 use crate::busy_poll::Wait;
 use crate::port_log::PortLog;
 
-/// A worker with nothing to do, who watches and sleeps as on a machine with two processors.
+/// An idle worker that polls and sleeps as on a machine with two processors.
 fn idle() -> Pair {
     let mut pair = Pair::new("e1000");
     rounds_made(&mut pair.worker, 5);
@@ -20,16 +20,16 @@ fn idle() -> Pair {
     pair
 }
 
-/// Whoever sleeps without being rung does so for so long.
+/// A sleep without an event lasts this long.
 const LONG: Duration = Duration::from_millis(50);
 
-/// The only one, in so long.
+/// Sets the only timer.
 fn set_timer(worker: &mut Worker, wait: Duration) {
     worker.timers.clear();
     worker.timers.push(Reverse((worker.clock.now().after(wait), OTHER)));
 }
 
-/// It watches before it sleeps from now on.
+/// From now on it polls before it sleeps.
 fn watches(worker: &mut Worker) {
     for _ in 0..100 {
         let now = worker.clock.now();
@@ -39,7 +39,7 @@ fn watches(worker: &mut Worker) {
     worker.busy_poll.told.clear();
 }
 
-/// Waits, and says how the busy_poll was told that the wait ended.
+/// Waits, and returns how the end of the wait was reported.
 fn wait(worker: &mut Worker) -> Option<Wait> {
     worker.wait(&mut Vec::with_capacity(EVENTS));
     worker.busy_poll.told.pop()
@@ -61,7 +61,7 @@ fn what_ends_a_sleep_is_told() {
     assert_eq!(pair.worker.slept, slept + 3);
 }
 
-/// A look at a queue in mapped memory has found something.
+/// A poll of a queue in mapped memory has found work.
 #[test]
 fn a_timer_that_was_good_for_something_ends_the_wait() {
     let mut pair = idle();
@@ -86,7 +86,7 @@ fn something_that_comes_while_it_has_work_ends_a_wait_that_a_timer_has_broken() 
 #[test]
 fn for_a_timer_that_comes_soon_it_does_not_sleep() {
     let mut pair = idle();
-    // The shortest of many: a busy machine lengthens some.
+    // The shortest of many: a busy machine prolongs some.
     let slept = (0..100).map(|_| {
         let before = pair.worker.slept;
         set_timer(&mut pair.worker, Duration::from_micros(20));

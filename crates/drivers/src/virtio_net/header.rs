@@ -31,7 +31,7 @@ pub(super) fn of(packet: &[u8], offload: &Offload, taken: u64) -> Result<[u8; BY
             (SegmentKind::Tcp, Some(true)) => (TCP4, features::HOST_TSO4),
             (SegmentKind::Tcp, Some(false)) => (TCP6, features::HOST_TSO6),
             (SegmentKind::Udp, Some(_)) => (UDP, features::HOST_USO),
-            (_, None) => return Err(impossible),
+            (SegmentKind::Tunnel, _) | (_, None) => return Err(impossible),
         };
         if !features::has(taken, feature) {
             return Err(impossible);

@@ -57,6 +57,14 @@ fn hashes_agree_with_microsofts_vectors() {
             assert_eq!(hash(&KEY, input.bytes()), expected, "{source} to {destination}");
             assert_eq!(table.hash(input.bytes()), expected, "{source} to {destination}");
         }
+        let v4 = frame[12] == 0x08;
+        let mut esp = frame.clone();
+        esp[if v4 { 23 } else { 20 }] = 50;
+        let layout_of_esp = Layout::parse(&esp);
+        let input = |enabled| Input::of(&esp, &layout_of_esp, enabled).unwrap();
+        let only_esp = input(HashKinds::NONE.with(HashKind::V4Esp).with(HashKind::V6Esp));
+        assert_eq!(hash(&KEY, only_esp.bytes()), with_ports, "an index where ports would be");
+        assert_eq!(input(HashKinds::ALL).kind, if v4 { HashKind::V4 } else { HashKind::V6 });
         let only_udp = HashKinds::NONE.with(HashKind::V4Udp).with(HashKind::V6Udp);
         assert_eq!(Input::of(&frame, &layout, only_udp), None);
     }

@@ -1,6 +1,6 @@
 //! Segments against etherparse (do they parse, are they whole) and smoltcp (are their checksums right).
 
-use crate::packets::{Packet, Plan, build, packet};
+use crate::packets::{Packet, Plan, build, packet, plan};
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use nicety_frame::checksum::{complete, sum};
 use nicety_frame::{L3Kind, L4Kind, Layout, SegmentError, SegmentKind, Segmenter};
@@ -109,6 +109,49 @@ proptest! {
             packet.bytes[packet.l4_at + 4..packet.l4_at + 6].copy_from_slice(&junk.to_be_bytes());
         }
         check(&packet, 300)?;
+    }
+
+    /// Each segment is what a sender would have made of it: etherparse builds the outer packet around the inner one, which is
+    /// cut without a tunnel.
+    #[test]
+    fn every_segment_through_a_tunnel_is_a_packet_of_its_own(
+        mut inner in plan(3000), mut outer in plan(0), mss in 1_u16..1600, options in 0_u8..64, geneve: bool, sums: bool,
+    ) {
+        inner.l4 = L4Kind::Tcp;
+        outer.l4 = L4Kind::Udp;
+        outer.ports.1 = if geneve { 6081 } else { 4789 };
+        let header = if geneve {
+            [vec![options, 0, 0x65, 0x58, 0, 0, 7, 0], vec![9; 4 * usize::from(options)]].concat()
+        } else {
+            vec![8, 0, 0, 0, 0, 0, 7, 0]
+        };
+        let inner = build(inner);
+        let around = |frame: &[u8], index: usize| {
+            let payload = [&header, frame].concat();
+            let mut packet = build(Plan { payload, id: outer.id.wrapping_add(index as u16), ..outer.clone() });
+            if !sums {
+                packet.bytes[packet.l4_at + 6..packet.l4_at + 8].fill(0);
+            }
+            packet
+        };
+        let big = around(&inner.bytes, 0);
+        let (head, payload) = big.bytes.split_at(big.payload_at + header.len() + inner.payload_at);
+        let segmenter =
+            Segmenter::new(head, &Layout::parse(head), payload.len(), mss, SegmentKind::Tunnel).unwrap();
+        for (index, frame) in frames(&inner, mss).iter().enumerate() {
+            let mut made = vec![0xcc; 2048];
+            let segment = segmenter.segment(index, &mut made).unwrap();
+            made.truncate(segment.head_len);
+            let part = &payload[segment.payload.clone()];
+            complete(&mut made, segment.checksum_start, segment.checksum_offset, sum(part)).unwrap();
+            made.extend(part);
+            let mut expected = around(frame, index).bytes;
+            if outer.l3 == L3Kind::V6 {
+                // The flow label is the flow's.
+                expected[big.l3_at..big.l3_at + 4].copy_from_slice(&big.bytes[big.l3_at..big.l3_at + 4]);
+            }
+            prop_assert!(made == expected, "segment {index}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use nicety_adapters::{Entry, REGISTRY};
 use nicety_guests::{Guest, Layer};
 
 use crate::{
-    stage::{Stage, quiet, sh, well},
+    stage::{Stage, port, quiet, sh, well},
     user_mode::{machine, take},
 };
 
@@ -72,4 +72,29 @@ fn lspci_lists_every_chip_with_its_own_capabilities_and_its_driver() {
         }
         quiet(&mut guest);
     }
+}
+
+#[test]
+fn an_intel_chip_has_vmwares_subsystem_where_the_port_says_so_and_its_driver_takes_its_eeprom() {
+    let functions = REGISTRY.iter().filter(|entry| entry.about.vmware_subsystem.is_some());
+    let ports: Vec<_> = functions.zip(1..).map(|(entry, number)| (entry.about, number)).collect();
+    assert_eq!(ports.len(), 4);
+    let vmwares = ports.iter().map(|(about, number)| {
+        let mut port = port(about.name, *number);
+        port.more = "subsystem = \"vmware\"\n".to_owned();
+        port
+    });
+    let stage = Stage::with(vmwares.collect());
+    let machine = ports.iter().fold(machine(1), |machine, (_, n)| stage.served.attach(machine, &format!("vm{n}")));
+    let mut guest = stage.ready(Guest::boot(&stage.root, machine));
+    for ((about, _), interface) in ports.iter().zip(0..) {
+        let device = format!("/sys/class/net/eth{interface}/device");
+        let text = sh(&mut guest, &format!("cd {device}; cat device subsystem_vendor subsystem_device"));
+        let (vendor, subsystem) = about.vmware_subsystem.unwrap();
+        assert_eq!(text, format!("{:#06x}\n{vendor:#06x}\n{subsystem:#06x}\n", about.pci.1), "{}", about.name);
+        // Words 0x0b and 0x0c of the EEPROM, as the driver reads it.
+        let bytes = sh(&mut guest, &format!("ethtool -e eth{interface} offset 0x16 length 4 raw on | od -An -tx2"));
+        assert_eq!(bytes.trim(), format!("{subsystem:04x} {vendor:04x}"), "{}", about.name);
+    }
+    quiet(&mut guest);
 }

@@ -111,7 +111,7 @@ impl Move {
 }
 
 /// Begins to send over TCP until told to stop; both sides sum what passes.
-fn stream(from: &mut Guest, to: &mut Guest, address: &str) {
+pub fn stream(from: &mut Guest, to: &mut Guest, address: &str) {
     let receive = "rm -f /tmp/came; (nc -l -p 9000 -e sh -c 'sha256sum >/tmp/came' >/dev/null 2>&1 &)";
     sh(to, &format!("{receive}; until netstat -ltn | grep -q :9000; do usleep 20000; done"));
     let made = "dd if=/dev/urandom of=/tmp/block bs=64k count=16 2>/dev/null; mkfifo /tmp/copy; \
@@ -121,7 +121,7 @@ fn stream(from: &mut Guest, to: &mut Guest, address: &str) {
 }
 
 /// Ends a stream; what came is what was sent.
-fn finish(from: &mut Guest, to: &mut Guest) {
+pub fn finish(from: &mut Guest, to: &mut Guest) {
     let sent = sh(from, "touch /tmp/stop; until [ -s /tmp/sent ]; do usleep 20000; done; cat /tmp/sent");
     let came = sh(to, "until [ -s /tmp/came ]; do usleep 20000; done; cat /tmp/came");
     assert!(sent.len() > 64, "{sent:?}");

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// OpenSSH, which no guest's image has.
-const PACKAGES: &[&str] = &["openssh-server", "openssh-client"];
+pub const PACKAGES: &[&str] = &["openssh-server", "openssh-client"];
 /// What of it a guest runs, each where it is to be.
 const FILES: [&str; 5] = ["usr/bin/scp", "usr/bin/ssh", "usr/bin/ssh-keygen", "usr/sbin/sshd", "usr/lib/openssh"];
 /// A file's megabytes, usually as many as an adapter carries in a gigabit's time; and how many go each way, usually and of everything.
@@ -59,7 +59,7 @@ fn scp_carries_files_out_and_in_over_every_adapter_without_a_stall_or_a_driver_s
 }
 
 /// Starts a server that takes one key, and gives that key.
-fn serve(peer: &mut Guest) -> String {
+pub fn serve(peer: &mut Guest) -> String {
     let keys = "ssh-keygen -q -t ed25519 -N '' -f /tmp/host; ssh-keygen -q -t ed25519 -N '' -f /tmp/client";
     let user = "mkdir -p /run/sshd; echo sshd:x:74:74::/run/sshd:/bin/false >>/etc/passwd";
     let server = "/usr/sbin/sshd -f /dev/null -h /tmp/host -o StrictModes=no -o AuthorizedKeysFile=/tmp/client.pub -o \
@@ -69,7 +69,7 @@ fn serve(peer: &mut Guest) -> String {
 }
 
 /// One copy, of which some frames are seen in every few seconds until it ends, well.
-fn copy(stage: &Stage, guest: &mut Guest, number: u8, from_to: &str) {
+pub fn copy(stage: &Stage, guest: &mut Guest, number: u8, from_to: &str) {
     let scp = "scp -q -i /tmp/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null";
     sh(guest, &format!("rm -f /tmp/ended; ({scp} {from_to} >/tmp/said 2>&1; echo $? >/tmp/ended) >/dev/null 2>&1 &"));
     let port = format!("vm{number}");

@@ -160,6 +160,14 @@ impl Stage {
     }
 }
 
+/// One change of the daemon that serves this stage.
+pub fn change(stage: &mut Stage, words: &str) {
+    let report = stage.report("vm1");
+    let host = Path::new(report["socket"].as_str().unwrap_or_default()).with_file_name("host.toml");
+    let program = env!("CARGO_BIN_EXE_nicety");
+    well(stage.namespace.run(&format!("{program} {words} --host {}", host.display()), SOON));
+}
+
 /// The guest's `command` gives code 0; its output.
 #[track_caller]
 pub fn sh(guest: &mut Guest, command: &str) -> String {
@@ -211,7 +219,7 @@ pub fn send_blocks(from: &mut Guest, to: &mut Guest, address: &str, blocks: u32)
 /// for missing (e1000_param.c, E1000_MAX_NIC): that is their own.
 #[track_caller]
 pub fn quiet(guest: &mut Guest) {
-    let complaints = "bug:|warning:|oops|call trace|unit hang|hung|timed out|reset adapter";
+    let complaints = "bug:|warning:|\\boops|call trace|unit hang|hung|timed out|reset adapter";
     let text = sh(guest, &format!("dmesg | grep -iE '{complaints}' | grep -v 'no configuration for board' || true"));
     assert_eq!(text, "");
 }

@@ -4,11 +4,24 @@ use std::path::Path;
 
 use nicety_guests::{Archive, Folder, Guest, GuestConfig, Kernel, Layer};
 
-use crate::stage::{LATER, Stage, address, amount, ping, quiet, send, sh, well};
+use crate::{
+    scp::{self, copy, serve},
+    stage::{LATER, Stage, address, amount, ping, quiet, send, sh, well},
+};
 
 /// What a Rust program needs and the guest's image has not.
 const PACKAGES: &[&str] = &["libgcc-s1"];
 const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libgcc_s.so.1";
+/// OpenSSH, as a guest without the host's files needs it.
+const OPENSSH: [&str; 7] = [
+    "usr/bin/scp",
+    "usr/bin/ssh",
+    "usr/bin/ssh-keygen",
+    "usr/sbin/sshd",
+    "usr/lib/openssh/sshd-session",
+    "usr/lib/openssh/sshd-auth",
+    "usr/lib/openssh/sftp-server",
+];
 const TAKEN: [&str; 3] = ["vmxnet", "vmxnet2", "flexible"];
 /// The guest that answers, at its own port.
 const PEER: u8 = TAKEN.len() as u8 + 1;
@@ -16,9 +29,14 @@ const PEER: u8 = TAKEN.len() as u8 + 1;
 #[test]
 fn vmxnet_and_enhanced_vmxnet_carry_tcp_in_a_real_guest_by_a_driver_in_its_user_space() {
     let stage = Stage::new(&[&TAKEN[..], &["vmxnet3"]].concat());
-    let [mut peer] = stage.boot(Kernel::V6_12, [PEER]);
     let folder = well(Folder::new());
-    let mut guest = stage.ready(Guest::boot(&stage.root, config(&stage, &folder)));
+    let openssh = well(well(Layer::lay("openssh", scp::PACKAGES, &mut |line| eprintln!("{line}"))).archive(&OPENSSH));
+    let archive = Some(well(folder.write("openssh.cpio", &openssh)));
+    let mut peer = well(Guest::start(&stage.root, GuestConfig { archive, ..stage.config(Kernel::V6_12, PEER) }));
+    let mut guest = stage.ready(Guest::boot(&stage.root, config(&stage, &folder, &openssh)));
+    stage.ready(peer.wait_ready());
+    let key = serve(&mut peer);
+    sh(&mut guest, &format!("umask 077; printf '%s\n' '{key}' >/tmp/key"));
     for (number, adapter) in (1..).zip(TAKEN) {
         let pci = hand_over(&mut guest, number);
         start(&mut guest, &pci, number);
@@ -27,7 +45,13 @@ fn vmxnet_and_enhanced_vmxnet_carry_tcp_in_a_real_guest_by_a_driver_in_its_user_
         let megabytes = amount(adapter, 8).max(4);
         send(&mut guest, &mut peer, &address(PEER), megabytes);
         send(&mut peer, &mut guest, &address(number), megabytes);
-        println!("{adapter}: {megabytes} MB each way, then {}", streams(&mut guest, &mut peer));
+        let made = format!("dd if=/dev/urandom of=/tmp/out bs=1M count={megabytes} 2>/dev/null; sha256sum </tmp/out");
+        let sum = sh(&mut guest, &made);
+        copy(&stage, &mut guest, number, &format!("/tmp/out {}:/tmp/file", address(PEER)));
+        assert_eq!(sh(&mut peer, "sha256sum </tmp/file"), sum, "{adapter}: what came out");
+        copy(&stage, &mut guest, number, &format!("{}:/tmp/file /tmp/in", address(PEER)));
+        assert_eq!(sh(&mut guest, "sha256sum </tmp/in"), sum, "{adapter}: what came in");
+        println!("{adapter}: {megabytes} MB each way by nc and by scp, then {}", streams(&mut guest, &mut peer));
         let report = stage.report(&format!("vm{number}"));
         assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
         stop(&mut guest, number);
@@ -55,11 +79,11 @@ fn nicety_uio_says_what_is_missing() {
     assert!(code == Some(1) && said.starts_with("nicety-uio: ") && said.lines().count() == 1, "{code:?} {said}");
 }
 
-fn config(stage: &Stage, folder: &Folder) -> GuestConfig {
+fn config(stage: &Stage, folder: &Folder, openssh: &[u8]) -> GuestConfig {
     let layer = well(Layer::lay("libgcc", PACKAGES, &mut |line| eprintln!("{line}")));
     let mut program = Archive::new();
     program.file("bin/nicety-uio", 0o755, &well(std::fs::read(Path::new(env!("CARGO_BIN_EXE_nicety-uio")))));
-    let archives = [program.finish(), well(layer.archive(&[LIBRARY]))].concat();
+    let archives = [&program.finish(), &well(layer.archive(&[LIBRARY])), openssh].concat();
     let config = GuestConfig {
         memory_mib: 768,
         drivers: vec!["uio_pci_generic".into(), "tun".into()],
@@ -100,11 +124,22 @@ fn stop(guest: &mut Guest, number: u8) {
     );
 }
 
-/// What netperf measures, each way.
+/// What netperf and iperf measure, each way.
 fn streams(guest: &mut Guest, peer: &mut Guest) -> String {
     sh(peer, "pidof netserver || netserver >/dev/null 2>&1");
     let one =
         |test: &str| format!("netperf -4 -H {} -t {test} -l 2 -P 0 -- -k THROUGHPUT,THROUGHPUT_UNITS", address(PEER));
     let said = well(guest.succeed(&format!("{}; {}", one("TCP_STREAM"), one("TCP_MAERTS")), LATER));
-    said.split_whitespace().collect::<Vec<_>>().join(" ")
+    let rates = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    sh(peer, "pidof iperf3 || iperf3 -s -D >/dev/null 2>&1; until netstat -ltn | grep -q :5201; do usleep 20000; done");
+    let iperf = |way: &str| {
+        format!(
+            "iperf3 -4 -c {} -t 2 -f m {way} | sed -n 's/.* \\([0-9.]* Mbits.sec\\).*receiver/\\1/p'",
+            address(PEER)
+        )
+    };
+    let said = well(guest.succeed(&format!("{}; {}", iperf(""), iperf("-R")), LATER));
+    let figures: Vec<&str> = said.lines().collect();
+    assert_eq!(figures.len(), 2, "{said}");
+    format!("netperf {rates}, iperf3 {}", figures.join(" "))
 }

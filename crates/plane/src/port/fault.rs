@@ -1,4 +1,4 @@
-//! Where a fault ends: a panic of what is behind a port, or of our own work for it, ends that port alone.
+//! A panic of an adapter, of an uplink, or of our own work for a port ends that port only.
 
 use nicety_adapter::{Outbox, Reason};
 
@@ -7,18 +7,18 @@ use super::inner::Inner;
 use super::{End, Port, Shell};
 
 impl Inner {
-    /// Whether its end has failed.
+    /// Whether its adapter or uplink has panicked.
     pub fn has_failed(&self) -> bool {
         matches!(self.end, End::Failed(_))
     }
 
-    /// Frames that have come to an end here, taken or dropped.
+    /// Frames that were taken or dropped here.
     pub fn settled_frames(&self) -> u64 {
         let taken = self.counters.receive.iter().map(|queue| queue.packets);
         taken.chain(self.counters.receive_drops).fold(0, u64::wrapping_add)
     }
 
-    /// Its end is of no use any more: nothing of it is called again. What waits for it is dropped. A batch that is on its way stays so
+    /// Marks the port as failed: its adapter or uplink is not called again, and its backlog is dropped. A batch in flight stays so
     /// until it is finished.
     #[cold]
     pub fn fail(&mut self, cause: String) {
@@ -26,7 +26,7 @@ impl Inner {
             return;
         }
         let end = std::mem::replace(&mut self.end, End::Failed(cause));
-        // What is half changed may panic again when it goes.
+        // Dropping half-changed state may panic again.
         let _it_has_failed_already = caught(|| drop(end));
         let _it_may_have_failed_here = caught(|| self.drop_backlog(Reason::Failed));
         self.out = Outbox::default();
@@ -36,7 +36,7 @@ impl Inner {
         self.is_failure_told = false;
     }
 
-    /// Its end failed while it was given so many frames, of which some may have been dealt with before: the others are dropped.
+    /// The port failed during an offer of `frames` frames. Drops those that were not taken or dropped before the panic.
     #[cold]
     pub fn drop_unsettled(&mut self, frames: usize, settled_before: u64) {
         for _ in self.settled_frames().saturating_sub(settled_before)..frames as u64 {
@@ -44,7 +44,7 @@ impl Inner {
         }
     }
 
-    /// Tells its owner that it has failed, once. The owner's next turn lets go of whom it holds.
+    /// Reports the failure to the owner, once. The owner's next turn releases the senders that the port holds.
     pub fn tell_failure(&mut self, shell: &dyn Shell) {
         let End::Failed(cause) = &self.end else { return };
         if !std::mem::replace(&mut self.is_failure_told, true) {
@@ -55,15 +55,15 @@ impl Inner {
 }
 
 impl Port {
-    /// Ends the port as a panic of its adapter would: its end is not called any more, and frames for it are dropped. For faults
-    /// outside the port that it caused. A failed port stays so; a new one takes its place.
+    /// Fails the port as a panic of its adapter would: the adapter is not called any more, and frames for it are dropped. For
+    /// faults outside the port that it caused. A failed port stays failed; a new one replaces it.
     pub fn fail(&self, cause: String) {
         let mut inner = self.lock();
         inner.fail(cause);
         inner.settle(self.shell.as_ref());
     }
 
-    /// Why it has failed, if it has.
+    /// The panic message, if it has failed.
     pub fn failure(&self) -> Option<String> {
         match &self.lock().end {
             End::Failed(cause) => Some(cause.clone()),

@@ -1,4 +1,4 @@
-//! What a port's lock guards: what is behind it, what it wants, what waits for it. Everything here happens under the lock.
+//! The state that a port's lock guards: its adapter or uplink, requests and backlog. All code here runs with the lock held.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use crate::backlog::{Backlog, Drained};
 use crate::pace::Pace;
 use crate::poll::Habit;
 
-/// What the lock guards.
 pub(super) struct Inner {
     pub end: End,
     pub memory: Arc<Map>,
@@ -24,83 +23,83 @@ pub(super) struct Inner {
     pub out: Outbox,
     pub counters: Counters,
     pub pending: Set,
-    /// The queue whose turn is next, of those with work.
+    /// The queue to fetch from next, among those with work.
     pub next_queue: u16,
     /// Queues with mapped doorbells, and when to poll them next.
     pub polled: Set,
     pub poll_at: Option<Time>,
     pub habit: Habit,
-    /// When frames last went through, either way.
+    /// When frames last passed, in either direction.
     pub active: Time,
-    /// Receive queues with room for what waits; of an uplink any number.
+    /// Receive queues with room for waiting frames; an uplink sets any number.
     pub room: Set,
-    /// Uplinks that hold this port: it fetches nothing while there are any. A release may arrive before its hold.
+    /// How many uplinks hold this port: above zero it fetches nothing. A release may arrive before its hold.
     pub holds: i32,
-    /// When to see whether an uplink that holds others takes anything, and since when it has not.
+    /// When to check whether an uplink that holds senders takes frames, and since when it has taken none.
     pub watch_at: Option<Time>,
     pub stuck_since: Time,
-    /// The uplink is stuck: it holds nobody until it takes frames again.
+    /// The uplink is stuck: it holds no sender until it takes frames again.
     pub stuck: bool,
-    /// What its adapter did beside its frames, in bytes: the next turn is charged with it.
+    /// The adapter's work beside its frames, in bytes: charged to the next turn.
     pub owed: u64,
     pub wake: Option<Time>,
-    /// How far the adapter's clock is from the port's, in nanoseconds: it goes on from the time at which its state was saved.
+    /// The adapter's clock minus the port's, in nanoseconds: after a restore the adapter's clock continues from the time of saving.
     pub shift_ns: i64,
     pub backlog: Backlog,
-    /// What its guest sends, and what it gets, may be held to a shape; uplinks are not.
+    /// Token buckets for what its guest sends and receives; uplinks have none.
     pub transmit: Option<Shaper>,
     pub receive: Option<Shaper>,
-    /// When there will be tokens for what waits. Nothing is asked for while nothing waits.
+    /// When there will be tokens for the waiting frames. `None` while nothing waits.
     pub shaped_at: Option<Time>,
-    /// What waits is in the order in which it came, whatever queues it is for: room in any of them is room for it.
+    /// The backlog is one queue in order of arrival, for all receive queues: room in any of them opens it.
     pub pooled: bool,
-    /// Refusals are told, and not before this time.
+    /// Refusals are logged, but not before this time.
     pub logs: Option<Time>,
-    /// The one that takes its place when nothing waits in it.
+    /// Replaces the backlog when that is empty.
     pub next_backlog: Option<Box<Backlog>>,
-    /// One whose place was taken in a turn: no worker unmaps memory.
+    /// A backlog that was replaced in a turn. Control threads free it: no worker unmaps memory.
     pub spent_backlog: Option<Box<Backlog>>,
     pub attached: bool,
-    /// Its state was saved: it stands still until it is restored, or its VM goes.
+    /// Its state was saved: it is stopped until it is restored, or its VM detaches.
     pub stopped: bool,
-    /// Packets that were sent before whoever is attached came.
+    /// Packets sent before the current VM attached.
     pub sent_before: u64,
-    /// A batch of this port is on its way: fetched, and not completed.
+    /// A batch of this port is in flight: fetched, not completed.
     pub in_flight: bool,
-    /// The address of a guest that came from elsewhere, to be announced.
+    /// The address of a migrated guest, to be announced.
     pub announced: Option<Mac>,
-    /// The batch on its way is that announcement, and none of the adapter's.
+    /// The batch in flight is that announcement, not the adapter's.
     pub announces: bool,
-    /// Control threads that wait for that to end; while there are any, nothing is fetched.
+    /// Control threads that wait until no batch is in flight; while there are any, nothing is fetched.
     pub waiting: u32,
-    /// How many frames go in one hold.
+    /// How many frames one hold takes.
     pub pace: Pace,
-    /// That its memory has gone away was told.
+    /// The loss of its memory was reported.
     pub damaged: bool,
-    /// That its end has failed was told.
+    /// The failure was reported.
     pub is_failure_told: bool,
 }
 
-/// The charge, in bytes, for a descriptor read beyond the usual: it takes as long as copying so many.
+/// The charge, in bytes, for a descriptor read beyond the usual: the copy of as many bytes takes as long.
 const DESCRIPTOR_COST: u64 = 32;
-/// The most that a port owes for work that it caused between its turns.
+/// The most that a port owes for work between its turns.
 const OWED_MOST: u64 = 128 << 10;
 
-/// Watchdog: an uplink that holds senders and has taken nothing for so long releases them until it takes frames again. Its peer has
-/// stopped reading, and VMs must still reach each other. (Switches have such watchdogs against pause storms.)
+/// Watchdog: an uplink that holds senders and has taken nothing for this long releases them until it takes frames again. Its peer
+/// has stopped reading, and VMs must still reach each other. (Switches have such watchdogs against pause storms.)
 const STUCK_NS: u64 = 1_000_000_000;
 
-/// The cost of so many descriptors.
+/// The cost of this many descriptors.
 fn bytes_of(descriptors: u32) -> u64 {
     u64::from(descriptors) * DESCRIPTOR_COST
 }
 
-/// A time on a clock that is so far ahead, or behind.
+/// A time, shifted to a clock that is `ns` ahead.
 fn shifted(time: Time, ns: i64) -> Time {
     Time(time.0.saturating_add_signed(ns))
 }
 
-/// The mapped page of doorbells, to look into.
+/// A window onto the mapped page of doorbells.
 fn window(page: &Option<Arc<Map>>) -> Option<Window<'_>> {
     let page = page.as_ref()?;
     page.window(0, page.mapped_bytes() as u32, Rights::BOTH).ok()
@@ -135,7 +134,7 @@ impl Inner {
         })
     }
 
-    /// The same of an uplink.
+    /// Calls the uplink.
     fn call_uplink<R: Default>(&mut self, act: impl FnOnce(&mut dyn Uplink, &mut Counters) -> R) -> R {
         let Self { end: End::Uplink(uplink), counters, .. } = self else { return R::default() };
         caught(|| act(uplink.as_mut(), counters)).unwrap_or_else(|cause| {
@@ -144,22 +143,22 @@ impl Inner {
         })
     }
 
-    /// Whether frames of its guest may be fetched now.
+    /// Whether frames may be fetched from its guest now.
     pub fn may_fetch(&self) -> bool {
         self.attached && !self.stopped && self.waiting == 0 && self.holds <= 0 && !self.has_failed()
     }
 
-    /// Whether there are tokens for what its guest sends.
+    /// Whether there are tokens for its guest's transmit frames.
     pub fn may_send(&self, now: Time) -> bool {
         self.transmit.as_ref().is_none_or(|shaper| shaper.ready(now))
     }
 
-    /// Whether there are tokens for what waits for its guest.
+    /// Whether there are tokens for its guest's receive frames.
     pub fn may_receive(&self, now: Time) -> bool {
         self.receive.as_ref().is_none_or(|shaper| shaper.ready(now))
     }
 
-    /// Why frames for it are dropped, if there is nobody to take them.
+    /// Why frames for it are dropped, if it cannot take any.
     #[inline]
     pub fn absent(&self) -> Option<Reason> {
         match self.has_failed() {
@@ -175,24 +174,24 @@ impl Inner {
     /// Whether its guest's driver has started its adapter; an uplink needs none.
     pub fn is_driven(&self) -> bool {
         match &self.end {
-            // One that panics here would at its next turn.
+            // If it panics here, its next turn reports that.
             End::Adapter(adapter) => caught(|| adapter.is_driven()).unwrap_or(false),
             End::Uplink(_) | End::Failed(_) => true,
         }
     }
 
-    /// Whether what it gets is held to a shape, or waits in one order.
+    /// Whether its receive frames are shaped, or wait in one order.
     pub fn is_pooled(&self) -> bool {
         self.receive.is_some() || self.pooled
     }
 
-    /// Whether frames wait in the receive buffer before its adapter, or the uplink, is asked: behind others, or for tokens.
+    /// Whether frames must wait in the receive buffer before the adapter or uplink is asked: behind others, or for tokens.
     pub fn must_wait(&self, now: Time) -> bool {
         let is_behind = !self.backlog.is_empty();
         if self.is_pooled() { is_behind || !self.may_receive(now) } else { self.is_uplink() && is_behind }
     }
 
-    /// Asks for a turn when there will be tokens, if anything waits for them.
+    /// Asks for a turn when there will be tokens, if frames wait for them.
     pub fn wait_for_tokens(&mut self, now: Time, shell: &dyn Shell) {
         let unready = |shaper: &Option<Shaper>| shaper.as_ref().filter(|s| !s.ready(now)).map(|s| s.ready_at(now));
         let sends = if !self.pending.is_empty() && self.may_fetch() { unready(&self.transmit) } else { None };
@@ -205,7 +204,7 @@ impl Inner {
         }
     }
 
-    /// Holds it to these shapes. A bucket that stays as it is keeps its tokens; a new one is full.
+    /// Sets the shapes. An unchanged token bucket keeps its tokens; a new one is full.
     pub fn set_shapes(&mut self, transmit: Option<Shape>, receive: Option<Shape>) {
         if matches!(self.end, End::Uplink(_)) {
             return;
@@ -216,13 +215,13 @@ impl Inner {
             }
         }
         if self.receive.is_some() || !self.backlog.is_empty() {
-            // What waits is offered once more, and refused if there is no room.
+            // Offer the backlog once more; a queue without room refuses it.
             self.pooled = true;
             self.room.insert(0);
         }
     }
 
-    /// As many frames as there are tokens for, if none waits already; the others wait. Returns how many were taken.
+    /// Delivers as many frames as there are tokens for, if the backlog is empty; the others wait. Returns how many were taken.
     pub fn deliver_shaped(&mut self, batch: &Batch, picks: &[Pick], now: Time) -> usize {
         self.pooled = self.receive.is_some() || !self.backlog.is_empty();
         let bytes = |pick: &Pick| batch.packet(pick.packet).map_or(0, Packet::wire_bytes);
@@ -256,7 +255,7 @@ impl Inner {
         goes.saturating_sub(refused)
     }
 
-    /// One frame waits behind all others.
+    /// Puts one frame behind all others in the backlog.
     fn keep_in_order(&mut self, batch: &Batch, pick: Pick) {
         let Some(packet) = batch.packet(pick.packet) else { return };
         if self.has_failed() {
@@ -300,7 +299,7 @@ impl Inner {
         };
         if self.has_failed() {
             self.drop_fetched(batch);
-            // There is nothing to look at again.
+            // Nothing to check again.
             return Progress { more: false, armed: true };
         }
         if let Some(shaper) = &mut self.transmit {
@@ -309,7 +308,7 @@ impl Inner {
         progress
     }
 
-    /// A reverse request for an address that asks nobody (RFC 903; QEMU's announcement has the same form).
+    /// A reverse ARP request that asks for nobody's address (RFC 903; QEMU's announcement has the same form).
     fn announce(&mut self, address: Mac, queue: u16, batch: &mut Batch) {
         let Some(mut draft) = batch.draft(ethernet::FRAME_LEN_MIN) else { return };
         draft.pad_to(ethernet::FRAME_LEN_MIN);
@@ -326,7 +325,7 @@ impl Inner {
         }
     }
 
-    /// Its end failed in the fetch: nobody can take back what is in the batch.
+    /// The adapter panicked in the fetch and cannot complete the batch: drop its packets.
     #[cold]
     fn drop_fetched(&mut self, batch: &mut Batch) {
         for _ in batch.packets() {
@@ -335,7 +334,7 @@ impl Inner {
         batch.release();
     }
 
-    /// The packets of a batch have been dealt with.
+    /// The packets of a batch are done: complete them.
     pub fn complete(&mut self, batch: &Batch, now: Time) {
         if std::mem::take(&mut self.announces) {
             return;
@@ -347,7 +346,7 @@ impl Inner {
         }
     }
 
-    /// What was refused waits in the backlog, or is dropped with a reason.
+    /// Puts refused frames into the backlog, or drops them with a reason.
     pub fn keep(&mut self, batch: &Batch, picks: &[Pick], delivery: &Delivery) {
         let is_uplink = matches!(self.end, End::Uplink(_));
         for refusal in delivery.refusals() {
@@ -360,7 +359,7 @@ impl Inner {
         }
     }
 
-    /// Whether something waits for which there is room.
+    /// Whether the backlog has frames for which there is room.
     pub fn may_drain(&self) -> bool {
         match self.end {
             End::Uplink(_) => !self.room.is_empty() && !self.backlog.is_empty(),
@@ -370,11 +369,11 @@ impl Inner {
         }
     }
 
-    /// Offers what waits in one lane, as many frames as go in one hold and the budget allows.
+    /// Offers frames of one lane of the backlog, as many as one hold and the budget allow.
     pub fn drain(&mut self, budget: Budget, now: Time) -> Drained {
         let tokens = self.receive.as_ref().map_or(u64::MAX, |shaper| shaper.bytes(now).max(1));
         let few = Budget { packets: budget.packets.min(self.pace.frames()), bytes: budget.bytes.min(tokens) };
-        // Room in any queue opens any lane.
+        // Room in any queue opens every lane.
         let any_room = matches!(self.end, End::Uplink(_)) || self.pooled;
         let settled = self.settled_frames();
         let Self { end, memory, page, out, counters, backlog, room, shift_ns, .. } = self;
@@ -402,7 +401,7 @@ impl Inner {
         if any_room && (drained.refused || drained.packets == 0) {
             *room = Set::default();
         } else if drained.refused || drained.packets == 0 {
-            // Its adapter says when there is room again, or has just said so.
+            // The adapter reports when there is room again, or has just done so.
             room.remove(drained.lane);
         }
         self.swap_backlog();
@@ -412,7 +411,8 @@ impl Inner {
         drained
     }
 
-    /// Its end failed when it was given what waited: none of that has left the backlog, which counts all of it as dropped.
+    /// The adapter or uplink panicked while it was offered the backlog: nothing has left the backlog, and all of it is counted as
+    /// dropped.
     #[cold]
     fn fail_drained(&mut self, cause: String, settled_before: u64) -> Drained {
         let taken = self.settled_frames().saturating_sub(settled_before);
@@ -422,7 +422,7 @@ impl Inner {
         Drained::default()
     }
 
-    /// Holds a sender, unless this uplink is stuck. True if it was not held yet.
+    /// Holds a sender, unless this uplink is stuck. True if it was not held before.
     pub fn hold(&mut self, sender: PortId, now: Time, shell: &dyn Shell) -> bool {
         let holds = !self.stuck && !self.has_failed() && self.backlog.hold(sender.0);
         if holds && self.watch_at.is_none() {
@@ -437,7 +437,7 @@ impl Inner {
         shell.wake_at(at);
     }
 
-    /// Releases the senders of an uplink that has taken nothing for long, and returns them.
+    /// The watchdog: releases the senders of an uplink that has taken nothing for long, and returns them.
     pub fn watch(&mut self, now: Time, shell: &dyn Shell) -> Vec<PortId> {
         if self.watch_at.take_if(|at| *at <= now).is_none() || !self.backlog.holds() {
             return Vec::new();
@@ -451,17 +451,17 @@ impl Inner {
         self.backlog.let_all_go()
     }
 
-    /// What the calls since the last [`settle`](Inner::settle) cost beside their frames.
+    /// The cost of the calls since the last [`settle`](Inner::settle), beside their frames.
     pub fn excess(&self) -> u64 {
         bytes_of(self.out.excess)
     }
 
-    /// Packets of its guest that went nowhere so far.
+    /// How many transmit packets were dropped so far.
     pub fn transmit_drops(&self) -> u64 {
         self.counters.transmit_drops.iter().sum()
     }
 
-    /// Another buffer for what waits, from now on or from when nothing waits in this one. Returns those that are no longer needed.
+    /// Sets a new backlog, used once the old one is empty. Returns those that are no longer needed.
     pub fn change_backlog(&mut self, new: Backlog) -> [Option<Box<Backlog>>; 3] {
         let waiting = self.next_backlog.replace(Box::new(new));
         let spent = self.spent_backlog.take();
@@ -469,7 +469,7 @@ impl Inner {
         [waiting, spent, self.spent_backlog.take()]
     }
 
-    /// The new buffer takes its place, if there is one and nothing waits in the old one.
+    /// Swaps in the new backlog, if there is one and the old one is empty.
     fn swap_backlog(&mut self) {
         if self.backlog.is_empty()
             && let Some(mut new) = self.next_backlog.take()
@@ -494,20 +494,20 @@ impl Inner {
             let End::Adapter(adapter) = &self.end else { return };
             match caught(|| adapter.stall(number)) {
                 Ok(Some(stall)) => shell.stalled(number, stall),
-                // One that has been started again meanwhile has nothing to say.
+                // It was restarted in between and has nothing to report.
                 Ok(None) => {}
                 Err(cause) => self.fail(cause),
             }
         }
     }
 
-    /// Acts on what the adapter wants: once, however often it was asked for.
+    /// Carries out the adapter's requests: each once, however often it was made.
     pub fn settle(&mut self, shell: &dyn Shell) {
         let mut out = std::mem::take(&mut self.out);
         out.wake = out.wake.map(|at| shifted(at, self.shift_ns.saturating_neg()));
         if let End::Uplink(_) = &self.end {
             let (wake, news) = self.call_uplink(|uplink, _| (uplink.wake(), uplink.news()));
-            // One that has left is given no turns.
+            // A port that has left gets no turns.
             out.wake = wake.filter(|_| self.attached);
             if let Some(news) = news {
                 shell.news(news);
@@ -526,7 +526,7 @@ impl Inner {
             self.tell_failure(shell);
             return;
         }
-        // A wake-up for an earlier time is under way already; that turn asks again if this time is still wanted.
+        // An earlier wake-up is set already; that turn asks again if this time is still needed.
         if let Some(at) = out.wake
             && self.wake.is_none_or(|earlier| at < earlier)
         {
@@ -536,7 +536,7 @@ impl Inner {
         self.owed = (self.owed + bytes_of(out.excess)).min(OWED_MOST);
         self.pending.extend(out.work);
         self.room.extend(out.room);
-        // Its owner finds out with its next turn.
+        // The owner notices at its next turn.
         let damaged = !self.damaged && self.memory.damaged();
         self.damaged |= damaged;
         if damaged || !out.work.is_empty() || (!out.room.is_empty() && self.may_drain()) {

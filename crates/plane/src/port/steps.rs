@@ -1,4 +1,4 @@
-//! What a turn does with a port, step by step (`crate::turn`): each takes the port's lock, and lets it go.
+//! The steps of a turn (`crate::turn`). Each takes the port's lock and releases it.
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Budget, Delivery, Frames, PACKETS, Pick, PortId, Progress, Reason, Time};
@@ -13,26 +13,26 @@ use crate::watch::Fate;
 /// What the first steps of a turn did.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    /// What the fetch said, if there was one.
+    /// The result of the fetch, if there was one.
     pub progress: Option<Progress>,
-    /// Frames that had waited and went in, and their bytes.
+    /// Frames that left the backlog, and their bytes.
     pub drained: usize,
     pub drained_bytes: u64,
     /// Packets that the fetch dropped.
     pub dropped: u64,
-    /// What the adapter did beside its frames, in bytes.
+    /// The adapter's work beside its frames, in bytes.
     pub owed: u64,
-    /// Senders that need not be held any longer: of lanes that were drained, and of an uplink that takes nothing.
+    /// Senders to release: of drained lanes, and of an uplink that is stuck.
     pub released: ArrayVec<PortId, PACKETS>,
     pub let_go: Vec<PortId>,
 }
 
-/// Between two refusals that are told.
+/// The minimum time between two logged refusals.
 const LOG_NS: u64 = 1_000_000_000;
 
 impl Port {
-    /// Frames from the switch. Whatever is refused waits in the backlog, or is dropped with a reason. The lock is let go
-    /// after as many frames as the port's [`Pace`] says. True if the sender is to be [held](Port::hold).
+    /// Offers frames from the switch. Refused frames wait in the backlog, or are dropped with a reason. Each hold takes as many
+    /// frames as the port's [`Pace`] says. True if the sender must be [held](Port::hold).
     pub(crate) fn offer(&self, batch: &Batch, picks: &[Pick], now: Time) -> bool {
         let (mut rest, mut holds) = (picks, false);
         while !rest.is_empty() {
@@ -41,7 +41,7 @@ impl Port {
         holds
     }
 
-    /// As [`Port::offer`], in one hold; returns what is left. What the adapter wants is done after the last.
+    /// As [`Port::offer`], for one hold; returns the remaining frames. The adapter's requests are carried out after the last.
     #[inline]
     fn offer_some<'a>(&self, batch: &Batch, picks: &'a [Pick], holds: &mut bool, now: Time) -> &'a [Pick] {
         let mut inner = self.lock();
@@ -49,7 +49,7 @@ impl Port {
         self.offer_held(&mut inner, batch, picks, frames, holds, now)
     }
 
-    /// As [`Port::offer`], each frame in a hold of its own; says what became of it.
+    /// As [`Port::offer`], each frame in a hold of its own; reports the fate of each.
     pub(crate) fn offer_each(
         &self,
         batch: &Batch,
@@ -74,7 +74,7 @@ impl Port {
         holds
     }
 
-    /// Offers the first frames, so many at most, to a port that is locked; returns what is left, which is nothing if nobody is there.
+    /// Offers at most this many frames to a locked port; returns the remaining ones, or none if nobody is attached.
     #[inline]
     fn offer_held<'a>(
         &self,
@@ -112,18 +112,18 @@ impl Port {
             }
         }
         self.offered(inner, rest, now);
-        // Refused frames touched none of the receiver's memory: they prove nothing about its speed.
+        // Refused frames touched none of the receiver's memory: they say nothing about its speed.
         let taken = picks.len().saturating_sub(delivery.refused().count_ones() as usize);
         inner.pace.took(taken, begin, self.shell.now(now));
         rest
     }
 
-    /// After the last frames of an offer: what the adapter wants is done.
+    /// After the last frames of an offer: carries out the adapter's requests.
     fn offered(&self, inner: &mut Inner, rest: &[Pick], now: Time) {
         if rest.is_empty() {
             inner.active = now;
             inner.habit.heard();
-            // The guest may answer, and a mapped doorbell notifies nobody.
+            // The guest may answer, and a write to a mapped doorbell causes no event.
             if inner.poll_at.is_some_and(|at| at > now.after_ns(2 * poll::LEAST_NS)) {
                 inner.poll_by(now.after_ns(poll::LEAST_NS), self.shell.as_ref());
             }
@@ -131,20 +131,20 @@ impl Port {
         }
     }
 
-    /// What time it is, if its owner can tell in some nanoseconds.
+    /// The current time, if the owner can read it in some nanoseconds.
     pub(crate) fn clock(&self, given: Time) -> Time {
         self.shell.now(given)
     }
 
-    /// The uplink's descriptor is ready: frames have come, or may go again. The caller, its owner, gives it a turn.
+    /// The uplink's descriptor is ready: it can receive or send. The caller, its owner, gives it a turn.
     pub fn ready(&self) {
         let mut inner = self.lock();
         inner.room.insert(0);
         inner.pending.insert(0);
     }
 
-    /// The first steps of a turn, under the lock: tick, drain, fetch. Drains and fetches a batch each at most, and lets go of the
-    /// lock in between.
+    /// The first steps of a turn, with the lock held: tick, drain, fetch. Drains and fetches at most one batch each, and releases
+    /// the lock in between.
     pub(crate) fn gather(&self, batch: &mut Batch, budget: Budget, now: Time) -> Gathered {
         let mut gathered = Gathered::default();
         let mut inner = self.lock();
@@ -158,7 +158,7 @@ impl Port {
         if inner.wake.is_some_and(|at| at <= now) {
             inner.wake = None;
             if matches!(inner.end, End::Uplink(_)) {
-                // What it wants next it says after the fetch.
+                // After the fetch the uplink says what it waits for next.
                 inner.room.insert(0);
                 inner.pending.insert(0);
             } else {
@@ -219,7 +219,7 @@ impl Port {
         gathered
     }
 
-    /// The last step of a turn: the batch's descriptors go back, and what went nowhere is counted.
+    /// The last step of a turn: returns the batch's descriptors, and counts drops.
     pub(crate) fn finish(&self, batch: &Batch, drops: &[(u16, Reason)], now: Time) {
         let mut inner = self.lock();
         for (_, reason) in drops {

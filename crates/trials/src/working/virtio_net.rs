@@ -175,6 +175,7 @@ impl Working for Guest {
                 header[1] = match segment.kind {
                     SegmentKind::Tcp => 1 + 3 * u8::from(v6),
                     SegmentKind::Udp => 5,
+                    SegmentKind::Tunnel => return false,
                 };
                 header[2..4].copy_from_slice(&segment.headers.to_le_bytes());
                 header[4..6].copy_from_slice(&segment.mss.to_le_bytes());

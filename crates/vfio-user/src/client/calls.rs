@@ -13,7 +13,7 @@ use crate::codec::request::{DEVICE_INFO_SIZE, DEVICE_RESET, MAP_READ, MAP_SIZE, 
 use crate::codec::{Command, Fields, MAX_MESSAGE_FDS, Malformed, put_u32, put_u64};
 use crate::{DeviceInfo, DmaProtection, DmaRange};
 
-/// What a region is, and what of it may be mapped.
+/// A region, and its parts that may be mapped.
 #[derive(Debug)]
 pub struct RegionDetails {
     /// Size in bytes, 0 if there is none.
@@ -26,12 +26,12 @@ pub struct RegionDetails {
     pub fd: Option<OwnedFd>,
     /// Offset of the region's start within that file.
     pub offset: u64,
-    /// Which parts may be mapped; empty with a file means all of it.
+    /// The parts that may be mapped; empty with a file means all of it.
     pub areas: Vec<Area>,
 }
 
 impl Client {
-    /// What the device is.
+    /// The properties of the device.
     pub fn device_info(&mut self) -> Result<DeviceInfo, ClientError> {
         self.call(Command::DeviceGetInfo, Vec::new(), |out| {
             put_u32(out, DEVICE_INFO_SIZE as u32);
@@ -42,7 +42,7 @@ impl Client {
         Ok(DeviceInfo { regions: fields.u32()?, irqs: fields.u32()?, resettable: flags & DEVICE_RESET != 0 })
     }
 
-    /// What a region is.
+    /// The properties of a region.
     pub fn region_info(&mut self, index: u32) -> Result<RegionDetails, ClientError> {
         let mut argsz = INFO_SIZE as u32;
         let mut reply = self.region_reply(index, argsz)?;
@@ -71,7 +71,7 @@ impl Client {
         Ok(RegionReply::decode(&self.reply)?)
     }
 
-    /// Number of parts of a region that can be reached by ioeventfd or ioregionfd.
+    /// Number of parts of a region that can be accessed through ioeventfd or ioregionfd.
     pub fn region_io_fds(&mut self, index: u32) -> Result<u32, ClientError> {
         self.call(Command::DeviceGetRegionIoFds, Vec::new(), |out| {
             put_u32(out, 4096);
@@ -84,7 +84,7 @@ impl Client {
         Ok(fields.u32()?)
     }
 
-    /// What an interrupt index is.
+    /// The properties of an interrupt index.
     pub fn irq_info(&mut self, index: u32) -> Result<IrqInfo, ClientError> {
         self.call(Command::DeviceGetIrqInfo, Vec::new(), |out| {
             put_u32(out, irqs::INFO_SIZE as u32);
@@ -121,7 +121,7 @@ impl Client {
         })
     }
 
-    /// Writes a region without waiting; the server tells of no error.
+    /// Writes a region without waiting; errors are not reported.
     pub fn region_write_posted(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), ClientError> {
         let count = self.transfer(data.len())?;
         self.counters.writes += 1;
@@ -161,7 +161,7 @@ impl Client {
         Ok(())
     }
 
-    /// Lends a window of memory: the file and the window's offset in it, or nothing, if the server shall use messages.
+    /// Shares a window of memory: the file and the window's offset in it, or no file if the server must use messages.
     pub fn dma_map(
         &mut self,
         range: DmaRange,
@@ -182,12 +182,12 @@ impl Client {
         })
     }
 
-    /// Takes a window back; when this returns, the server does not touch it any more.
+    /// Removes a window; after this the server does not touch it.
     pub fn dma_unmap(&mut self, range: DmaRange) -> Result<(), ClientError> {
         self.unmap(0, range.address, range.size)
     }
 
-    /// Takes every window back.
+    /// Removes all windows.
     pub fn dma_unmap_all(&mut self) -> Result<(), ClientError> {
         self.unmap(UNMAP_ALL, 0, 0)
     }
@@ -201,8 +201,7 @@ impl Client {
         })
     }
 
-    /// Sends any SET_IRQS. Descriptors beyond the server's limit per message must be split by the caller
-    /// ([`Client::connect_irqs`] does).
+    /// Sends any SET_IRQS. The caller must split descriptors beyond the server's limit per message ([`Client::connect_irqs`] does).
     pub fn set_irqs(&mut self, mut set: IrqSet<'_>) -> Result<(), ClientError> {
         let fds: Vec<Arc<OwnedFd>> = match &mut set.data {
             IrqData::Connect(fds) => fds.drain(..).map(|fd| Arc::new(fd.into())).collect(),

@@ -1,7 +1,7 @@
 //! The client's end: what a VMM or a test guest uses (vfio-user.rst, the client's side of every section).
 //!
-//! Calls block until the answer is there, but no longer than the client's timeout; meanwhile the server's DMA_READ and
-//! DMA_WRITE are answered from the client's [`ClientMemory`].
+//! Calls block until the answer arrives, but no longer than the client's timeout. While a call waits, it answers the server's
+//! DMA_READ and DMA_WRITE from the client's [`ClientMemory`].
 
 mod calls;
 
@@ -24,7 +24,7 @@ use crate::{ClientMemory, Counters, NoMemory, SessionError};
 
 pub use calls::RegionDetails;
 
-/// How long a call waits unless told otherwise; QEMU waits as long.
+/// The default timeout of a call; QEMU's is the same.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a call failed.
@@ -38,10 +38,10 @@ pub enum ClientError {
         /// Why not.
         errno: Errno,
     },
-    /// The server answered with an error. The session goes on.
+    /// The server answered with an error. The session continues.
     #[error("the server refused {}: {errno}", command.name())]
     Refused {
-        /// What was asked.
+        /// The command.
         command: Command,
         /// The server's reason.
         errno: Errno,
@@ -49,18 +49,18 @@ pub enum ClientError {
     /// No answer in time. The session is over.
     #[error("the server did not answer {} within {timeout:?}", command.name())]
     Timeout {
-        /// What was asked.
+        /// The command.
         command: Command,
-        /// How long.
+        /// The timeout.
         timeout: Duration,
     },
-    /// The connection broke or makes no sense any more.
+    /// The connection broke, or is out of step.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// An answer that does not fit its question.
+    /// The answer does not fit the request.
     #[error("the server's answer is wrong: {0}")]
     BadAnswer(#[from] Malformed),
-    /// The call itself is outside of what the server takes: too large, too many descriptors.
+    /// The call exceeds a limit of the server: too large, or too many descriptors.
     #[error("the server does not take this: {0}")]
     Limit(&'static str),
     /// The system refused something on this side.
@@ -103,7 +103,7 @@ impl Client {
         let path = path.as_ref();
         let failed = |errno| ClientError::Connect { path: path.display().to_string(), errno };
         let address = SocketAddrUnix::new(path).map_err(failed)?;
-        // Connecting does not wait for the server to accept unless its queue is full, and then fails at once.
+        // Connecting blocks only if the server's queue is full; then it fails at once.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
         connect(&socket, &address).map_err(failed)?;
@@ -138,7 +138,7 @@ impl Client {
         Ok(client)
     }
 
-    /// What the server said of itself.
+    /// The capabilities of the server.
     pub fn capabilities(&self) -> &Capabilities {
         &self.server
     }
@@ -153,7 +153,7 @@ impl Client {
         self.memory.as_mut()
     }
 
-    /// Answers the server's requests until `wait` is over or `enough` have been answered. Returns how many were.
+    /// Answers the server's requests until `wait` has passed or `enough` were answered. Returns how many were answered.
     pub fn serve(&mut self, wait: Duration, enough: u32) -> Result<u32, ClientError> {
         let deadline = Instant::now() + wait;
         let mut served = 0;
@@ -205,7 +205,7 @@ impl Client {
         }
     }
 
-    /// Sends a command and waits for its answer, whose payload is then in `self.reply`.
+    /// Sends a command and waits for its answer. The payload is then in `self.reply`.
     fn call(
         &mut self,
         command: Command,
@@ -241,7 +241,7 @@ impl Client {
         }
     }
 
-    /// Waits for bytes, and for room if something is to be sent; reads what came. `false` when the deadline is over.
+    /// Waits for bytes, or for room if there is something to send; reads what arrived. `false` after the deadline.
     fn wait(&mut self, deadline: Instant) -> Result<bool, ClientError> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -286,7 +286,7 @@ fn serve_one(message: &Message<'_>, memory: &mut dyn ClientMemory, outbound: &mu
             Some(Command::DmaRead | Command::DmaWrite) => Err(Errno::TOOBIG),
             _ => Err(Errno::NOSYS),
         }?;
-        // Nothing is said about a command without reply.
+        // A command without reply is not answered.
         if header.no_reply() { Err(Errno::CANCELED) } else { Ok(()) }
     });
     if header.no_reply() {

@@ -1,11 +1,11 @@
 //! Reading and writing the numbers of a payload, in the host's byte order (vfio-user.rst, "Protocol Specification").
 
-/// A payload that does not hold what its command needs. Answered with an error reply; the session goes on.
+/// A payload that is invalid for its command. Answered with an error reply; the session continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
-/// What is left to read of a payload.
+/// The unread rest of a payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a>(pub &'a [u8]);
 

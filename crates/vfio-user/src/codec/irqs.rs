@@ -12,10 +12,10 @@ pub const MSI: u32 = 1;
 pub const MSIX: u32 = 2;
 /// Index of the error interrupt.
 pub const ERR: u32 = 3;
-/// Index of the interrupt by which a device asks to be released.
+/// Index of the interrupt by which a device requests its release.
 pub const REQ: u32 = 4;
-/// Interrupt indexes of a PCI device: those up to MSI-X, as [`ERR`] and [`REQ`] are not served. QEMU wants these three, asks for
-/// the other two all the same, and does without if they are refused (hw/vfio/pci.c, vfio_populate_device).
+/// Interrupt indexes of a PCI device: up to MSI-X, because [`ERR`] and [`REQ`] are not served. QEMU requires these three; it also
+/// asks for the other two, and works without them if they are refused (hw/vfio/pci.c, vfio_populate_device).
 pub const PCI_INDEXES: u32 = 3;
 
 /// `VFIO_IRQ_INFO_EVENTFD`: signals through an eventfd.
@@ -45,7 +45,7 @@ pub const SET_SIZE: usize = 20;
 /// Bytes of GET_IRQ_INFO, both ways.
 pub const INFO_SIZE: usize = 16;
 
-/// What an interrupt index is.
+/// The properties of an interrupt index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IrqInfo {
     /// `INFO_*` bits of [`crate::codec::irqs`].
@@ -54,7 +54,7 @@ pub struct IrqInfo {
     pub count: u32,
 }
 
-/// What SET_IRQS does.
+/// The action of SET_IRQS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrqAction {
     /// Mask.
@@ -65,20 +65,20 @@ pub enum IrqAction {
     Trigger,
 }
 
-/// For which interrupts of the range, and with what.
+/// The interrupts of the range that are meant, and the data.
 #[derive(Debug)]
 pub enum IrqData<'a> {
-    /// For all of the range.
+    /// All of the range.
     All,
-    /// For those whose byte is not zero; one byte per interrupt of the range.
+    /// Those with a nonzero byte; one byte per interrupt of the range.
     Chosen(&'a [u8]),
     /// One eventfd per interrupt of the range.
     Connect(Vec<Lent>),
-    /// Take the eventfds of the range away: EVENTFD without descriptors, what -1 is to the ioctl.
+    /// Disconnects the eventfds of the range: EVENTFD without descriptors, like -1 for the ioctl.
     Disconnect,
 }
 
-/// A checked SET_IRQS: the range lies within the index, and data and action may go together.
+/// A checked SET_IRQS: the range lies within the index, and data and action are compatible.
 #[derive(Debug)]
 pub struct IrqSet<'a> {
     /// Interrupt index: [`INTX`], [`MSI`], [`MSIX`], ...
@@ -87,9 +87,9 @@ pub struct IrqSet<'a> {
     pub start: u32,
     /// Number of interrupts. Zero, with [`IrqAction::Trigger`] and [`IrqData::All`], disables the whole index.
     pub count: u32,
-    /// What to do.
+    /// The action.
     pub action: IrqAction,
-    /// To which.
+    /// The interrupts and the data.
     pub data: IrqData<'a>,
 }
 
@@ -104,7 +104,7 @@ impl IrqSet<'_> {
         self.count == 0
     }
 
-    /// Appends the payload to `out` (descriptors travel beside it).
+    /// Appends the payload to `out`. Descriptors are sent beside it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (data, bools): (u32, &[u8]) = match &self.data {
             IrqData::All => (DATA_NONE, &[]),
@@ -125,7 +125,7 @@ impl IrqSet<'_> {
     }
 }
 
-/// A SET_IRQS as it came, before the device was asked how many interrupts there are.
+/// A SET_IRQS as received, not yet checked against the device's number of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawIrqSet<'a> {
     /// DATA and ACTION bits.
@@ -136,7 +136,7 @@ pub struct RawIrqSet<'a> {
     pub start: u32,
     /// Number of interrupts.
     pub count: u32,
-    /// What follows the fixed part.
+    /// The data after the fixed part.
     pub data: &'a [u8],
 }
 
@@ -157,7 +157,7 @@ impl<'a> RawIrqSet<'a> {
         flags & DATA_EVENTFD != 0
     }
 
-    /// Checks the set against the index's `info` and joins it with the descriptors that came with it.
+    /// Checks the set against the index's `info` and adds the descriptors of its message.
     pub fn check(&self, info: &IrqInfo, fds: Vec<Lent>) -> Result<IrqSet<'a>, Malformed> {
         const DATA: u32 = DATA_NONE | DATA_BOOL | DATA_EVENTFD;
         let limit = info.count.min(MAX_VECTORS);

@@ -1,7 +1,7 @@
 //! The messages of vfio-user as bytes: header, commands and limits (vfio-user.rst, "Protocol Specification").
 //!
-//! All numbers are in the host's byte order, as the specification has it. Nothing here performs input or output, and no
-//! size from the peer is used before it is compared with what was received and with a limit of this module.
+//! All numbers are in the host's byte order, as specified. Nothing here performs input or output. Every size from the peer is
+//! compared with the received length and with a limit of this module before it is used.
 
 mod fields;
 pub mod irqs;
@@ -16,16 +16,16 @@ pub(crate) use fields::{Fields, put_u16, put_u32, put_u64};
 pub const HEADER_SIZE: usize = 16;
 /// Most bytes that one REGION_READ, REGION_WRITE, DMA_READ or DMA_WRITE moves: the specification's default.
 pub const MAX_DATA_TRANSFER: usize = 1024 * 1024;
-/// Most bytes of a message, header included: a whole data transfer and its fixed fields, rounded up.
+/// Most bytes of a message, header included: a data transfer of the largest size plus its fixed fields, rounded up.
 pub const MAX_MESSAGE_SIZE: usize = MAX_DATA_TRANSFER + 4096;
 /// Most file descriptors that a message may carry. QEMU refuses a server that offers more than 16.
 pub const MAX_MESSAGE_FDS: usize = 16;
-/// Most file descriptors that a peer may say it receives in a message: libvfio-user's limit (lib/tran.h); the kernel passes 253.
+/// Most file descriptors that a peer may claim to receive in a message: libvfio-user's limit (lib/tran.h); the kernel passes 253.
 pub const MAX_PEER_FDS: u64 = 1024;
 /// Most DMA windows of one client at a time: the specification's default, and the most that QEMU accepts.
 pub const MAX_DMA_MAPS: usize = 65535;
-/// Most bytes of one DMA window, with or without a file: 4 PiB, as many as an x86-64 processor has physical addresses for (52 bits;
-/// Intel SDM volume 3, 4.1.4). libvfio-user takes 8 TiB.
+/// Most bytes of one DMA window, with or without a file: 4 PiB, the physical address space of an x86-64 processor (52 bits; Intel
+/// SDM volume 3, 4.1.4). libvfio-user allows 8 TiB.
 pub const MAX_WINDOW: u64 = 1 << 52;
 /// Page sizes for DMA maps, or'ed together: 4 KiB.
 pub const PAGE_SIZES: u64 = 4096;
@@ -47,7 +47,7 @@ pub const FLAG_TYPE_MASK: u32 = 0xf;
 pub const FLAG_REPLY: u32 = 0x1;
 /// The sender of the command wants no reply (a posted write).
 pub const FLAG_NO_REPLY: u32 = 0x10;
-/// The reply tells of an error.
+/// The reply reports an error.
 pub const FLAG_ERROR: u32 = 0x20;
 
 /// The commands ("Commands"). 14 was DIRTY_PAGES and is no longer used.
@@ -56,17 +56,17 @@ pub const FLAG_ERROR: u32 = 0x20;
 pub enum Command {
     /// Client proposes a version and capabilities.
     Version = 1,
-    /// Client shows a window of its memory.
+    /// Client shares a window of its memory.
     DmaMap = 2,
-    /// Client takes a window back.
+    /// Client removes a window.
     DmaUnmap = 3,
-    /// What the device is.
+    /// The properties of the device.
     DeviceGetInfo = 4,
-    /// What a region is.
+    /// The properties of a region.
     DeviceGetRegionInfo = 5,
-    /// Which parts of a region may be reached by ioeventfd or ioregionfd.
+    /// The parts of a region that can be accessed through ioeventfd or ioregionfd.
     DeviceGetRegionIoFds = 6,
-    /// What an interrupt index is.
+    /// The properties of an interrupt index.
     DeviceGetIrqInfo = 7,
     /// Connects, masks, unmasks or triggers interrupts.
     DeviceSetIrqs = 8,
@@ -91,7 +91,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// One more than the highest command number: the size of a table indexed by command.
+    /// The size of a table indexed by command: the highest command number plus one.
     pub const TABLE: usize = 19;
 
     /// Every command.
@@ -144,12 +144,12 @@ impl Command {
     }
 }
 
-/// A message's header ("Header"), as it stands on the wire.
+/// A message's header ("Header"), as on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Chosen by the sender of the command, echoed in the reply.
     pub id: u16,
-    /// Number of the command; an unknown number stays a number.
+    /// Number of the command, known or not.
     pub command: u16,
     /// Bytes of the whole message, this header included.
     pub size: u32,
@@ -159,9 +159,9 @@ pub struct Header {
     pub error: u32,
 }
 
-/// Whether a connection begins with a message of vhost-user (vhost-user.rst, "Header"): a request, a small number, in 32
-/// bits; then 32 bits of flags, of which the lowest two say version 1 and two more may be set. Here that is command 0,
-/// which there is not, of fewer bytes than its own header.
+/// Whether a connection starts with a message of vhost-user (vhost-user.rst, "Header"): a request, which is a small number, in 32
+/// bits; then 32 bits of flags, whose lowest two say version 1 and two more may be set. In vfio-user this would be command 0, which
+/// does not exist, with a size smaller than the header.
 pub(crate) fn is_vhost_user(first: &[u8]) -> bool {
     const FLAGS: u32 = 0xc;
     let Some(&[a, b, c, d, e, f, g, h]) = first.first_chunk() else { return false };
@@ -169,7 +169,7 @@ pub(crate) fn is_vhost_user(first: &[u8]) -> bool {
     (1..=0xff).contains(&request) && flags & !FLAGS == 1
 }
 
-/// Why a header ends a session: after it, the stream cannot be cut into messages any more.
+/// Why a header ends a session: after it, the stream cannot be split into messages any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The size is less than the header's own.
@@ -178,13 +178,13 @@ pub enum HeaderError {
     /// The size is more than [`MAX_MESSAGE_SIZE`].
     #[error("a message says that it is {0} bytes long; the limit is {limit}", limit = MAX_MESSAGE_SIZE)]
     TooLong(u32),
-    /// The type bits say neither command nor reply.
+    /// The type bits mean neither command nor reply.
     #[error("a message has type {0}, which is neither command (0) nor reply (1)")]
     Type(u32),
 }
 
 impl Header {
-    /// Reads a header. Every pattern of bytes is one; [`Header::check`] judges it.
+    /// Reads a header. Any bytes are accepted; [`Header::check`] validates them.
     pub fn decode(bytes: &[u8; HEADER_SIZE]) -> Header {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *bytes;
         Header {
@@ -205,7 +205,7 @@ impl Header {
         put_u32(out, self.error);
     }
 
-    /// The message's whole length in bytes, if the header can be believed.
+    /// The message's length in bytes, if the header is valid.
     pub fn check(&self) -> Result<usize, HeaderError> {
         let size = self.size as usize;
         if size < HEADER_SIZE {
@@ -230,7 +230,7 @@ impl Header {
         self.flags & FLAG_NO_REPLY != 0
     }
 
-    /// Whether this reply tells of an error.
+    /// Whether this reply reports an error.
     pub fn is_error(&self) -> bool {
         self.flags & FLAG_ERROR != 0
     }

@@ -32,18 +32,18 @@ pub struct Area {
     pub size: u64,
 }
 
-/// Memory that a client may map instead of sending messages.
+/// Memory that a client may map, to access it without messages.
 #[derive(Clone, Debug)]
 pub struct Mapping {
     /// The file to map, kept open by the device.
     pub fd: Arc<OwnedFd>,
     /// Offset of the region's start within the file, a multiple of the page size.
     pub offset: u64,
-    /// Which parts may be mapped. Empty: the whole region.
+    /// The parts that may be mapped. Empty: the whole region.
     pub areas: Vec<Area>,
 }
 
-/// What a region is. The default is a region that does not exist: size 0.
+/// The properties of a region. The default is a region that does not exist: size 0.
 #[derive(Clone, Debug, Default)]
 pub struct RegionInfo {
     /// Size in bytes; 0 if the device has no such region.
@@ -52,19 +52,19 @@ pub struct RegionInfo {
     pub readable: bool,
     /// Whether the client may write it.
     pub writable: bool,
-    /// What the client may map. QEMU posts no write to a device that has a mapping in any region.
+    /// The memory that the client may map. QEMU posts no writes to a device with a mapping in any region.
     pub mapping: Option<Mapping>,
 }
 
 impl RegionInfo {
-    /// A region of `size` bytes that is read and written by messages.
+    /// A region of `size` bytes that is accessed by messages.
     pub fn trapped(size: u64) -> RegionInfo {
         RegionInfo { size, readable: true, writable: true, mapping: None }
     }
 
-    /// Appends the reply's payload for region `index` to `out`. If the whole does not fit into `argsz`, only the fixed
-    /// part is sent, which tells how much is needed, and names no capability: none follows (libvfio-user sends the same;
-    /// QEMU asks again). Returns the descriptor that goes with a whole reply.
+    /// Appends the reply's payload for region `index` to `out`. If it does not fit into `argsz`, only the fixed part is sent, with
+    /// the needed size and without capabilities (libvfio-user does the same; QEMU asks again). Returns the descriptor to send with
+    /// a complete reply.
     pub fn encode(&self, index: u32, argsz: u32, out: &mut Vec<u8>) -> Option<Arc<OwnedFd>> {
         let areas = self.mapping.as_ref().map_or(&[][..], |m| m.areas.get(..MAX_AREAS).unwrap_or(&m.areas));
         let capabilities = if areas.is_empty() { 0 } else { SPARSE_HEADER + AREA_SIZE * areas.len() };
@@ -103,24 +103,24 @@ impl RegionInfo {
 /// A reply to DEVICE_GET_REGION_INFO as a client reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionReply {
-    /// Bytes of a whole reply.
+    /// Bytes of a complete reply.
     pub argsz: u32,
     /// `FLAG_*` bits.
     pub flags: u32,
     /// The region.
     pub index: u32,
-    /// Where capabilities begin, from the payload's start; 0 if there are none.
+    /// Offset of the capabilities in the payload; 0 if there are none.
     pub cap_offset: u32,
     /// Size of the region in bytes.
     pub size: u64,
-    /// Offset of the region's start within the file that came along.
+    /// Offset of the region's start in the file of this message.
     pub offset: u64,
-    /// Areas that may be mapped; empty if the reply was cut or has no sparse capability.
+    /// Areas that may be mapped; empty if the reply was truncated or has no sparse capability.
     pub areas: Vec<Area>,
 }
 
 impl RegionReply {
-    /// Reads a reply's payload. A reply that stops before its capabilities has no areas and a larger `argsz`.
+    /// Reads a reply's payload. A reply without its capabilities has no areas and a larger `argsz`.
     pub fn decode(payload: &[u8]) -> Result<RegionReply, Malformed> {
         let mut fields = Fields(payload);
         let mut reply = RegionReply {

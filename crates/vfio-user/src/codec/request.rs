@@ -21,10 +21,10 @@ pub const DEVICE_INFO_SIZE: usize = 16;
 pub const DEVICE_RESET: u32 = 1;
 /// `VFIO_DEVICE_FLAGS_PCI`.
 pub const DEVICE_PCI: u32 = 2;
-/// DEVICE_FEATURE: ask whether it is there.
+/// DEVICE_FEATURE: probe for a feature.
 pub const FEATURE_PROBE: u32 = 1 << 18;
 
-/// A place in a region.
+/// A range in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Bytes from the region's start.
@@ -35,13 +35,13 @@ pub struct Access {
     pub count: u32,
 }
 
-/// Where the width of a string of accesses lies in the number of the region.
+/// The bit position of a string access's width in the region number.
 const STRING_SHIFT: u32 = 24;
 
 impl Access {
-    /// As it is carried out: the access without its width, and the bytes of each of the accesses that it stands for. One that is a
-    /// string (`rep ins`, `rep outs`) has the width of one access in the highest byte of its region's number, and moves as many as
-    /// there are in its count, one after another to the same offset. Only between sides that agreed on `port_strings`.
+    /// Splits a string access into the plain access and the width of each of its accesses, in bytes. A string (`rep ins`, `rep
+    /// outs`) has the width of one access in the highest byte of its region number, and repeats accesses to the same offset until
+    /// its count is moved. Only between peers that have both announced `port_strings`.
     pub fn string(self) -> Result<(Access, u32), Malformed> {
         let (region, width) = (self.region & ((1 << STRING_SHIFT) - 1), self.region >> STRING_SHIFT);
         match width {
@@ -63,12 +63,12 @@ impl Access {
     }
 }
 
-/// A window of the client's memory as DMA_MAP states it.
+/// A window of the client's memory, as in DMA_MAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapRequest {
     /// `MAP_*` bits.
     pub flags: u32,
-    /// Offset within the file that came along.
+    /// Offset in the file of this message.
     pub offset: u64,
     /// First DMA address.
     pub address: u64,
@@ -86,18 +86,18 @@ impl<'a> Writes<'a> {
         (self.0.len() / MULTI_WRITE_SIZE) as u64
     }
 
-    /// The first so many of them, or all if there are fewer.
+    /// The first `most` writes, or all if there are fewer.
     pub fn first(&self, most: u64) -> Writes<'a> {
         let bytes = usize::try_from(most).unwrap_or(usize::MAX).saturating_mul(MULTI_WRITE_SIZE);
         Writes(self.0.get(..bytes).unwrap_or(self.0))
     }
 
-    /// As they stand in the message.
+    /// The writes as bytes of the message.
     pub fn bytes(&self) -> &'a [u8] {
         self.0
     }
 
-    /// The writes in their order; each of at most 8 bytes.
+    /// The writes in order; each of at most 8 bytes.
     pub fn iter(&self) -> impl Iterator<Item = Result<(Access, &'a [u8]), Malformed>> + use<'a> {
         self.0.chunks_exact(MULTI_WRITE_SIZE).map(|bytes| {
             let mut fields = Fields(bytes);
@@ -108,7 +108,7 @@ impl<'a> Writes<'a> {
     }
 }
 
-/// A command of the client, checked as far as that is possible without the device.
+/// A command of the client, checked as far as possible without the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// VERSION.
@@ -147,7 +147,7 @@ pub enum Request<'a> {
     SetIrqs(RawIrqSet<'a>),
     /// REGION_READ.
     Read(Access),
-    /// REGION_WRITE, with as many bytes as the access says.
+    /// REGION_WRITE, with the data of the access.
     Write(Access, &'a [u8]),
     /// REGION_WRITE_MULTI.
     WriteMulti(Writes<'a>),
@@ -158,18 +158,18 @@ pub enum Request<'a> {
         /// Index and what to do with it.
         flags: u32,
     },
-    /// A command that a client does not send to this server: DMA_READ, DMA_WRITE, migration data.
+    /// A command that this server does not serve: DMA_READ, DMA_WRITE, migration data.
     Unsupported,
 }
 
 impl<'a> Request<'a> {
-    /// Whether a message of this command may carry descriptors, as far as the first bytes of its payload tell.
+    /// Whether a message of this command may carry descriptors, judged by the received part of its payload.
     pub fn takes_fds(command: u16, payload: &[u8]) -> bool {
         match Command::from_number(command) {
             Some(Command::DmaMap) => true,
             Some(Command::DeviceSetIrqs) => {
                 let mut fields = Fields(payload);
-                // Unless the flags say otherwise; if they have not arrived yet, they may say so.
+                // Yes, unless the flags exclude it. Flags that have not arrived yet may allow it.
                 fields.u32().is_err() || fields.u32().map_or(true, RawIrqSet::takes_fds)
             }
             _ => false,

@@ -7,7 +7,7 @@ use super::{
     put_u16,
 };
 
-/// What one side of a session can do. `None` is a key that the peer did not name.
+/// The capabilities of one side of a session. `None` is a key that the peer did not send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Most file descriptors that the sender receives in one message.
@@ -18,15 +18,15 @@ pub struct Capabilities {
     pub max_dma_maps: Option<u64>,
     /// Page sizes for DMA maps, or'ed together.
     pub pgsizes: Option<u64>,
-    /// Whether REGION_WRITE_MULTI is understood.
+    /// Whether it supports REGION_WRITE_MULTI.
     pub write_multiple: Option<bool>,
-    /// Whether an access may be a [string](super::request::Access::string) of them to one port: this crate's own, not the
-    /// specification's.
+    /// Whether an access may be a [string](super::request::Access::string) of accesses to one port: an extension of this crate, not
+    /// in the specification.
     pub port_strings: Option<bool>,
 }
 
 impl Capabilities {
-    /// Everything that this crate can do.
+    /// All capabilities of this crate.
     pub fn ours() -> Capabilities {
         Capabilities {
             max_msg_fds: Some(MAX_MESSAGE_FDS as u64),
@@ -38,8 +38,8 @@ impl Capabilities {
         }
     }
 
-    /// What a server answers to `proposed`: a reply names only capabilities that the client named, apart from the two
-    /// that every server states. QEMU reads the reply into a buffer of its request's size, so it may not be longer.
+    /// A server's answer to `proposed`: only capabilities that the client named, plus the two that every server states. The reply
+    /// must not be longer than the request, because QEMU reads it into a buffer of the request's size.
     pub fn answer(proposed: &Capabilities, max_dma_maps: usize) -> Capabilities {
         let ours = Capabilities::ours();
         Capabilities {
@@ -52,7 +52,7 @@ impl Capabilities {
         }
     }
 
-    /// Most descriptors that may be sent to this peer in a message; 1 if it did not say.
+    /// Most descriptors per message to this peer; 1 if it did not say.
     pub fn fd_limit(&self) -> usize {
         self.max_msg_fds.map_or(1, |n| n.min(MAX_MESSAGE_FDS as u64) as usize)
     }
@@ -86,8 +86,8 @@ impl Capabilities {
         Value::Object(top).to_string()
     }
 
-    /// Reads the JSON of a VERSION message, without its terminating NUL. Unknown keys are ignored. Keys of the specification are
-    /// checked even if they are not used here, so that the peer learns of a mistake at once.
+    /// Reads the JSON of a VERSION message, without its terminating NUL. Unknown keys are ignored. All keys of the specification
+    /// are checked, even unused ones, so that the peer learns of a mistake at once.
     pub fn from_json(json: &[u8]) -> Result<Capabilities, Malformed> {
         let top: Value =
             serde_json::from_slice(json).map_err(|_| Malformed("the version's capabilities are not valid JSON"))?;
@@ -123,7 +123,7 @@ impl Capabilities {
     }
 }
 
-/// The capabilities that are objects: `migration` (of which QEMU and libvfio-user name the page size of their bitmaps) and
+/// Checks the capabilities that are objects: `migration` (QEMU and libvfio-user send the page size of their bitmaps) and
 /// `twin_socket`. Neither is served.
 fn check_objects(map: &Map<String, Value>) -> Result<(), Malformed> {
     let member = |object: &str, name: &str, why| match map.get(object) {
@@ -146,14 +146,14 @@ fn check_objects(map: &Map<String, Value>) -> Result<(), Malformed> {
 pub struct Version {
     /// Major version; both sides must have the same.
     pub major: u16,
-    /// Minor version; the lower one holds.
+    /// Minor version; the lower one counts.
     pub minor: u16,
-    /// What the sender can do.
+    /// The capabilities of the sender.
     pub capabilities: Capabilities,
 }
 
 impl Version {
-    /// Reads the payload. The JSON may be absent; if it is there, a NUL ends it.
+    /// Reads the payload. The JSON is optional, and ends with a NUL.
     pub fn decode(payload: &[u8]) -> Result<Version, Malformed> {
         let mut fields = Fields(payload);
         let (major, minor) = (fields.u16()?, fields.u16()?);

@@ -1,4 +1,4 @@
-//! A connection that is not served.
+//! Declines a connection.
 
 use std::os::fd::AsFd;
 
@@ -8,8 +8,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use crate::codec::{FLAG_ERROR, HEADER_SIZE, Header};
 use crate::wire::reply_header;
 
-/// Answers the first command of a connection by an error, so that its sender can say why it is not served. The command stays unread,
-/// and so does what came with it. False if no command was there that wants an answer.
+/// Answers the first command of a connection with an error, so that the client can report why it is not served. The command and its
+/// payload stay unread. False if there was no command that wants an answer.
 pub fn decline(connection: impl AsFd, errno: Errno) -> bool {
     let mut first = [0; HEADER_SIZE];
     let read = recv(&connection, &mut first, RecvFlags::PEEK | RecvFlags::DONTWAIT);
@@ -26,7 +26,7 @@ pub fn decline(connection: impl AsFd, errno: Errno) -> bool {
     reply.error = errno.raw_os_error() as u32;
     let mut bytes = Vec::with_capacity(HEADER_SIZE);
     reply.encode(&mut bytes);
-    // Nothing was sent before it: there is room, or the peer has gone.
+    // This is the first message sent: there is room, or the peer has gone.
     let _it_may_have_gone = send(&connection, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     true
 }

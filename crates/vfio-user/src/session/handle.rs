@@ -1,4 +1,4 @@
-//! One message after another: each command to the device, each answer back (vfio-user.rst, a section per command).
+//! Handles messages: passes each command to the device, and sends the answer (vfio-user.rst, a section per command).
 
 use nicety_bell::Lent;
 use rustix::io::Errno;
@@ -12,10 +12,10 @@ use crate::codec::{Command, FLAG_ERROR, Header, Malformed, VERSION_MAJOR, VERSIO
 use crate::wire::{Message, reply_header};
 use crate::{Device, SessionError};
 
-/// Accesses of a string that take as long as a message.
+/// As many accesses of a string take as long as a message.
 const PORTS_PER_MESSAGE: u32 = 8;
 
-/// What a command is answered with, if not by an error.
+/// The success of a command, or the errno of its error reply.
 pub(super) type Answer = Result<(), Errno>;
 
 impl Core {
@@ -84,7 +84,7 @@ impl Core {
                 self.acknowledge(header);
                 Ok(())
             }
-            // No feature is there, migration in particular: what the kernel answers then.
+            // No feature exists, migration included: answer as the kernel does.
             Request::Feature { .. } => Err(Errno::NOTTY),
             Request::Version(_) => Err(Errno::INVAL),
             Request::Unsupported => Err(Errno::OPNOTSUPP),
@@ -93,8 +93,8 @@ impl Core {
 
     // The data path.
 
-    /// An access lies within its region, and is no longer than the two sides have agreed on (libvfio-user's
-    /// `is_valid_region_access` refuses others too): otherwise 32 bytes would have this process fill a megabyte.
+    /// Checks that an access lies within its region and does not exceed the negotiated limit (as libvfio-user's
+    /// `is_valid_region_access` does). Otherwise a message of 32 bytes could make this process fill a megabyte.
     fn check(&self, access: Access, device: &dyn Device) -> Answer {
         let most = self.peer.map_or(0, |peer| peer.transfer_limit());
         let end = access.offset.checked_add(u64::from(access.count));
@@ -102,7 +102,7 @@ impl Core {
         if access.count as usize <= most && lies_within { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// Where an access goes, and the bytes of each of the accesses that it stands for: checked, and charged.
+    /// The plain access, and the width of each access of a string in bytes: checked and charged.
     fn admit(&mut self, asked: Access, device: &dyn Device) -> Result<(Access, usize), Errno> {
         let strings = self.peer.is_some_and(|peer| peer.port_strings == Some(true));
         let (access, width) = if strings { asked.string().map_err(|_| Errno::INVAL)? } else { (asked, asked.count) };
@@ -127,7 +127,7 @@ impl Core {
             for data in out.get_mut(at..).unwrap_or_default().chunks_mut(width) {
                 device.region_read(access.region, access.offset, data)?;
             }
-            // A read without reply has its side effects and no answer.
+            // A read without reply still has its side effects.
             if header.no_reply() { Err(None) } else { Ok(()) }
         });
         match answer {
@@ -154,7 +154,7 @@ impl Core {
     }
 
     fn write_multi(&mut self, header: &Header, writes: Writes<'_>, device: &mut dyn Device) -> Answer {
-        // Checked before the first takes effect.
+        // Check all of them before the first takes effect.
         for write in writes.iter() {
             let (access, _) = write.map_err(|_| Errno::INVAL)?;
             self.check(access, device)?;
@@ -169,7 +169,7 @@ impl Core {
         Ok(())
     }
 
-    /// Goes on with a message of more writes than there was time for.
+    /// Continues a message with more writes than one call could handle.
     pub(super) fn go_on(&mut self, device: &mut dyn Device) {
         let Some(mut writing) = self.writing.take() else { return };
         let header = writing.header;
@@ -185,7 +185,7 @@ impl Core {
         }
     }
 
-    /// Carries out writes that have been checked, until that is enough work. Returns how many, and the outcome.
+    /// Carries out checked writes until there was enough work. Returns how many, and the outcome.
     fn write_each(&mut self, header: &Header, writes: Writes<'_>, device: &mut dyn Device) -> (usize, Answer) {
         let (mut done, mut outcome) = (0, Ok(()));
         for (access, data) in writes.iter().flatten() {
@@ -200,7 +200,7 @@ impl Core {
                 continue;
             }
             let written = device.region_write(access.region, access.offset, data);
-            // Posted writes are independent of each other; where a reply is wanted, it tells of the first error.
+            // Posted writes are independent of each other; a reply reports the first error.
             outcome = outcome.and(written);
             self.work.excess(device.excess());
         }
@@ -329,7 +329,7 @@ impl Core {
         self.outbound.put(header, |_| {});
     }
 
-    /// Counts descriptors that nothing takes; the caller drops them, which closes them without waiting.
+    /// Counts descriptors that no command takes; the caller drops them, which closes them without blocking.
     pub(super) fn refuse(&mut self, fds: &[Lent]) {
         self.counters.fds_refused += fds.len() as u64;
     }
@@ -345,7 +345,7 @@ fn known_region(device: &dyn Device, index: u32) -> Result<crate::RegionInfo, Er
     if index >= device.info().regions {
         return Err(Errno::INVAL);
     }
-    // An index within the range that the device does not use is a region of size 0.
+    // A valid index that the device does not use is a region of size 0.
     Ok(device.region(index).unwrap_or_default())
 }
 

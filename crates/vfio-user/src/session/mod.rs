@@ -1,9 +1,9 @@
 //! The server's end of one connection (vfio-user.rst, "Client/server interactions").
 //!
-//! The owner of the event loop drives a session: on any readiness of its descriptor, [`Session::receive`] once.
-//! It handles whole messages in the order in which they came, so that a read follows the posted writes before it, and
-//! answers them together. It never waits: neither for the rest of a message, nor for room to answer, nor for the reply
-//! to a request of its own. (QEMU answers DMA_READ only after its own request has been answered, so waiting deadlocks.)
+//! The owner of the event loop drives a session: whenever its descriptor is ready, it calls [`Session::receive`] once. The session
+//! handles whole messages in order of arrival, so that a read follows the posted writes before it, and sends the answers together.
+//! It never blocks: neither for the rest of a message, nor for room to answer, nor for the reply to its own request. (QEMU answers
+//! DMA_READ only after its own request has been answered, so waiting would deadlock.)
 
 mod decline;
 mod handle;
@@ -28,35 +28,35 @@ use memory::Changing;
 pub use requests::{DmaId, DmaRequestError};
 use work::{Work, Writing};
 
-/// What [`Session::receive`] did.
+/// The result of [`Session::receive`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Messages handled.
     pub handled: u32,
-    /// What that took, in messages: one that took longer than a write of a register counts for several. A call ends with the message
-    /// that makes it 256 or more.
+    /// The work done, in messages: a message that takes longer than a register write counts as several. A call ends with the
+    /// message that reaches 256.
     pub work: u32,
-    /// Whole messages wait in the session's own buffer, or one is not done with: call again without waiting for the socket, which may
-    /// stay silent, but not before everybody else has had a turn; unless [`Session::wants_write`], in which case they wait for
-    /// the peer to read its replies.
+    /// Whole messages wait in the session's own buffer, or one is unfinished. Call again after all others had a turn, without
+    /// waiting for the socket, which may stay silent. If [`Session::wants_write`], the messages wait until the peer reads its
+    /// replies.
     pub more: bool,
 }
 
 /// The server's end of one connection.
 #[derive(Debug)]
 pub struct Session {
-    /// What is on its way in it goes with it: see [`Lent`].
+    /// Descriptors in flight in it close with it: see [`Lent`].
     socket: Lent,
     inbound: Inbound,
     core: Core,
 }
 
-/// Everything but what is borrowed while a message is handled.
+/// Everything except what a message borrows while it is handled.
 #[derive(Debug)]
 struct Core {
     outbound: Outbound,
     counters: Counters,
-    /// What the client told in its VERSION; `None` before it came.
+    /// The capabilities in the client's VERSION message; `None` before it.
     peer: Option<Capabilities>,
     /// Most windows at a time.
     map_limit: usize,
@@ -64,9 +64,9 @@ struct Core {
     maps: BTreeMap<u64, u64>,
     requests: Requests,
     work: Work,
-    /// The message that is not done with.
+    /// The unfinished message.
     writing: Option<Writing>,
-    /// The change of memory that is under way.
+    /// The memory change in progress.
     changing: Option<Changing>,
 }
 
@@ -77,7 +77,7 @@ impl AsFd for Session {
 }
 
 impl Session {
-    /// A session on a connected UNIX stream socket, whether it blocks or not. The first message must be VERSION.
+    /// A session on a connected UNIX stream socket, blocking or not. The first message must be VERSION.
     pub fn new(socket: OwnedFd) -> Session {
         Session {
             socket: socket.into(),
@@ -96,15 +96,15 @@ impl Session {
         }
     }
 
-    /// Lets the client have at most `most` windows of memory at a time. Each may cost this process a mapping, of which it
-    /// has 65,530 for all its sessions together (`vm.max_map_count`). To be called before the handshake, which tells the
-    /// client; a session takes [`MAX_DMA_MAPS`] otherwise.
+    /// Limits the client to `most` windows of memory at a time. Each may cost this process a mapping, of which it has 65,530 for
+    /// all its sessions (`vm.max_map_count`). Call it before the handshake, which sends the limit. The default is [`MAX_DMA_MAPS`].
     pub fn limit_dma_maps(&mut self, most: usize) {
         self.core.map_limit = most.min(MAX_DMA_MAPS);
     }
 
-    /// Sends what waits, handles what has arrived, reads the socket once, handles that, and sends the answers. Never
-    /// blocks, and does a bounded amount of work: of a flood of messages some are left for the next call. After an error the session is over: [`Session::disconnect`], then drop it.
+    /// Sends pending bytes, handles received messages, reads the socket once, handles what arrived, and sends the answers. Never
+    /// blocks, and does a bounded amount of work: in a flood some messages are left for the next call. After an error the session
+    /// is over: call [`Session::disconnect`], then drop it.
     pub fn receive(&mut self, device: &mut dyn Device) -> Result<Progress, SessionError> {
         self.flush()?;
         self.core.work = Work::default();
@@ -125,81 +125,80 @@ impl Session {
         })
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends as many pending bytes as the socket takes.
     pub fn flush(&mut self) -> Result<(), SessionError> {
         self.core.outbound.flush(&self.socket, &mut self.core.counters)
     }
 
-    /// Whether to wait until the socket can be written (`EPOLLOUT`).
+    /// Whether to wait until the socket is writable (`EPOLLOUT`).
     pub fn wants_write(&self) -> bool {
         self.core.outbound.is_pending()
     }
 
-    /// Whether to wait until the socket can be read (`EPOLLIN`): not while the peer leaves its replies unread, nor while a change of
-    /// its memory is under way.
+    /// Whether to wait until the socket is readable (`EPOLLIN`): not while the peer leaves its replies unread, nor while a change
+    /// of its memory is in progress (backpressure).
     pub fn wants_read(&self) -> bool {
         !self.core.outbound.is_full() && !self.is_changing()
     }
 
-    /// Whether a change of the client's memory is under way. Nothing more of the client is handled, its leaving is not noticed, and it
-    /// owes nothing: call [`Session::receive`] when [`Device::dma_changed`] has an answer.
+    /// Whether a change of the client's memory is in progress. Until then no message is handled, a disconnect is not noticed, and
+    /// no timeout applies: call [`Session::receive`] when [`Device::dma_changed`] has a result.
     pub fn is_changing(&self) -> bool {
         self.core.changing.is_some()
     }
 
-    /// Whether a message has begun to arrive and is not whole. The session itself waits without a limit: the caller, who has a
-    /// clock, sets one.
+    /// Whether a message has arrived in part. The session itself has no timeout: the caller, who has a clock, sets one.
     pub fn is_within_message(&self) -> bool {
         self.inbound.has_partial() && !self.inbound.has_whole() && !self.is_changing()
     }
 
-    /// Whether all that was handled is done with and answered.
+    /// Whether all handled messages are finished and answered.
     pub fn is_settled(&self) -> bool {
         self.core.writing.is_none() && !self.is_changing() && !self.wants_write()
     }
 
-    /// Whether versions have been exchanged.
+    /// Whether versions have been negotiated.
     pub fn is_ready(&self) -> bool {
         self.core.peer.is_some()
     }
 
-    /// What the session has done so far.
+    /// The session's counters.
     pub fn counters(&self) -> &Counters {
         &self.core.counters
     }
 
-    /// Number of windows of client memory that the device holds.
+    /// Number of windows of client memory.
     pub fn dma_maps(&self) -> usize {
         self.core.maps.len()
     }
 
-    /// Asks for `length` bytes of the client's memory. The answer comes to [`Device::dma_read_done`] from a later
-    /// [`Session::receive`], perhaps after many other messages.
+    /// Requests `length` bytes of the client's memory. [`Device::dma_read_done`] gets the answer in a later [`Session::receive`],
+    /// perhaps after many other messages.
     pub fn dma_read(&mut self, address: u64, length: u32) -> Result<DmaId, DmaRequestError> {
         self.request(Kind::Read, address, length, &[])
     }
 
-    /// Asks the client to write `data` into its memory. The answer comes to [`Device::dma_write_done`].
+    /// Asks the client to write `data` into its memory. [`Device::dma_write_done`] gets the answer.
     pub fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<DmaId, DmaRequestError> {
         let length = u32::try_from(data.len()).map_err(|_| DmaRequestError::Length)?;
         self.request(Kind::Write, address, length, data)
     }
 
-    /// Number of the session's own requests that the client has not answered.
+    /// Number of the session's own requests in flight.
     pub fn dma_outstanding(&self) -> usize {
         self.core.requests.outstanding()
     }
 
-    /// Takes everything back that the client lent: its memory, and the eventfds of every interrupt index. The device
-    /// keeps its state otherwise ("Client Disconnection").
+    /// Removes the client's memory and the eventfds of every interrupt index. The device keeps the rest of its state ("Client
+    /// Disconnection").
     pub fn disconnect(&mut self, device: &mut dyn Device) {
         self.core.maps.clear();
         self.core.changing = None;
-        // No client is left to answer when that is done.
+        // No client is left to answer.
         let _done_or_under_way = device.dma_unmap(None);
         for index in 0..device.info().irqs {
             if device.irq_info(index).is_some_and(|info| info.count > 0) {
-                // The client is gone: an error has no receiver.
+                // The client has gone: nobody receives an error.
                 let _ = device.set_irqs(IrqSet::disable(index));
             }
         }
@@ -230,7 +229,7 @@ impl Session {
     }
 
     fn handle_waiting(&mut self, device: &mut dyn Device) -> Result<u32, SessionError> {
-        // Its message may be shorter than a header of ours: who waits for the rest waits for ever.
+        // A vhost-user message may be shorter than our header: do not wait for the rest.
         if !self.is_ready() && is_vhost_user(self.inbound.waiting()) {
             return Err(SessionError::VhostUser);
         }
@@ -246,7 +245,7 @@ impl Session {
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = outcome {
-                // The last answers may tell the peer what was wrong; whether they leave changes nothing.
+                // The last answers may tell the peer what was wrong; ignore whether they are sent.
                 let _ = self.core.outbound.flush(&self.socket, &mut self.core.counters);
                 return Err(error);
             }

@@ -1,25 +1,24 @@
-//! The server's own requests, DMA_READ and DMA_WRITE, that the client has not answered yet (vfio-user.rst,
-//! "VFIO_USER_DMA_READ").
+//! The server's own requests in flight, DMA_READ and DMA_WRITE (vfio-user.rst, "VFIO_USER_DMA_READ").
 
 use crate::codec::{Command, Fields, Header, Malformed};
 
-/// Most requests without an answer at a time.
+/// Most requests in flight.
 const MAX_OUTSTANDING: usize = 64;
 
-/// Names a request of [`crate::Session::dma_read`] or [`crate::Session::dma_write`] until it is answered.
+/// Identifies a request of [`crate::Session::dma_read`] or [`crate::Session::dma_write`] until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DmaId(pub(crate) u16);
 
-/// Why a request was not made.
+/// Why a request was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DmaRequestError {
-    /// Versions have not been exchanged.
+    /// Versions have not been negotiated.
     #[error("the client has not sent its VERSION yet")]
     NotReady,
-    /// No bytes, more than the client takes, or past the last address.
+    /// No bytes, more than the client accepts, or beyond the last address.
     #[error("the client does not take a transfer of this length at this address")]
     Length,
-    /// Too much is under way: try again after the next answer.
+    /// Too many requests are in flight: try again after the next answer.
     #[error("too many requests to the client are under way")]
     Busy,
 }
@@ -62,7 +61,7 @@ impl Requests {
         Ok(DmaId(id))
     }
 
-    /// Takes the request that `reply` answers.
+    /// Removes the request that `reply` answers.
     pub fn finish(&mut self, reply: &Header) -> Option<Request> {
         let command = |kind: Kind| if kind == Kind::Read { Command::DmaRead } else { Command::DmaWrite } as u16;
         let at = self.list.iter().position(|r| r.id == reply.id && command(r.kind) == reply.command)?;

@@ -1,34 +1,34 @@
-//! How much one [`Session::receive`](super::Session::receive) does: other sessions wait for their turns meanwhile.
+//! Bounds the work of one [`Session::receive`](super::Session::receive): other sessions wait for it.
 
 use rustix::io::Errno;
 
 use crate::codec::request::Writes;
 use crate::codec::{Header, MULTI_WRITE_SIZE};
 
-/// Most messages of one call; QEMU puts at most 200 writes together. What takes longer than a write counts for several, and is done
-/// whole: a call ends with the first message that goes beyond this.
+/// Most messages of one call; QEMU combines at most 200 writes. A message that takes longer than a write counts as several and is
+/// finished: a call ends with the first message that reaches this.
 const MOST: u32 = 256;
-/// Bytes that are read or written in as long a time as a message takes beside them.
+/// Accessing this many bytes takes as long as handling a message.
 const BYTES: u32 = 64;
-/// What a reset counts for, or a change of memory or interrupts.
+/// The charge for a reset, or a change of memory or interrupts.
 const CHANGE: u32 = 16;
 
-/// What has been done since the call began.
+/// The work of this call so far.
 #[derive(Debug, Default)]
 pub(super) struct Work(u32);
 
 impl Work {
-    /// Another message, or another write of one that has many.
+    /// Counts a message, or one write of several in a message.
     pub fn message(&mut self) {
         self.excess(1);
     }
 
-    /// An access to so many bytes.
+    /// Counts an access to `count` bytes.
     pub fn bytes(&mut self, count: u32) {
         self.excess(count / BYTES);
     }
 
-    /// More than an access.
+    /// Counts a change.
     pub fn change(&mut self) {
         self.excess(CHANGE);
     }
@@ -38,51 +38,51 @@ impl Work {
         self.0 >= MOST
     }
 
-    /// So many accesses' worth of what a device had to do for one.
+    /// Counts a device's extra work, in accesses.
     pub fn excess(&mut self, accesses: u32) {
         self.0 = self.0.saturating_add(accesses);
     }
 
-    /// How much it is, in messages.
+    /// The work so far, in messages.
     pub fn done(&self) -> u32 {
         self.0
     }
 }
 
-/// A REGION_WRITE_MULTI on the way: the specification has no bound for its writes but the message's size.
+/// An unfinished REGION_WRITE_MULTI: only the message's size bounds its number of writes.
 #[derive(Debug)]
 pub(super) struct Writing {
     pub header: Header,
     writes: Vec<u8>,
-    /// Bytes of those that are done.
+    /// Bytes of finished writes.
     done: usize,
     /// The first error.
     pub outcome: Result<(), Errno>,
 }
 
 impl Writing {
-    /// So many are done, with this outcome.
+    /// Starts with `done` finished writes and their outcome.
     pub fn begin(header: Header, writes: Writes<'_>, done: usize, outcome: Result<(), Errno>) -> Self {
         Self { header, writes: writes.bytes().to_vec(), done: done * MULTI_WRITE_SIZE, outcome }
     }
 
-    /// Those that are not done.
+    /// The unfinished writes.
     pub fn rest(&self) -> Writes<'_> {
         Writes(self.writes.get(self.done..).unwrap_or_default())
     }
 
-    /// So many more are done, with this outcome.
+    /// Adds `done` finished writes and their outcome.
     pub fn went_on(&mut self, done: usize, outcome: Result<(), Errno>) {
         self.done += done * MULTI_WRITE_SIZE;
         self.outcome = self.outcome.and(outcome);
     }
 
-    /// Whether all are done.
+    /// Whether all writes are finished.
     pub fn is_done(&self) -> bool {
         self.done >= self.writes.len()
     }
 
-    /// How many there are.
+    /// The number of writes.
     pub fn count(&self) -> u64 {
         (self.writes.len() / MULTI_WRITE_SIZE) as u64
     }

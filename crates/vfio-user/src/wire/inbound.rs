@@ -1,9 +1,9 @@
-//! Bytes from the socket cut into messages, each with the descriptors that were sent with it.
+//! Splits the bytes of the socket into messages, each with its descriptors.
 //!
-//! A `recvmsg` may return the bytes of several messages, and descriptors that belong to one of them. Linux delivers
-//! descriptors with the first byte of the piece that carried them and ends the call after that piece, so that they
-//! belong to the message in which the call's bytes end, if each message was sent by one call, as QEMU does. A peer that
-//! sends several messages by one call is understood too: then they go to the last message there that takes descriptors.
+//! One `recvmsg` may return the bytes of several messages, and descriptors of one of them. Linux delivers descriptors with the
+//! first byte of the send that carried them, and ends the call after that send. So they belong to the message in which the call's
+//! bytes end, if each message was sent by one call, as QEMU does. If a peer sends several messages by one call, the descriptors go
+//! to the last of them that takes descriptors.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -23,7 +23,7 @@ const BUFFER_SIZE: usize = 64 * 1024;
 /// Most descriptors that Linux passes in one call (`SCM_MAX_FD`).
 const SCM_MAX_FD: usize = 253;
 
-/// What one read of the socket brought.
+/// The result of one read of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
     /// Bytes.
@@ -42,7 +42,7 @@ pub(crate) struct Message<'a> {
     pub fds: Vec<Lent>,
 }
 
-/// Descriptors that wait for their message.
+/// Descriptors whose message is incomplete.
 #[derive(Debug)]
 struct Group {
     /// Position in the stream of the first byte of the message that they belong to.
@@ -66,7 +66,7 @@ impl Inbound {
         Inbound { buffer: vec![0; BUFFER_SIZE], start: 0, end: 0, position: 0, groups: VecDeque::new() }
     }
 
-    /// What has arrived and was not taken out.
+    /// The received bytes that are not consumed yet.
     pub fn waiting(&self) -> &[u8] {
         self.buffer.get(self.start..self.end).unwrap_or(&[])
     }
@@ -109,7 +109,7 @@ impl Inbound {
         Ok(Some(Message { header, payload, fds }))
     }
 
-    /// Reads the socket once, as much as there is room for.
+    /// Reads the socket once, up to the free room.
     pub fn fill(&mut self, socket: impl AsFd, counters: &mut Counters) -> Result<Fill, SessionError> {
         self.make_room();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
@@ -142,7 +142,7 @@ impl Inbound {
         if !fds.is_empty() {
             let owner = self.owner_of(new_from - self.start);
             self.groups.push_back(Group { owner, fds });
-            // Every group but those of the message still on its way goes with the messages handled now.
+            // All other groups belong to messages that are handled now; only those of the incomplete message stay.
             let held: usize = self.groups.iter().filter(|g| g.owner == owner).map(|g| g.fds.len()).sum();
             if held > MAX_MESSAGE_FDS {
                 counters.fds_refused += held as u64;
@@ -152,7 +152,7 @@ impl Inbound {
         Ok(Fill::Bytes)
     }
 
-    /// Makes room for at least the rest of the message at the front, and some more.
+    /// Makes room for at least the rest of the first message, and some more.
     fn make_room(&mut self) {
         let waiting = self.end - self.start;
         let needed = match header_at(self.waiting(), 0).map(|h| h.check()) {
@@ -172,8 +172,8 @@ impl Inbound {
         }
     }
 
-    /// Position of the message that owns descriptors which came with the bytes from `new_from` (counted from the first
-    /// waiting byte) to the end of what waits.
+    /// Position of the message that owns the descriptors received with the bytes from `new_from` (counted from the first waiting
+    /// byte) to the end.
     fn owner_of(&self, new_from: usize) -> u64 {
         let waiting = self.waiting();
         let mut at = 0;

@@ -1,5 +1,5 @@
-//! Which message owns descriptors, when messages before it still wait in the buffer (unix(7), SCM_RIGHTS): a client that must
-//! send before it goes on reading has such. Messages by vfio-user.rst, "Header".
+//! Which message owns descriptors while earlier messages still wait in the buffer (unix(7), SCM_RIGHTS). Messages as in
+//! vfio-user.rst, "Header".
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -34,7 +34,7 @@ impl Reader {
         Reader { peer, socket, inbound: Inbound::new() }
     }
 
-    /// These bytes come, perhaps with a descriptor, and are read at once.
+    /// Receives these bytes, perhaps with a descriptor.
     fn come(&mut self, bytes: &[u8], with: Option<&OwnedFd>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -45,7 +45,7 @@ impl Reader {
         assert_eq!(self.inbound.fill(&self.socket, &mut Counters::default()).unwrap(), Fill::Bytes);
     }
 
-    /// All messages that are there: their numbers, and how many descriptors each has.
+    /// All complete messages: their numbers, and how many descriptors each has.
     fn take(&mut self) -> Vec<(u16, usize)> {
         let next = || self.inbound.next().unwrap().map(|message| (message.header.id, message.fds.len()));
         std::iter::from_fn(next).collect()
@@ -56,12 +56,12 @@ impl Reader {
 fn what_came_before_the_descriptors_does_not_get_them() {
     let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     let mut reader = Reader::new();
-    // The first might have had one, and had none; the second has one that nothing takes.
+    // The first could have had a descriptor, but has none; the second has one that it may not have.
     reader.come(&message(1, DMA_MAP), None);
     reader.come(&message(2, REGION_READ), Some(&fd));
     reader.come(&message(3, DMA_MAP), Some(&fd));
     assert_eq!(reader.take(), [(1, 0), (2, 1), (3, 1)]);
-    // In one call they belong to the last that takes any.
+    // In one call they belong to the last message that takes any.
     reader.come(&[message(4, DMA_MAP), message(5, REGION_READ)].concat(), Some(&fd));
     assert_eq!(reader.take(), [(4, 1), (5, 0)]);
 }

@@ -1,8 +1,8 @@
-//! Messages to the socket: written one after another into a buffer, sent as many at a time as the socket takes, each
-//! descriptor with the first byte of its message.
+//! Sends messages: they are appended to a buffer, and each send takes as many as the socket accepts, with each descriptor at the
+//! first byte of its message.
 //!
-//! QEMU ends the session when it reads less than a whole header ("short read of header"). The kernel cuts a large send
-//! into pieces anywhere, so that no send here holds more than one piece's worth of small messages.
+//! QEMU ends the session when it reads less than a whole header ("short read of header"). The kernel may split a large send
+//! anywhere, so each send holds at most one kernel buffer of small messages.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,12 +17,12 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::codec::{HEADER_SIZE, Header, MAX_MESSAGE_FDS};
 use crate::{Counters, SessionError};
 
-/// Bytes that may wait before no further request is handled. One more reply may still be added.
+/// Pending bytes at which no further request is handled (backpressure). One more reply may still be added.
 const HIGH_WATER: usize = 128 * 1024;
-/// Most bytes of several messages sent together: Linux keeps as much in one piece.
+/// Most bytes of several messages sent together: Linux does not split such a send.
 const TOGETHER: usize = 16 * 1024;
 
-/// Descriptors that leave with a message.
+/// Descriptors to send with a message.
 type Fds = Vec<Arc<OwnedFd>>;
 
 /// The sending half.
@@ -30,16 +30,16 @@ type Fds = Vec<Arc<OwnedFd>>;
 pub(crate) struct Outbound {
     buffer: Vec<u8>,
     sent: usize,
-    /// Where each message that has not left whole ends.
+    /// The end of each message that is not completely sent.
     ends: VecDeque<usize>,
-    /// Where messages with descriptors begin.
+    /// The start of each message with descriptors.
     fds: VecDeque<(usize, Fds)>,
-    /// Where the message added last begins.
+    /// The start of the last message.
     last_begin: usize,
 }
 
 impl Outbound {
-    /// Whether bytes wait for the socket.
+    /// Whether bytes are pending.
     pub fn is_pending(&self) -> bool {
         self.sent < self.buffer.len()
     }
@@ -84,13 +84,13 @@ impl Outbound {
         }
     }
 
-    /// Lets `fds` leave with the message added last; to be called before anything is sent. At most [`MAX_MESSAGE_FDS`] leave.
+    /// Sends `fds` with the last message; call it before anything is sent. At most [`MAX_MESSAGE_FDS`] are sent.
     pub fn attach(&mut self, mut fds: Fds) {
         fds.truncate(MAX_MESSAGE_FDS);
         self.fds.push_back((self.last_begin, fds));
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket accepts.
     pub fn flush(&mut self, socket: impl AsFd, counters: &mut Counters) -> Result<(), SessionError> {
         while self.sent < self.buffer.len() {
             let until = self.next_cut();
@@ -127,7 +127,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Where the next send ends: whole messages, up to the next one with descriptors.
+    /// The end of the next send: whole messages, up to the next one with descriptors.
     fn next_cut(&self) -> usize {
         let fds_at = self.fds.iter().map(|(at, _)| *at).find(|&at| at > self.sent).unwrap_or(usize::MAX);
         let mut until = self.ends.front().copied().unwrap_or(self.buffer.len());

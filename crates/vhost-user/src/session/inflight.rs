@@ -1,5 +1,5 @@
-//! What a front end keeps for the back end that takes over from one that was killed ("Inflight I/O tracking"). Its format is the
-//! adapter's own: a page a ring.
+//! The state that a front end keeps for the next back end if this one is killed ("Inflight I/O tracking"). The adapter defines its
+//! format: a page per ring.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
 use super::{Answer, Refusal, Session};
 use crate::protocol::{Fields, Request};
 
-/// Bytes a ring.
+/// Bytes per ring.
 const PAGE: u64 = 4096;
-/// Rings of one front end at most.
+/// Most rings of one front end.
 const RINGS_MOST: u16 = 1024;
 
-/// `struct VhostUserInflight`: where in the file, how many rings, and their size.
+/// `struct VhostUserInflight`: the place in the file, the number of rings, and their size.
 struct Inflight {
     len: u64,
     offset: u64,
@@ -29,13 +29,13 @@ impl Inflight {
             let (len, offset) = (fields.u64()?, fields.u64()?);
             Some(Self { len, offset, rings: fields.u16()?, size: fields.u16()? })
         })();
-        // Who pads the structure to whole words sends four bytes more.
+        // Some front ends pad the structure to whole words: four bytes more.
         let read = read.filter(|inflight| fields.0.len() <= 4 && (1..=RINGS_MOST).contains(&inflight.rings));
         read.ok_or(Refusal::Body(request))
     }
 }
 
-/// A new file, of which nothing is known yet.
+/// A new, empty file.
 pub(super) fn get_inflight(body: &[u8]) -> Result<Answer, Refusal> {
     let asked = Inflight::read(Request::GetInflightFd, body)?;
     let len = PAGE * u64::from(asked.rings);
@@ -47,7 +47,7 @@ pub(super) fn get_inflight(body: &[u8]) -> Result<Answer, Refusal> {
 }
 
 impl Session {
-    /// The file comes back: at once, or from another back end.
+    /// The file comes back: at once, or after another back end was killed.
     pub(super) fn set_inflight(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
         let request = Request::SetInflightFd;
         let told = Inflight::read(request, body)?;
@@ -64,10 +64,10 @@ impl Session {
         Ok(())
     }
 
-    /// A ring was stopped in order: what is kept of it is no longer true.
+    /// A ring was stopped in order: its saved state is obsolete.
     pub(super) fn forget_kept(&self, ring: u16) {
         if let Some(kept) = &self.kept {
-            // One that the front end keeps nothing of has nothing to forget.
+            // A front end without the file has nothing to clear.
             let _it_may_have_no_page = kept.write(PAGE * u64::from(ring), &[0; 8]);
         }
     }

@@ -1,7 +1,7 @@
 //! One front end's connection: its messages, in order (docs/interop/vhost-user.rst, "Communication").
 //!
-//! A message that is refused is answered with a failure if it asked for an answer; if it did not, its sender cannot
-//! know, so the connection ends, and the reason is the session's result.
+//! If a message is refused, the answer is a failure if one was requested. Otherwise the sender cannot know, so the connection ends,
+//! and the session returns the reason.
 
 mod door;
 mod inflight;
@@ -30,7 +30,7 @@ use door::Door;
 use inflight::get_inflight;
 use rings::Rings;
 
-/// Where the MTU stands in configuration space (virtio 1.2, 5.1.4), and its feature bit.
+/// The place of the MTU in configuration space (virtio 1.2, 5.1.4), and its feature bit.
 const CONFIG_MTU_AT: u32 = 10;
 const FEATURE_MTU: u128 = 1 << 3;
 
@@ -41,22 +41,22 @@ pub struct Closer(Lent);
 impl Closer {
     /// The session's [`Session::run`] returns soon.
     pub fn close(&self) {
-        // A connection that is closed already is what is wanted.
+        // A closed connection is fine.
         let _ = shutdown(&self.0, Shutdown::Both);
     }
 }
 
-/// One connection. Lives in a thread of its own.
+/// One connection, in a thread of its own.
 pub struct Session {
-    /// What is on its way in it goes with it: see [`Lent`].
+    /// Descriptors in flight in it close with it: see [`Lent`].
     socket: Lent,
     port: Arc<dyn Port>,
     rings: Rings,
     protocol: ProtocolFeatures,
-    /// As taken, bit 30 included.
+    /// As negotiated, bit 30 included.
     features: u64,
     status: u8,
-    /// What the front end keeps for the next back end.
+    /// The state that the front end keeps for the next back end.
     kept: Option<Arc<Map>>,
 }
 
@@ -69,13 +69,13 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What a message wants answered.
+/// The answer to a message.
 enum Answer {
-    /// Nothing, but how it went if it asked.
+    /// Nothing, unless it asked for the result.
     Done,
     /// This body, always.
     Body(Vec<u8>),
-    /// The same with a descriptor.
+    /// This body with a descriptor.
     File(Vec<u8>, OwnedFd),
 }
 
@@ -93,7 +93,7 @@ impl Session {
         Ok(Self { socket, port, rings: Rings::new(count), protocol, features, status, kept: None })
     }
 
-    /// What ends it from outside.
+    /// A handle that ends it from another thread.
     pub fn closer(&self) -> Result<Closer, std::io::Error> {
         Ok(Closer(self.socket.as_fd().try_clone_to_owned()?.into()))
     }
@@ -103,8 +103,8 @@ impl Session {
         self.run_beside(None, || Duration::ZERO)
     }
 
-    /// As [`Session::run`]. Whenever the `door` becomes readable, because somebody else knocks there, `knocked` is called
-    /// to see to it; then the door is left alone for as long as that says.
+    /// As [`Session::run`]. Whenever the `door` is readable, because another front end connects, it calls `knocked`; then it
+    /// ignores the door for the returned time.
     pub fn run_beside(mut self, door: Option<BorrowedFd<'_>>, mut knocked: impl FnMut() -> Duration) -> Ended {
         self.forget();
         let mut door = Door::new(door, &mut knocked);
@@ -115,7 +115,7 @@ impl Session {
             }
             first = None;
         };
-        // A closer may still hold the socket: the front end shall know all the same. It may have gone already.
+        // A closer may still hold the socket, so shut it down: the front end must notice. It may have gone already.
         let _ = shutdown(&self.socket, Shutdown::Both);
         self.forget();
         self.port.set_memory(Map::empty());
@@ -127,7 +127,7 @@ impl Session {
         ended
     }
 
-    /// Until a message begins, or until `end`.
+    /// Waits until a message begins, or until `end`.
     fn wait(&self, end: Option<Instant>, door: &mut Door<'_>) -> Result<(), Ended> {
         loop {
             let now = Instant::now();
@@ -149,7 +149,7 @@ impl Session {
         }
     }
 
-    /// One message; whether it is the first.
+    /// Handles one message; `first` for the first one.
     fn turn(&mut self, first: bool) -> Result<(), Ended> {
         let receive = if first { Message::receive_first } else { Message::receive };
         let message = receive(self.socket.as_fd()).inspect_err(|error| {
@@ -159,8 +159,8 @@ impl Session {
         })?;
         let (code, needs_reply) = (message.code, message.needs_reply());
         let served = self.serve(message);
-        // Asked afterwards: Linux's own front end (arch/um/drivers/virtio_uml.c) wants a reply to the very message that agrees on
-        // replies.
+        // Checked after the message is served: Linux's own front end (arch/um/drivers/virtio_uml.c) wants a reply to the message
+        // that negotiates replies.
         let asked = needs_reply && self.protocol.has(ProtocolFeatures::REPLY_ACK);
         let (answer, file) = match served {
             Ok(Answer::File(body, file)) => (Message::reply(code, body), Some(file)),
@@ -204,7 +204,7 @@ impl Session {
             }
             Request::SetLogBase => return self.set_log(&body, fds).map(Answer::Body),
             Request::SetInflightFd => self.set_inflight(&body, fds)?,
-            // To be rung when pages were logged: QEMU and the kernel's own vhost have no use for it.
+            // To be signalled when pages were logged: neither QEMU nor the kernel's vhost uses it.
             Request::SetLogFd => {}
             _ if !fds.is_empty() => return Err(Refusal::Descriptors { request, found: fds.len(), wanted: 0 }),
             Request::GetVringBase => return self.stop_ring(&body).map(Answer::Body),
@@ -243,7 +243,7 @@ impl Session {
             Request::NetSetMtu => self.check_mtu(number_in(request, body)?)?,
             Request::SetStatus => {
                 self.status = number_in(request, body)? as u8;
-                // Status 0 is a reset by the driver.
+                // Status 0: the driver resets the device.
                 if self.status == 0 {
                     self.stop_all();
                 }
@@ -257,7 +257,7 @@ impl Session {
         Ok(Answer::Done)
     }
 
-    /// The device's features, as far as this protocol's field can name them.
+    /// The device's features, as far as this protocol's 64-bit field holds them.
     fn offer(&self) -> u64 {
         let mut features = 0;
         self.port.with(&mut |face, _| features = face.features() as u64);
@@ -282,7 +282,7 @@ impl Session {
         Ok(())
     }
 
-    /// Where written pages are logged. It is always answered, by the same words: the front end gives the log before away then.
+    /// Sets the log of written pages. Always answered in the same way: then the front end releases the old log.
     fn set_log(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<Vec<u8>, Refusal> {
         let request = Request::SetLogBase;
         let mut fields = Fields(body);
@@ -306,8 +306,8 @@ impl Session {
         if asked <= u64::from(own) { Ok(()) } else { Err(Refusal::Mtu { asked, own }) }
     }
 
-    /// Configuration space: the reply has the size asked for, or is empty if the device has not that much ("VHOST_USER_GET_CONFIG";
-    /// QEMU's own back ends do the same: libvhost-user, vu_get_config). It wants an answer in any case, and the session goes on.
+    /// Configuration space. The reply has the requested size, or is empty if the device has less ("VHOST_USER_GET_CONFIG"; QEMU's
+    /// own back ends do the same: libvhost-user, vu_get_config). It is always answered, and the session continues.
     fn get_config(&self, body: &[u8]) -> Result<Vec<u8>, Refusal> {
         let refused = Refusal::Body(Request::GetConfig);
         let mut fields = Fields(body);
@@ -355,14 +355,14 @@ impl Session {
         Ok(())
     }
 
-    /// Descriptors that come with it are closed: some front ends send one, and the specification allows for it.
+    /// Descriptors of the message are closed: some front ends send one, and the specification allows that.
     fn remove_region(&mut self, body: &[u8]) -> Result<(), Refusal> {
         self.rings.memory.remove(single_region(Request::RemMemReg, body)?)?;
         self.memory_changed();
         Ok(())
     }
 
-    /// As before the first message, but for memory and calls.
+    /// Resets the session to its state before the first message, except memory and calls.
     fn forget(&mut self) {
         self.stop_all();
         self.rings.forget();

@@ -1,4 +1,4 @@
-//! A session's rings: told piece by piece, started when all pieces are there ("Ring states").
+//! A session's rings: configured step by step, and started when the configuration is complete ("Ring states").
 
 use nicety_adapter::RingPlace;
 use nicety_bell::{Bell, Lent};
@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::port::Kick;
 use crate::protocol::{F_PROTOCOL_FEATURES, Fields, NO_FD, RING_LOG, Request};
 
-/// Where a ring lies in the front end's process.
+/// The addresses of a ring in the front end's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Addresses {
     descriptors: u64,
@@ -16,17 +16,17 @@ struct Addresses {
     driver: u64,
 }
 
-/// What the front end has said about one ring.
+/// The front end's configuration of one ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     size: u16,
     addresses: Option<Addresses>,
-    /// Packed rings: two places with their wrap counters.
+    /// Packed rings: two positions with their wrap counters.
     base: u32,
-    /// SET_VRING_KICK came: it may start.
+    /// SET_VRING_KICK has arrived: the ring may start.
     kicked: bool,
     enabled: bool,
-    /// It runs there.
+    /// Where it runs, if it does.
     runs: Option<RingPlace>,
 }
 
@@ -55,7 +55,7 @@ impl Rings {
         known.ok_or(Refusal::Ring { ring, rings: self.count() })
     }
 
-    /// Where the ring lies for the guest.
+    /// The ring's guest-physical place.
     fn place(&self, ring: u16) -> Result<Option<RingPlace>, Refusal> {
         let Some(Told { size: 1.., addresses: Some(addresses), .. }) = self.told.get(usize::from(ring)) else {
             return Ok(None);
@@ -78,7 +78,7 @@ impl Rings {
 
 impl Session {
     fn told(&mut self, ring: u16) -> &mut Told {
-        // Numbers come from `known` or from counting.
+        // Ring numbers come from `known` or from counting.
         &mut self.rings.told[usize::from(ring)]
     }
 
@@ -92,8 +92,8 @@ impl Session {
                 self.start(ring)
             }
             Request::SetVringBase => {
-                // Said of a ring that stands still. User-mode Linux never stops one by GET_VRING_BASE: it disables it, and begins
-                // another, perhaps at the very same place.
+                // For a stopped ring. User-Mode Linux never stops a ring by GET_VRING_BASE: it disables it, and starts another,
+                // perhaps at the same address.
                 if !self.enabled(ring) {
                     self.give_up(ring);
                 }
@@ -117,7 +117,7 @@ impl Session {
             let addresses = Addresses { descriptors: fields.u64()?, device: fields.u64()?, driver: fields.u64()? };
             let _log = fields.u64()?;
             fields.end()?;
-            // Whether the ring is logged: all memory is, or nothing.
+            // Ring logging needs no action: all memory is logged, or none.
             (flags & !RING_LOG == 0).then_some((ring, addresses))
         })();
         let (ring, addresses) = read.ok_or(refused)?;
@@ -143,8 +143,8 @@ impl Session {
             Request::SetVringCall => self.port.set_call(ring, bell),
             Request::SetVringErr => self.port.set_err(ring, bell),
             _ => {
-                // To poll it is what the specification has. No front end is known that asks for it, and a ring that is looked at
-                // only now and then is worse than none.
+                // The specification says to poll the ring. No known front end asks for that, and a ring that is polled rarely is
+                // worse than none.
                 let bell = bell.ok_or(Refusal::Unheard { ring })?;
                 self.port.set_kick(ring, Kick::Bell(bell));
                 self.told(ring).kicked = true;
@@ -166,7 +166,7 @@ impl Session {
         Ok(reply)
     }
 
-    /// Stops a ring; where it stood.
+    /// Stops a ring; returns its position.
     pub(super) fn stop(&mut self, ring: u16) -> u32 {
         let told = self.told(ring);
         told.kicked = false;
@@ -178,7 +178,7 @@ impl Session {
         self.told(ring).base
     }
 
-    /// Stops a ring that the front end does not want any more, though it has not said so.
+    /// Stops a ring that the front end has abandoned without a message.
     fn give_up(&mut self, ring: u16) {
         if self.told(ring).runs.is_some() {
             self.stop(ring);
@@ -186,7 +186,7 @@ impl Session {
         }
     }
 
-    /// The driver may be another one than that of the rings that are disabled.
+    /// Stops the disabled rings: another driver may have taken over.
     pub(super) fn give_up_disabled(&mut self) {
         for ring in 0..self.rings.count() {
             if !self.enabled(ring) {
@@ -200,7 +200,7 @@ impl Session {
         self.told(ring).enabled || self.features & F_PROTOCOL_FEATURES == 0
     }
 
-    /// Starts a ring if all has been told and it does not run yet.
+    /// Starts a ring if its configuration is complete and it does not run yet.
     fn start(&mut self, ring: u16) -> Result<(), Refusal> {
         let told = *self.told(ring);
         if !told.kicked || told.runs.is_some() {
@@ -226,7 +226,7 @@ impl Session {
         }
     }
 
-    /// A running ring goes where it is now said to be.
+    /// Moves a running ring to its new place.
     fn move_or_start(&mut self, ring: u16) -> Result<(), Refusal> {
         let Some(runs) = self.told(ring).runs else { return self.start(ring) };
         let place = self.rings.place(ring);
@@ -239,13 +239,13 @@ impl Session {
         self.start(ring)
     }
 
-    /// The port gets the new map; rings whose addresses now mean another place move there. One that lies nowhere stops until it
-    /// lies somewhere: a front end may take a region away to offer it again, larger or in pieces.
+    /// Passes the new map to the port. Rings whose addresses changed their meaning move; a ring without a place stops until it has
+    /// one again, because a front end may remove a region to add it again, larger or in pieces.
     pub(super) fn memory_changed(&mut self) {
         self.port.set_memory(self.rings.memory.map().clone());
         for ring in 0..self.rings.count() {
             if self.told(ring).kicked {
-                // Nor can it start where its place is refused; who tells of the place hears of that.
+                // It cannot start at a refused place either; the message that sets the place reports that.
                 let _stands_still = self.move_or_start(ring);
             }
         }

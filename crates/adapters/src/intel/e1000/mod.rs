@@ -118,11 +118,11 @@ impl E1000 {
         let mut this = Self {
             model,
             rom: settings.rom.clone(),
-            function: function(model, settings.rom.as_ref())?,
+            function: function(model, settings)?,
             registers: r::Bank::new(model.registers),
             buffer: None,
             phy: Phy::new(model.phy),
-            eeprom: model.eeprom.chip(settings.mac),
+            eeprom: model.eeprom.chip(settings.mac, settings.subsystem),
             filter: Filter::default(),
             transmit: Transmit::default(),
             looped: None,
@@ -156,14 +156,15 @@ impl E1000 {
     }
 }
 
-fn function(model: &Model, rom: Option<&Rom>) -> Result<Function, CreateError> {
+fn function(model: &Model, settings: &Settings) -> Result<Function, CreateError> {
+    let (subsystem_vendor, subsystem) = settings.subsystem.unwrap_or((INTEL, model.subsystem));
     let identity = Identity {
         vendor: INTEL,
         device: model.about.pci.1,
         revision: model.revision,
         class: 0x02_0000,
-        subsystem_vendor: INTEL,
-        subsystem: model.subsystem,
+        subsystem_vendor,
+        subsystem,
     };
     // PCI PM 1.1 with D0 and D3hot, device-specific initialization; D3hot forgets everything.
     let power = Power { capabilities: 0x0022, control: 0, data: 0 };
@@ -174,7 +175,7 @@ fn function(model: &Model, rom: Option<&Rom>) -> Result<Function, CreateError> {
         .status(0x0220)
         .timing(0xff, 0)
         .capability_at(0xdc, Capability::Power(power));
-    if let Some(rom) = rom {
+    if let Some(rom) = &settings.rom {
         builder = builder.rom(rom.size());
     }
     builder.build().map_err(|error| CreateError::Description { adapter: model.about.name, why: error.to_string() })

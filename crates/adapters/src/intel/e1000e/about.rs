@@ -8,6 +8,7 @@ pub static ABOUT: About = About {
     chip: "Intel 82574L",
     kind: Kind::Emulated,
     pci: (0x8086, 0x10d3),
+    vmware_subsystem: Some((0x15ad, 0x07d0)),
     link_mbps: 1000,
     link_unless: None,
     offloads: &["tx-checksum", "rx-checksum", "tso4", "tso6", "vlan-insert", "vlan-strip", "vlan-filter", "rss"],

@@ -148,10 +148,10 @@ impl E1000e {
         }
         let mut this = Self {
             rom: settings.rom.clone(),
-            function: function(settings.rom.as_ref())?,
+            function: function(settings)?,
             registers: r::Bank::new(&r::M82574),
             phy: Phy::new(&PHY),
-            nvm: Nvm::new(settings.mac, &WORDS),
+            nvm: Nvm::new(settings.mac, &WORDS, settings.subsystem),
             filter: Filter::default(),
             rss: Rss::default(),
             transmit: Default::default(),
@@ -199,10 +199,10 @@ impl E1000e {
     }
 }
 
-fn function(rom: Option<&Rom>) -> Result<Function, CreateError> {
+fn function(settings: &Settings) -> Result<Function, CreateError> {
     let (vendor, device) = ABOUT.pci;
-    let identity =
-        Identity { vendor, device, revision: 0, class: 0x02_0000, subsystem_vendor: vendor, subsystem: SUBSYSTEM };
+    let (subsystem_vendor, subsystem) = settings.subsystem.unwrap_or((vendor, SUBSYSTEM));
+    let identity = Identity { vendor, device, revision: 0, class: 0x02_0000, subsystem_vendor, subsystem };
     let msix = MsixCapability {
         vectors: r::VECTORS,
         table_bar: access::MSIX_BAR,
@@ -222,7 +222,7 @@ fn function(rom: Option<&Rom>) -> Result<Function, CreateError> {
         .capability_at(0xd0, Capability::Msi(Msi { vectors: 1, maskable: false }))
         .capability_at(0xe0, Capability::Express(Express { version: 1, ..Express::default() }))
         .capability_at(0xa0, Capability::Msix(msix));
-    if let Some(rom) = rom {
+    if let Some(rom) = &settings.rom {
         builder = builder.rom(rom.size());
     }
     builder.build().map_err(|error| CreateError::Description { adapter: ABOUT.name, why: error.to_string() })

@@ -1,4 +1,4 @@
-//! The problems that a request may be answered with, for the OpenAPI document: sets that handlers put together.
+//! The problems that may answer a request, for the OpenAPI document. Handlers combine these sets.
 
 use std::collections::BTreeMap;
 
@@ -30,12 +30,12 @@ macro_rules! problems {
 problems! {
     /// The daemon is still starting.
     Starting [503];
-    /// What the path names is no name, or nothing has it.
+    /// The path's name is invalid, or unknown.
     Named [400, 404];
-    /// The body is not what is wanted, or too long.
+    /// The body is malformed, or too long.
     Bodied [400, 413];
-    /// What the body says cannot be.
+    /// The body's values are impossible.
     Meant [422];
-    /// The user may not change this; it cannot be changed now; it went wrong halfway.
+    /// The user may not change this; it cannot be changed now; or it failed halfway.
     Changing [403, 409, 500];
 }

@@ -1,0 +1,160 @@
+//! Every vhost-user front end of others that can be had, over every kind of ring that it has: QEMU with one to eight pairs of queues, and
+//! DPDK's virtio-user. The user-mode kernel's is in `user_mode.rs`, the crate `vhost`'s in the tests of `nicety-vhost-user`.
+
+use std::{
+    fs,
+    io::Write,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use nicety_guests::{Folder, Guest, Kernel, Layer};
+use nicety_lab::packets::PACKAGES;
+
+use crate::stage::{LATER, Stage, address, ping, port, quiet, send, sh, well};
+
+/// Pairs of queues of a port, at most.
+const PAIRS: u8 = 8;
+/// Until testpmd has answered.
+const ANSWERED: Duration = Duration::from_secs(60);
+
+/// A guest in QEMU whose device has eight pairs, of which its driver uses one, two and so on.
+fn every_count_of_pairs(words: &str) {
+    let mut ports = [port("virtio-net", 1), port("e1000", 2)];
+    ports[0].more = format!("queues = {PAIRS}\n");
+    let stage = Stage::with(ports.into());
+    let mut config = stage.config(Kernel::V6_12, 1);
+    config.cpus = 2;
+    for word in &mut config.devices {
+        *word = word.replace("vhost-user,", &format!("vhost-user,queues={PAIRS},"));
+        *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,mq=on,vectors={},{words}", 2 * PAIRS + 2));
+    }
+    let start = |config| well(Guest::start(&stage.root, config));
+    let (mut guest, mut peer) = (start(config), start(stage.config(Kernel::V6_12, 2)));
+    [&mut guest, &mut peer].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
+    for pairs in (1..=PAIRS).chain([1]) {
+        sh(&mut guest, &format!("ethtool -L eth0 combined {pairs}"));
+        ping(&mut guest, "", &address(2));
+        send(&mut guest, &mut peer, &address(2), 4);
+        send(&mut peer, &mut guest, &address(1), 4);
+    }
+    let report = stage.report("vm1");
+    let used = |way: &str| {
+        let queues = report[way].as_array().into_iter().flatten();
+        queues.filter(|queue| queue["frames"].as_u64().is_some_and(|frames| frames > 0)).count()
+    };
+    println!("{words:?}: frames by {} queues out, {} in", used("transmit"), used("receive"));
+    assert!(used("transmit") > 1, "{report}");
+    assert_eq!(report["guest_errors"], 0, "{report}");
+    [&mut guest, &mut peer].into_iter().for_each(quiet);
+}
+
+#[test]
+fn qemu_s_guest_carries_with_one_to_eight_pairs_of_split_rings() {
+    every_count_of_pairs("");
+}
+
+#[test]
+fn qemu_s_guest_carries_with_one_to_eight_pairs_of_packed_rings() {
+    every_count_of_pairs("packed=on,");
+}
+
+/// testpmd at a port, which ends with it.
+struct Testpmd(Child);
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        let _it_may_have_ended = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+impl Testpmd {
+    /// Answers echo requests by a virtio-user device with these words, at the stage's first port. `engine`: words for testpmd itself.
+    fn start(stage: &Stage, layer: &Layer, folder: &Folder, words: &str, engine: &[&str]) -> Testpmd {
+        let said = well(fs::File::create(folder.path().join("said")));
+        let mut command: Command = layer.program("usr/bin/dpdk-testpmd");
+        command.args([
+            "-l",
+            "0,1",
+            "--no-huge",
+            "-m",
+            "512",
+            "--no-telemetry",
+            "--no-pci",
+            "--file-prefix",
+            "nicety-front",
+        ]);
+        command.arg("--log-level=pmd.net.virtio.*:info");
+        for driver in ["mempool_ring", "bus_vdev", "net_virtio"] {
+            command.arg("-d").arg(layer.libraries().join(format!("dpdk/pmds-25.0/librte_{driver}.so")));
+        }
+        let socket = stage.served.socket("vm1.sock");
+        let mac = port("virtio-net", 1).mac;
+        command.args(["--vdev", &format!("net_virtio_user0,path={},mac={mac},{words}", socket.display())]);
+        command.args(["--", "-i", "--auto-start", "--forward-mode=icmpecho", "--port-topology=loop", "--nb-cores=1"]);
+        command.args(["--total-num-mbufs=8192"]).args(engine);
+        command.stdin(Stdio::piped()).stdout(well(said.try_clone())).stderr(said);
+        Testpmd(well(command.spawn()))
+    }
+
+    fn quit(mut self) {
+        let mut input = self.0.stdin.take().unwrap_or_else(|| panic!("it has an input"));
+        well(input.write_all(b"quit\n"));
+        let end = Instant::now() + ANSWERED;
+        while well(self.0.try_wait()).is_none() {
+            assert!(Instant::now() < end, "it does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// What a virtio-user is asked to take, and what it says that it has taken (DPDK's virtio_ethdev.c, `set_rxtx_funcs`).
+const KINDS: [(&str, &[&str], &str); 6] = [
+    ("queues=1,in_order=0", &[], "using mergeable buffer Rx path"),
+    ("queues=1,in_order=0,mrg_rxbuf=0", &[], "using standard Rx path"),
+    ("queues=1,in_order=1", &[], "using inorder Rx path"),
+    ("queues=1,in_order=0,mrg_rxbuf=0,vectorized=1", &["--rx-offloads=0"], "using vectorized Rx path"),
+    ("queues=1,packed_vq=1", &[], "using packed ring mergeable buffer Rx path"),
+    (
+        "queues=4,packed_vq=1,mrg_rxbuf=0",
+        &["--rxq=4", "--txq=4", "--disable-rss"],
+        "using packed ring standard Rx path",
+    ),
+];
+
+#[test]
+fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vectorised_rings() {
+    let layer = well(Layer::lay("packets", PACKAGES, &mut |line| eprintln!("{line}")));
+    let mut first = port("virtio-net", 1);
+    first.more = "queues = 4\n".into();
+    let mut stage = Stage::with(vec![first]);
+    let ping = stage.root.program("usr/bin/ping");
+    let program: Vec<_> = std::iter::once(ping.get_program()).chain(ping.get_args()).collect();
+    let program = program.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let to = address(1);
+    for (words, engine, path) in KINDS {
+        let folder = well(Folder::new());
+        let testpmd = Testpmd::start(&stage, &layer, &folder, words, engine);
+        let said = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
+        let ready = format!(
+            "\"$busybox\" arp -s {to} {}; for n in $(\"$busybox\" seq 30); do ! {program} -n -q -c 1 -W 1 {to} >/dev/null || break; done",
+            port("virtio-net", 1).mac
+        );
+        // Small ones and full ones, around every ring many times; a damaged answer is told.
+        let asked = |size| format!("{program} -n -q -f -w 40 -c 5000 -s {size} {to}");
+        let text = stage.namespace.run(&format!("{ready}; {}; {}", asked(18), asked(1400)), ANSWERED + LATER);
+        let text = text.unwrap_or_else(|error| panic!("{words}: {error}\n{}", said()));
+        // With a deadline it asks until so many have been answered.
+        let counts = text.lines().filter_map(|line| line.split_once(" packets transmitted, ")?.1.split(' ').next());
+        let answered: Vec<u32> = counts.filter_map(|count| count.parse().ok()).filter(|&count| count >= 5000).collect();
+        let damaged = ["wrong data", "duplicates"].iter().any(|word| text.contains(word));
+        assert!(answered.len() == 2 && !damaged, "{words}: {text}\n{}", said());
+        testpmd.quit();
+        assert!(said().contains(path), "{words}: {}", said());
+        stage.wait_until("nobody is there", || stage.report("vm1")["condition"] == "waiting");
+        println!("{words}: {path}");
+    }
+    let report = stage.report("vm1");
+    assert_eq!(report["guest_errors"], 0, "{report}");
+}

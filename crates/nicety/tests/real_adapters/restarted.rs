@@ -1,0 +1,70 @@
+//! The daemon is killed under its guests' traffic and started again: QEMU reconnects, the guests go on, what was lost is counted, and
+//! nothing that comes is damaged or comes twice.
+
+use nicety_guests::{Guest, Kernel};
+
+use crate::{
+    migration::{finish, stream},
+    stage::{LATER, Stage, address, ping, quiet, sh, well},
+};
+
+/// How often the daemon is killed.
+const KILLS: usize = 3;
+/// Requests with a byte pattern that the asking side compares, a hundred a second.
+const ASK: &str = "/usr/bin/ping -n -q -i 0.01 -s 1400";
+
+/// Requests and how many of them were answered.
+fn asked(guest: &mut Guest) -> [u64; 2] {
+    let text = sh(guest, "killall -INT ping; until grep -q received /tmp/asked; do usleep 20000; done; cat /tmp/asked");
+    for damage in ["wrong data", "duplicates", "corrupted", "DUP"] {
+        assert!(!text.contains(damage), "{text}");
+    }
+    let count = |word: &str| {
+        let line = text.lines().find(|line| line.contains("packets transmitted")).unwrap_or_default();
+        let part = line.split(',').find(|part| part.contains(word)).unwrap_or_default();
+        part.split_whitespace().next().and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    ["transmitted", "received"].map(count)
+}
+
+fn survives(words: &str) {
+    let mut stage = Stage::new(&["virtio-net", "virtio-net"]);
+    let start = |number| {
+        let mut config = stage.config(Kernel::V6_12, number);
+        for word in &mut config.devices {
+            *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,{words}"));
+        }
+        well(Guest::start(&stage.root, config))
+    };
+    let (mut left, mut right) = (start(1), start(2));
+    [&mut left, &mut right].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
+    ping(&mut left, "", &address(2));
+    stream(&mut left, &mut right, &address(2));
+    stream(&mut right, &mut left, &address(1));
+    sh(&mut left, &format!("({ASK} {} >/tmp/asked 2>&1 &)", address(2)));
+    for _ in 0..KILLS {
+        stage.wait_more("frames", 1000, || stage.received("vm1"));
+        stage.wait_more("frames", 1000, || stage.received("vm2"));
+        well(stage.served.kill_and_restart(&mut stage.namespace));
+    }
+    for name in ["vm1", "vm2"] {
+        stage.wait_more("frames", 1000, || stage.received(name));
+    }
+    finish(&mut left, &mut right);
+    finish(&mut right, &mut left);
+    let [sent, answered] = asked(&mut left);
+    println!("{words:?}: {KILLS} daemons killed, {} of {sent} requests lost", sent - answered);
+    assert!(answered > 0 && answered < sent, "{answered} of {sent}");
+    let again = format!("/usr/bin/ping -n -q -f -c 2000 {} | grep ' 0% packet loss'", address(2));
+    stage.ready(left.succeed(&again, LATER));
+    for (guest, name) in [(&mut left, "vm1"), (&mut right, "vm2")] {
+        let report = stage.report(name);
+        assert_eq!((&report["condition"], &report["guest_errors"]), (&"up".into(), &0.into()), "{report}");
+        quiet(guest);
+    }
+}
+
+#[test]
+fn guests_in_qemu_go_on_under_tcp_both_ways_when_the_daemon_is_killed_and_nothing_is_damaged() {
+    survives("");
+}

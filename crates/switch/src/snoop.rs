@@ -1,0 +1,356 @@
+//! Which ports want the frames of which multicast groups, as their hosts say: IGMP and MLD snooping (RFC 4541), for each VLAN apart.
+//!
+//! A frame for a group that nobody has joined goes to all ports, and a port whose groups there was no room for gets all groups: slower,
+//! never wrong. The tables are read without a lock and replaced whole; a report that tells no news writes a time. Times are those of the
+//! frames: nothing here has a clock.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use arrayvec::ArrayVec;
+use nicety_adapter::{Batch, Packet, PortId, Time};
+use nicety_frame::group::{self, Message};
+
+use crate::PORTS;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// How long a member counts that says nothing: the Group Membership Interval of RFC 3376, section 8.4.
+const MEMBER_NS: u64 = 260 * SECOND_NS;
+/// How long a router counts that asks nothing: the Other Querier Present Interval of RFC 3376, section 8.5.
+const ROUTER_NS: u64 = 255 * SECOND_NS;
+/// How long members count after a query for their group, if they do not answer: the Last Member Query Time of RFC 3376, section 8.9.
+const LAST_NS: u64 = 2 * SECOND_NS;
+/// The end of what begins with the next frame for many.
+const NEW: u64 = u64::MAX;
+/// Groups at most, of all VLANs, and those that one port can bring; the same of routers.
+const GROUPS_MOST: usize = 1024;
+const GROUPS_PER_PORT: usize = 64;
+/// Groups that one report is taken to name at most. A host that wants more says so in several.
+const RECORDS_MOST: usize = 64;
+/// Bytes of a report that are read: a frame of the usual MTU, with two tags.
+const REPORT_MOST: usize = 1522;
+
+/// A set of ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ports([u64; PORTS / 64]);
+
+impl Ports {
+    fn insert(&mut self, port: PortId) {
+        self.0[usize::from(port.0) / 64 % (PORTS / 64)] |= 1 << (port.0 % 64);
+    }
+
+    fn contains(&self, port: PortId) -> bool {
+        self.0[usize::from(port.0) / 64 % (PORTS / 64)] >> (port.0 % 64) & 1 != 0
+    }
+}
+
+/// Which of the ports that are snooped get a frame that goes to many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    All,
+    /// Those that have said so, and routers.
+    Members(Ports),
+    /// Routers alone: it is a report.
+    Routers(Ports),
+}
+
+impl Audience {
+    #[inline]
+    pub fn has(&self, port: PortId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Members(ports) | Self::Routers(ports) => ports.contains(port),
+        }
+    }
+}
+
+/// What a port gets besides what all get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// A group that somebody there has joined.
+    Group(IpAddr),
+    /// All groups of the VLAN: a router is there.
+    Router,
+    /// All groups of all VLANs: there was no room for its groups.
+    Everything,
+}
+
+/// A port that wants something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The VLAN, as [`Learned::fid`](crate::Learned::fid) numbers them; 0 of [`Interest::Everything`].
+    pub fid: u16,
+    /// The port.
+    pub port: PortId,
+    /// What it wants.
+    pub interest: Interest,
+    /// How long it counts if it says nothing more.
+    pub left: Duration,
+}
+
+/// A port that wants something, until then.
+#[derive(Debug)]
+struct Wants {
+    port: PortId,
+    until: AtomicU64,
+}
+
+impl Wants {
+    fn new(port: PortId, until: u64) -> Self {
+        Self { port, until: until.into() }
+    }
+
+    /// How long it counts.
+    fn left(&self, now: Time) -> u64 {
+        self.until.load(Ordering::Relaxed).saturating_sub(now.0)
+    }
+
+    fn is_fresh(&self, now: Time) -> bool {
+        self.left(now) > 0
+    }
+}
+
+impl Clone for Wants {
+    fn clone(&self) -> Self {
+        Self::new(self.port, self.until.load(Ordering::Relaxed))
+    }
+}
+
+/// The members of a group in a VLAN.
+#[derive(Clone, Debug)]
+struct Members {
+    fid: u16,
+    group: IpAddr,
+    wants: Vec<Wants>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Table {
+    /// In the order of their VLANs and addresses.
+    groups: Vec<Arc<Members>>,
+    /// Ports of routers, by VLAN.
+    routers: Vec<(u16, Wants)>,
+    /// Ports that there was no room for: they get all.
+    all: Vec<Wants>,
+}
+
+impl Table {
+    fn place(&self, fid: u16, group: IpAddr) -> Result<usize, usize> {
+        self.groups.binary_search_by(|known| (known.fid, known.group).cmp(&(fid, group)))
+    }
+
+    fn find(&self, fid: u16, group: IpAddr) -> Option<&Arc<Members>> {
+        self.place(fid, group).ok().map(|at| &self.groups[at])
+    }
+
+    /// Who gets all groups of a VLAN.
+    fn routers(&self, fid: u16, now: Time) -> Ports {
+        let mut ports = Ports::default();
+        let own = self.routers.iter().filter(|(known, _)| *known == fid).map(|(_, router)| router);
+        own.chain(&self.all).filter(|wants| wants.is_fresh(now)).for_each(|wants| ports.insert(wants.port));
+        ports
+    }
+
+    /// Without what has run out.
+    fn sweep(&mut self, now: Time) {
+        self.routers.retain(|(_, router)| router.is_fresh(now));
+        self.all.retain(|wants| wants.is_fresh(now));
+        self.groups.retain(|members| members.wants.iter().any(|wants| wants.is_fresh(now)));
+    }
+
+    fn join(&mut self, fid: u16, group: IpAddr, port: PortId, now: Time) {
+        let until = now.0.saturating_add(MEMBER_NS);
+        match self.place(fid, group) {
+            Ok(at) => {
+                let members = Arc::make_mut(&mut self.groups[at]);
+                members.wants.retain(|wants| wants.is_fresh(now) && wants.port != port);
+                members.wants.push(Wants::new(port, until));
+            }
+            Err(at) => {
+                let own = self.groups.iter().filter(|members| members.wants.iter().any(|wants| wants.port == port));
+                if self.groups.len() < GROUPS_MOST && own.count() < GROUPS_PER_PORT {
+                    let wants = vec![Wants::new(port, until)];
+                    self.groups.insert(at, Arc::new(Members { fid, group, wants }));
+                } else {
+                    self.take_all(port, until);
+                }
+            }
+        }
+    }
+
+    fn take_all(&mut self, port: PortId, until: u64) {
+        if !refresh(&self.all, port, until) {
+            self.all.push(Wants::new(port, until));
+        }
+    }
+}
+
+/// Gives a port that is there another time. False if it is not there.
+fn refresh(wants: &[Wants], port: PortId, until: u64) -> bool {
+    let known = wants.iter().find(|wants| wants.port == port);
+    known.inspect(|wants| wants.until.store(until, Ordering::Relaxed)).is_some()
+}
+
+/// See the module's page.
+#[derive(Debug, Default)]
+pub(crate) struct Snoop {
+    table: ArcSwap<Table>,
+}
+
+impl Snoop {
+    /// Who gets a frame for many that came from this port. What it says is learned, unless it is only asked.
+    pub fn audience(&self, batch: &Batch, packet: &Packet, fid: u16, now: Time, dry: bool) -> Audience {
+        let (layout, head) = (batch.layout(packet), batch.head(packet));
+        for new in self.table.load().all.iter().filter(|wants| wants.until.load(Ordering::Relaxed) == NEW) {
+            new.until.store(now.0.saturating_add(MEMBER_NS), Ordering::Relaxed);
+        }
+        match group::message(layout, head) {
+            Some(Message::Report) => {
+                if !dry {
+                    self.report(batch, packet, fid, now);
+                }
+                return Audience::Routers(self.table.load().routers(fid, now));
+            }
+            Some(Message::Query { is_router, group }) if !dry => {
+                if let Some(group) = group {
+                    self.asked(fid, group, now);
+                }
+                if is_router {
+                    self.router(fid, batch.origin, now);
+                }
+                return Audience::All;
+            }
+            Some(Message::Query { .. }) => return Audience::All,
+            Some(Message::Router) if !dry => self.router(fid, batch.origin, now),
+            _ => {}
+        }
+        let Some(group) = group::destination(layout, head).filter(|group| !group::is_local(*group)) else {
+            return Audience::All;
+        };
+        let table = self.table.load();
+        let Some(members) = table.find(fid, group) else { return Audience::All };
+        let mut fresh = members.wants.iter().filter(|wants| wants.is_fresh(now)).peekable();
+        if fresh.peek().is_none() {
+            return Audience::All;
+        }
+        let mut ports = table.routers(fid, now);
+        fresh.for_each(|wants| ports.insert(wants.port));
+        Audience::Members(ports)
+    }
+
+    fn router(&self, fid: u16, port: PortId, now: Time) {
+        let until = now.0.saturating_add(ROUTER_NS);
+        let table = self.table.load();
+        let known = table.routers.iter().find(|(known, router)| *known == fid && router.port == port);
+        if let Some((_, router)) = known {
+            router.until.store(until, Ordering::Relaxed);
+        } else if !refresh(&table.all, port, until) {
+            self.change(|table| {
+                table.sweep(now);
+                let own = table.routers.iter().filter(|(_, router)| router.port == port).count();
+                if table.routers.len() < GROUPS_MOST && own < GROUPS_PER_PORT {
+                    table.routers.push((fid, Wants::new(port, until)));
+                } else {
+                    table.take_all(port, until);
+                }
+            });
+        }
+    }
+
+    /// Somebody asks who is still in a group: members answer, or are none.
+    fn asked(&self, fid: u16, group: IpAddr, now: Time) {
+        let table = self.table.load();
+        let until = now.0.saturating_add(LAST_NS);
+        for wants in table.find(fid, group).into_iter().flat_map(|members| &members.wants) {
+            wants.until.fetch_min(until, Ordering::Relaxed);
+        }
+    }
+
+    fn report(&self, batch: &Batch, packet: &Packet, fid: u16, now: Time) {
+        let (mut frame, mut at) = ([0; REPORT_MOST], 0);
+        let head = batch.head(packet);
+        let mut put = |bytes: usize| {
+            let begin = at;
+            at = (at + bytes).min(REPORT_MOST);
+            begin..at
+        };
+        let place = put(head.len());
+        frame[place.clone()].copy_from_slice(&head[..place.len()]);
+        for span in batch.spans(packet) {
+            let place = put(span.len() as usize);
+            batch.source().read_span(*span, &mut frame[place]);
+        }
+        // Who leaves stays until somebody asks for the others behind the port, or time is up.
+        let joined = group::records(batch.layout(packet), &frame[..at]).take(RECORDS_MOST);
+        let joined = joined.filter(|(group, joins)| *joins && !group::is_local(*group)).map(|(group, _)| group);
+        let joined: ArrayVec<IpAddr, RECORDS_MOST> = joined.collect();
+        let (port, table) = (batch.origin, self.table.load());
+        let until = now.0.saturating_add(MEMBER_NS);
+        let mut is_news = false;
+        for group in &joined {
+            let members = table.find(fid, *group).map(|members| members.wants.as_slice()).unwrap_or_default();
+            is_news |= !refresh(members, port, until) && !refresh(&table.all, port, until);
+        }
+        if is_news {
+            self.change(|table| {
+                table.sweep(now);
+                joined.iter().for_each(|group| table.join(fid, *group, port, now));
+            });
+        }
+    }
+
+    /// Whatever a port may have joined before anybody listened: it gets all until its hosts were asked, and have answered.
+    pub fn renew(&self, port: PortId) {
+        self.change(|table| table.take_all(port, NEW));
+    }
+
+    /// A port has left, or is in other VLANs.
+    pub fn forget(&self, port: PortId) {
+        let table = self.table.load();
+        let mut all = table.groups.iter().flat_map(|members| &members.wants).chain(&table.all);
+        if !all.any(|wants| wants.port == port) && !table.routers.iter().any(|(_, router)| router.port == port) {
+            return;
+        }
+        self.change(|table| {
+            table.routers.retain(|(_, router)| router.port != port);
+            table.all.retain(|wants| wants.port != port);
+            for members in &mut table.groups {
+                if members.wants.iter().any(|wants| wants.port == port) {
+                    Arc::make_mut(members).wants.retain(|wants| wants.port != port);
+                }
+            }
+            table.groups.retain(|members| !members.wants.is_empty());
+        });
+    }
+
+    /// All that counts.
+    pub fn list(&self, now: Time) -> Vec<Wanted> {
+        let table = self.table.load();
+        let groups = table
+            .groups
+            .iter()
+            .flat_map(|members| members.wants.iter().map(|wants| (members.fid, wants, Interest::Group(members.group))));
+        let routers = table.routers.iter().map(|(fid, wants)| (*fid, wants, Interest::Router));
+        let all = table.all.iter().map(|wants| (0, wants, Interest::Everything));
+        let found = groups.chain(routers).chain(all).filter(|(_, wants, _)| wants.is_fresh(now));
+        found
+            .map(|(fid, wants, interest)| Wanted {
+                fid,
+                port: wants.port,
+                interest,
+                left: Duration::from_nanos(wants.left(now)),
+            })
+            .collect()
+    }
+
+    fn change(&self, change: impl Fn(&mut Table)) {
+        self.table.rcu(|old| {
+            let mut new = Table::clone(old);
+            change(&mut new);
+            new
+        });
+    }
+}

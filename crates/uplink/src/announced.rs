@@ -1,0 +1,176 @@
+//! Any uplink that tells its neighbour who it is: LLDP (IEEE 802.1AB-2016), every 30 seconds, out of this uplink alone.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, Offload, Pick, PortId, Progress, Time, Uplink};
+use nicety_frame::Mac;
+use nicety_frame::ethernet::ethertype;
+use nicety_memory::{Map, MapError};
+
+/// Between two frames, and how long what they say holds, in seconds: IEEE 802.1AB-2016, table 9-1 (msgTxInterval, txTTL).
+const INTERVAL_NS: u64 = 30_000_000_000;
+const HOLDS_S: u16 = 121;
+/// The nearest bridge: IEEE 802.1AB-2016, table 7-1.
+const NEAREST: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x0e];
+/// Types of what it says, and what kind of name each is: section 8.5.
+const CHASSIS: u8 = 1;
+const PORT: u8 = 2;
+const HOLDS: u8 = 3;
+const SYSTEM: u8 = 5;
+const DESCRIPTION: u8 = 6;
+const BY_MAC: u8 = 4;
+const BY_NAME: u8 = 7;
+/// Bytes of a name at most: section 8.5.6.
+const NAME_MOST: usize = 255;
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Announced<U> {
+    inner: U,
+    batch: Batch,
+    map: Arc<Map>,
+    len: u32,
+    at: Time,
+}
+
+impl<U: Uplink> Announced<U> {
+    /// `system` is the host's name, `port` the uplink's, `description` what serves it.
+    pub fn new(inner: U, mac: Mac, system: &str, port: &str, description: &str) -> Result<Self, MapError> {
+        let frame = frame(mac, system, port, description);
+        let map = Map::private(frame.len())?;
+        // It is as long as that.
+        let _written = map.write(0, &frame);
+        Ok(Self { inner, batch: Batch::new(), map: Arc::new(map), len: frame.len() as u32, at: Time::ZERO })
+    }
+
+    fn announce(&mut self, counters: &mut Counters, now: Time) {
+        if now < self.at {
+            return;
+        }
+        self.at = now.after_ns(INTERVAL_NS);
+        self.batch.start(&self.map, PortId::default(), 0);
+        if let Some(mut draft) = self.batch.draft(0) {
+            // It lies in the map whole.
+            let _there = draft.push(0, self.len);
+            draft.finish(Offload::default(), 0);
+        }
+        // What cannot go now is said again in half a minute.
+        let _refused = self.inner.deliver(&Frames::new(&self.batch, &[Pick::whole(0)]), counters, now);
+        self.batch.release();
+    }
+}
+
+impl<U: Uplink> Uplink for Announced<U> {
+    fn fetch(
+        &mut self,
+        port: PortId,
+        budget: Budget,
+        batch: &mut Batch,
+        counters: &mut Counters,
+        now: Time,
+    ) -> Progress {
+        self.announce(counters, now);
+        self.inner.fetch(port, budget, batch, counters, now)
+    }
+
+    fn complete(&mut self, batch: &Batch) {
+        self.inner.complete(batch);
+    }
+
+    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+        self.inner.deliver(frames, counters, now)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.descriptor()
+    }
+
+    fn wake(&self) -> Option<Time> {
+        Some(self.inner.wake().map_or(self.at, |at| at.min(self.at)))
+    }
+
+    fn vacant(&self) -> Option<String> {
+        self.inner.vacant()
+    }
+
+    fn news(&mut self) -> Option<News> {
+        self.inner.news()
+    }
+}
+
+/// A type, a length, and what is said: section 8.4.
+fn say(frame: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
+    let len = parts.iter().map(|part| part.len()).sum::<usize>() as u16;
+    frame.extend((u16::from(kind) << 9 | len).to_be_bytes());
+    parts.iter().for_each(|part| frame.extend_from_slice(part));
+}
+
+fn frame(mac: Mac, system: &str, port: &str, description: &str) -> Vec<u8> {
+    let cut = |text: &str| text.bytes().take(NAME_MOST).collect::<Vec<_>>();
+    let mut frame = [&NEAREST[..], &mac.0, &ethertype::LLDP.to_be_bytes()].concat();
+    say(&mut frame, CHASSIS, &[&[BY_MAC], &mac.0]);
+    say(&mut frame, PORT, &[&[BY_NAME], &cut(port)]);
+    say(&mut frame, HOLDS, &[&HOLDS_S.to_be_bytes()]);
+    say(&mut frame, SYSTEM, &[&cut(system)]);
+    say(&mut frame, DESCRIPTION, &[&cut(description)]);
+    say(&mut frame, 0, &[]);
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::Null;
+
+    /// Keeps what leaves.
+    #[derive(Default)]
+    struct Kept(Arc<Mutex<Vec<Vec<u8>>>>);
+
+    impl Uplink for Kept {
+        fn fetch(
+            &mut self,
+            port: PortId,
+            budget: Budget,
+            batch: &mut Batch,
+            counters: &mut Counters,
+            now: Time,
+        ) -> Progress {
+            Null.fetch(port, budget, batch, counters, now)
+        }
+
+        fn complete(&mut self, _: &Batch) {}
+
+        fn deliver(&mut self, frames: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+            let head = |packet| frames.batch.head(packet).to_vec();
+            self.0.lock().unwrap().extend(frames.iter().map(|(_, _, packet)| head(packet)));
+            Delivery::default()
+        }
+
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+    }
+
+    #[test]
+    fn it_says_who_it_is_every_30_seconds_whatever_else_happens() {
+        let kept = Kept::default();
+        let sent = Arc::clone(&kept.0);
+        let mac = Mac([2, 0x4e, 1, 2, 3, 4]);
+        let mut uplink = Announced::new(kept, mac, "host1", "up0", "Nicety").unwrap();
+        let (mut batch, mut counters) = (Batch::new(), Counters::default());
+        for second in 0..=90 {
+            let now = Time(second * 1_000_000_000);
+            uplink.fetch(PortId(0), Budget::TURN, &mut batch, &mut counters, now);
+            assert!(uplink.wake().unwrap() > now);
+        }
+        let sent = sent.lock().unwrap();
+        assert_eq!(sent.len(), 4);
+        let said = b"\x01\x80\xc2\x00\x00\x0e\x02\x4e\x01\x02\x03\x04\x88\xcc\x02\x07\x04\x02\x4e\x01\x02\x03\x04\x04\x04\x07up0\
+                     \x06\x02\x00\x79\x0a\x05host1\x0c\x06Nicety\x00\x00";
+        assert_eq!(sent[3], [&said[..], &[0; 60][said.len()..]].concat());
+    }
+}

@@ -1,0 +1,342 @@
+//! Whoever asks hosts of which multicast groups they are members, in networks without a multicast router: a port of the switch that sends
+//! general queries of IGMP (RFC 3376, section 4.1) and MLD (RFC 3810, section 5.1) in each of its VLANs, and, when a host leaves a group,
+//! asks for the others in it (RFC 3376, section 6.4.2). What else it gets it drops.
+//!
+//! It has no IPv4 address, so that no switch takes it for a router (RFC 4541, section 2.1.1), and is silent in a VLAN in which one with
+//! an address asks.
+
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Offload, PortId, Progress, Time, Uplink};
+use nicety_frame::group::{self, IGMP, IGMP_QUERY, MLD_QUERY, Message};
+use nicety_frame::ipv4::protocol::ICMPV6;
+use nicety_frame::vlan::{Tag, Tci};
+use nicety_frame::{L3Kind, Layout, Mac, checksum};
+use nicety_memory::{Map, MapError};
+
+/// The Query Interval, the Startup Query Interval, how many begin with that, and the Other Querier Present Interval: RFC 3376,
+/// sections 8.2, 8.6, 8.7 and 8.5.
+const INTERVAL_NS: u64 = 125_000_000_000;
+const STARTUP_NS: u64 = INTERVAL_NS / 4;
+const STARTUP_COUNT: u32 = 2;
+const OTHER_NS: u64 = 255_000_000_000;
+/// Time to answer a general query, and one for a group; how often a group is asked for, that far apart: RFC 3376, sections 8.3, 8.8, 8.9.
+const ANSWER_MS: u16 = 10_000;
+const LAST_MS: u16 = 1_000;
+const LAST_COUNT: u8 = 2;
+/// Groups that are asked for at once at most: others stay until they run out.
+const LEFT_MOST: usize = 64;
+/// Bytes for each query.
+const ROOM: u64 = 128;
+
+/// Where queries of a protocol go, and who is asked by somebody else until when.
+#[derive(Clone, Debug)]
+struct Network {
+    vlan: Option<u16>,
+    kind: L3Kind,
+    silent_until: Time,
+}
+
+/// A group that somebody has left, and how often it is still asked for.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    network: usize,
+    group: IpAddr,
+    count: u8,
+    at: Time,
+}
+
+/// See the module's page.
+#[derive(Debug)]
+pub struct Querier {
+    map: Arc<Map>,
+    mac: Mac,
+    networks: Vec<Network>,
+    /// The next network of this round, and when its time has come.
+    next: usize,
+    at: Time,
+    rounds: u32,
+    left: Vec<Left>,
+}
+
+impl Querier {
+    /// In these VLANs, each by its tag; without a tag where there is none.
+    pub fn new(mac: Mac, vlans: &[Option<u16>]) -> Result<Self, MapError> {
+        let kinds = [L3Kind::V4, L3Kind::V6];
+        let networks = vlans
+            .iter()
+            .flat_map(|&vlan| kinds.map(|kind| Network { vlan, kind, silent_until: Time::ZERO }))
+            .collect::<Vec<_>>();
+        // A batch is done with when the next one begins.
+        let map = Map::private(nicety_adapter::PACKETS * ROOM as usize)?;
+        Ok(Self { map: Arc::new(map), mac, networks, next: 0, at: Time::ZERO, rounds: 0, left: Vec::new() })
+    }
+
+    /// Somebody with an address may have asked, or somebody has left a group.
+    fn heard(&mut self, vlan: Option<u16>, head: &[u8], now: Time) {
+        let layout = Layout::parse(head);
+        let Some(kind) = layout.l3.map(|l3| l3.kind) else { return };
+        let here = |network: &Network| network.kind == kind && network.vlan == vlan;
+        let Some(index) = self.networks.iter().position(here) else { return };
+        match group::message(&layout, head) {
+            Some(Message::Query { is_router: true, .. }) => {
+                self.networks[index].silent_until = now.after_ns(OTHER_NS);
+            }
+            Some(Message::Report) if self.networks[index].silent_until <= now => {
+                let left = group::records(&layout, head).filter(|(group, joins)| !joins && !group::is_local(*group));
+                for (group, _) in left.take(LEFT_MOST) {
+                    let is_known = self.left.iter().any(|left| left.network == index && left.group == group);
+                    if !is_known && self.left.len() < LEFT_MOST {
+                        self.left.push(Left { network: index, group, count: LAST_COUNT, at: now });
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts a query into a batch. False if there is no room.
+    fn ask(&self, network: usize, group: Option<IpAddr>, batch: &mut Batch, counters: &mut Counters) -> bool {
+        let Network { vlan, kind, .. } = self.networks[network];
+        let frame = frame(self.mac, vlan, kind, group);
+        let (at, len) = (batch.len() as u64 * ROOM, frame.len() as u32);
+        let Some(mut draft) = batch.draft(0) else { return false };
+        if self.map.write(at, &frame).is_ok() && draft.push(at, len).is_ok() {
+            draft.finish(Offload::default(), 0);
+            counters.sent(0, 1, u64::from(len));
+        }
+        true
+    }
+}
+
+impl Uplink for Querier {
+    fn fetch(
+        &mut self,
+        port: PortId,
+        budget: Budget,
+        batch: &mut Batch,
+        counters: &mut Counters,
+        now: Time,
+    ) -> Progress {
+        batch.start(&self.map, port, 0);
+        let later = Progress { more: true, armed: false };
+        for index in (0..self.left.len()).rev() {
+            let Left { network, group, count, at } = self.left[index];
+            if at > now {
+                continue;
+            }
+            if batch.len() >= budget.packets || !self.ask(network, Some(group), batch, counters) {
+                return later;
+            }
+            if count > 1 {
+                let at = now.after_ns(u64::from(LAST_MS) * 1_000_000);
+                self.left[index] = Left { network, group, count: count - 1, at };
+            } else {
+                self.left.swap_remove(index);
+            }
+        }
+        if now >= self.at {
+            while self.next < self.networks.len() {
+                let is_silent = self.networks[self.next].silent_until > now;
+                if !is_silent && (batch.len() >= budget.packets || !self.ask(self.next, None, batch, counters)) {
+                    return later;
+                }
+                self.next += 1;
+            }
+            self.rounds = self.rounds.saturating_add(1);
+            let interval = if self.rounds < STARTUP_COUNT { STARTUP_NS } else { INTERVAL_NS };
+            (self.next, self.at) = (0, now.after_ns(interval));
+        }
+        Progress { more: false, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, frames: &Frames<'_>, counters: &mut Counters, now: Time) -> Delivery {
+        for (_, pick, packet) in frames.iter() {
+            let vlan = frames.outer_tag(pick).map(|tag| tag.tci.id()).filter(|id| *id != 0);
+            self.heard(vlan, frames.batch.head(packet), now);
+            counters.received(0, u64::from(packet.frames()), u64::from(packet.len()));
+        }
+        Delivery::default()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn wake(&self) -> Option<Time> {
+        self.left.iter().map(|left| left.at).chain([self.at]).min()
+    }
+}
+
+/// A query for a group, or a general one, with what its receivers check: a hop limit of 1, a router alert, checksums.
+fn frame(mac: Mac, vlan: Option<u16>, kind: L3Kind, group: Option<IpAddr>) -> Vec<u8> {
+    let answer_ms = if group.is_some() { LAST_MS } else { ANSWER_MS };
+    let mut frame = Vec::with_capacity(ROOM as usize);
+    let mut ethernet = |target: [u8; 6], ethertype: [u8; 2]| {
+        frame.extend([target, mac.0].concat());
+        frame.extend(vlan.map(|id| Tag::customer(Tci::new(0, false, id)).to_bytes()).into_iter().flatten());
+        frame.extend(ethertype);
+    };
+    match kind {
+        L3Kind::V4 => {
+            let group = group.and_then(|group| if let IpAddr::V4(group) = group { Some(group.octets()) } else { None });
+            let [a, b, c, d] = group.unwrap_or([224, 0, 0, 1]);
+            // RFC 1112, section 6.4.
+            ethernet([1, 0, 0x5e, b & 0x7f, c, d], [8, 0]);
+            let mut header = [0x46, 0xc0, 0, 36, 0, 0, 0, 0, 1, IGMP, 0, 0, 0, 0, 0, 0, a, b, c, d, 0x94, 4, 0, 0];
+            let sum = checksum::sum(&header).checksum();
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            // Tenths of a second to answer; robustness 2, interval 125 s.
+            let mut query = [IGMP_QUERY, (answer_ms / 100) as u8, 0, 0, 0, 0, 0, 0, 2, 125, 0, 0];
+            query[4..8].copy_from_slice(&group.unwrap_or_default());
+            let sum = checksum::sum(&query).checksum();
+            query[2..4].copy_from_slice(&sum.to_be_bytes());
+            frame.extend(header);
+            frame.extend(query);
+        }
+        L3Kind::V6 => {
+            let group = group.and_then(|group| if let IpAddr::V6(group) = group { Some(group.octets()) } else { None });
+            let target = group.unwrap_or([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+            // RFC 2464, section 7.
+            ethernet([0x33, 0x33, target[12], target[13], target[14], target[15]], [0x86, 0xdd]);
+            // Its link-local address: RFC 4291, appendix A.
+            let [a, b, c, d, e, f] = mac.0;
+            let source = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+            let mut query = [0; 28];
+            (query[0], query[24], query[25]) = (MLD_QUERY, 2, 125);
+            query[4..6].copy_from_slice(&answer_ms.to_be_bytes());
+            query[8..24].copy_from_slice(&group.unwrap_or_default());
+            let sum = checksum::pseudo_v6(source.into(), target.into(), ICMPV6, query.len() as u32);
+            let sum = sum.then(checksum::sum(&query), false).checksum();
+            query[2..4].copy_from_slice(&sum.to_be_bytes());
+            frame.extend([0x60, 0, 0, 0, 0, 36, 0, 1]);
+            frame.extend(source);
+            frame.extend(target);
+            // Hop-by-hop options: the router alert, for MLD (RFC 2711).
+            frame.extend([ICMPV6, 0, 5, 2, 0, 0, 1, 0]);
+            frame.extend(query);
+        }
+    }
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use nicety_adapter::{Edit, Pick};
+    use nicety_frame::vlan;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const MAC: Mac = Mac([2, 0x4e, 1, 2, 3, 4]);
+
+    /// What it sends in one turn.
+    fn asks(querier: &mut Querier, now: Time) -> Vec<Vec<u8>> {
+        let (mut batch, mut counters) = (Batch::new(), Counters::default());
+        querier.fetch(PortId(0), Budget::TURN, &mut batch, &mut counters, now);
+        batch.packets().iter().map(|packet| batch.head(packet).to_vec()).collect()
+    }
+
+    fn hears(querier: &mut Querier, frame: &[u8], edit: Edit, now: Time) {
+        let map = Arc::new(Map::private(4096).unwrap());
+        map.write(0, frame).unwrap();
+        let mut batch = Batch::new();
+        batch.start(&map, PortId(1), 0);
+        let mut draft = batch.draft(0).unwrap();
+        draft.push(0, frame.len() as u32).unwrap();
+        draft.finish(Offload::default(), 0);
+        querier.deliver(&Frames::new(&batch, &[Pick { edit, ..Pick::whole(0) }]), &mut Counters::default(), now);
+    }
+
+    #[test]
+    fn queries_are_whole_with_all_that_their_receivers_check() {
+        let mut querier = Querier::new(MAC, &[None, Some(20)]).unwrap();
+        let frames = asks(&mut querier, Time(5));
+        assert_eq!(frames.len(), 4);
+        for (frame, at) in frames.iter().zip([0, 0, 4, 4]) {
+            assert_eq!(vlan::outer(frame).map(|tag| tag.tci.id()), (at > 0).then_some(20));
+            let l3 = Layout::parse(frame).l3.unwrap();
+            assert_eq!(usize::from(l3.offset), 14 + at);
+            let ip = &frame[14 + at..];
+            match l3.kind {
+                L3Kind::V4 => {
+                    assert_eq!((l3.protocol, l3.len, ip[8]), (2, 24, 1));
+                    assert!(checksum::sum(&ip[..24]).verify() && checksum::sum(&ip[24..36]).verify());
+                    assert_eq!(ip[24..26], [0x11, 100]);
+                }
+                L3Kind::V6 => {
+                    assert_eq!((l3.protocol, l3.len, ip[7]), (58, 48, 1));
+                    let [source, target] = [8, 24].map(|at| *ip[at..].first_chunk::<16>().unwrap());
+                    assert_eq!(source[..2], [0xfe, 0x80]);
+                    let pseudo = checksum::pseudo_v6(source.into(), target.into(), 58, 28);
+                    assert!(pseudo.then(checksum::sum(&ip[48..76]), false).verify());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_asks_at_once_again_soon_and_then_every_125_seconds() {
+        let mut querier = Querier::new(MAC, &[None]).unwrap();
+        // Quarters of a second.
+        let asked = (0..2000).filter(|tick| !asks(&mut querier, Time(tick * SECOND / 4)).is_empty());
+        let times: Vec<u64> = asked.collect();
+        assert_eq!(times, [0, 125, 625, 1125, 1625]);
+    }
+
+    #[test]
+    fn it_is_silent_in_a_vlan_in_which_one_with_an_address_asks() {
+        let mut querier = Querier::new(MAC, &[None, Some(20)]).unwrap();
+        let frames = asks(&mut querier, Time::ZERO);
+        // Another like itself is none.
+        hears(&mut querier, &frames[2], Edit::Keep, Time(SECOND));
+        assert_eq!(asks(&mut querier, Time(40 * SECOND)).len(), 4);
+        let mut router = frames[2].clone();
+        router[18 + 12..18 + 16].copy_from_slice(&[10, 0, 0, 1]);
+        hears(&mut querier, &router, Edit::Keep, Time(100 * SECOND));
+        let left = asks(&mut querier, Time(200 * SECOND));
+        assert_eq!(left, [&frames[0][..], &frames[1], &frames[3]], "not for IPv4 in VLAN 20");
+        assert_eq!(asks(&mut querier, Time(400 * SECOND)).len(), 4, "it is gone");
+    }
+
+    /// IGMPv3: this group no more.
+    fn leave(group: u8) -> Vec<u8> {
+        let ip = [0x46, 0, 0, 40, 0, 0, 0, 0, 1, 2, 0, 0, 10, 0, 0, 9, 224, 0, 0, 22, 0x94, 4, 0, 0];
+        let report = [0x22, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 239, 1, 1, group];
+        [&[1, 0, 0x5e, 0, 0, 22, 2, 0, 0, 0, 0, 9, 8, 0][..], &ip, &report].concat()
+    }
+
+    #[test]
+    fn who_leaves_has_the_others_asked_twice_in_its_vlan_and_at_once() {
+        let mut querier = Querier::new(MAC, &[None, Some(20)]).unwrap();
+        asks(&mut querier, Time::ZERO);
+        let tag = Edit::Tag(Tag::customer(Tci::new(0, false, 20)));
+        let now = Time(3 * SECOND);
+        hears(&mut querier, &leave(7), tag, now);
+        hears(&mut querier, &leave(7), tag, now);
+        assert_eq!(querier.wake(), Some(now));
+        for second in [3, 4] {
+            let [asked] = &asks(&mut querier, Time(second * SECOND))[..] else { panic!("one query") };
+            assert_eq!(asked[..6], [1, 0, 0x5e, 1, 1, 7]);
+            assert_eq!(vlan::outer(asked).map(|tag| tag.tci.id()), Some(20));
+            let group = IpAddr::from([239, 1, 1, 7]);
+            let message = group::message(&Layout::parse(asked), asked);
+            assert_eq!(message, Some(Message::Query { is_router: false, group: Some(group) }));
+        }
+        assert_eq!(asks(&mut querier, Time(5 * SECOND)).len(), 0);
+    }
+
+    #[test]
+    fn who_leaves_without_end_has_64_groups_asked_for_at_once_at_most() {
+        let mut querier = Querier::new(MAC, &[None]).unwrap();
+        asks(&mut querier, Time::ZERO);
+        (0..=255).for_each(|group| hears(&mut querier, &leave(group), Edit::Keep, Time(SECOND)));
+        let asked: usize = (1..5).map(|second| asks(&mut querier, Time(second * SECOND)).len()).sum();
+        assert_eq!(asked, 2 * LEFT_MOST);
+    }
+}
