@@ -2,6 +2,7 @@
 
 mod v1;
 mod v2;
+mod v3;
 
 use std::time::Duration;
 
@@ -47,10 +48,10 @@ struct Saved {
 }
 
 impl Version for Saved {
-    const NUMBER: u16 = 3;
-    type Before = v2::Saved;
+    const NUMBER: u16 = 4;
+    type Before = v3::Saved;
 
-    fn from_before(before: v2::Saved) -> Result<Self, RestoreError> {
+    fn from_before(before: v3::Saved) -> Result<Self, RestoreError> {
         Ok(before.into_next())
     }
 }
