@@ -5,10 +5,12 @@
 //! - `light [SECONDS] [ROUNDS]`: the daemon's share of a core while a guest sends single frames, so many a second, by adapter.
 //! - `locks [SECONDS] [ROUNDS]`: how long a port's lock is held in bulk, by pair of adapters, and in a flood to 255 ports. Wants
 //!   `--features measure`.
+//! - `changes [SECONDS] [ROUNDS]`: what live changes to one port do to others; with `--features measure` how long locks are held, too.
 //!
 //! Guests are the lab's embedded ones: processes of this program, at the real sockets of a real daemon, which is another
 //! process of it. The daemon runs on the first core, guests and bench on the others, if there are any.
 
+mod changes;
 mod flood;
 mod light;
 mod locks;
@@ -73,8 +75,11 @@ fn main() -> ExitCode {
         "signals" => pin(false).and_then(|()| signals::run(rest)),
         "flood" => pin(false).and_then(|()| flood::run(rest)),
         "light" => pin(false).and_then(|()| light::run(rest)),
+        "changes" => pin(false).and_then(|()| changes::run(rest)),
         "locks" => pin(false).and_then(|()| locks::run(rest)),
-        _ => Err("what to measure? signals, flood, light or locks (see the first lines of this example)".into()),
+        _ => {
+            Err("what to measure? signals, flood, light, locks or changes (see the first lines of this example)".into())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

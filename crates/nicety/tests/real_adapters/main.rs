@@ -22,6 +22,7 @@ mod restarted;
 mod saved;
 mod scp;
 mod server_gone;
+mod shaped;
 mod sizes;
 mod stage;
 mod standby;
