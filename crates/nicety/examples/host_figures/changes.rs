@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nicety_daemon::control::api::{PortList, PortValues};
-use nicety_daemon::control::{Ask, AskError, Reply, ask};
+use nicety_daemon::control::api::PortValues;
+use nicety_daemon::control::{Ask, AskError, ask};
 use nicety_daemon::host::List;
 use nicety_lab::embedded::{Layout, Party, Place, Rig};
 use nicety_lab::number::{ratio, ratio_range, sampled};
@@ -15,6 +15,7 @@ use nicety_lab::statistics::{paired_ratio, percentile};
 use serde_json::json;
 
 use crate::Error;
+use crate::flood::ports;
 
 const NAMED: &str = "p2";
 const ADDED: &str = "p3";
@@ -51,9 +52,7 @@ fn change(control: &Path, folder: &Path, over: &AtomicBool) -> Result<Vec<u64>, 
 }
 
 fn dropped(rig: &Rig) -> Result<u64, Error> {
-    let Reply::Ports(PortList { ports, .. }) = ask(&rig.control(), Ask::Ports)? else {
-        return Err("an odd reply".into());
-    };
+    let ports = ports(rig)?;
     let others = ports.iter().filter(|port| OTHERS.contains(&&*port.name));
     Ok(others.flat_map(|port| port.transmit_drops.values().chain(port.receive_drops.values())).sum())
 }

@@ -54,7 +54,8 @@ fn give_way(pid: u32) -> Result<(), Error> {
     if done.success() { Ok(()) } else { Err(format!("chrt --idle --pid 0 {pid}: {done}").into()) }
 }
 
-fn ports(rig: &Rig) -> Result<Vec<PortReport>, Error> {
+/// What the daemon reports of its ports.
+pub fn ports(rig: &Rig) -> Result<Vec<PortReport>, Error> {
     let Reply::Ports(PortList { ports, .. }) = ask(&rig.control(), Ask::Ports)? else {
         return Err("an odd reply".into());
     };
