@@ -66,7 +66,7 @@ pub use layer::Layer;
 pub use namespace::{Namespace, Process};
 pub use processor::processes_of_group;
 pub use qemu::{GuestConfig, Memory, Start};
-pub use root::{Package, Root};
+pub use root::{Package, Root, cache};
 pub use served::{Counts, Link, Port, Served, Setup};
 pub use terminal::Terminal;
 pub use valgrind::Valgrind;

@@ -202,8 +202,11 @@ pub(super) fn cache_folder() -> Result<PathBuf, Error> {
     Ok(named.ok_or(Error::NoCache)?.join("nicety"))
 }
 
-/// The folder that clones share.
-pub(super) fn cache() -> Result<PathBuf, Error> {
+/// The folder that clones share: `$XDG_CACHE_HOME/nicety`, or `$HOME/.cache/nicety`. Makes it.
+///
+/// # Errors
+/// Neither variable names an absolute path, or the folder cannot be made.
+pub fn cache() -> Result<PathBuf, Error> {
     let folder = cache_folder()?;
     fs::create_dir_all(&folder).map_err(file("make the folder", &folder))?;
     Ok(folder)

@@ -8,6 +8,7 @@ mod host_file;
 mod live;
 mod log;
 mod other_file;
+mod schemathesis;
 mod scratch;
 mod top;
 mod trace;

@@ -9,36 +9,16 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use nicety_trials::extent::is_full;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+
+use crate::scratch::{HOST, Scratch, Served};
 
 const VERSION: &str = "4.32.5";
-const HOST: &str = "\
-[switch]
-name = \"lan\"
-
-[[port_group]]
-name = \"web\"
-vlan = 10
-
-[[port]]
-name = \"vm1\"
-adapter = \"e1000\"
-mac = \"52:54:00:12:34:01\"
-socket = \"vm1.sock\"
-
-[[port]]
-name = \"vm2\"
-adapter = \"virtio-net\"
-mac = \"52:54:00:12:34:02\"
-socket = \"vm2.sock\"
-port_group = \"web\"
-";
+const GROUP: &str = "port_group = \"web\"\n\n[[port_group]]\nname = \"web\"\nvlan = 10\n";
 
 /// The program `st`, laid if it is not there; or why there is none.
 fn schemathesis() -> Result<PathBuf, String> {
-    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
-    let tools = cache.ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join("nicety/tools");
+    let tools = nicety_guests::cache().map_err(|error| error.to_string())?.join("tools");
     let folder = tools.join(format!("schemathesis-{VERSION}"));
     let done = folder.join("laid");
     if !done.exists() {
@@ -90,26 +70,17 @@ fn schemathesis_finds_nothing() {
             return;
         }
     };
-    let place = tempfile::tempdir().unwrap();
-    std::fs::write(place.path().join("host.toml"), HOST).unwrap();
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_nicety"));
-    serve.arg("serve").current_dir(place.path()).env_remove("XDG_RUNTIME_DIR").stderr(Stdio::null());
-    let mut daemon = serve.spawn().unwrap();
-    let socket = place.path().join("nicety-lan.sock");
-    while !place.path().join("vm2.sock").exists() {
-        assert!(daemon.try_wait().unwrap().is_none(), "no daemon");
-        thread::yield_now();
-    }
+    let scratch = Scratch::with(&(HOST.to_owned() + GROUP));
+    let daemon = Served::start(&scratch);
+    let socket = scratch.path().join("nicety-lan.sock");
     let url = format!("http://127.0.0.1:{}/v1/openapi.json", relay(&socket));
     let examples = if is_full() { "300" } else { "5" };
     let mut tried = Command::new(program);
     tried.args(["run", &url, "--seed", "1", "--max-examples", examples, "--request-timeout", "10", "--no-color"]);
     // Types cannot say what a host file may hold: that is answered with 400 or 422, which the document names.
     tried.args(["--exclude-checks", "positive_data_acceptance"]);
-    let output = tried.current_dir(place.path()).output().unwrap();
+    let output = tried.current_dir(scratch.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
-    assert!(daemon.try_wait().unwrap().is_none(), "the daemon has ended");
-    kill_process(Pid::from_child(&daemon), Signal::TERM).unwrap();
-    assert_eq!(daemon.wait().unwrap().code(), Some(0));
+    assert_eq!(daemon.end(Signal::TERM), Some(0));
 }
