@@ -58,6 +58,8 @@ pub struct About {
     pub kind: Kind,
     /// PCI vendor and device.
     pub pci: (u16, u16),
+    /// Whether it can tell its driver that it stands by for another adapter.
+    pub stands_by: bool,
     /// PCI subsystem vendor and device of VMware's, if a port can have those instead of the chip's.
     pub vmware_subsystem: Option<(u16, u16)>,
     /// The link speed that it shows, in Mbit/s. Never a limit.

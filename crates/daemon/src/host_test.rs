@@ -353,6 +353,10 @@ fn a_port_asks_of_its_adapter_only_what_it_has() {
     assert!(
         error(&format!("{virtio}doorbells = \"mapped\"\n")).contains("virtio-net cannot have its doorbells mapped")
     );
+    assert!(
+        error(&format!("{virtio}subsystem = \"vmware\"\n"))
+            .contains("VMware has no PCI subsystem of its own for virtio-net: leave this out")
+    );
 }
 
 #[test]

@@ -53,6 +53,7 @@ const ABOUT: About = About {
     chip: "AMD Am79C970A",
     kind: Kind::Emulated,
     pci: (AMD, 0x2000),
+    stands_by: false,
     vmware_subsystem: None,
     link_mbps: 10,
     link_unless: Some("Linux's driver says half duplex, unless its option full_duplex= says otherwise"),

@@ -71,6 +71,7 @@ pub static ABOUT: About = About {
     chip: "Realtek RTL8029AS",
     kind: Kind::Emulated,
     pci: (0x10ec, 0x8029),
+    stands_by: false,
     vmware_subsystem: None,
     link_mbps: 10,
     link_unless: Some("Linux's driver shows none (ethtool: no link settings)"),

@@ -57,6 +57,7 @@ const ABOUT_CPLUS: About = About {
     chip: "Realtek RTL8139C+",
     kind: Kind::Emulated,
     pci: (REALTEK, DEVICE),
+    stands_by: false,
     vmware_subsystem: None,
     link_mbps: 100,
     link_unless: None,

@@ -84,6 +84,7 @@ pub static ABOUT: About = About {
     chip: "virtio 1.2 network device",
     kind: Kind::Paravirtual,
     pci: (0x1af4, 0x1041),
+    stands_by: true,
     vmware_subsystem: None,
     link_mbps: SPEED_MBPS,
     link_unless: Some("through QEMU none is shown (ethtool: Unknown), unless the device has speed=10000,duplex=full"),

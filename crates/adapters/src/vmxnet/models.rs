@@ -80,6 +80,7 @@ const ABOUT: About = About {
     chip: "VMware vmxnet",
     kind: Kind::Paravirtual,
     pci: (VMWARE, 0x0720),
+    stands_by: false,
     vmware_subsystem: None,
     link_mbps: 1000,
     link_unless: None,

@@ -82,6 +82,7 @@ pub static ABOUT: About = About {
     chip: "VMware vmxnet3",
     kind: Kind::Paravirtual,
     pci: (0x15ad, 0x07b0),
+    stands_by: false,
     vmware_subsystem: None,
     link_mbps: 10_000,
     link_unless: None,

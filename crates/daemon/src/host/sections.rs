@@ -396,15 +396,9 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     }
     let access = own.or(&seen.access);
     if let Some(entry) = entry {
-        fits(walk, section, entry, doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
-        if let Some(found) = subsystem.as_ref().filter(|found| found.value && entry.about.vmware_subsystem.is_none()) {
-            let what = format!("VMware has no PCI subsystem of its own for {}: leave this out", entry.about.name);
-            walk.wrong(section, "subsystem", found.line, what);
-        }
-        if let Some(found) = standby.filter(|found| found.value && entry.about.linux.driver != "virtio_net") {
-            let what = format!("{} cannot tell its driver that it stands by: only virtio can", entry.about.name);
-            walk.wrong(section, "standby", found.line, what);
-        }
+        let (doorbells, queues, mtu) = (doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
+        let is_vmwares = subsystem.as_ref().is_some_and(|found| found.value);
+        fits(walk, section, entry, &Asked { doorbells, queues, mtu, is_vmwares, stands_by });
     }
     let parts = policy_parts(walk, section, seen);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
@@ -453,16 +447,19 @@ fn address(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>
     Some(mac)
 }
 
+/// What a port asks of its adapter.
+struct Asked<'a> {
+    doorbells: Option<&'a Found<Doorbells>>,
+    queues: Option<&'a Found<u32>>,
+    mtu: Option<&'a Found<u32>>,
+    is_vmwares: bool,
+    stands_by: bool,
+}
+
 /// Checks that the adapter supports the port's settings.
-fn fits(
-    walk: &mut Walk,
-    section: Section<'_>,
-    entry: &Entry,
-    doorbells: Option<&Found<Doorbells>>,
-    queues: Option<&Found<u32>>,
-    mtu: Option<&Found<u32>>,
-) {
+fn fits(walk: &mut Walk, section: Section<'_>, entry: &Entry, asked: &Asked<'_>) {
     let about = entry.about;
+    let Asked { doorbells, queues, mtu, is_vmwares, stands_by } = *asked;
     if let Some(found) = queues.filter(|found| found.value > u32::from(about.queues)) {
         let most = match about.queues {
             1 => "one queue pair".to_owned(),
@@ -486,6 +483,14 @@ fn fits(
     if let Some(line) = walk.place(section, "rom").filter(|_| !about.transports.contains(&"vfio-user")) {
         let what = format!("{}'s PCI function, and with it the option ROM, is the VMM's", about.name);
         walk.wrong(section, "rom", line, what);
+    }
+    if let Some(line) = walk.place(section, "subsystem").filter(|_| is_vmwares && about.vmware_subsystem.is_none()) {
+        let what = format!("VMware has no PCI subsystem of its own for {}: leave this out", about.name);
+        walk.wrong(section, "subsystem", line, what);
+    }
+    if let Some(line) = walk.place(section, "standby").filter(|_| stands_by && !about.stands_by) {
+        let what = format!("{} cannot tell its driver that it stands by: only virtio can", about.name);
+        walk.wrong(section, "standby", line, what);
     }
 }
 

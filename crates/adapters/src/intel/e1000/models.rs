@@ -107,6 +107,7 @@ const ABOUT_82540EM: About = About {
     chip: "Intel 82540EM",
     kind: Kind::Emulated,
     pci: (INTEL, 0x100e),
+    stands_by: false,
     vmware_subsystem: Some((0x15ad, 0x0750)),
     link_mbps: 1000,
     link_unless: None,

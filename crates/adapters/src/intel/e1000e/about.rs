@@ -8,6 +8,7 @@ pub static ABOUT: About = About {
     chip: "Intel 82574L",
     kind: Kind::Emulated,
     pci: (0x8086, 0x10d3),
+    stands_by: false,
     vmware_subsystem: Some((0x15ad, 0x07d0)),
     link_mbps: 1000,
     link_unless: None,

@@ -105,6 +105,7 @@ pub const ABOUT: About = About {
     chip: "Intel 82576",
     kind: Kind::Emulated,
     pci: (INTEL, 0x10c9),
+    stands_by: false,
     vmware_subsystem: None,
     link_mbps: 1000,
     link_unless: None,
