@@ -43,8 +43,17 @@ pub struct Boot {
     /// Its usual option ROM, which iPXE makes and QEMU and Debian (`ipxe-qemu`) bring: `pxe-NAME.rom` for a BIOS, `efi-NAME.rom` for
     /// UEFI.
     pub rom: Option<&'static str>,
-    /// What U-Boot calls the first one, if it has a driver: with `#0`.
-    pub u_boot: Option<&'static str>,
+    /// U-Boot's driver, if it has one.
+    pub u_boot: Option<UBoot>,
+}
+
+/// U-Boot's driver of an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UBoot {
+    /// What it calls the first one.
+    pub device: &'static str,
+    /// Whether Debian's build for QEMU's PC (`u-boot-qemu`) has the driver.
+    pub in_debians: bool,
 }
 
 /// An adapter, described.

@@ -23,7 +23,7 @@ use nicety_pci::Rom;
 
 use intel::{e1000, e1000e, igb};
 
-pub use about::{About, Boot, Kind, Since, Sources};
+pub use about::{About, Boot, Kind, Since, Sources, UBoot};
 
 /// What a port tells its adapter at birth.
 #[derive(Clone, Debug)]

@@ -7,7 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::error::{Error, file, tail};
+use super::{
+    error::{Error, file, tail},
+    kernel::run,
+};
 
 /// A mirror of Debian as the machine's own sources name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +152,8 @@ impl Deb {
 pub(super) struct Apt {
     folder: PathBuf,
     mirror: String,
+    /// What names the first suite's sources, for when one is wanted.
+    sources: String,
 }
 
 impl Apt {
@@ -163,8 +168,12 @@ impl Apt {
             mirror.uri,
             suites.join(" ")
         );
+        let first = suites.first().copied().unwrap_or_default();
+        let mut sources =
+            format!("Types: deb-src\nURIs: {}\nSuites: {first}\nComponents: main\nTargets: Sources\n", mirror.uri);
         for (name, value) in &mirror.fields {
             source.push_str(&format!("{name}: {value}\n"));
+            sources.push_str(&format!("{name}: {value}\n"));
         }
         for (name, text) in [
             ("parts/debian.sources", source.as_str()),
@@ -175,7 +184,7 @@ impl Apt {
             let path = folder.join(name);
             fs::write(&path, text).map_err(file("write", path))?;
         }
-        Ok(Apt { folder: folder.to_owned(), mirror: mirror.uri.clone() })
+        Ok(Apt { folder: folder.to_owned(), mirror: mirror.uri.clone(), sources })
     }
 
     /// Where the packages are put.
@@ -217,6 +226,24 @@ impl Apt {
         self.get("bringing the kernels", &arguments).map(drop)
     }
 
+    /// Brings the archive of a package's source as its authors made it, from the first suite, and says where it is.
+    pub fn bring_source(&self, package: &str) -> Result<PathBuf, Error> {
+        let sources = self.folder.join("parts/sources.sources");
+        fs::write(&sources, &self.sources).map_err(file("write", &sources))?;
+        self.update()?;
+        let doing = "resolving a source package";
+        let text = self.get(doing, &["source", "--print-uris", "--download-only", package])?;
+        let failed = |said| Error::Apt { doing, program: "apt-get", mirror: self.mirror.clone(), said };
+        let (uri, name, sum) =
+            text.lines().find_map(original).ok_or_else(|| failed(format!("{package} has no archive in\n{text}")))?;
+        let path = self.archives().join(name);
+        let mut helper = Command::new("/usr/lib/apt/apt-helper");
+        helper.arg("-c").arg(self.folder.join("apt.conf")).args(["-qq", "download-file", uri]).arg(&path).arg(sum);
+        helper.env("LC_ALL", "C").stdout(Stdio::null());
+        run(&mut helper, || format!("bringing {uri}"))?;
+        Ok(path)
+    }
+
     fn get(&self, doing: &'static str, arguments: &[&str]) -> Result<String, Error> {
         let output = Command::new("apt-get")
             .arg("-qq")
@@ -242,6 +269,15 @@ fn printed_uri(line: &str) -> Option<Deb> {
     let (_, rest) = line.strip_prefix('\'')?.split_once("' ")?;
     let mut words = rest.split(' ');
     Some(Deb { file: words.next()?.to_owned(), bytes: words.next()?.parse().ok()? })
+}
+
+/// The address, file and sum in such a line, if it is of the archive that a source package's authors made.
+fn original(line: &str) -> Option<(&str, &str, &str)> {
+    let (uri, rest) = line.strip_prefix('\'')?.split_once("' ")?;
+    let mut words = rest.split(' ');
+    let (name, sum) = (words.next()?, words.nth(1)?);
+    let (_, packed) = name.split_once(".orig.tar.")?;
+    (!packed.contains('.') && sum.starts_with("SHA256:")).then_some((uri, name, sum))
 }
 
 /// The private configuration. It is read after the machine's own (`-c`), so that a proxy set there still counts.

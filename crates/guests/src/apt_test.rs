@@ -81,3 +81,17 @@ fn what_apt_prints_gives_name_version_and_size() {
     assert_eq!(deb.map(|d| d.bytes), Some(10_377_056));
     assert_eq!(printed_uri("Reading package lists..."), None);
 }
+
+#[test]
+fn of_a_source_package_the_authors_archive_is_taken_with_its_sum() {
+    let line = |name: &str, sum: &str| format!("'http://mirror.test/pool/{name}' {name} 4329 {sum}");
+    let archive = line("u-boot_1.orig.tar.bz2", "SHA256:12");
+    assert_eq!(
+        original(&archive),
+        Some(("http://mirror.test/pool/u-boot_1.orig.tar.bz2", "u-boot_1.orig.tar.bz2", "SHA256:12"))
+    );
+    for name in ["u-boot_1-2.dsc", "u-boot_1.orig.tar.bz2.asc", "u-boot_1-2.debian.tar.xz"] {
+        assert_eq!(original(&line(name, "SHA256:12")), None, "{name}");
+    }
+    assert_eq!(original(&line("u-boot_1.orig.tar.bz2", "")), None, "without a sum");
+}

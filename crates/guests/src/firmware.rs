@@ -10,6 +10,7 @@ use super::{
     error::{Error, file},
     layer::Layer,
     qemu::GuestConfig,
+    u_boot,
 };
 
 /// Neither needs what it merely recommends.
@@ -50,11 +51,16 @@ impl Firmware {
 
     /// The machine with U-Boot. Its image is for QEMU's `pc`: on `q35` it finds no adapter, QEMU's own neither.
     #[must_use]
-    pub fn u_boot(&self, mut config: GuestConfig) -> GuestConfig {
-        config.machine = "pc".into();
-        let image = self.0.path("usr/lib/u-boot/qemu-x86/u-boot.rom");
-        config.devices.extend(["-bios".to_owned(), image.display().to_string()]);
-        config
+    pub fn u_boot(&self, config: GuestConfig) -> GuestConfig {
+        with_u_boot(config, &self.0.path("usr/lib/u-boot/qemu-x86/u-boot.rom"))
+    }
+
+    /// The same with the drivers that Debian's U-Boot leaves out, pcnet and rtl8139. It is built if it is not there yet.
+    ///
+    /// # Errors
+    /// See [`Error`]; each says what to do.
+    pub fn more_of_u_boot(config: GuestConfig, progress: &mut dyn FnMut(&str)) -> Result<GuestConfig, Error> {
+        Ok(with_u_boot(config, &u_boot::lay(progress)?))
     }
 
     /// iPXE as a program of UEFI, which reaches the network by the firmware's own driver of the adapter that it came from.
@@ -75,4 +81,10 @@ impl Firmware {
         ]);
         command
     }
+}
+
+fn with_u_boot(mut config: GuestConfig, image: &Path) -> GuestConfig {
+    config.machine = "pc".into();
+    config.devices.extend(["-bios".to_owned(), image.display().to_string()]);
+    config
 }

@@ -48,6 +48,7 @@ mod root;
 mod served;
 mod spawn;
 mod terminal;
+mod u_boot;
 pub mod uml;
 mod valgrind;
 

@@ -1,7 +1,7 @@
 //! The two chips of the family, each as data.
 
 use super::registers::{CPLUS, PLAIN, Table};
-use crate::about::{About, Boot, Kind, Since, Sources};
+use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
 
 /// PCI's number of the vendor.
 pub const REALTEK: u16 = 0x10ec;
@@ -66,8 +66,7 @@ const ABOUT_CPLUS: About = About {
     mtu_max: 4096,
     announces_mtu: false,
     dma: true,
-    // U-Boot has a driver, which Debian's build for QEMU leaves out.
-    boot: Boot { rom: Some("rtl8139"), u_boot: None },
+    boot: Boot { rom: Some("rtl8139"), u_boot: Some(UBoot { device: "RTL8139#0", in_debians: false }) },
     linux: Since {
         driver: "8139cp",
         version: "2.4",

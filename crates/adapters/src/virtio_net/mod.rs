@@ -56,7 +56,7 @@ use arrayvec::ArrayVec;
 use nicety_adapter::{Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Queue, Reset, Stall};
 use nicety_memory::Map;
 
-use crate::{About, Boot, CreateError, Kind, Settings, Since, Sources};
+use crate::{About, Boot, CreateError, Kind, Settings, Since, Sources, UBoot};
 use broken::Broken;
 use control::Control;
 use hashing::Hashing;
@@ -93,7 +93,7 @@ pub static ABOUT: About = About {
     mtu_max: 65_535,
     announces_mtu: true,
     dma: true,
-    boot: Boot { rom: Some("virtio"), u_boot: Some("virtio-net#0") },
+    boot: Boot { rom: Some("virtio"), u_boot: Some(UBoot { device: "virtio-net#0", in_debians: true }) },
     linux: Since {
         driver: "virtio_net",
         version: "2.6.25",

@@ -123,7 +123,7 @@ fn check_config(asked: &str, config: &Path) -> Result<(), Error> {
 }
 
 /// The settings of a fragment that a configuration does not have.
-fn missing(asked: &str, made: &str) -> Vec<String> {
+pub(crate) fn missing(asked: &str, made: &str) -> Vec<String> {
     let set = |line: &&str| line.starts_with("CONFIG_") && line.contains('=');
     let have: Vec<&str> = made.lines().filter(set).collect();
     asked.lines().map(str::trim).filter(set).filter(|line| !have.contains(line)).map(str::to_owned).collect()

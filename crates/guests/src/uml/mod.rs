@@ -14,6 +14,7 @@ mod memory;
 mod source;
 mod tools;
 
+pub(super) use build::missing;
 pub use endurance::{End, Endurance, Life};
 pub use kernel::UmlKernel;
 pub(super) use machine::{KERNEL_WORDS, STARTER, ends_with_us};

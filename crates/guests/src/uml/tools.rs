@@ -80,7 +80,7 @@ impl Tools {
     }
 
     /// The compiler finds the C library's headers; `gcc` only recommends their package.
-    pub(super) fn check_headers(&self) -> Result<(), Error> {
+    pub(crate) fn check_headers(&self) -> Result<(), Error> {
         let mut command = self.command("gcc");
         command.args(["-E", "-x", "c", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let failed = |error| Error::Run { doing: "running gcc".into(), said: format!("{error}") };

@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nicety_adapters::About;
+use nicety_adapters::{About, UBoot};
+use nicety_frame::crc::fcs;
 use nicety_guests::{Firmware, Folder, Guest, GuestConfig, Image, Kernel, Port, Root, Start, Terminal};
 use nicety_trials::extent::in_linux as entries;
 
@@ -18,6 +19,10 @@ use crate::stage::{HOST, SOON, Stage, TAP, address, ping, port, well};
 const BOOT_LIMIT: Duration = Duration::from_secs(480);
 /// A transfer by U-Boot, which waits for every block's way there and back.
 const LOAD_LIMIT: Duration = Duration::from_secs(120);
+/// Where U-Boot puts a kernel as it comes, and its initramfs: above what the kernel unpacks itself into, 64 MiB from here on.
+const KERNEL_AT: &str = "0x1000000";
+/// See [`KERNEL_AT`].
+const INITRAMFS_AT: &str = "0x8000000";
 /// For UEFI, and for U-Boot, which keeps two files beside the kernel that it starts.
 const MEMORY_MIB: u32 = 512;
 /// What U-Boot ends its answers with; a sum of its begins with `==> `.
@@ -70,16 +75,8 @@ fn every_adapter_boots_a_guest_by_uefi_with_pxe_and_http_through_the_switch() {
 }
 
 #[test]
-fn u_boot_takes_a_lease_and_a_file_by_tftp_through_the_switch() {
-    let load = |adapter, device| {
-        let boot = Boot::new(adapter, Rom::No);
-        let (_guest, mut prompt) = boot.u_boot(device);
-        boot.load(&mut prompt, "0x1000000", PROGRAM);
-        let said = boot.command(&mut prompt, "crc32 0x1000000 ${filesize}");
-        let sum = crc32(&well(fs::read(boot.offered(PROGRAM))));
-        assert!(said.contains(&format!("==> {sum:08x}")), "{sum:08x} is the file's: {said}");
-    };
-    every(|about| about.boot.u_boot, load);
+fn u_boot_takes_a_lease_and_a_kernel_by_tftp_through_the_switch_and_starts_it() {
+    every(|about| about.boot.u_boot, |adapter, driver| Boot::new(adapter, Rom::No).starts_by_u_boot(driver));
 }
 
 /// Tries an adapter of each family that has this, or, of everything, each that has, one after another.
@@ -193,10 +190,14 @@ impl Boot {
         println!("{}: its script ran after {:.1} s", self.adapter, begun.elapsed().as_secs_f64());
     }
 
-    /// U-Boot at its prompt, with a lease by the device of this name.
-    fn u_boot(&self, device: &str) -> (Guest, Terminal) {
+    /// U-Boot at its prompt, with a lease by this driver.
+    fn u_boot(&self, UBoot { device, in_debians }: UBoot) -> (Guest, Terminal) {
         let socket = self.folder.path().join("serial.sock");
-        let config = GuestConfig { terminal: Some(socket.clone()), ..self.firmware.u_boot(self.config.clone()) };
+        let config = GuestConfig { terminal: Some(socket.clone()), ..self.config.clone() };
+        let config = match in_debians {
+            true => self.firmware.u_boot(config),
+            false => well(Firmware::more_of_u_boot(config, &mut |line| eprintln!("{line}"))),
+        };
         let guest = well(Guest::start(&self.stage.root, config));
         let mut prompt = well(Terminal::open(&socket, SOON));
         well(prompt.wait("autoboot", SOON));
@@ -216,11 +217,27 @@ impl Boot {
         }
     }
 
-    /// U-Boot loads a file.
+    /// U-Boot loads a file, whose sum is the file's.
     fn load(&self, prompt: &mut Terminal, at: &str, name: &str) {
         let said = self.command(prompt, &format!("tftpboot {at} {HOST}:{name}"));
-        let bytes = well(fs::metadata(self.offered(name))).len();
-        assert!(said.contains(&format!("Bytes transferred = {bytes} ")), "{said}");
+        let bytes = well(fs::read(self.offered(name)));
+        assert!(said.contains(&format!("Bytes transferred = {} ", bytes.len())), "{said}");
+        let said = self.command(prompt, &format!("crc32 {at} ${{filesize}}"));
+        assert!(said.contains(&format!("==> {:08x}", fcs(&bytes))), "{name} is another: {said}");
+    }
+
+    /// U-Boot brings a kernel with its initramfs by this driver, and starts it.
+    fn starts_by_u_boot(&self, driver: UBoot) {
+        let (mut guest, mut prompt) = self.u_boot(driver);
+        self.load(&mut prompt, KERNEL_AT, "vmlinuz");
+        self.command(&mut prompt, "setenv kernel_size ${filesize}");
+        self.load(&mut prompt, INITRAMFS_AT, "initrd");
+        self.command(&mut prompt, &format!("setenv bootargs {}", self.words()));
+        well(prompt.enter(&format!("zboot {KERNEL_AT} ${{kernel_size}} {INITRAMFS_AT} ${{filesize}}")));
+        well(prompt.wait("Starting kernel", SOON));
+        // The kernel's console goes to the log from here on, and waits for nobody to read it.
+        drop(prompt);
+        self.runs(&mut guest);
     }
 
     /// The kernel's command line, which says that it did not come from QEMU.
@@ -245,10 +262,4 @@ impl Boot {
         assert!(said.contains(&format!("DHCPACK({TAP}) {}", address(1))), "{said}");
         ping(guest, "", HOST);
     }
-}
-
-/// The sum of gzip and Ethernet (IEEE 802.3, 3.2.9).
-fn crc32(bytes: &[u8]) -> u32 {
-    let shift = |sum: u32| sum >> 1 ^ if sum & 1 == 1 { 0xedb8_8320 } else { 0 };
-    !bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), |sum, _| shift(sum)))
 }

@@ -1,7 +1,7 @@
 //! The chips of the family, each as data. Facts of a chip: Intel 317453, and Linux drivers/net/ethernet/intel/e1000.
 
 use super::registers::{M82540, M82544, Table};
-use crate::about::{About, Boot, Kind, Since, Sources};
+use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
 use crate::intel::eeprom::Image;
 use crate::intel::phy::{Rule, Rules, m88e1000};
 
@@ -116,7 +116,7 @@ const ABOUT_82540EM: About = About {
     mtu_max: 16_110,
     announces_mtu: false,
     dma: true,
-    boot: Boot { rom: Some("e1000"), u_boot: Some("e1000#0") },
+    boot: Boot { rom: Some("e1000"), u_boot: Some(UBoot { device: "e1000#0", in_debians: true }) },
     linux: Since {
         driver: "e1000",
         version: "2.4.19",

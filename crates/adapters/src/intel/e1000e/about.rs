@@ -1,6 +1,6 @@
 //! What it is.
 
-use crate::about::{About, Boot, Kind, Since, Sources};
+use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
 
 /// The 82574L, described.
 pub static ABOUT: About = About {
@@ -17,7 +17,7 @@ pub static ABOUT: About = About {
     mtu_max: 9212,
     announces_mtu: false,
     dma: true,
-    boot: Boot { rom: Some("e1000e"), u_boot: Some("e1000#0") },
+    boot: Boot { rom: Some("e1000e"), u_boot: Some(UBoot { device: "e1000#0", in_debians: true }) },
     linux: Since {
         driver: "e1000e",
         version: "2.6.27",
