@@ -110,10 +110,17 @@ impl Endurance {
         let guest = self.guest.insert(guest);
         booted?;
         if let Err(error) = guest.succeed(&format!("ping -q -c 1 -W 10 {HOST}"), TIMEOUT) {
-            let seen = guest.run("cat /proc/interrupts; ip -s link; arp -n; ping -c 1 -W 10 10.9.4.254; cat /proc/interrupts", TIMEOUT);
+            let seen = guest.run(
+                "cat /proc/interrupts; ip -s link; arp -n; ping -c 1 -W 10 10.9.4.254; cat /proc/interrupts",
+                TIMEOUT,
+            );
             let seen = seen.map_or_else(|worse| worse.to_string(), |output| output.text);
             let host = self.namespace.run("ip -s link; ip neigh; ip addr", TIMEOUT);
-            let said = format!("{error}\nthe guest then:\n{seen}\nthe daemon:\n{:?}\n{}\nthe host: {host:?}", self.served.ask(), self.served.log());
+            let said = format!(
+                "{error}\nthe guest then:\n{seen}\nthe daemon:\n{:?}\n{}\nthe host: {host:?}",
+                self.served.ask(),
+                self.served.log()
+            );
             return Err(self.failed(end, &said));
         }
         // A flood of requests, and a stream that comes back, so that both directions are full. By its path: the shell would take

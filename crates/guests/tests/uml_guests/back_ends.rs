@@ -8,7 +8,7 @@ use std::{
         unix::net::{UnixListener, UnixStream},
     },
     path::Path,
-    sync::mpsc,
+    sync::{Arc, OnceLock, mpsc},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -43,8 +43,8 @@ enum Fault {
     Size,
 }
 
-/// Such a back end, until `over`. It floods after three seconds, when the guest has booted.
-fn back_end(socket: &Path, fault: Fault, over: mpsc::Receiver<()>) -> JoinHandle<()> {
+/// Such a back end, until `over`. It floods, or drips, once the guest has booted.
+fn back_end(socket: &Path, fault: Fault, booted: Arc<OnceLock<()>>, over: mpsc::Receiver<()>) -> JoinHandle<()> {
     let listener = well(UnixListener::bind(socket));
     thread::spawn(move || {
         let (guest, _) = well(listener.accept());
@@ -66,16 +66,16 @@ fn back_end(socket: &Path, fault: Fault, over: mpsc::Receiver<()>) -> JoinHandle
                 _ => Vec::new(),
             };
             if let Some(pipe) = passed {
-                let its = well(pipe.try_clone());
+                let (its, booted) = (well(pipe.try_clone()), Arc::clone(&booted));
                 kept.push(pipe);
                 match fault {
                     // Before the guest goes on: it waits for the answer.
                     Fault::FillsKicks if request == 12 => fill(&its),
                     _ if flooded.is_empty() => {}
-                    Fault::Drips => drop(thread::spawn(move || drip(&its, &flooded))),
+                    Fault::Drips => drop(thread::spawn(move || drip(&its, &flooded, &booted))),
                     Fault::Interrupts(pause) | Fault::Requests(_, pause) => {
                         let bytes = flooded.repeat(4096 / flooded.len());
-                        thread::spawn(move || flood(&its, &bytes, Duration::from_millis(pause)));
+                        thread::spawn(move || flood(&its, &bytes, Duration::from_millis(pause), &booted));
                     }
                     _ => {}
                 }
@@ -141,8 +141,8 @@ fn fill(kick: &OwnedFd) {
     well(fcntl_setfl(kick, waits));
 }
 
-fn drip(pipe: &OwnedFd, bytes: &[u8]) {
-    thread::sleep(Duration::from_secs(1));
+fn drip(pipe: &OwnedFd, bytes: &[u8], booted: &OnceLock<()>) {
+    booted.wait();
     for byte in bytes {
         let _the_guest_may_have_given_up = rustix::io::write(pipe, std::slice::from_ref(byte));
         thread::sleep(Duration::from_millis(400));
@@ -150,8 +150,8 @@ fn drip(pipe: &OwnedFd, bytes: &[u8]) {
 }
 
 /// Writes to a guest's pipe until nobody reads it, with pauses after as much as it holds.
-fn flood(pipe: &OwnedFd, bytes: &[u8], pause: Duration) {
-    thread::sleep(Duration::from_secs(3));
+fn flood(pipe: &OwnedFd, bytes: &[u8], pause: Duration, booted: &OnceLock<()>) {
+    booted.wait();
     loop {
         for _ in 0..(64 << 10) / bytes.len() {
             match rustix::io::write(pipe, bytes) {
@@ -170,9 +170,11 @@ fn with_a_back_end_that(fault: Fault, then: impl FnOnce(&mut Guest)) -> (Duratio
     let (root, config) = guests();
     let folder = well(Folder::new());
     let (end, over) = mpsc::channel();
-    let server = back_end(&folder.path().join("socket"), fault, over);
+    let booted = Arc::new(OnceLock::new());
+    let server = back_end(&folder.path().join("socket"), fault, Arc::clone(&booted), over);
     let append = vec![format!("virtio_uml.device={}:1", folder.join("socket")), "nicety.timeout=50".into()];
     let mut guest = well(Guest::boot(&root, UmlConfig { append, ..config }));
+    booted.get_or_init(|| ());
     then(&mut guest);
     let said = well(guest.succeed("dmesg | grep 'the server' | sed 's/.*socket: //'", SOON));
     let boot_time = guest.boot_time();

@@ -18,7 +18,7 @@ use crate::stage::{HOST, SOON, Stage, TAP, address, ping, port, well};
 /// The firmware, two transfers of megabytes by polling, and a kernel that unpacks itself, all translated.
 const BOOT_LIMIT: Duration = Duration::from_secs(480);
 /// A transfer by U-Boot, which waits for every block's way there and back.
-const LOAD_LIMIT: Duration = Duration::from_secs(120);
+const LOAD_LIMIT: Duration = Duration::from_secs(300);
 /// Where U-Boot puts a kernel as it comes, and its initramfs: above what the kernel unpacks itself into, 64 MiB from here on.
 const KERNEL_AT: &str = "0x1000000";
 /// See [`KERNEL_AT`].
@@ -145,7 +145,10 @@ impl Boot {
         well(fs::write(self.offered("boot.ipxe"), script));
         let image = Image::of(&self.stage.root, Kernel::V6_12).unwrap_or_else(|error| panic!("{error}"));
         well(fs::copy(image.compressed(), self.offered("vmlinuz")));
-        well(fs::copy(image.initramfs(), self.offered("initrd")));
+        // A third of it, for whoever fetches it block by block.
+        let mut pack = self.stage.root.program("usr/bin/zstd");
+        let packed = pack.arg("-q").arg(image.initramfs()).arg("-o").arg(self.offered("initrd")).status();
+        assert!(well(packed).success());
         well(fs::copy(self.firmware.ipxe_for_uefi(), self.offered(PROGRAM)));
     }
 
