@@ -58,7 +58,9 @@ use nicety_pci::{Bar, Capability, Changes, Function, Identity, Pin, Power, Rom};
 use self::models::{INTEL, Model};
 use self::registers::{self as r, ctrl, rxcsum};
 use super::filter::Filter;
+use super::flow::Pause;
 use super::phy::Phy;
+use super::statistics::Missed;
 use super::transmit::Transmit;
 use crate::microwire::Microwire;
 use crate::{CreateError, Settings};
@@ -89,6 +91,9 @@ pub struct E1000 {
     transmit: Transmit,
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
+    /// The transmitter stands still.
+    pause: Pause,
+    missed: Missed,
     /// Frames were refused.
     starved: bool,
     link_up: bool,
@@ -126,6 +131,8 @@ impl E1000 {
             filter: Filter::default(),
             transmit: Transmit::default(),
             looped: None,
+            pause: Pause::default(),
+            missed: Missed::default(),
             starved: false,
             link_up: false,
             interrupts: interrupts::interrupts(),

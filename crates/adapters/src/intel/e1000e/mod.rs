@@ -59,9 +59,11 @@ pub use self::about::ABOUT;
 use self::registers::{self as r, ctrl, rxcsum};
 use super::clock::Clock;
 use super::filter::Filter;
+use super::flow::Pause;
 use super::nvm::Nvm;
 use super::phy::{Phy, Rule, bm};
 use super::rss::Rss;
+use super::statistics::Missed;
 use super::transmit::Transmit;
 use crate::{CreateError, Settings};
 
@@ -115,6 +117,9 @@ pub struct E1000e {
     transmit: [Transmit; r::QUEUES],
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
+    /// The transmitter stands still.
+    pause: Pause,
+    missed: Missed,
     /// Receive queues that refused frames.
     starved: [bool; r::QUEUES],
     link_up: bool,
@@ -156,6 +161,8 @@ impl E1000e {
             rss: Rss::default(),
             transmit: Default::default(),
             looped: None,
+            pause: Pause::default(),
+            missed: Missed::default(),
             starved: Default::default(),
             link_up: false,
             interrupts: interrupts::interrupts(),

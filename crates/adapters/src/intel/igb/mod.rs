@@ -75,9 +75,11 @@ use self::transmit::TransmitQueue;
 use super::clock::Clock;
 use super::eeprom::Image;
 use super::filter::Filter;
+use super::flow::Pause;
 use super::pages::{PART, Pages};
 use super::phy::{IGP03E1000, Phy};
 use super::rss::Rss;
+use super::statistics::Missed;
 use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::microwire::Microwire;
 use crate::msix;
@@ -197,6 +199,9 @@ pub struct Igb {
     transmit: [TransmitQueue; QUEUES],
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
+    /// The transmitter stands still.
+    pause: Pause,
+    missed: Missed,
     /// Receive queues that refused frames, a bit each.
     starved: u32,
     link_up: bool,
@@ -240,6 +245,8 @@ impl Igb {
             rss: Rss::default(),
             transmit: Default::default(),
             looped: None,
+            pause: Pause::default(),
+            missed: Missed::default(),
             starved: 0,
             link_up: false,
             causes: interrupts::causes(),
