@@ -18,15 +18,15 @@
 //!
 //! Features: checksums and segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and
 //! filtered, frames of up to 16 KiB in as many buffers as they need, sixteen exact addresses and the multicast hash,
-//! loopback in MAC and PHY, the chip's statistics, EEPROM (writable) and PHY, interrupt throttle and receive delay.
+//! loopback in MAC and PHY, flow control (`flow.rs`), the chip's statistics, EEPROM (writable) and PHY, interrupt throttle and receive delay.
 //!
 //! # Not implemented
 //! - Wake-up, manageability, flash: their registers hold what is written. MSI and PCI-X: drivers for this chip use INTx.
 //! - The packet checksum of a receive descriptor (PCSS) is 0, and the four bytes of check sequence that RCTL.SECRC
 //!   leaves in place are counted in the length but not written.
-//! - Pause frames are neither sent nor obeyed. TIDV is not obeyed and TADV is a lower bound: completions
+//! - TIDV is not obeyed and TADV is a lower bound: completions
 //!   that ask for a delay wait for an interrupt that is due anyway (`CompletionDelay`).
-//! - Collisions, half duplex, early receive.
+//! - FCRTL and FCRTH; RXO. Collisions, half duplex, early receive.
 //!
 //! # Quirks
 //! - ICS reads as ICR without clearing it, which VxWorks' driver expects (QEMU's e1000.c says so).

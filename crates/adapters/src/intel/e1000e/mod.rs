@@ -18,8 +18,8 @@
 //!
 //! **Features**: checksums and segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and filtered, frames
 //! of up to 16 KiB, legacy and extended receive descriptors, headers split from their payload, two queues each way with the Toeplitz hash,
-//! INTx, MSI and MSI-X with auto-clear and auto-mask, sixteen exact addresses and the multicast hash, loopback in MAC and PHY, the chip's
-//! statistics, flash with its shadow RAM, PHY, the clock and its stamps of frames.
+//! INTx, MSI and MSI-X with auto-clear and auto-mask, sixteen exact addresses and the multicast hash, loopback in MAC and PHY, flow control,
+//! the chip's statistics, flash with its shadow RAM, PHY, the clock and its stamps of frames.
 //!
 //! **Few messages**: with MSI-X and EIAC an interrupt reads no register; a poll writes IMS once, and tails once a burst.
 //!
@@ -27,7 +27,7 @@
 //! - Wake-up, manageability, the flash's own interface: their registers hold what is written. BAR 1 is an empty flash.
 //! - The packet checksum and the IP identification of a receive descriptor are 0 (RXCSUM.PCSD clear); the four bytes of check sequence that
 //!   RCTL.SECRC leaves in place are counted in the length but not written. IPv6 extension headers are hashed as if they were not there.
-//! - Pages of the PHY but the first read as zeros. Pause frames, collisions, half duplex.
+//! - Pages of the PHY but the first read as zeros. FCRTL and FCRTH; RXO. Collisions, half duplex.
 //! - TARC's shares between the transmit queues: they are served in turns. Thresholds of RXDCTL and TXDCTL: descriptors are written back at once.
 //! - TIDV is not obeyed and TADV is a lower bound: see `interrupts.rs`. RDTR and RADV wait only where no throttle is set.
 //! - Packet buffer memory (PBM) reads as zeros.

@@ -19,7 +19,7 @@
 //! Features: sixteen queues each way (Linux uses up to eight), RSS with key and table, filters by EtherType and by flow; checksums and
 //! segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and filtered, frames of up to 9.5 KiB,
 //! headers split off, 24 exact addresses and the multicast hash; MSI-X, MSI and INTx, a throttle for each vector; loopback in MAC and
-//! PHY, the chip's statistics, the clock of IEEE 1588 and times of departure and arrival, head write-back, NVM and PHY.
+//! PHY, flow control, the chip's statistics, the clock of IEEE 1588 and times of departure and arrival, head write-back, NVM and PHY.
 //!
 //! # Messages
 //! A burst of frames that are sent: one write (TDT). One interrupt with MSI-X: one write (EIMS), and one (RDT) for each 16 buffers that
@@ -37,7 +37,7 @@
 //! - EICR without GPIE.Multiple_MSIX: it shows causes and does not interrupt; ICR does.
 //! - The packet checksum of a receive descriptor (RXCSUM.PCSD clear) is 0, and the four bytes of check sequence that RCTL.SECRC leaves
 //!   in place are counted in the length but not written.
-//! - Pause frames, collisions, half duplex. SRRCTL.Drop_En: what finds no buffer waits in the port, and is dropped there if need be.
+//! - FCRTL and FCRTH; RXO. Collisions, half duplex. SRRCTL.Drop_En: what finds no buffer waits in the port, and is dropped there if need be.
 //!
 //! # Quirks
 //! - All bits of ICR but the highest can be set through ICS, reserved ones too: igb_intr_test in Linux's igb_ethtool.c. It also
