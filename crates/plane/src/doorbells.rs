@@ -46,7 +46,12 @@ impl Doorbells {
 
     /// Restores the device by `restore`. What the guest has written since the last scan, while a saved port stood still, comes after
     /// it; the rest of the page shows the restored registers.
-    pub fn restore_with<E>(&mut self, port: &Port, now: Time, restore: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    pub fn restore_with<E>(
+        &mut self,
+        port: &Port,
+        now: Time,
+        restore: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         let written: Vec<(u32, u32)> = match self.map.window(0, self.place.len as u32, Rights::BOTH) {
             Ok(window) => {
                 let words = self.seen.iter().map(|(offset, seen)| (*offset, *seen, window.load_u32(*offset as usize)));

@@ -131,7 +131,8 @@ impl E1000 {
     /// Asks for the earliest tick that is needed.
     pub(super) fn rearm(&self, cx: &mut Context<'_>) {
         let throttle = self.interrupts.due(&self.function, cx.now);
-        let next = [throttle, self.receive_delay.due(), self.completions.due(), self.pause.due()].into_iter().flatten().min();
+        let next =
+            [throttle, self.receive_delay.due(), self.completions.due(), self.pause.due()].into_iter().flatten().min();
         if next.is_some() {
             cx.out.wake = next;
         }

@@ -242,7 +242,7 @@ impl Adapter for E1000e {
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         let progress = self.fetch_ring(queue.into(), budget, batch, cx);
-        Progress { armed: progress.armed && !(cx.page.is_some() && self.transmits()), ..progress }
+        if self.transmits() { cx.fetched(progress) } else { progress }
     }
 
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {

@@ -370,10 +370,7 @@ impl Adapter for Igb {
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         let progress = self.fetch_ring(queue.into(), budget, batch, cx);
-        Progress {
-            armed: progress.armed && !(cx.page.is_some() && self.transmits(queue.into()) && self.may_dma()),
-            ..progress
-        }
+        if self.transmits(queue.into()) && self.may_dma() { cx.fetched(progress) } else { progress }
     }
 
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {
