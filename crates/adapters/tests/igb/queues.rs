@@ -81,6 +81,20 @@ fn a_filter_of_ethertypes_has_a_queue_and_its_number_is_told() {
 }
 
 #[test]
+fn a_filter_of_vlan_priorities_has_a_queue() {
+    let mut g = Guest::opened();
+    g.open_queue(3);
+    // VLAPQF as igb_rxnfc_write_vlan_prio_filter writes it: priority 6 to queue 3.
+    g.w(0x55b0, (8 | 3) << 24);
+    let tagged = |control: u16| ethernet(0x8100, &[&control.to_be_bytes()[..], &[0x88, 0xb5], &payload(60)].concat());
+    g.bring_one(&tagged(6 << 13 | 5));
+    assert_eq!(g.counters.receive[3].frames, 1);
+    g.bring_one(&tagged(5 << 13 | 5));
+    g.bring_one(&ethernet(0x88b5, &payload(60)));
+    assert_eq!((g.counters.receive[3].frames, g.counters.receive[0].frames), (1, 2), "another priority, and no tag");
+}
+
+#[test]
 fn a_filter_of_a_flow_has_a_queue() {
     let mut g = Guest::opened();
     g.open_queue(11);
