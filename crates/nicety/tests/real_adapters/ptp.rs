@@ -49,7 +49,9 @@ fn has_a_clock(guest: &mut Guest, adapter: &str) {
 fn follow(master: &mut Guest, slave: &mut Guest, transport: &str) -> Vec<i64> {
     // The first leads; whoever was busy hands its time stamp over late.
     let run = |options: &str| {
-        let options = format!("-i eth0 -m -H {transport} --tx_timestamp_timeout 5000 --logSyncInterval -2 {options}");
+        let options = format!(
+            "-i eth0 -m -H {transport} --tx_timestamp_timeout 5000 --logSyncInterval -2 --summary_interval -2 {options}"
+        );
         format!("rm -f /tmp/ptp; mkdir -p /var/run; (sh -c 'echo $$ >/tmp/pid; exec ptp4l {options}' >/tmp/ptp 2>&1 &)")
     };
     sh(master, &format!("phc_ctl eth0 set 2000000; {}", run("--priority1 1")));

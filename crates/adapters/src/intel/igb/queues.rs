@@ -1,5 +1,5 @@
 //! Which receive queue a frame goes to, and what its descriptor tells of that (82576 datasheet, 7.1.1): filters of EtherTypes, of
-//! flows and of VLAN priorities first, then the hash (RSS), then MRQC's default.
+//! flows, of SYN and of VLAN priorities first, then the hash (RSS), then MRQC's default.
 
 use nicety_adapter::{Frames, Packet, Pick};
 use nicety_frame::{L3Kind, L4Kind, Layout, ethernet::ethertype, ipv4, ipv6};
@@ -72,9 +72,28 @@ impl Igb {
             }
         }
         self.priority_filter(&mut way, frames, pick);
+        // SYNQF's highest bit: it goes before filters of flows.
+        let syn_first = self.registers[r::SYNQF] >> 31 != 0;
+        if !syn_first {
+            self.syn_filter(&mut way, head, layout);
+        }
         self.flow_filter(&mut way, head, layout);
+        if syn_first {
+            self.syn_filter(&mut way, head, layout);
+        }
         self.type_filter(&mut way, layout);
         way
+    }
+
+    /// SYNQF (8.11.13): what opens a TCP connection.
+    fn syn_filter(&self, way: &mut Way, head: &[u8], layout: &Layout) {
+        const ENABLED: u32 = 1;
+        const SYN: u8 = 1 << 1;
+        let filter = self.registers[r::SYNQF];
+        let Some(tcp) = layout.l4.filter(|l4| filter & ENABLED != 0 && l4.kind == L4Kind::Tcp) else { return };
+        if head.get(usize::from(tcp.offset) + 13).is_some_and(|flags| flags & SYN != 0) {
+            way.queue = (filter >> 1 & 7) as usize;
+        }
     }
 
     /// VLAPQF (8.11.14): by the priority in the tag, which has a queue and a bit that it is valid.
