@@ -105,7 +105,7 @@ fn frames_arrive_on_the_queue_that_an_igb_s_filter_names() {
         ),
     ];
     for (number, (name, pattern, frames, expected)) in filters.into_iter().enumerate() {
-        let mut moved = |stage: &mut Stage| {
+        let moved = |stage: &mut Stage| {
             let before = queues(stage);
             well(stage.namespace.run(&frames, LATER));
             let after = queues(stage);
