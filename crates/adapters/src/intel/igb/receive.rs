@@ -108,7 +108,7 @@ impl Igb {
         let mut rings = Rings { memory: &memory, open: Default::default(), before: [0; r::QUEUES] };
         let (mut refused, mut scratch) = (frames.held, Scratch::new());
         for (i, pick, packet) in frames.iter() {
-            let way = self.way(frames.batch, packet);
+            let way = self.way(frames, pick, packet);
             let queue = way.queue;
             if refused.contains(queue as u16) {
                 delivery.refuse(i, queue as u16, pick.from.into());
