@@ -17,6 +17,7 @@ mod multicast;
 mod neighbours;
 mod packed;
 mod pcnet;
+mod refused;
 mod relay;
 mod restarted;
 mod saved;
