@@ -114,7 +114,7 @@ fn port(interface: Node<'_, '_>, name: &str, imported: &mut Imported) -> Result<
         }
     }
     let begin = if imported.text.is_empty() { "" } else { "\n" };
-    let _a_text_takes_all = write!(imported.text, "{begin}[[port]]\n");
+    let _a_text_takes_all = writeln!(imported.text, "{begin}[[port]]");
     for (key, value) in values {
         let _a_text_takes_all = writeln!(imported.text, "{key} = {value}");
     }
