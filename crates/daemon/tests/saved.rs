@@ -6,13 +6,14 @@
 mod workers;
 #[allow(dead_code, reason = "other tests use more of it")]
 mod nic;
+mod stage;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use nic::{BUFFERS, Nic, RINGS, Stage};
+use nic::{BUFFERS, Nic, RINGS};
 use nicety_adapter::snapshot::RestoreError;
 use nicety_daemon::daemon::PortSpec;
 use nicety_daemon::report::{Condition, PortReport};
@@ -21,6 +22,7 @@ use nicety_memory::{Map, Mapping, Rights};
 use nicety_vfio_user::codec::irqs::INTX;
 use nicety_vfio_user::{Client, IrqAction, IrqData, IrqSet};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use stage::Stage;
 
 /// 8254x manual, chapter 13: interrupt cause (cleared by being read), cause set, mask set; link status change.
 const ICR: u64 = 0xc0;

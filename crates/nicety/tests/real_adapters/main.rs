@@ -19,6 +19,7 @@ mod neighbours;
 mod packed;
 mod pcnet;
 mod ptp;
+mod refused;
 mod relay;
 mod restarted;
 mod saved;
