@@ -41,7 +41,7 @@
 //! # Quirks
 //! - A frame without a buffer waits before the adapter, as everywhere in this house: MISS and CSR112 tell of frames in loopback.
 //! - The link is as fast as the host: the speed of 10 Mbit/s is what drivers show.
-//! - BABL is for frames of more than 1522 bytes with their check sequence and one tag, not for more than 1518: pcnet32_interrupt in
+//! - BABL is for frames of more than 1522 bytes without their check sequence (two tags), not for more than 1514: pcnet32_interrupt in
 //!   Linux's pcnet32.c counts each tagged frame as an error otherwise.
 //! - SWSTYLE 4, which is reserved, is 0: pcnet32_close writes it "to return to 16bit mode".
 

@@ -24,7 +24,7 @@ const LONGEST: u32 = 1514;
 /// How long after a refusal the ring is looked at for the first time; doubles up to [`ROOM_MOST`]: nothing tells of buffers that
 /// were given back.
 const ROOM_FIRST: Duration = Duration::from_micros(100);
-const ROOM_MOST: Duration = Duration::from_millis(4);
+const ROOM_MOST: Duration = Duration::from_millis(100);
 
 /// Where the receiver stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

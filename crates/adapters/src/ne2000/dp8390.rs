@@ -95,7 +95,7 @@ impl Dp8390 {
         self.reset();
     }
 
-    /// The reset pin [11.1]: stopped, in loopback, nothing enabled. The rest keeps its values.
+    /// The reset pin [11.1]: stopped, out of loopback, nothing enabled. The rest keeps its values.
     pub fn reset(&mut self) {
         self.registers[r::CR] = cr::RESET;
         self.registers[r::TCR] &= !r::TCR_LB;
@@ -183,8 +183,10 @@ impl Dp8390 {
         self.pace.looks(unread, now);
         if told && unread {
             self.busy_until = Some(now.after_ns(self.pace.taking_ns()));
-        } else if told && self.busy_until.is_some() {
-            self.busy_until = Some(now.after_ns(self.pace.ending_ns()));
+        } else if told {
+            // No later than was thought: a driver that polls (iPXE's ns8390.c) looks again and again, and never acknowledges.
+            let end = now.after_ns(self.pace.ending_ns());
+            self.busy_until = self.busy_until.map(|until| until.min(end));
         }
     }
 

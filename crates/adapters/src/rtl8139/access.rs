@@ -70,7 +70,8 @@ impl Rtl8139 {
             r::CAPR => self.look_for_room(cx),
             r::CR => self.command(old, value, cx),
             r::CPCR => self.changed_mode(old, value, cx),
-            r::TSAD if place.index < 2 && self.model.rings => self.forget_fetched(),
+            // TNPDS: in plain mode these are slots 0 and 1.
+            r::TSAD if place.index < 2 && self.ring_mode().0 => self.forget_fetched(),
             r::RDSAR => self.begin_receive(),
             r::TSD if place.index == 0 && value & r::DUMP != 0 => self.dump_tally(cx),
             r::RCR if (old ^ value) & rcr::RBLEN != 0 => self.begin_receive(),
@@ -114,6 +115,8 @@ impl Rtl8139 {
         }
         if on & cr::RE != 0 {
             self.begin_receive();
+        }
+        if (old ^ value) & cr::RE != 0 {
             self.look_for_room(cx);
         }
     }

@@ -193,7 +193,10 @@ impl Rtl8139 {
         (self.tally, self.timer) = (Tally::default(), Timer::default());
         (self.transmit, self.slots) = (Transmit::default(), Slots::default());
         (self.next, self.size, self.transmit_size) = (0, ring::MOST, ring::MOST);
-        (self.starved, self.retry_ns) = (None, receive::RETRY_LEAST_NS);
+        self.retry_ns = receive::RETRY_LEAST_NS;
+        if self.starved.take().is_some() {
+            cx.out.room.insert(0);
+        }
         (self.completions, self.moderation, self.carried) = Default::default();
         (self.unread, self.owed, self.again) = Default::default();
         self.stalls = [None; 2];
@@ -264,9 +267,11 @@ impl PciFace for Rtl8139 {
             self.interrupts.mode_changed(&mut self.function, cx);
             self.settle_line(cx);
         }
-        if changes.contains(Changes::BUS_MASTER) && self.function.bus_master() {
-            cx.out.work.insert(0);
+        if changes.contains(Changes::BUS_MASTER) {
             self.look_for_room(cx);
+            if self.function.bus_master() {
+                cx.out.work.insert(0);
+            }
         }
     }
 

@@ -8,7 +8,7 @@ pub const DUMP_BYTES: usize = 64;
 /// What has happened since the last reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Packets sent: one that is segmented is one.
+    /// Frames sent.
     pub sent: u64,
     /// Frames received.
     pub received: u64,

@@ -240,10 +240,11 @@ impl Rtl8139 {
             offload = offload.behind_tag();
         }
         let len = draft.len();
-        self.tally.sent += 1;
+        let frames = offload.segment.map_or(1, |segment| segment.frames(len)).into();
+        self.tally.sent += frames;
         self.carried += u64::from(len);
         if !looped {
-            cx.counters.sent(0, offload.segment.map_or(1, |segment| segment.frames(len)).into(), len.into());
+            cx.counters.sent(0, frames, len.into());
         }
         draft.finish(offload, 0);
         Ok(())

@@ -350,3 +350,40 @@ fn a_guest_that_writes_anything_anywhere_gets_bounded_work_and_no_panic() {
     let sent: u64 = (0..6).map(storm).sum();
     assert!(sent > 500, "{sent} frames only: too little was tried");
 }
+
+#[test]
+fn cve_2026_5747_rings_that_move_between_fetch_and_completion_are_written_nowhere_else() {
+    const ELSEWHERE: u32 = 0x60_0000;
+    // BADX and XMTRL under suspension, and an initialization anew.
+    let moves: [fn(&mut Bench); 3] = [
+        |b| {
+            b.wcsr(5, 1);
+            b.wcsr(30, ELSEWHERE as u16);
+            b.wcsr(31, (ELSEWHERE >> 16) as u16);
+            b.wcsr(5, 0);
+        },
+        |b| {
+            b.wcsr(5, 1);
+            b.wcsr(78, 0xffff);
+            b.wcsr(5, 0);
+        },
+        |b| {
+            b.wcsr(0, STOP);
+            b.wcsr(0, INIT);
+            b.wcsr(0, STRT | INEA);
+        },
+    ];
+    for (number, moves) in moves.into_iter().enumerate() {
+        let mut b = Bench::opened();
+        b.put(ELSEWHERE, &[0x5a; 1024]);
+        (0..8).for_each(|index| b.queue(index, &frame(60)));
+        b.kick();
+        b.fetch();
+        assert_eq!(b.batch.len(), 8);
+        moves(&mut b);
+        b.complete();
+        assert!(b.get(ELSEWHERE, 1024).iter().all(|byte| *byte == 0x5a), "{number}");
+        b.transmit();
+        assert!(b.get(ELSEWHERE, 1024).iter().all(|byte| *byte == 0x5a), "{number}");
+    }
+}

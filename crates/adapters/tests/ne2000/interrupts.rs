@@ -124,3 +124,32 @@ fn no_frame_comes_while_a_driver_takes_others_until_it_ends_or_has_had_time_enou
     assert!(b.out.room.contains(0));
     assert!(b.arrive(&frame(MAC, PEER, 100, 2)));
 }
+
+#[test]
+fn a_driver_that_polls_and_never_acknowledges_gets_its_frames() {
+    // ns8390_poll in iPXE's ns8390.c: IMR is 0, and each poll looks at CURR.
+    for poll_ns in [1_000, 20_000, 100_000, 1_000_000] {
+        let mut b = Bench::opened();
+        b.outb(0, EN0_IMR);
+        let (mut given, mut taken, mut refused) = (0, 0, false);
+        let end = b.now.after_ns(2_000_000_000);
+        while taken < 50 {
+            assert!(b.now < end, "{poll_ns} ns a poll: {taken} frames in two seconds");
+            if b.out.wake.is_some_and(|due| due <= b.now) {
+                b.out.wake = None;
+                b.call(|nic, cx| nic.tick(cx));
+            }
+            if given < 50 && (!refused || std::mem::take(&mut b.out.room).contains(0)) {
+                refused = !b.arrive(&frame(MAC, PEER, 100, given));
+                given += u8::from(!refused);
+            }
+            let current = b.current();
+            let this = b.inb(EN0_BOUNDARY) + 1;
+            if if this >= STOP_PAGE { RX_PAGE } else { this } != current {
+                assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, taken))));
+                taken += 1;
+            }
+            b.now = b.now.after_ns(poll_ns);
+        }
+    }
+}

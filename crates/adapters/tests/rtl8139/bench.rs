@@ -176,10 +176,16 @@ impl Bench {
 
     /// One call of fetch, what it gave, and its completion: packets, and whether there may be more.
     pub fn turn(&mut self) -> (Vec<(Vec<u8>, Offload)>, bool) {
+        self.turn_with(|_| ())
+    }
+
+    /// The same, with something that the guest does before the completion.
+    pub fn turn_with(&mut self, does: impl FnOnce(&mut Self)) -> (Vec<(Vec<u8>, Offload)>, bool) {
         let mut batch = std::mem::take(&mut self.batch);
         batch.start(&self.map, PortId(1), 0);
         let progress = self.call(|nic, cx| nic.fetch(0, Budget::TURN, &mut batch, cx));
         let packets = packets(&batch);
+        does(self);
         self.call(|nic, cx| nic.complete(&batch, cx));
         self.batch = batch;
         (packets, progress.more)

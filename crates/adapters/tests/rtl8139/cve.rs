@@ -187,6 +187,69 @@ fn cve_2025_12464_short_frames_in_loopback_are_dropped_or_padded() {
 }
 
 #[test]
+fn cve_2024_3567_a_checksum_of_what_a_packet_does_not_have_is_not_made() {
+    let mut b = Bench::opened();
+    for flags in [1 << 18, 1 << 17, 1 << 16, 7 << 16, 1 << 27 | 100 << 16] {
+        for len in 14..80 {
+            let packet = &ip(PEER, 6, &[7; 40])[..len];
+            b.queue(0, packet, 1 << 30 | flags, 0);
+            for (out, _) in b.transmit() {
+                assert!(out.len() <= 60.max(len), "{flags:#x}: {len} bytes became {}", out.len());
+            }
+            // The ring begins anew.
+            b.w8(0x37, 0);
+            b.w8(0x37, 0xc);
+        }
+    }
+}
+
+#[test]
+fn cve_2020_16092_and_cve_2016_6834_packets_of_any_pieces_and_segments_end() {
+    for (len, mss) in [(0, 0), (0, 1), (1, 1), (1460, 0), (1460, 1), (1460, 0x7ff)] {
+        let mut b = Bench::opened();
+        let head = ip(PEER, 6, &[]);
+        b.put(TX_DATA, &head);
+        b.describe(0, 0xa800_0000 | mss << 16 | head.len() as u32, 0, TX_DATA);
+        for index in 1..RING {
+            let last = if index + 1 == RING { 1 << 28 } else { 0 };
+            b.describe(index, 0x8800_0000 | last | mss << 16 | len, 0, TX_DATA + 0x1000);
+        }
+        b.w8(0xd9, 0x40);
+        let mut turns = 0;
+        while b.turn().1 {
+            turns += 1;
+            assert!(turns < 10, "{len} bytes, segments of {mss}: it never ends");
+        }
+        assert!((0..RING).all(|index| b.get32(TX_RING + 16 * index) >> 31 == 0), "all are the driver's again");
+    }
+}
+
+#[test]
+fn cve_2026_5747_rings_and_slots_that_move_between_fetch_and_completion_are_written_nowhere_else() {
+    const ELSEWHERE: u64 = 0x60_0000;
+    for (model, ring) in [("rtl8139", true), ("rtl8139", false), ("rtl8139-plain", false)] {
+        let mut b = if ring { Bench::opened() } else { Bench::opened_plain(model) };
+        b.put(ELSEWHERE, &[0x5a; 1024]);
+        let sent = frame(PEER, 60, 1);
+        if ring {
+            b.queue(0, &sent, 0, 0);
+            b.w8(0xd9, 0x40);
+        } else {
+            b.put(TX_DATA, &sent);
+            b.w(0x10, 60);
+        }
+        let (out, _) = b.turn_with(|b| b.w(0x20, ELSEWHERE as u32));
+        assert_eq!(out.len(), 1, "{model}: it was fetched before");
+        assert!(b.get(ELSEWHERE, 1024).iter().all(|byte| *byte == 0x5a), "{model}");
+        b.drain();
+        assert!(b.get(ELSEWHERE, 1024).iter().all(|byte| *byte == 0x5a), "{model}: nothing of the chip's lies there");
+        if !ring {
+            assert_eq!(b.r(0x10) & 0xa000, 0xa000, "{model}: a slot's end is in its register");
+        }
+    }
+}
+
+#[test]
 fn cve_timers_that_are_set_to_come_at_once_come_once_in_a_round() {
     let mut b = Bench::opened();
     b.w16(0x3c, 0x4000);

@@ -55,6 +55,44 @@ fn the_buffer_takes_frames_behind_their_headers_and_says_when_it_is_empty() {
     }
 }
 
+#[test]
+fn a_driver_that_writes_a_slot_s_address_before_each_frame_sends_them_all() {
+    // rtl_transmit in U-Boot's rtl8139.c; its buffer is one for all slots.
+    for model in MODELS {
+        let mut b = Bench::opened_plain(model);
+        for number in 0..20 {
+            let slot = number % 4;
+            let sent = frame(PEER, 100 + number as usize, number as u8);
+            let at = TX_DATA + 0x4000 + 0x800 * (number % 2);
+            b.put(at, &sent);
+            b.w(0x20 + 4 * slot, at as u32);
+            b.w(0x10 + 4 * slot, sent.len() as u32);
+            let out = b.drain();
+            assert!(out.len() == 1 && out[0].0 == sent, "{model}, frame {number}");
+            assert_eq!(b.r(0x10 + 4 * slot) & 0xa000, 0xa000, "sent, and the driver's again");
+        }
+    }
+}
+
+#[test]
+fn frames_that_wait_for_a_receiver_that_is_turned_off_or_reset_wait_no_longer() {
+    for model in MODELS {
+        // CR without RE; CR.RST; no bus mastering.
+        let ends: [fn(&mut Bench); 3] = [|b| b.w8(0x37, 0x04), |b| b.w8(0x37, 0x10), |b| b.command(0x0103)];
+        for (number, end) in ends.into_iter().enumerate() {
+            let mut b = Bench::opened_plain(model);
+            while b.bring_one(&frame(MAC, 1000, 1)) {}
+            assert!(b.out.wake.is_some() && b.out.room.is_empty());
+            end(&mut b);
+            assert!(b.out.room.contains(0), "{model}, {number}");
+            assert!(b.bring_one(&frame(MAC, 1000, 1)), "it is dropped");
+            b.out.wake = None;
+            b.call(|nic, cx| nic.tick(cx));
+            assert_eq!(b.out.wake, None, "{model}, {number}: nothing is waited for");
+        }
+    }
+}
+
 /// Takes the next frame as the driver does: its bytes, and where the one behind it lies.
 fn take(b: &mut Bench, at: u32, size: u32, wraps: bool) -> (Vec<u8>, u32) {
     let header = b.get32(RX_DATA + u64::from(at));
