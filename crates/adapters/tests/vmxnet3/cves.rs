@@ -30,7 +30,7 @@ fn cve_2013_4544_numbers_of_queues_and_of_vectors_that_there_are_not_are_refused
 #[test]
 fn cve_2021_20203_sizes_of_rings_that_overflow_or_are_none_are_refused() {
     for ring in [QUEUES + 56, QUEUES + 64, QUEUES + 256 + 56, QUEUES + 256 + 60, QUEUES + 256 + 64] {
-        for size in [u32::MAX, 1 << 31, 1 << 28, u32::MAX & !31, 31] {
+        for size in [u32::MAX, 1 << 31, 1 << 28, !31, 31] {
             assert_ne!(activated(ring, size), 0, "{size:#x}");
         }
     }
