@@ -32,6 +32,7 @@ mod standby;
 mod switching;
 mod tags;
 mod tools;
+mod tunnels;
 mod uio;
 mod user_mode;
 mod vmm;
