@@ -5,11 +5,11 @@
 //! guests` and `cargo test -p nicety --test real_adapters -- --test-threads 1` run them. Every wait in here is bounded.
 
 mod boot;
+mod counted;
 mod down_up;
 mod dpdk;
 mod drivers;
 mod front_ends;
-mod intel;
 mod listed;
 mod messages;
 mod migration;
