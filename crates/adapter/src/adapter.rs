@@ -51,7 +51,7 @@ pub enum Event {
     Link(bool),
     /// The guest's memory map was replaced: addresses must be translated anew.
     Memory,
-    /// The guest's mapped doorbell page is new, all zeros: from now on it must show the register values.
+    /// The guest's mapped doorbell page is new, all zeros, or the state behind it is: from now on it must show the register values.
     Page,
     /// Its state was restored: signal all due interrupts now, and check the queues without a doorbell.
     Restored,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nicety_memory::{Map, Window};
 
+use crate::adapter::Progress;
 use crate::counters::Counters;
 use crate::outbox::Outbox;
 use crate::time::Time;
@@ -21,4 +22,11 @@ pub struct Context<'a> {
     pub counters: &'a mut Counters,
     /// The current time.
     pub now: Time,
+}
+
+impl Context<'_> {
+    /// How a fetch from a queue that is on ends: with mapped doorbells it is polled, because the guest's next one sends no message.
+    pub fn fetched(&self, progress: Progress) -> Progress {
+        Progress { armed: progress.armed && self.page.is_none(), ..progress }
+    }
 }

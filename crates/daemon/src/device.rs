@@ -204,11 +204,6 @@ impl PortDevice {
         Ok(true)
     }
 
-    /// Whether doorbells are mapped.
-    pub fn is_mapped(&self) -> bool {
-        self.page.is_some()
-    }
-
     /// Passes changed words of the mapped page to the adapter as register writes. True if there were any.
     pub fn scan_doorbells(&mut self) -> bool {
         let now = self.now();
@@ -264,16 +259,22 @@ impl PortDevice {
         if !self.interrupts.fits(&saved.interrupts) {
             return Err(RestoreError::Impossible("interrupt vectors").into());
         }
-        let (signals, interrupts) = (&self.signals, &self.interrupts);
+        let (port, signals, interrupts, now) = (&self.port, &self.signals, &self.interrupts, self.now());
         let state = Saved { at: Time(saved.at_ns), state: saved.adapter.clone() };
-        let restored = self.port.restore_then(&state, self.now(), |adapter| {
-            // Before the adapter raises an interrupt.
-            if let Face::Pci(pci) = adapter.face() {
-                signals.set_mode(pci.function().mode());
-            }
-            interrupts.restore(&saved.interrupts);
-        });
-        Ok(restored.ok_or(SaveError::Failed)??)
+        let restore = || {
+            let restored = port.restore_then(&state, now, |adapter| {
+                // Before the adapter raises an interrupt.
+                if let Face::Pci(pci) = adapter.face() {
+                    signals.set_mode(pci.function().mode());
+                }
+                interrupts.restore(&saved.interrupts);
+            });
+            Ok(restored.ok_or(SaveError::Failed)??)
+        };
+        match &mut self.page {
+            Some(page) => page.doorbells.restore_with(port, now, restore),
+            None => restore(),
+        }
     }
 
     fn now(&self) -> Time {

@@ -16,6 +16,7 @@ pub mod live;
 pub mod mapper;
 pub mod metrics;
 pub mod port_log;
+mod record;
 pub mod recorder;
 pub mod registry;
 mod regular;

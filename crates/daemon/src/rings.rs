@@ -14,7 +14,7 @@ use nicety_adapter::{Context, RingFace};
 use nicety_frame::Mac;
 use nicety_memory::Map;
 use nicety_plane::Port;
-use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, Listener, Refusal, Session};
+use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, Listener, RECORD_RING_BYTES, Refusal, Session};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
@@ -24,6 +24,7 @@ use crate::device::SHARE_MEMORY;
 use crate::inbox::{Inbox, Note};
 use crate::kicks::Kicks;
 use crate::port_log::{Kind, PortLog};
+use crate::record::Record;
 use crate::recorder::Recorder;
 use crate::service::DEAF;
 use crate::shell::{Signals, ready_to_ring};
@@ -33,6 +34,7 @@ use crate::shell::{Signals, ready_to_ring};
 pub struct RingsServer {
     stop: Arc<Stop>,
     kicks: Arc<Kicks>,
+    record: Arc<Record>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -72,10 +74,13 @@ impl RingsServer {
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
         let thread = std::thread::Builder::new().name(format!("vhost {}", log.port()));
         let kicks = Arc::new(Kicks::default());
-        let served = Arc::new(Served { log, port, signals, inbox, clock, recorder, kicks: Arc::clone(&kicks) });
+        let record = Arc::new(Record::beside(listener.path()));
+        let (kicked, recorded) = (Arc::clone(&kicks), Arc::clone(&record));
+        let served = Served { log, port, signals, inbox, clock, recorder, kicks: kicked, record: recorded };
+        let served = Arc::new(served);
         let (watch, port) = (Arc::clone(&stop), Arc::clone(&served));
         let thread = thread.stack_size(256 << 10).spawn(move || serve(&listener, &port, &watch))?;
-        Ok(Self { stop, kicks, thread: Some(thread) })
+        Ok(Self { stop, kicks, record, thread: Some(thread) })
     }
 }
 
@@ -84,8 +89,10 @@ impl Drop for RingsServer {
         self.stop.asked.store(true, Ordering::SeqCst);
         // A full counter means that the thread has been woken already.
         let _ = rustix::io::write(&self.stop.bell, &1u64.to_ne_bytes());
-        if let Some(closer) = self.stop.session().as_ref() {
-            closer.close();
+        match self.stop.session().as_ref() {
+            Some(closer) => closer.close(),
+            // A front end that is there connects to the next daemon.
+            None => self.record.remove(),
         }
         // The worker may have ended early.
         self.kicks.end();
@@ -188,6 +195,7 @@ struct Served {
     clock: Clock,
     recorder: Option<Arc<Recorder>>,
     kicks: Arc<Kicks>,
+    record: Arc<Record>,
 }
 
 impl Served {
@@ -227,6 +235,17 @@ impl nicety_vhost_user::Port for Served {
 
     fn announce(&self, address: [u8; 6]) {
         self.port.announce(Mac(address));
+    }
+
+    fn record(&self) -> Option<Arc<Map>> {
+        let mut rings = 0;
+        self.with(&mut |face, _| rings = face.rings());
+        let opened = self.record.open(RECORD_RING_BYTES * u64::from(rings));
+        let unkept = |error| {
+            let path = self.record.path().display();
+            self.log.say(Kind::Refused, format_args!("packed rings will not survive a killed daemon: {path}: {error}"));
+        };
+        opened.map_err(unkept).ok()
     }
 
     fn refused(&self, refusal: &Refusal) {

@@ -72,11 +72,6 @@ pub enum SaveError {
     /// No VM is attached.
     #[error("no VM is attached to the port: its VMM brings memory and interrupts, and must be connected")]
     NoVm,
-    /// The guest has mapped a page of this daemon.
-    #[error(
-        "the port's doorbells are mapped, and its guest cannot map those of another daemon: set doorbells = \"trapped\""
-    )]
-    Mapped,
     /// A message is being handled.
     #[error("the port's VMM waits for an answer: it must send nothing while the port is saved or restored; try again")]
     Busy,

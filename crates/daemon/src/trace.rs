@@ -274,7 +274,7 @@ fn guards(policy: &Policy) -> Vec<&'static str> {
         (guards.dhcp_server, "dhcp_guard"),
         (guards.arp, "arp_guard"),
         (guards.router_advertisement, "ra_guard"),
-        (policy.mtu.is_some(), "mtu"),
+        (policy.mtu.is_some(), "mtu_limit"),
     ]
     .into_iter()
     .filter_map(|(on, name)| on.then_some(name))

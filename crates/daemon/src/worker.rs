@@ -307,7 +307,9 @@ impl Worker {
         if let Link::Function { device, session, .. } = &mut service.link {
             let next = session.as_mut().and_then(|talk| talk.timeout.rung(now));
             self.timers.extend(next.map(|at| Reverse((at, id))));
-            device.scan_doorbells();
+            if session.as_ref().is_none_or(|talk| !talk.stopped) {
+                device.scan_doorbells();
+            }
         }
         let turn = service.turn.as_mut().unwrap_or(&mut self.turn);
         let outcome = self.plane.turn(&service.port, turn, now);

@@ -3,18 +3,20 @@
 //! A binary of its own: the allocator is the whole process's, and so are other tests' daemons.
 
 mod nic;
+mod stage;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nic::{FRAME, MIB, Nic, Stage, file, seen};
+use nic::{FRAME, MIB, Nic, file, seen};
 use nicety_adapter::RingPlace;
 use nicety_memory::Map;
 use nicety_switch::Policy;
 use nicety_uplink::Pair;
 use nicety_vhost_user::frontend::{Bells, Frontend, Shared};
+use stage::Stage;
 
 /// Of all threads that are not guests.
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);

@@ -6,13 +6,15 @@
 mod workers;
 #[allow(dead_code, reason = "other tests use more of it")]
 mod nic;
+mod stage;
 
 use std::time::{Duration, Instant};
 
-use nic::{Nic, Stage};
+use nic::Nic;
 use nicety_adapter::Reason;
 use nicety_adapters::{Settings, find};
 use nicety_daemon::daemon::PortSpec;
+use stage::Stage;
 
 /// How often a port comes and goes: two changes each time.
 const ROUNDS: u32 = 500;

@@ -5,11 +5,12 @@
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
 mod nic;
+mod stage;
 
 use std::cell::Cell;
 use std::os::fd::AsFd;
 
-use nic::{BUFFERS, MIB, Nic, Stage, file};
+use nic::{BUFFERS, MIB, Nic, file};
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Progress, Reason, Reset, Snapshot,
@@ -19,6 +20,7 @@ use nicety_daemon::daemon::PortSpec;
 use nicety_daemon::report::{Condition, PortReport};
 use nicety_vfio_user::{Client, DmaProtection};
 use nicety_vhost_user::frontend::{Frontend, Shared};
+use stage::Stage;
 
 with_one_worker_and_with_two!(
     a_vm_whose_adapter_panics_loses_it_and_whoever_comes_next_is_refused_while_others_send,

@@ -1,12 +1,13 @@
 //! Ports with a policy: what the host file says is in force when the first VMM connects, and changes under it.
 
-#[allow(dead_code)]
 mod nic;
+mod stage;
 
-use nic::{Nic, Stage};
+use nic::Nic;
 use nicety_adapter::Reason;
 use nicety_daemon::daemon::PortSpec;
 use nicety_switch::{Policy, Vlan, VlanId};
+use stage::Stage;
 
 /// A port's specification with a VLAN.
 fn moved(stage: &Stage, number: u8, vlan: Vlan) -> PortSpec {

@@ -7,6 +7,7 @@ mod workers;
 #[path = "../../bell/tests/lingering/mod.rs"]
 mod lingering;
 mod nic;
+mod stage;
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -17,13 +18,14 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use lingering::lingering;
-use nic::{MIB, Nic, Stage, file, seen};
+use nic::{MIB, Nic, file, seen};
 use nicety_adapter::RingPlace;
 use nicety_daemon::report::{Condition, PortReport};
 use nicety_vhost_user::frontend::{Frontend, Shared};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{read, write};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use stage::Stage;
 
 /// How long anything here may take.
 const TIMEOUT: Duration = Duration::from_secs(20);

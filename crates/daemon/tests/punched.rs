@@ -1,8 +1,8 @@
 //! A VMM that has the kernel hold its memory file's lock (`i_mmap_rwsem`): it maps the file many times, and punches a hole into all of it.
 //! Whoever maps or unmaps that file waits meanwhile, and nobody else shall (docs/adr/0012).
 
-#[allow(dead_code)]
 mod nic;
+mod stage;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,10 +12,11 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nic::{MIB, Nic, Stage};
+use nic::{MIB, Nic};
 use nicety_memory::shared_file;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use stage::Stage;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory as _};
 
 const BOTH: DmaProtection = DmaProtection { read: true, write: true };
@@ -189,4 +190,5 @@ fn a_vmm_that_cuts_off_its_memory_while_its_file_is_held_does_not_hold_up_anothe
         stage.until("the VMM is sent away", || !stage.view(1).state.attached);
         measured
     }));
+    assert_eq!(stage.taken(2), 0, "who sends hears nothing of it");
 }

@@ -6,26 +6,33 @@
 mod workers;
 #[allow(dead_code, reason = "other tests use more of it")]
 mod nic;
+mod stage;
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use nic::{BUFFERS, Nic, RINGS, Stage};
+use nic::{BUFFERS, Nic, RINGS};
 use nicety_adapter::snapshot::RestoreError;
+use nicety_daemon::daemon::PortSpec;
 use nicety_daemon::report::{Condition, PortReport};
 use nicety_daemon::saved::{PortState, SaveError};
+use nicety_memory::{Map, Mapping, Rights};
 use nicety_vfio_user::codec::irqs::INTX;
 use nicety_vfio_user::{Client, IrqAction, IrqData, IrqSet};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use stage::Stage;
 
 /// 8254x manual, chapter 13: interrupt cause (cleared by being read), cause set, mask set; link status change.
 const ICR: u64 = 0xc0;
 const ICS: u64 = 0xc8;
 const IMS: u64 = 0xd0;
 const LINK: u32 = 4;
-/// Transmit descriptor head.
+/// Transmit descriptor head and tail, receive descriptor tail.
 const TDH: u64 = 0x3810;
+const TDT: u64 = 0x3818;
+const RDT: u64 = 0x2818;
 
 fn set(nic: &mut Nic, action: IrqAction, data: IrqData<'_>) {
     nic.client.set_irqs(IrqSet { index: INTX, start: 0, count: 1, action, data }).unwrap();
@@ -159,16 +166,83 @@ fn what_cannot_be_saved_or_restored_is_refused_and_nothing_changes(workers: usiz
     stage.daemon.restore("vm5", state).unwrap();
 }
 
-/// A guest's mapping of the page cannot be moved.
-fn a_port_with_mapped_doorbells_is_not_saved(workers: usize) {
-    let stage = Stage::new(workers, &[]);
-    let mut spec = stage.spec(1, "vmxnet3");
-    spec.mapped = true;
-    stage.daemon.open(spec).unwrap();
-    let mut vm = Client::connect(stage.socket(1)).unwrap();
-    vm.device_info().unwrap();
-    assert!(matches!(stage.daemon.save("vm1"), Err(SaveError::Mapped)));
-    vm.device_info().unwrap();
+fn mapped(stage: &Stage, number: u8, adapter: &str) {
+    stage.daemon.open(PortSpec { mapped: true, ..stage.spec(number, adapter) }).unwrap();
+}
+
+/// The new page shows what the old one did; what is written there rings.
+fn a_guest_with_mapped_doorbells_goes_on_in_another_daemon(workers: usize) {
+    for adapter in ["e1000e", "igb"] {
+        let (old, new) = (Stage::new(workers, &[]), Stage::new(workers, &[]));
+        for stage in [&old, &new] {
+            mapped(stage, 1, adapter);
+            stage.daemon.open(stage.spec(2, "e1000")).unwrap();
+        }
+        let mut nic = Nic::new(&old, 1);
+        let _others = [Nic::new(&old, 2), Nic::new(&new, 2)];
+        nic.map_registers();
+        nic.send().unwrap();
+        // Perhaps before anybody has looked at the page.
+        let state = old.daemon.save("vm1").unwrap();
+        let before = old.taken(2);
+        go(&mut nic, &new, 1);
+        old.until("the port is free", || PortReport::of(&old.view(1)).condition == Condition::Waiting);
+        nic.map_registers();
+        assert_eq!(nic.shown(TDT), 0, "{adapter}");
+        new.daemon.restore("vm1", PortState::from_bytes(&state.to_bytes()).unwrap()).unwrap();
+        assert_eq!((nic.shown(TDT), nic.shown(RDT)), (64, 255), "{adapter}");
+        new.until("64 frames in all", || before + new.taken(2) == 64);
+        nic.send().unwrap();
+        new.until("64 frames more", || before + new.taken(2) == 128);
+        assert_eq!(nic.read(TDH).unwrap(), 128, "{adapter}");
+        assert_eq!(new.view(1).state.counters.guest_errors, 0, "{adapter}");
+    }
+}
+
+/// What it writes while it stands still is not lost, and comes after the state.
+fn a_guest_with_mapped_doorbells_that_rings_while_it_is_saved_is_heard_when_it_is_restored(workers: usize) {
+    let stage = Stage::new(workers, &["e1000"]);
+    mapped(&stage, 2, "e1000e");
+    let (_other, mut nic) = (Nic::new(&stage, 1), Nic::new(&stage, 2));
+    nic.map_registers();
+    nic.read(8).unwrap();
+    stage.daemon.save("vm2").unwrap();
+    nic.send().unwrap();
+    // Time enough to be heard.
+    thread::sleep(Duration::from_millis(50));
+    let again = stage.daemon.save("vm2").unwrap();
+    assert_eq!(stage.taken(1), 0);
+    stage.daemon.restore("vm2", again).unwrap();
+    stage.until("64 frames", || stage.taken(1) == 64);
+}
+
+/// vmxnet3, chapter of BAR 0: a mask for each vector, 8 bytes apart.
+fn masks_in_a_mapped_page_go_along(workers: usize) {
+    let (old, new) = (Stage::new(workers, &[]), Stage::new(workers, &[]));
+    let page = |stage: &Stage| {
+        let mut vm = Client::connect(stage.socket(1)).unwrap();
+        vm.device_info().unwrap();
+        let region = vm.region_info(0).unwrap();
+        let mapping = Mapping::of_file(region.fd.unwrap(), region.offset, region.areas[0].size, true).unwrap();
+        (vm, Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap())
+    };
+    let masks = |page: &Map| {
+        let mut bytes = [0; 4 * 8];
+        page.read(0, &mut bytes).unwrap();
+        [0, 1, 2, 3].map(|vector| bytes[8 * vector])
+    };
+    [&old, &new].into_iter().for_each(|stage| mapped(stage, 1, "vmxnet3"));
+    let (_vm, first) = page(&old);
+    let before = masks(&first);
+    for vector in [1, 3] {
+        first.write(8 * vector, &[before[vector as usize] ^ 1, 0, 0, 0]).unwrap();
+    }
+    let state = old.daemon.save("vm1").unwrap();
+    let (_vm, second) = page(&new);
+    assert_eq!(masks(&second), before);
+    new.daemon.restore("vm1", state).unwrap();
+    assert_eq!(masks(&second), masks(&first));
+    assert_ne!(masks(&second), before);
 }
 
 with_one_worker_and_with_two!(
@@ -176,5 +250,7 @@ with_one_worker_and_with_two!(
     a_saved_port_hears_takes_and_sends_nothing_until_it_is_restored,
     a_saved_port_whose_vmm_goes_is_free_and_as_new,
     what_cannot_be_saved_or_restored_is_refused_and_nothing_changes,
-    a_port_with_mapped_doorbells_is_not_saved,
+    a_guest_with_mapped_doorbells_goes_on_in_another_daemon,
+    a_guest_with_mapped_doorbells_that_rings_while_it_is_saved_is_heard_when_it_is_restored,
+    masks_in_a_mapped_page_go_along,
 );

@@ -5,14 +5,16 @@
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
 mod nic;
+mod stage;
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use nic::{BUFFERS, MIB, Nic, Stage, file};
+use nic::{BUFFERS, MIB, Nic, file};
 use nicety_adapter::{Reason, RingPlace};
 use nicety_vhost_user::frontend::{Frontend, Shared};
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use stage::Stage;
 
 fn memory_may_be_unmapped_while_frames_fly_and_is_not_touched_afterwards(workers: usize) {
     let stage = Stage::new(workers, &["e1000", "e1000"]);

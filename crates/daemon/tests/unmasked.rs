@@ -5,15 +5,17 @@
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
 mod nic;
+mod stage;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nic::{Nic, Stage};
+use nic::Nic;
 use nicety_vfio_user::codec::irqs::INTX;
 use nicety_vfio_user::{IrqAction, IrqData, IrqSet};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use stage::Stage;
 
 /// How long anything here may take.
 const TIMEOUT: Duration = Duration::from_secs(20);

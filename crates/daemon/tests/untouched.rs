@@ -4,17 +4,16 @@
 #[macro_use]
 #[path = "../../plane/tests/workers/mod.rs"]
 mod workers;
-#[allow(dead_code)]
-mod nic;
+mod stage;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use nic::Stage;
 use nicety_adapter::RingPlace;
 use nicety_daemon::report::PortReport;
 use nicety_memory::shared_file;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
 use nicety_vhost_user::frontend::{Frontend, Shared};
+use stage::Stage;
 
 const MEMORY: u64 = 256 << 20;
 const PAGE: u64 = 4096;

@@ -77,6 +77,8 @@ pub(super) const DRIVERS: &[&str] = &[
     "8139cp",
     "8139too",
     "8021q",
+    "vxlan",
+    "geneve",
     "bonding",
     "pktgen",
     "failover",

@@ -103,15 +103,22 @@ pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Res
     }
 }
 
+/// Keys whose texts may look like numbers.
+const TEXTS: [&str; 4] = ["group", "owner", "port_group", "trunk"];
+
 /// The values as the host file would have them: numbers and `true` as such, all else as text; nothing where none is given.
 fn parsed(values: &[(String, String)]) -> std::collections::BTreeMap<String, Value> {
-    let one = |text: &str| match text {
+    let is_number = |key: &str, text: &str| !TEXTS.contains(&key) && (text == "0" || !text.starts_with('0'));
+    let one = |key: &str, text: &str| match text {
         "" => Value::Null,
         "true" => Value::Bool(true),
         "false" => Value::Bool(false),
-        text => text.parse::<u32>().map_or_else(|_| Value::from(text.trim_matches('"')), Value::from),
+        text => match text.parse::<u32>() {
+            Ok(number) if is_number(key, text) => Value::from(number),
+            _ => Value::from(text.trim_matches('"')),
+        },
     };
-    values.iter().map(|(key, value)| (key.clone(), one(value))).collect()
+    values.iter().map(|(key, value)| (key.clone(), one(key, value))).collect()
 }
 
 /// Asks the daemon, and asks the person if VMs would be cut off.

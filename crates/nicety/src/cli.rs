@@ -54,6 +54,8 @@ pub enum Command {
     Uplink(ListCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
+    /// Write the interfaces of a libvirt domain as ports of a host file, with their bandwidth limits
+    Import(Import),
     /// Write the frames that pass a port, an uplink or a port group of a running daemon, or that are dropped, as pcapng
     Capture(Capture),
     /// Say what a running daemon would do with a frame, step by step, and why; nothing changes by it
@@ -189,6 +191,14 @@ pub struct Export {
     /// Which daemon
     #[command(flatten)]
     pub which: Which,
+}
+
+/// `import`.
+#[derive(Debug, Args)]
+#[command(after_help = "virsh dumpxml web1 | nicety import - >>host.toml\nWhat is not taken over is said on stderr.")]
+pub struct Import {
+    /// The domain's XML, as `virsh dumpxml` prints it; `-` is stdin
+    pub file: PathBuf,
 }
 
 /// On which side of the switch.

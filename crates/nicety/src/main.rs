@@ -20,6 +20,7 @@ mod compare;
 mod exit;
 mod extcap;
 mod find;
+mod import;
 mod log;
 mod output;
 mod ports;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Group(args) => change::list(List::Groups, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Uplink(args) => change::list(List::Uplinks, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => change::export(&args.which).map(|()| ExitCode::SUCCESS),
+        Command::Import(args) => import::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => words::completions(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { folder } => words::man(folder.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),

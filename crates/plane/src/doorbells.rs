@@ -44,6 +44,31 @@ impl Doorbells {
         }
     }
 
+    /// Restores the device by `restore`. What the guest has written since the last scan, while a saved port stood still, comes after
+    /// it; the rest of the page shows the restored registers.
+    pub fn restore_with<E>(
+        &mut self,
+        port: &Port,
+        now: Time,
+        restore: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let written: Vec<(u32, u32)> = match self.map.window(0, self.place.len as u32, Rights::BOTH) {
+            Ok(window) => {
+                let words = self.seen.iter().map(|(offset, seen)| (*offset, *seen, window.load_u32(*offset as usize)));
+                words.filter(|(_, seen, word)| seen != word).map(|(offset, _, word)| (offset, word)).collect()
+            }
+            Err(_) => Vec::new(),
+        };
+        restore()?;
+        self.show(port, now);
+        self.refresh(port, now);
+        if let Ok(window) = self.map.window(0, self.place.len as u32, Rights::BOTH) {
+            written.iter().for_each(|(offset, word)| window.store_u32(*offset as usize, *word));
+        }
+        self.scan(port, now);
+        Ok(())
+    }
+
     /// Writes the device's changes to the page. Call it after a message that may have changed the device, and after a scan that
     /// found work.
     pub fn refresh(&mut self, port: &Port, now: Time) {

@@ -451,7 +451,13 @@ impl Port {
             inner.drop_backlog(Reason::Removed);
             inner.out = Outbox::default();
             (inner.pending, inner.polled, inner.poll_at, inner.wake) = (Set::default(), Set::default(), None, None);
-            inner.call(now, |adapter, cx| adapter.notice(Event::Restored, cx));
+            inner.call(now, |adapter, cx| {
+                // Before it reads there what a driver has not written.
+                if cx.page.is_some() {
+                    adapter.notice(Event::Page, cx);
+                }
+                adapter.notice(Event::Restored, cx);
+            });
             inner.settle(self.shell.as_ref());
         }
         inner.tell_failure(self.shell.as_ref());

@@ -4,6 +4,7 @@
 //! of extension headers, is refused as what it might be (RFC 7113, section 2; RFC 8415's ports; RFC 2131's).
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU8;
 
 use nicety_adapter::{Batch, Packet, Reason};
 use nicety_frame::ethernet::ethertype;
@@ -15,9 +16,16 @@ use crate::policy::Policy;
 /// The ports that a DHCP server sends from: RFC 2131, section 4.1, and RFC 8415, section 7.2.
 const DHCP_SERVERS: [u16; 2] = [67, 547];
 /// ICMPv6 types: RFC 4861, section 4.
+const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
+/// Its options: section 4.6.1.
+const SOURCE_LINK: u8 = 1;
+const TARGET_LINK: u8 = 2;
+/// The IPv6 header's bytes: RFC 8200, section 3.
+const IPV6_LEN: usize = 40;
 
 /// The spanning tree address, IEEE 802.1Q-2018, table 8-1; and Cisco's for per-VLAN spanning tree.
 const BPDU: [[u8; 6]; 2] = [[0x01, 0x80, 0xc2, 0, 0, 0], [0x01, 0, 0x0c, 0xcc, 0xcc, 0xcd]];
@@ -57,15 +65,14 @@ pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option
         (protocol::ICMPV6, Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) | None) if guards.router_advertisement => {
             Some(Reason::RouterGuard)
         }
-        (protocol::ICMPV6, Some(&NEIGHBOUR_ADVERTISEMENT)) if guards.arp => {
-            let target = behind.get(8..24).and_then(|bytes| bytes.first_chunk::<16>());
-            let target = target.map(|bytes| IpAddr::V6(Ipv6Addr::from(*bytes)));
-            let bound = policy.ip.iter().any(IpAddr::is_ipv6);
-            (bound && target.is_none_or(|target| !policy.ip.contains(&target))).then_some(Reason::ArpGuard)
+        (protocol::ICMPV6, _) if guards.arp => {
+            let header = head.get(usize::from(l3.offset)..).unwrap_or_default();
+            (is_true_neighbour(policy, head, header, behind) != Some(true)).then_some(Reason::ArpGuard)
         }
         // The chain of extension headers did not end within the head.
         (0 | 43 | 44 | 51 | 60 | 135, _) if guards.router_advertisement => Some(Reason::RouterGuard),
         (0 | 43 | 44 | 51 | 60 | 135, _) if guards.dhcp_server => Some(Reason::DhcpGuard),
+        (0 | 43 | 44 | 51 | 60 | 135, _) if guards.arp => Some(Reason::ArpGuard),
         _ => None,
     }
 }
@@ -95,4 +102,35 @@ fn is_true(policy: &Policy, layout: &Layout, head: &[u8]) -> bool {
     let bound = policy.ip.iter().any(IpAddr::is_ipv4);
     // An address probe has no sender: RFC 5227, section 2.1.1.
     mine && (!bound || said.sender.is_unspecified() || policy.ip.contains(&IpAddr::V4(said.sender)))
+}
+
+/// Whether an ICMPv6 message (RFC 4861, section 4) tells the truth about its sender's addresses; `None` if it cannot be read.
+/// `header`: from the IPv6 header on.
+fn is_true_neighbour(policy: &Policy, head: &[u8], header: &[u8], message: &[u8]) -> Option<bool> {
+    // Where options begin, and which one has the link-layer address of whom the message is about.
+    let (options, wanted) = match *message.first()? {
+        ROUTER_SOLICITATION => (8, SOURCE_LINK),
+        NEIGHBOUR_SOLICITATION => (24, SOURCE_LINK),
+        NEIGHBOUR_ADVERTISEMENT => (24, TARGET_LINK),
+        _ => return Some(true),
+    };
+    let about = if wanted == TARGET_LINK { message.get(8..24) } else { header.get(8..24) };
+    let ip = Ipv6Addr::from(*about?.first_chunk::<16>()?);
+    // Who looks for a free address has none yet: RFC 4862, section 5.4.2.
+    let is_free = ip.is_unspecified() || !policy.ip.iter().any(IpAddr::is_ipv6);
+    if !(is_free || policy.ip.contains(&IpAddr::V6(ip))) {
+        return Some(false);
+    }
+    // What follows the packet is padding.
+    let payload = usize::from(u16::from_be_bytes(*header.get(4..6)?.first_chunk()?));
+    let extensions = header.len() - message.len() - IPV6_LEN;
+    let mut rest = message.get(options..payload.checked_sub(extensions)?)?;
+    while let [kind, units, ..] = *rest {
+        if kind == wanted && rest.get(2..8)? != head.get(6..12)? {
+            return Some(false);
+        }
+        // An option without length is none: section 4.6.
+        rest = rest.get(usize::from(NonZeroU8::new(units)?.get()) * 8..)?;
+    }
+    Some(rest.is_empty())
 }

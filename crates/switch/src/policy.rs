@@ -192,8 +192,8 @@ pub struct Guards {
     pub bpdu: bool,
     /// DHCP server frames, IPv4 or IPv6.
     pub dhcp_server: bool,
-    /// ARP with a sender other than the frame's source, or not allowed by [`Policy::ip`]; neighbour advertisements for an address
-    /// that it does not allow.
+    /// ARP, neighbour advertisements, neighbour and router solicitations that name another MAC address than the frame's source, or
+    /// an IP address that [`Policy::ip`] does not allow.
     pub arp: bool,
     /// Router advertisements, and redirects.
     pub router_advertisement: bool,

@@ -310,6 +310,47 @@ fn arp_and_neighbour_advertisements_of_others_addresses_are_refused() {
     let own: std::net::Ipv6Addr = "fe80::1".parse().unwrap();
     assert_eq!(world.refused(0, icmp6(136, own.octets(), 0)), None);
     assert_eq!(world.refused(0, icmp6(136, [7; 16], 0)), Some(Reason::ArpGuard));
+    assert_eq!(world.refused(0, icmp6(136, own.octets(), 40)), Some(Reason::ArpGuard), "deeper than anybody looks");
+    assert_eq!(world.refused(0, icmp6(128, [7; 16], 0)), None, "an echo");
+}
+
+/// An ICMPv6 message of this type from an IPv6 address, with a link-layer address as option `option`, or as many bytes as it says.
+fn about(kind: u8, from: &str, (option, units): (u8, u8), link: [u8; 6]) -> Vec<u8> {
+    let from: std::net::Ipv6Addr = from.parse().unwrap();
+    let mut frame = icmp6(kind, from.octets(), 0);
+    frame[14 + 5] += 8;
+    frame[14 + 8..14 + 24].copy_from_slice(&from.octets());
+    frame.extend([&[option, units][..], &link].concat());
+    frame
+}
+
+#[test]
+fn neighbour_discovery_that_binds_an_address_to_another_station_is_refused() {
+    let guards = Guards { arp: true, ..Guards::default() };
+    let (mut bound, mut open) =
+        (guarded(guards), World::new(&[Policy { guards, ..Policy::default() }, Policy::default()]));
+    for (kind, option) in [(135, 1), (136, 2)] {
+        for world in [&mut bound, &mut open] {
+            assert_eq!(world.refused(0, about(kind, "fe80::1", (option, 1), A)), None);
+            assert_eq!(world.refused(0, about(kind, "fe80::1", (option, 1), B)), Some(Reason::ArpGuard), "{kind}");
+            assert_eq!(world.refused(0, about(kind, "fe80::1", (option, 0), A)), Some(Reason::ArpGuard), "no length");
+            assert_eq!(
+                world.refused(0, about(kind, "fe80::1", (option, 2), A)),
+                Some(Reason::ArpGuard),
+                "beyond its end"
+            );
+            assert_eq!(world.refused(0, about(kind, "fe80::1", (3, 1), B)), None, "an option about something else");
+            let padded = [about(kind, "fe80::1", (option, 1), A), vec![1; 8]].concat();
+            assert_eq!(world.refused(0, padded), None, "what follows the packet");
+        }
+        assert_eq!(open.refused(0, about(kind, "fe80::9", (option, 1), A)), None);
+        assert_eq!(bound.refused(0, about(kind, "fe80::9", (option, 1), A)), Some(Reason::ArpGuard));
+    }
+    assert_eq!(bound.refused(0, about(135, "::", (14, 1), A)), None, "is this address free? (RFC 4862)");
+    let mut solicitation = icmp6(133, [0; 16], 0);
+    solicitation[14 + 5] = 16;
+    solicitation[14 + 48..14 + 56].copy_from_slice(&[&[1, 1][..], &B].concat());
+    assert_eq!(open.refused(0, solicitation), Some(Reason::ArpGuard), "a router would take it");
 }
 
 #[test]

@@ -27,6 +27,6 @@ mod wire;
 pub use ending::{Ended, Refusal};
 pub use nicety_bell::Bell;
 pub use nicety_socket::{Accepted, ListenError, Listener, PeerCredentials};
-pub use port::{Kick, Port};
+pub use port::{Kick, Port, RECORD_RING_BYTES};
 pub use protocol::{ProtocolFeatures, Request, TIMEOUT};
 pub use session::{Closer, Session};

@@ -8,6 +8,9 @@ use nicety_memory::Map;
 
 use crate::ending::Refusal;
 
+/// Bytes of a [record](Port::record) for each ring.
+pub const RECORD_RING_BYTES: u64 = 4096;
+
 /// The kick of a started ring.
 #[derive(Debug)]
 pub enum Kick {
@@ -37,6 +40,13 @@ pub trait Port: Send + Sync {
 
     /// The guest with this address was migrated here, and cannot announce itself to the network.
     fn announce(&self, address: [u8; 6]);
+
+    /// Memory that outlives this process, [`RECORD_RING_BYTES`] for each ring and zeroed at first: where packed rings stand, for the
+    /// next back end if this one is killed. Asked for when a front end that keeps no such memory itself starts packed rings. `None`:
+    /// they do not survive.
+    fn record(&self) -> Option<Arc<Map>> {
+        None
+    }
 
     /// A message was refused, and its sender knows: the operator may want to know too.
     fn refused(&self, _refusal: &Refusal) {}

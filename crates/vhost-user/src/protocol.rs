@@ -28,6 +28,8 @@ pub(crate) const F_LOG_ALL: u64 = 1 << 26;
 pub(crate) const RING_LOG: u32 = 1;
 /// Virtio feature bit: protocol features exist, and rings start disabled.
 pub(crate) const F_PROTOCOL_FEATURES: u64 = 1 << 30;
+/// Virtio feature bit: rings are packed (VIRTIO_F_RING_PACKED).
+pub(crate) const F_RING_PACKED: u64 = 1 << 34;
 /// In the payload of SET_VRING_KICK, CALL and ERR: no descriptor follows.
 pub(crate) const NO_FD: u64 = 1 << 8;
 

@@ -14,16 +14,22 @@ pub struct Clock<const PERIOD_NS: u64> {
 }
 
 impl<const PERIOD_NS: u64> Clock<PERIOD_NS> {
-    /// SYSTIM now.
-    pub fn value(&self, now: Time) -> u64 {
-        let (periods, value) = (u64::from(self.increment >> 24), u64::from(self.increment & 0xff_ffff));
-        let steps = (now.since(self.at).as_nanos() as u64).checked_div(PERIOD_NS * periods).unwrap_or(0);
-        self.base.wrapping_add(steps.wrapping_mul(value))
+    /// Nanoseconds from one step to the next, and steps since it was set; 0 if it stands.
+    fn steps(&self, now: Time) -> (u64, u64) {
+        let step = PERIOD_NS * u64::from(self.increment >> 24);
+        (step, (now.since(self.at).as_nanos() as u64).checked_div(step).unwrap_or(0))
     }
 
-    /// It is set.
+    /// SYSTIM now.
+    pub fn value(&self, now: Time) -> u64 {
+        let (_, steps) = self.steps(now);
+        self.base.wrapping_add(steps.wrapping_mul(u64::from(self.increment & 0xff_ffff)))
+    }
+
+    /// It is set; its next step comes when it would have come. Who adjusts it often loses no time.
     pub fn set(&mut self, value: u64, now: Time) {
-        (self.base, self.at) = (value, now);
+        let (step, steps) = self.steps(now);
+        (self.base, self.at) = (value, if step == 0 { now } else { self.at.after_ns(step * steps) });
     }
 
     /// TIMINCA: what is added, and once in how many periods.
@@ -69,5 +75,15 @@ mod tests {
         assert_eq!(u64::from(clock.high()) << 32 | u64::from(low), ((1 << 20) / 40 * 40) << 18);
         clock.adjust(5 << 18 | 1 << 63, Time(400 + 4000));
         assert_eq!(clock.value(Time(400 + 4000)) >> 18, 3995);
+    }
+
+    #[test]
+    fn a_driver_that_adjusts_it_between_two_steps_loses_no_time() {
+        let mut clock = Clock::<40>::default();
+        clock.set_increment(LINUX, Time(0));
+        for time in (0..1_000_000).step_by(39) {
+            clock.set_increment(LINUX, Time(time));
+        }
+        assert_eq!(clock.value(Time(1_000_000)) >> 18, 1_000_000);
     }
 }

@@ -6,6 +6,7 @@ pub mod e1000;
 pub mod e1000e;
 mod eeprom;
 mod filter;
+mod flow;
 pub mod igb;
 mod nvm;
 mod pages;

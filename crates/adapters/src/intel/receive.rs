@@ -25,6 +25,7 @@ use nicety_memory::{Map, Rights, Span, Window};
 
 use super::DESCRIPTOR;
 use super::filter::{Filter, Match};
+use super::flow::Control;
 use super::registers::*;
 use super::statistics::Statistics;
 
@@ -299,6 +300,8 @@ pub struct Receiver<'a> {
     pub looped: bool,
     /// UDP checksums have a bit of their own (82574 and later).
     pub tells_udp: bool,
+    /// A PAUSE came that is to be obeyed: its quanta.
+    pub pause: Option<u16>,
 }
 
 impl Receiver<'_> {
@@ -309,15 +312,53 @@ impl Receiver<'_> {
         offer: &Offer<'_, '_>,
         scratch: &mut Scratch,
     ) -> Result<(u64, u64), Miss> {
+        let Offer { frames, pick, .. } = *offer;
+        let head = frames.batch.packet(pick.packet).map_or(&[][..], |packet| frames.batch.head(packet));
+        match Control::of(self.registers, head) {
+            Some(control) => self.place_control(control, ring, offer, scratch),
+            None => self.place_frames(head, ring, offer, scratch),
+        }
+    }
+
+    /// A MAC control frame, which the chip reads, and the driver may see.
+    #[cold]
+    fn place_control(
+        &mut self,
+        control: Control,
+        ring: &mut Ring<'_>,
+        offer: &Offer<'_, '_>,
+        scratch: &mut Scratch,
+    ) -> Result<(u64, u64), Miss> {
+        let passes = control.passes(self.registers);
+        let placed =
+            if passes { self.place_frames(&[], ring, offer, scratch) } else { Err(Miss::Never(Reason::Filtered)) };
+        if !matches!(placed, Err(Miss::NoRoom(_))) {
+            control.count(self.registers, SHORTEST);
+            self.pause = control.obeyed(self.registers).or(self.pause);
+        }
+        placed
+    }
+
+    /// `counted`: the head, for the statistics of good frames; empty if it is none.
+    fn place_frames(
+        &mut self,
+        counted: &[u8],
+        ring: &mut Ring<'_>,
+        offer: &Offer<'_, '_>,
+        scratch: &mut Scratch,
+    ) -> Result<(u64, u64), Miss> {
         let Offer { frames, pick, verdict } = *offer;
+        let filtered = Miss::Never(Reason::Filtered);
+        let head = frames.batch.packet(pick.packet).map_or(&[][..], |packet| frames.batch.head(packet));
+        let tag = frames.outer_tag(pick).filter(|tag| tag.tpid == self.registers[VET] as u16).map(|tag| tag.tci);
+        let how = self.filter.wants(self.registers, head, tag).ok_or(filtered)?;
         let unfolded = Unfolded::new(frames, pick, self.wants).map_err(|reason| {
-            self.registers.count(ROC, u32::from(reason == Reason::TooLong));
+            let long = u32::from(reason == Reason::TooLong);
+            self.registers.count(ROC, long);
+            self.registers.count(RLEC, long);
             Miss::Never(reason)
         })?;
         let packet = unfolded.packet();
-        let head = frames.batch.head(packet);
-        let tag = frames.outer_tag(pick).filter(|tag| tag.tpid == self.registers[VET] as u16).map(|tag| tag.tci);
-        let how = self.filter.wants(self.registers, head, tag).ok_or(Miss::Never(Reason::Filtered))?;
         for index in unfolded.wanted() {
             let mut spans = ArrayVec::new();
             let len = unfolded.len(index);
@@ -341,7 +382,9 @@ impl Receiver<'_> {
             let told = self.verdict(verdict, frames.batch, packet, piece.tag, checked, how);
             ring.give_frame(descriptors, len, headers, told);
             ring.small |= len + 4 <= self.registers[RSRPD];
-            self.registers.count_received(head, len.max(SHORTEST));
+            if !counted.is_empty() {
+                self.registers.count_received(counted, len.max(SHORTEST));
+            }
         }
         Ok((u64::from(unfolded.count()), u64::from(packet.len())))
     }

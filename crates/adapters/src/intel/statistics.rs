@@ -1,5 +1,7 @@
 //! The chips' own counters (Intel 317453, 13.7). They stay at their maximum; lengths count the frame check sequence.
 
+use nicety_adapter::{Counters, Reason};
+
 use super::registers::*;
 
 /// Where they lie.
@@ -71,6 +73,9 @@ pub trait Statistics {
     /// A good frame of `len` bytes was received.
     fn count_received(&mut self, destination: &[u8], len: u32);
 
+    /// A MAC control frame of `len` bytes came or went: it counts in these totals alone.
+    fn count_control(&mut self, frames: Reg, low: Reg, high: Reg, len: u32);
+
     /// `frames` good frames went out, all of `full` bytes but the last.
     fn count_sent(&mut self, destination: &[u8], frames: u32, full: u32, last: u32);
 }
@@ -99,6 +104,11 @@ impl Statistics for Bank {
         }
     }
 
+    fn count_control(&mut self, frames: Reg, low: Reg, high: Reg, len: u32) {
+        self.count(frames, 1);
+        count_octets(self, low, high, u64::from(len + CHECK));
+    }
+
     fn count_sent(&mut self, destination: &[u8], frames: u32, full: u32, last: u32) {
         let (full, last) = (full + CHECK, last + CHECK);
         self.count(GPTC, frames);
@@ -113,5 +123,24 @@ impl Statistics for Bank {
             [first, ..] if first & 1 != 0 => self.count(MPTC, frames),
             _ => {}
         }
+    }
+}
+
+/// MPC: frames that found no descriptor, and no room in the port's receive buffer, which is the chip's packet buffer here. The port drops and
+/// counts them; this is how many of those the chip has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Missed(u64);
+
+impl Missed {
+    /// Counts those that were dropped since it was asked last.
+    pub fn count(&mut self, registers: &mut Bank, counters: &Counters) {
+        let before = std::mem::replace(self, Self::so_far(counters));
+        registers.count(MPC, u32::try_from(self.0.saturating_sub(before.0)).unwrap_or(u32::MAX));
+    }
+
+    /// None of those that there are.
+    pub fn so_far(counters: &Counters) -> Self {
+        let dropped = |reason: Reason| counters.receive_drops[reason as usize];
+        Self(dropped(Reason::BufferFull) + dropped(Reason::NoBuffer))
     }
 }

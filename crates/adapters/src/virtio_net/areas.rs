@@ -18,6 +18,7 @@ use nicety_memory::{Map, Rights, Touch, Window, full_barrier};
 use super::broken::Broken;
 use super::chain::{Chain, Token, WRITE};
 use super::kept::Kept;
+use super::landing::PIECES;
 use super::ring::Ring;
 
 /// Descriptors that one call may have read before it begins with another chain: 64 packets as long as Linux's need 1216.
@@ -228,7 +229,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     /// before [`Areas::show`].
     pub fn give_back(&self, ring: &mut Ring, chains: &[u64]) {
         if PACKED {
-            return chains.iter().for_each(|chain| self.give_back_packed(ring, std::slice::from_ref(chain)));
+            return chains.chunks(PIECES).for_each(|chains| self.give_back_packed(ring, chains));
         }
         let first = self.slot(ring.used);
         let (before, behind) = chains.split_at(chains.len().min(usize::from(self.size) - first));
@@ -240,7 +241,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         ring.untold = ring.untold.saturating_add(chains.len() as u16);
     }
 
-    /// Chains of a packed ring that one frame has filled. Its driver takes the first for a sign that all are there.
+    /// Chains of a packed ring together, [`PIECES`] at most: its driver takes the first for a sign that all are there.
     pub fn give_back_packed(&self, ring: &mut Ring, chains: &[u64]) {
         if let Some(kept) = &self.kept {
             kept.write(ring.used, chains);

@@ -406,8 +406,7 @@ impl Adapter for Vmxnet3 {
             self.schedule(cx);
         }
         match fetched {
-            // A doorbell or a mask in a mapped page sends no message: the queue is polled.
-            Ok(Progress { more, armed }) => Progress { more, armed: armed && cx.page.is_none() },
+            Ok(progress) => cx.fetched(progress),
             Err(error) => {
                 self.stop_transmit(queue, error, cx);
                 idle

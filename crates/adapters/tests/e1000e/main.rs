@@ -12,4 +12,5 @@ mod probe;
 mod queues;
 mod saved;
 mod selftest;
+mod table;
 mod vectors;

@@ -81,6 +81,41 @@ fn a_filter_of_ethertypes_has_a_queue_and_its_number_is_told() {
 }
 
 #[test]
+fn a_filter_of_vlan_priorities_has_a_queue() {
+    let mut g = Guest::opened();
+    g.open_queue(3);
+    // VLAPQF as igb_rxnfc_write_vlan_prio_filter writes it: priority 6 to queue 3.
+    g.w(0x55b0, (8 | 3) << 24);
+    let tagged = |control: u16| ethernet(0x8100, &[&control.to_be_bytes()[..], &[0x88, 0xb5], &payload(60)].concat());
+    g.bring_one(&tagged(6 << 13 | 5));
+    assert_eq!(g.counters.receive[3].frames, 1);
+    g.bring_one(&tagged(5 << 13 | 5));
+    g.bring_one(&ethernet(0x88b5, &payload(60)));
+    assert_eq!((g.counters.receive[3].frames, g.counters.receive[0].frames), (1, 2), "another priority, and no tag");
+}
+
+#[test]
+fn a_filter_of_syn_has_a_queue_and_goes_before_flows_if_its_highest_bit_says_so() {
+    let mut g = Guest::opened();
+    g.open_queue(3);
+    g.open_queue(11);
+    let mut opening = flow(6);
+    opening[47] = 2;
+    // As DPDK's eth_igb_syn_filter_set writes it: enabled, queue 3.
+    g.w(0x55fc, 3 << 1 | 1);
+    g.bring_one(&opening);
+    g.bring_one(&flow(6));
+    assert_eq!((g.counters.receive[3].frames, g.counters.receive[0].frames), (1, 1), "and no other segment");
+    g.w(0x5a80, 1 << 17);
+    g.w(0x59e0, 0xe000_8000 | 1 << 8 | 11 << 16 | 6);
+    g.bring_one(&opening);
+    assert_eq!((g.counters.receive[3].frames, g.counters.receive[11].frames), (1, 1));
+    g.w(0x55fc, 1 << 31 | 3 << 1 | 1);
+    g.bring_one(&opening);
+    assert_eq!((g.counters.receive[3].frames, g.counters.receive[11].frames), (2, 1));
+}
+
+#[test]
 fn a_filter_of_a_flow_has_a_queue() {
     let mut g = Guest::opened();
     g.open_queue(11);

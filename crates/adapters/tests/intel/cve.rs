@@ -212,3 +212,37 @@ fn cve_2024_6505_tables_that_name_any_queue_lead_to_none_that_is_not_there() {
         }
     }
 }
+
+/// Numbers of vectors that are not there: QEMU's vmxnet3 took them for indices of its arrays.
+#[test]
+fn cve_2013_4544_routes_to_vectors_that_are_not_there_interrupt_nobody_else() {
+    // The number of vectors, and of those that an entry can name; where MSI-X control lies; GPIE, IVAR and what enables all, by chip.
+    let e1000e = ((5, 8), 0xa2, [(0x18, 0x8100_0000), (0xdc, 0x01f0_0000), (0xd0, !0)]);
+    let igb = ((25, 32), 0x72, [(0x1514, 0xc000_0011), (0x152c, !0), (0x1524, !0)]);
+    for (name, ((vectors, numbers), control, setup)) in [("e1000e", e1000e), ("igb", igb)] {
+        let mut chip = Chip::opened(name);
+        chip.config(control, &[vectors as u8 - 1, 0x80]);
+        setup.into_iter().for_each(|(register, value)| chip.w(register, value));
+        for number in 0..numbers {
+            chip.out.messages = nicety_adapter::Set::default();
+            let (e1000e, igb) = ((number | 8) * 0x0001_1111, (number | 0x80) * 0x0101_0101);
+            if name == "igb" {
+                (0..8).for_each(|row| chip.w(0x1700 + 4 * row, igb));
+                chip.w(0x1740, igb);
+            } else {
+                chip.w(0xe4, e1000e | 1 << 31);
+            }
+            chip.bring_one(&frame(100));
+            chip.w(ICS, !0);
+            chip.now = chip.now.after_ns(1_000_000_000);
+            chip.tick();
+            let mut heard = Vec::new();
+            while let Some(vector) = chip.out.messages.pop() {
+                heard.push(u32::from(vector));
+            }
+            let expected = if number < vectors { vec![number] } else { Vec::new() };
+            assert_eq!(heard, expected, "{name}");
+            chip.w(if name == "igb" { 0x1524 } else { IMS }, !0);
+        }
+    }
+}

@@ -125,6 +125,45 @@ fn cve_2016_6835_headers_that_say_they_are_longer_than_their_packet_are_not_read
     });
 }
 
+/// QEMU's 8139C+ sent what lay behind a packet whose header named a greater length.
+#[test]
+fn cve_2015_5165_lengths_in_headers_beyond_a_packet_let_nothing_else_out() {
+    each(|chip| {
+        let mut all = 0;
+        for (first, total) in [(0x45_u8, 0xffff_u16), (0x4f, 0xffff), (0x45, 1400), (0x4f, 0), (0x45, 0)] {
+            let mut packet = segment(64);
+            packet[14] = first;
+            packet[16..18].copy_from_slice(&total.to_be_bytes());
+            // A secret lies behind it.
+            chip.put(TX_DATA, &[packet.clone(), vec![0xa5; 4096]].concat());
+            for (segmented, options) in [(false, 1), (false, 3), (true, 3)] {
+                chip.context(TCP4);
+                chip.data(TX_DATA, packet.len() as u32, EOP, segmented, options);
+                let tail = chip.next as u32;
+                chip.w(TDT, tail);
+                for _ in 0..8 {
+                    let more = chip.fetch().more;
+                    for sent in cut(&chip.batch) {
+                        all += 1;
+                        assert!(sent.len() <= packet.len(), "{}: {first:#x}, {total}", chip.name);
+                        assert!(
+                            !sent.windows(2).any(|pair| pair == [0xa5, 0xa5]),
+                            "{}: {first:#x}, {total}",
+                            chip.name
+                        );
+                    }
+                    chip.complete();
+                    if !more {
+                        break;
+                    }
+                }
+            }
+            chip.assert_empty();
+        }
+        assert!(all >= 5, "{}: {all}", chip.name);
+    });
+}
+
 /// Rings that are changed while their frames are under way: the class of a report on virtio-pci.
 #[test]
 fn cve_2026_5747_rings_that_move_between_fetch_and_completion_are_not_written_where_they_were() {

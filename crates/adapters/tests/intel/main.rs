@@ -7,4 +7,5 @@ mod chip;
 mod cve;
 mod cve_transmit;
 mod driver;
+mod flow;
 mod races;

@@ -302,3 +302,30 @@ fn a_driver_announces_itself_after_a_restore_until_it_says_that_it_has() {
     assert_eq!(guest.command(VIRTIO_NET_CTRL_ANNOUNCE, VIRTIO_NET_CTRL_ANNOUNCE_ACK, &[0]), OK);
     assert_eq!(status(&mut guest), VIRTIO_NET_S_LINK_UP);
 }
+
+/// QEMU's CVE-2023-6693: a header longer than the usual one, copied for a driver of hash reports.
+#[test]
+fn cve_2023_6693_a_long_header_is_read_in_any_pieces_and_a_packet_shorter_than_it_is_dropped() {
+    let frame = from_port(1000);
+    for pieces in [&[20][..], &[12, 8], &[1; 20], &[19, 1]] {
+        let mut guest = guest(2, &[VIRTIO_NET_F_HASH_REPORT]);
+        let mut parts = Vec::new();
+        for len in pieces.iter().copied().chain([frame.len() as u32]) {
+            parts.push(Part { address: guest.allocate(len), len, write: false });
+        }
+        guest.write(parts.last().unwrap().address, &frame);
+        guest.add(1, &parts);
+        guest.fetch(0);
+        assert_eq!(guest.batch.len(), 1, "{pieces:?}");
+    }
+    for len in [1, 12, 19, 20] {
+        let mut guest = guest(2, &[VIRTIO_NET_F_HASH_REPORT]);
+        let address = guest.allocate(len);
+        guest.add(1, &[Part { address, len, write: false }]);
+        guest.fetch(0);
+        assert!(guest.batch.is_empty(), "{len}");
+        guest.complete();
+        assert_eq!(guest.used(1).len(), 1, "{len}");
+        assert_eq!(guest.counters.transmit_drops.iter().sum::<u64>(), 1, "{len}");
+    }
+}

@@ -90,7 +90,7 @@ fn random_registers_over_random_memory_do_no_harm() {
 }
 
 #[test]
-fn a_chain_without_end_stops_the_queue_and_tells_the_driver() {
+fn cve_2016_6834_a_chain_without_end_stops_the_queue_and_tells_the_driver() {
     let mut guest = Guest::opened(Open::default());
     for index in 0..128 {
         guest.put64(0x1_0000 + 16 * index, 0x80_0000);
@@ -149,7 +149,7 @@ fn a_queue_that_stops_says_why_until_it_is_activated_again() {
 }
 
 #[test]
-fn descriptors_that_point_at_no_memory_cost_the_guest_its_own_frames() {
+fn cve_2023_3019_descriptors_that_point_at_no_memory_cost_the_guest_its_own_frames() {
     let mut guest = Guest::opened(Open::default());
     guest.put64(0x1_0000, 1 << 40);
     guest.put32(0x1_0000 + 12, 3 << 12);

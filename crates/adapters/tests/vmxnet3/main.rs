@@ -2,6 +2,7 @@
 
 mod coalescing;
 mod completions;
+mod cves;
 mod data;
 mod guest;
 mod hostile;

@@ -1,6 +1,7 @@
 //! A port's policy: keys of `[[port_group]]`, and of `[[port]]`, which takes missing values from its group.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 
 use nicety_adapter::Shape;
 use nicety_frame::Mac;
@@ -8,7 +9,7 @@ use nicety_switch::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Storm, Vlan, Vl
 use nicety_uplink::Rate;
 
 use super::quantity::Bytes;
-use super::walk::{Key, Section, Walk};
+use super::walk::{Found, Key, Section, Walk};
 
 /// The range of a token bucket's depth.
 const BURST: (Bytes, Bytes) = (Bytes(2 << 10), Bytes(1 << 30));
@@ -20,9 +21,16 @@ const AVERAGE: &str = "an amount per second, such as \"100Mbit/s\"";
 const PEAK: &str = "an amount per second, not less than the average, which is needed";
 const DEPTH: &str = "\"2KiB\" to \"1GiB\"; with an average";
 const LIMIT: &str = "frames per second: a whole number from 1 to 10000000";
+/// How many IP addresses may be bound to a port.
+const IPS_MOST: usize = 64;
+/// The least MTU: IPv4's (RFC 791, section 3.2).
+pub(super) const MTU_LEAST: u32 = 68;
+
+/// Where [`Parts::guards`] has the ARP guard.
+const ARP: usize = 2;
 
 /// The keys.
-pub(super) const KEYS: [Key; 25] = [
+pub(super) const KEYS: [Key; 27] = [
     Key { name: "vlan", allowed: VLAN },
     Key {
         name: "trunk",
@@ -40,6 +48,8 @@ pub(super) const KEYS: [Key; 25] = [
     Key { name: "dhcp_guard", allowed: "true or false" },
     Key { name: "arp_guard", allowed: "true or false" },
     Key { name: "ra_guard", allowed: "true or false" },
+    Key { name: "mtu_limit", allowed: "bytes: a whole number from 68 to 65535, and not less than mtu" },
+    Key { name: "log_refusals", allowed: "true or false" },
     Key { name: "snooping", allowed: "true or false" },
     Key { name: "lldp", allowed: "\"receive\" or \"off\"" },
     Key { name: "broadcast_limit", allowed: LIMIT },
@@ -51,6 +61,18 @@ pub(super) const KEYS: [Key; 25] = [
     Key { name: "receive_average", allowed: AVERAGE },
     Key { name: "receive_peak", allowed: PEAK },
     Key { name: "receive_burst", allowed: DEPTH },
+];
+
+/// The keys of a port's own addresses, which no group has.
+pub(super) const BOUND_KEYS: [Key; 2] = [
+    Key {
+        name: "bound_macs",
+        allowed: "1 to 63 MAC addresses of one station each, with commas between them; no other port's; with mac_changes or forged_transmits = \"reject\"",
+    },
+    Key {
+        name: "bound_ips",
+        allowed: "1 to 64 IPv4 or IPv6 addresses with commas between them, such as \"192.0.2.7,fe80::7\"; with arp_guard = true",
+    },
 ];
 
 /// The keys of a table that has others too.
@@ -82,6 +104,8 @@ pub(super) struct Parts {
     forged_transmits: Option<bool>,
     address_limit: Option<u16>,
     guards: [Option<bool>; 4],
+    mtu: Option<u16>,
+    log: Option<bool>,
     snooping: Option<bool>,
     lldp: Option<bool>,
     storm: [Option<u32>; 3],
@@ -106,6 +130,8 @@ impl Parts {
             forged_transmits: word(walk, "forged_transmits"),
             address_limit: walk.integer(section, "address_limit", 1..=most).map(|found| found.value as u16),
             guards: ["bpdu_guard", "dhcp_guard", "arp_guard", "ra_guard"].map(|key| flag(walk, key)),
+            mtu: walk.integer(section, "mtu_limit", MTU_LEAST..=u32::from(u16::MAX)).map(|found| found.value as u16),
+            log: flag(walk, "log_refusals"),
             snooping: flag(walk, "snooping"),
             lldp: walk.word(section, "lldp", &[("receive", true), ("off", false)]).map(|found| found.value),
             storm: ["broadcast_limit", "multicast_limit", "unknown_limit"].map(|key| limit(walk, key)),
@@ -119,6 +145,8 @@ impl Parts {
         let each = |index: usize| self.guards[index].or(group.guards[index]);
         Self {
             guards: std::array::from_fn(each),
+            mtu: self.mtu.or(group.mtu),
+            log: self.log.or(group.log),
             snooping: self.snooping.or(group.snooping),
             lldp: self.lldp.or(group.lldp),
             storm: std::array::from_fn(|index| self.storm[index].or(group.storm[index])),
@@ -139,13 +167,31 @@ impl Parts {
         self.receive.check(walk, section, ["receive_average", "receive_peak", "receive_burst"]);
     }
 
-    /// The policy of a port with this address.
-    pub(super) fn policy(self, mac: Mac) -> Policy {
+    /// Checks a port's policy against what the port says of itself: an address that is bound to no purpose would be a false comfort.
+    pub(super) fn check_port(&self, walk: &mut Walk, section: Section<'_>, mtu: Option<u16>) {
+        let rejects = [self.mac_changes, self.forged_transmits].contains(&Some(false));
+        if let (Some(line), false) = (walk.place(section, "bound_macs"), rejects) {
+            let what = "the port accepts mac_changes and forged_transmits: it may have any address";
+            walk.wrong(section, "bound_macs", line, what);
+        }
+        if let (Some(line), None | Some(false)) = (walk.place(section, "bound_ips"), self.guards[ARP]) {
+            walk.wrong(section, "bound_ips", line, "there is no arp_guard = true, which would hold the VM to them");
+        }
+        if let (Some(told), Some(most)) = (mtu, self.mtu)
+            && told > most
+        {
+            let line = walk.place(section, "mtu_limit").unwrap_or(section.line);
+            walk.wrong(section, "mtu_limit", line, format!("{most} is less than mtu, {told}, which the VM is told"));
+        }
+    }
+
+    /// The policy of a port with these addresses, its own first.
+    pub(super) fn policy(self, addresses: Vec<Mac>, ip: Vec<IpAddr>) -> Policy {
         let usual = Policy::default();
         let [bpdu, dhcp_server, arp, router_advertisement] = self.guards.map(Option::unwrap_or_default);
         let [broadcast, multicast, unknown] = self.storm;
         Policy {
-            addresses: vec![mac],
+            addresses,
             vlan: self.vlan.unwrap_or_default(),
             private: self.private.unwrap_or_default(),
             promiscuous: self.promiscuous.unwrap_or(usual.promiscuous),
@@ -153,12 +199,14 @@ impl Parts {
             forged_transmits: self.forged_transmits.unwrap_or(usual.forged_transmits),
             address_limit: self.address_limit,
             guards: Guards { bpdu, dhcp_server, arp, router_advertisement },
+            ip,
+            mtu: self.mtu,
+            log: self.log.unwrap_or(usual.log),
             storm: Storm { broadcast, multicast, unknown },
             snooping: self.snooping.unwrap_or(usual.snooping),
             lldp: self.lldp.unwrap_or(usual.lldp),
             transmit: self.send.shape(),
             receive: self.receive.shape(),
-            ..usual
         }
     }
 }
@@ -208,10 +256,10 @@ impl ShapeParts {
     }
 }
 
-/// The differences between a policy and the default, by the keys of the host file. What has no key there has its own name.
+/// The differences between a policy and the default, by the keys of the host file.
 pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     let Policy {
-        addresses: _,
+        addresses,
         vlan,
         private,
         promiscuous,
@@ -258,16 +306,16 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         ("arp_guard", arp),
         ("ra_guard", router_advertisement),
         ("snooping", snooping),
-        ("log", log),
+        ("log_refusals", log),
     ];
     flags.into_iter().for_each(|(key, on)| say(key, on.then(|| "true".to_owned())));
     let Storm { broadcast, multicast, unknown } = storm;
     let limits = [("broadcast_limit", broadcast), ("multicast_limit", multicast), ("unknown_limit", unknown)];
     limits.into_iter().for_each(|(key, limit)| say(key, limit.map(|limit| limit.to_string())));
     say("lldp", lldp.then(|| "receive".to_owned()));
-    let list = ip.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    say("ip", Some(list).filter(|list| !list.is_empty()));
-    say("mtu", mtu.map(|mtu| mtu.to_string()));
+    say("bound_macs", list(addresses.iter().skip(1)));
+    say("bound_ips", list(ip));
+    say("mtu_limit", mtu.map(|mtu| mtu.to_string()));
     for (way, shape) in [("send", transmit), ("receive", receive)] {
         let Some(Shape { average, peak, burst_bytes }) = shape else { continue };
         say(&format!("{way}_average"), Some(average.to_string()));
@@ -275,6 +323,27 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
         say(&format!("{way}_burst"), Some(Bytes(*burst_bytes).to_string()));
     }
     words
+}
+
+/// Values with commas between them; `None` if there are none.
+fn list<T: ToString>(values: impl IntoIterator<Item = T>) -> Option<String> {
+    let all: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
+    (!all.is_empty()).then(|| all.join(","))
+}
+
+/// Reads a port's bound IP addresses.
+pub(super) fn bound_ips(walk: &mut Walk, section: Section<'_>) -> Vec<IpAddr> {
+    let mut ips = Vec::new();
+    for Found { value: ip, line } in walk.list::<IpAddr>(section, "bound_ips", IPS_MOST) {
+        if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+            walk.wrong(section, "bound_ips", line, format!("{ip} is not the address of one station"));
+        } else if ips.contains(&ip) {
+            walk.wrong(section, "bound_ips", line, format!("{ip} stands there twice"));
+        } else {
+            ips.push(ip);
+        }
+    }
+    ips
 }
 
 /// Reads a table's VLANs.

@@ -8,6 +8,7 @@ use std::path::Path;
 use nicety_adapter::{Face, Mappable};
 use nicety_adapters::{Entry, REGISTRY, Settings};
 use nicety_frame::Mac;
+use nicety_switch::ADDRESS_LIMIT_MOST;
 use toml::de::DeTable;
 
 use super::access::{self, AccessConfig, AccountError, CONTROL_KEYS, KEYS, access, group_number};
@@ -27,8 +28,6 @@ const INTERFACE_MOST: usize = 15;
 const BUFFER: (Bytes, Bytes) = (Bytes(64 << 10), Bytes(1 << 30));
 /// The range of the ageing time (IEEE 802.1Q-2018, table 8-6).
 const AGEING: (Seconds, Seconds) = (Seconds(10), Seconds(1_000_000));
-/// The smallest MTU of IPv4 (RFC 791, section 3.2).
-const MTU_LEAST: u32 = 68;
 
 const NAME: &str =
     "1 to 64 letters, digits, -, _ and ., a letter or digit first; no other port's, and not the uplink's";
@@ -101,7 +100,7 @@ static PORT_GROUP: Kind = Kind {
     several: false,
 };
 
-const PORT_KEYS: [Key; 16] = [
+const PORT_KEYS: [Key; 18] = [
     Key { name: "name", allowed: NAME },
     Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
     Key {
@@ -124,6 +123,8 @@ const PORT_KEYS: [Key; 16] = [
     KEYS[2],
     KEYS[3],
     Key { name: "port_group", allowed: "the name of a [[port_group]]" },
+    policy::BOUND_KEYS[0],
+    policy::BOUND_KEYS[1],
 ];
 
 static PORT: Kind = Kind {
@@ -341,7 +342,7 @@ fn group(walk: &mut Walk, section: Section<'_>, seen: &mut Seen) {
 }
 
 /// A port's policy: its own values, then its group's.
-fn policy_parts(walk: &mut Walk, section: Section<'_>, seen: &Seen) -> Parts {
+fn policy_parts(walk: &mut Walk, section: Section<'_>, seen: &Seen, mtu: Option<u16>) -> Parts {
     let mut parts = Parts::read(walk, section);
     if let Some(Found { value: wanted, line }) = walk.string(section, "port_group") {
         match seen.groups.iter().find(|(name, _)| name == wanted) {
@@ -354,6 +355,7 @@ fn policy_parts(walk: &mut Walk, section: Section<'_>, seen: &Seen) -> Parts {
         }
     }
     parts.check(walk, section);
+    parts.check_port(walk, section, mtu);
     parts
 }
 
@@ -376,12 +378,13 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let entry = adapter(walk, section);
     let standby = walk.boolean(section, "standby");
     let stands_by = standby.as_ref().is_some_and(|found| found.value);
-    let mac = address(walk, section, if stands_by { &mut seen.standbys } else { &mut seen.addresses });
+    let addresses = addresses(walk, section, if stands_by { &mut seen.standbys } else { &mut seen.addresses });
+    let ips = policy::bound_ips(walk, section);
     let socket = seen.paths.socket(walk, section, "socket", dir);
     let buffer = walk.parsed::<Bytes>(section, "buffer").filter(|found| within(walk, section, "buffer", found, BUFFER));
     let doorbells = walk.word(section, "doorbells", &[("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)]);
     let queues = walk.integer(section, "queues", 1..=u32::from(u16::MAX));
-    let mtu = walk.integer(section, "mtu", MTU_LEAST..=u32::from(u16::MAX));
+    let mtu = walk.integer(section, "mtu", policy::MTU_LEAST..=u32::from(u16::MAX));
     let rom = seen.paths.rom(walk, section, dir);
     let subsystem = walk.word(section, "subsystem", &[("chip", false), ("vmware", true)]);
     let own = access(walk, section, &access::PORTS);
@@ -400,24 +403,25 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         let is_vmwares = subsystem.as_ref().is_some_and(|found| found.value);
         fits(walk, section, entry, &Asked { doorbells, queues, mtu, is_vmwares, stands_by });
     }
-    let parts = policy_parts(walk, section, seen);
+    let mtu = mtu.and_then(|found| u16::try_from(found.value).ok());
+    let parts = policy_parts(walk, section, seen, mtu);
     let group = walk.string(section, "port_group").map(|found| found.value.to_owned());
-    let (entry, mac) = (entry?, mac?);
+    let (entry, addresses) = (entry?, addresses?);
     Some(PortConfig {
         name: name?.value,
         entry,
-        mac,
+        mac: *addresses.first()?,
         socket: socket?,
         doorbells: doorbells.map(|found| found.value),
         buffer: buffer.map_or(PortConfig::BUFFER, |found| found.value),
         queues: queues.and_then(|found| u16::try_from(found.value).ok()),
-        mtu: mtu.and_then(|found| u16::try_from(found.value).ok()),
+        mtu,
         rom,
         is_vmwares: subsystem.is_some_and(|found| found.value),
         standby: stands_by,
         access,
         group,
-        policy: parts.policy(mac),
+        policy: parts.policy(addresses, ips),
     })
 }
 
@@ -432,19 +436,38 @@ fn adapter(walk: &mut Walk, section: Section<'_>) -> Option<&'static Entry> {
     found
 }
 
-fn address(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>) -> Option<Mac> {
-    let Found { value: mac, line } = walk.parsed::<Mac>(section, "mac")?;
+/// A port's addresses, `mac` first; `None` without a right `mac`.
+fn addresses(walk: &mut Walk, section: Section<'_>, seen: &mut HashMap<Mac, usize>) -> Option<Vec<Mac>> {
+    let mac = walk.parsed::<Mac>(section, "mac").filter(|found| is_its_own(walk, section, "mac", found, seen));
+    let bound = walk.list::<Mac>(section, "bound_macs", usize::from(ADDRESS_LIMIT_MOST) - 1);
+    let bound: Vec<Mac> = bound
+        .into_iter()
+        .filter(|found| is_its_own(walk, section, "bound_macs", found, seen))
+        .map(|found| found.value)
+        .collect();
+    Some([vec![mac?.value], bound].concat())
+}
+
+/// Whether an address is one station's and nobody else's; else notes a mistake.
+fn is_its_own(
+    walk: &mut Walk,
+    section: Section<'_>,
+    key: &str,
+    found: &Found<Mac>,
+    seen: &mut HashMap<Mac, usize>,
+) -> bool {
+    let Found { value: mac, line } = *found;
     if !mac.is_unicast() {
         let what =
             format!("{mac} is not the address of one station: its first byte must be even, and not all bytes zero");
-        walk.wrong(section, "mac", line, what);
-        return None;
+        walk.wrong(section, key, line, what);
+        return false;
     }
-    if let Some(first) = earlier(seen, mac, line) {
-        walk.wrong(section, "mac", line, format!("{mac} is the address of line {first} already"));
-        return None;
+    let first = earlier(seen, mac, line);
+    if let Some(first) = first {
+        walk.wrong(section, key, line, format!("{mac} is the address of line {first} already"));
     }
-    Some(mac)
+    first.is_none()
 }
 
 /// What a port asks of its adapter.

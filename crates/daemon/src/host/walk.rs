@@ -193,6 +193,29 @@ impl Walk {
         }
     }
 
+    /// Up to `most` values with a parsed meaning, with commas between them. Each wrong one is noted.
+    pub(super) fn list<T: FromStr<Err: Display>>(
+        &mut self,
+        section: Section<'_>,
+        key: &str,
+        most: usize,
+    ) -> Vec<Found<T>> {
+        let Some(Found { value: text, line }) = self.string(section, key) else { return Vec::new() };
+        let count = text.split(',').count();
+        if count > most {
+            self.wrong(section, key, line, format!("these are {count}, more than {most}"));
+            return Vec::new();
+        }
+        let mut values = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            match part.parse() {
+                Ok(value) => values.push(Found { value, line }),
+                Err(error) => self.wrong(section, key, line, format!("{part:?}: {error}")),
+            }
+        }
+        values
+    }
+
     /// One of several words.
     pub(super) fn word<T: Copy>(
         &mut self,

@@ -18,11 +18,12 @@ impl Worker {
         let Some(service) = self.services.get_mut(&id) else { return Err(SaveError::NoVm) };
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return Err(SaveError::NoVm) };
         let Talk { session, timeout, unmask, stopped, .. } = talk;
-        if device.is_mapped() {
-            return Err(SaveError::Mapped);
-        }
         if !session.is_settled() {
             return Err(SaveError::Busy);
+        }
+        if !*stopped {
+            // What the guest has written by now is part of the state.
+            device.scan_doorbells();
         }
         let state = device.stop().ok_or(SaveError::Failed)?;
         *stopped = true;
@@ -39,9 +40,6 @@ impl Worker {
         self.settle_flood(id);
         let Some(service) = self.services.get_mut(&id) else { return Err(SaveError::NoVm) };
         let Link::Function { device, session: Some(talk), .. } = &mut service.link else { return Err(SaveError::NoVm) };
-        if device.is_mapped() {
-            return Err(SaveError::Mapped);
-        }
         if !talk.session.is_settled() {
             return Err(SaveError::Busy);
         }

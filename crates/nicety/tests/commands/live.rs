@@ -170,6 +170,9 @@ fn completions_and_man_pages_are_made_from_the_command_line() {
     assert!(names.contains(&"nicety-port-add.1".into()) && !names.contains(&"nicety-guest.1".into()), "{names:?}");
 }
 
+const GUARDED: &str = "~ port vm1: arp_guard (not set) → true, log_refusals (not set) → true, mtu_limit (not set) → 1500\n\
+                       ~ port_group.web: arp_guard (not set) → true, log_refusals (not set) → true, mtu_limit (not set) → 1500\n";
+
 #[test]
 fn groups_and_uplinks_are_added_changed_and_removed_one_by_one_and_ports_can_be_in_them() {
     let scratch = Scratch::with(&format!("[uplink]\nkind = \"null\"\n{HOST}"));
@@ -178,6 +181,9 @@ fn groups_and_uplinks_are_added_changed_and_removed_one_by_one_and_ports_can_be_
         (&["group", "add", "web", "vlan=10"][..], "+ port_group.web\n"),
         (&["port", "set", "vm1", "port_group=web"], "~ port vm1: port_group (not set) → web, vlan (not set) → 10\n"),
         (&["group", "set", "web", "vlan=20"], "~ port vm1: vlan 10 → 20\n~ port_group.web: vlan 10 → 20\n"),
+        (&["port", "set", "vm2", "trunk=20", "mode=0600"], "~ port vm2: mode (not set) → 0600, trunk (not set) → 20\n"),
+        (&["group", "set", "web", "arp_guard=true", "mtu_limit=1500", "log_refusals=true"], GUARDED),
+        (&["port", "set", "vm1", "bound_ips=192.0.2.7"], "~ port vm1: bound_ips (not set) → 192.0.2.7\n"),
         (&["uplink", "add", "far", "kind=pair", "socket=far.sock", "vlan=20"], "+ uplink far\n"),
         (&["uplink", "set", "far", "private=isolated"], "~ uplink far: private (not set) → isolated\n"),
         (&["uplink", "set", "null", "rate=1Gbit/s"], "~ uplink null: rate (not set) → 1Gbit/s\n"),
@@ -193,6 +199,10 @@ fn groups_and_uplinks_are_added_changed_and_removed_one_by_one_and_ports_can_be_
         (&["group", "add", "web"], 2, "there is port group \"web\" already"),
         (&["group", "set", "db", "vlan=1"], 2, "there is no port group \"db\""),
         (&["group", "set", "web", "vlan=4095"], 2, "4095 is not from 1 to 4094"),
+        (&["group", "set", "web", "mtu_limit=67"], 2, "67 is not from 68 to 65535"),
+        (&["group", "set", "web", "arp_guard=false"], 2, "there is no arp_guard = true"),
+        (&["port", "set", "vm1", "bound_ips=192.0.2"], 2, "invalid IP address"),
+        (&["port", "set", "vm1", "bound_macs=02:00:00:00:00:07"], 2, "the port accepts mac_changes"),
         (&["group", "set", "web", "name=db"], 2, "a port group keeps its name, web"),
         (&["uplink", "remove", "near"], 2, "there is no uplink \"near\""),
         (&["uplink", "add", "far", "kind=null"], 2, "there is uplink \"far\" already"),
@@ -209,7 +219,11 @@ fn groups_and_uplinks_are_added_changed_and_removed_one_by_one_and_ports_can_be_
     assert_eq!(scratch.run(&["uplink", "remove", "far", "--yes"]).code, Some(0));
     assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm1.sock", "vm2.sock"]);
     drop(vm);
-    assert_eq!(scratch.run(&["port", "set", "vm1", "port_group="]).code, Some(0));
+    let exported = scratch.run(&["export"]).out;
+    for kept in ["bound_ips = \"192.0.2.7\"", "mtu_limit = 1500", "log_refusals = true"] {
+        assert!(exported.contains(kept), "{exported}");
+    }
+    assert_eq!(scratch.run(&["port", "set", "vm1", "port_group=", "bound_ips="]).code, Some(0));
     assert_eq!(scratch.run(&["group", "remove", "web"]).out, "- port_group.web\n");
     assert_eq!(served.end(Signal::TERM), Some(0));
     // What is left of it is in force again.

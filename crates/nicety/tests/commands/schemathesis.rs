@@ -23,9 +23,13 @@ fn schemathesis() -> Result<PathBuf, String> {
     let done = folder.join("laid");
     if !done.exists() {
         let run = |command: &mut Command| {
-            let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
-            let said = || String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
-            if output.status.success() { Ok(()) } else { Err(said()) }
+            let name = command.get_program().to_string_lossy().into_owned();
+            let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;
+            // A Python without ensurepip says so on stdout.
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+            if output.status.success() { Ok(()) } else { Err(format!("{name}: {last}")) }
         };
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
         let package = format!("schemathesis=={VERSION}");

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use nicety_guests::{Folder, Guest, GuestConfig, Kernel, Layer};
-use nicety_trials::extent::is_full;
+use nicety_trials::extent::{is_asked, is_full};
 
-use crate::stage::{LATER, Stage, address, port, quiet, sh, well};
+use crate::stage::{LATER, SOON, Stage, TAP, address, port, quiet, sh, well};
 
 /// testpmd, and the drivers that it is told to load.
 const PACKAGES: &[&str] =
@@ -44,7 +44,7 @@ fn dpdk_s_poll_mode_drivers_in_a_guest_answer_every_request_and_count_as_the_swi
     let names: Vec<&str> = taken.iter().map(|(adapter, _)| *adapter).collect();
     let mut stage = Stage::new(&names);
     let folder = well(Folder::new());
-    let mut guest = polling(&stage, &folder, taken.len() as u8);
+    let mut guest = polling(&stage, &folder, taken.len() as u8, "");
     let requests = REQUESTS[usize::from(is_full())];
     for (number, adapter) in (1..).zip(&names) {
         ask(&mut stage, &mut guest, &address(number), &port(adapter, number).mac, requests);
@@ -73,6 +73,62 @@ fn dpdk_s_poll_mode_drivers_in_a_guest_answer_every_request_and_count_as_the_swi
     quiet(&mut guest);
 }
 
+/// The filters of the 82576, which Linux's igb keeps to itself (`ethtool -N` is the i350's in igb_main.c), by DPDK's flow rules.
+#[test]
+fn frames_arrive_on_the_queue_that_an_igb_s_filter_names() {
+    if !is_asked("igb") {
+        return;
+    }
+    let mut stage = Stage::new(&["igb"]);
+    let folder = well(Folder::new());
+    let mut guest = polling(&stage, &folder, 1, "--rxq=2 --txq=2 --disable-rss");
+    let to = address(1);
+    ask(&mut stage, &mut guest, &to, &port("igb", 1).mac, 20);
+    let queues = |stage: &Stage| -> [u64; 2] {
+        let report = stage.report("vm1");
+        [0, 1].map(|number: u64| {
+            let mut queues = report["receive"].as_array().into_iter().flatten();
+            queues.find(|queue| queue["queue"] == number).and_then(|queue| queue["frames"].as_u64()).unwrap_or(0)
+        })
+    };
+    // Probes go to one port after the other: one of them is caught.
+    let probes = format!("\"$busybox\" traceroute -n -q 16 -w 1 -m 1 {to} >/dev/null || true");
+    let flow = format!("eth / ipv4 dst is {to} proto is 17 / udp dst is 33440");
+    let filters = [
+        ("EtherType", "eth type is 0x0806", format!("\"$busybox\" arping -q -c 3 -I {TAP} {to} || true"), 3..=4),
+        ("flow", flow.as_str(), probes, 1..=1),
+        (
+            "SYN",
+            "eth / ipv4 / tcp flags spec 0x02 flags mask 0x02",
+            format!("\"$busybox\" nc -w 2 {to} 9200 </dev/null || true"),
+            1..=4,
+        ),
+    ];
+    for (number, (name, pattern, frames, expected)) in filters.into_iter().enumerate() {
+        let moved = |stage: &mut Stage| {
+            let before = queues(stage);
+            well(stage.namespace.run(&frames, LATER));
+            let after = queues(stage);
+            [after[0] - before[0], after[1] - before[1]]
+        };
+        let without = moved(&mut stage);
+        let rule = format!("flow create 0 ingress pattern {pattern} / end actions queue index 1 / end");
+        let made = format!("until grep -q 'Flow rule #{number} created' /tmp/said; do usleep 20000; done");
+        let typed = guest.succeed(&format!("echo '{rule}' >/tmp/typed; {made}"), SOON);
+        typed.unwrap_or_else(|error| panic!("{error}\n{}", sh(&mut guest, "tail -n 5 /tmp/said")));
+        let with = moved(&mut stage);
+        println!("igb, a filter by {name}: by queue {without:?} before, {with:?} with it");
+        assert!(without[1] == 0 && without[0] >= *expected.start(), "{name}, before: {without:?}");
+        assert!(expected.contains(&with[1]), "{name}, with the filter: {with:?}");
+    }
+    let before = queues(&stage);
+    let said = ended(&mut guest);
+    let own = said.split("RX Port= 0/Queue= 1").nth(1).and_then(|text| text.split("RX-packets:").nth(1));
+    let own: Option<u64> = own.and_then(|text| text.split_whitespace().next()?.parse().ok());
+    assert_eq!(own, Some(before[1]), "what testpmd counted on the second queue: {said}");
+    quiet(&mut guest);
+}
+
 /// Asks from the host's side of the tap. An engine that answers requests for every address needs no other's answer to who has it.
 fn ask(stage: &mut Stage, guest: &mut Guest, to: &str, mac: &str, requests: u64) {
     let ping = stage.root.program("usr/bin/ping");
@@ -86,8 +142,8 @@ fn ask(stage: &mut Stage, guest: &mut Guest, to: &str, mac: &str, requests: u64)
     assert!(text.contains(&format!("{requests} received")), "{to}: {text}\n{}", ended(guest));
 }
 
-/// A guest with an adapter at each of the first ports, which testpmd has taken.
-fn polling(stage: &Stage, folder: &Folder, ports: u8) -> Guest {
+/// A guest with an adapter at each of the first ports, which testpmd has taken, with these options.
+fn polling(stage: &Stage, folder: &Folder, ports: u8, options: &str) -> Guest {
     let layer = well(Layer::lay("dpdk", PACKAGES, &mut |line| eprintln!("{line}")));
     let archive = well(layer.archive(&[&[TESTPMD], &DRIVERS[..]].concat()));
     let config = GuestConfig {
@@ -106,7 +162,8 @@ fn polling(stage: &Stage, folder: &Folder, ports: u8) -> Guest {
     let drivers = DRIVERS.map(|path| format!("-d /{path}")).join(" ");
     let engine =
         "-i --cmdline-file=/tmp/first --forward-mode=icmpecho --port-topology=loop --nb-cores=1 --total-num-mbufs=8192";
-    let testpmd = format!("/{TESTPMD} -l 0,1 --no-telemetry {drivers} -- {engine} </tmp/typed >/tmp/said 2>&1");
+    let testpmd =
+        format!("/{TESTPMD} -l 0,1 --no-telemetry {drivers} -- {engine} {options} </tmp/typed >/tmp/said 2>&1");
     // A frame to an address that the switch has not learnt yet comes to all of them: one is to answer.
     let first = "printf 'set promisc all off\\nstart\\n' >/tmp/first; mkfifo /tmp/typed; (sleep 7200 >/tmp/typed &)";
     sh(&mut guest, &format!("{first}; ({testpmd}; echo $? >/tmp/ended) >/dev/null 2>&1 &"));

@@ -5,6 +5,7 @@
 //! guests` and `cargo test -p nicety --test real_adapters -- --test-threads 1` run them. Every wait in here is bounded.
 
 mod boot;
+mod counted;
 mod down_up;
 mod dpdk;
 mod drivers;
@@ -17,6 +18,8 @@ mod multicast;
 mod neighbours;
 mod packed;
 mod pcnet;
+mod ptp;
+mod refused;
 mod relay;
 mod restarted;
 mod saved;
@@ -29,6 +32,7 @@ mod standby;
 mod switching;
 mod tags;
 mod tools;
+mod tunnels;
 mod uio;
 mod user_mode;
 mod vmm;

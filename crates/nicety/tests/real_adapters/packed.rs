@@ -12,7 +12,7 @@ const RING_PACKED: usize = 34;
 const IN_ORDER: usize = 35;
 
 /// The features that the guest's driver took, by number.
-fn features(guest: &mut Guest) -> Vec<usize> {
+pub fn features(guest: &mut Guest) -> Vec<usize> {
     let text = sh(guest, "cat /sys/class/net/eth0/device/features");
     (0..).zip(text.trim().chars()).filter(|(_, taken)| *taken == '1').map(|(bit, _)| bit).collect()
 }

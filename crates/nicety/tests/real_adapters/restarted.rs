@@ -68,3 +68,9 @@ fn survives(words: &str) {
 fn guests_in_qemu_go_on_under_tcp_both_ways_when_the_daemon_is_killed_and_nothing_is_damaged() {
     survives("");
 }
+
+/// QEMU keeps nothing of packed rings: where they stand the daemon has recorded itself.
+#[test]
+fn guests_in_qemu_with_packed_rings_go_on_as_well() {
+    survives("packed=on,");
+}

@@ -7,7 +7,8 @@ use nicety_guests::Guest;
 use nicety_trials::extent::in_linux as entries;
 
 use crate::{
-    stage::{HOST, LATER, SOON, Stage, address, ping, quiet, sh, well},
+    packed::features,
+    stage::{HOST, LATER, SOON, Stage, address, ping, port, quiet, sh, well},
     user_mode::machine,
 };
 
@@ -164,25 +165,28 @@ fn several_queues_carry_as_the_driver_s_table_says() {
     quiet(&mut guest);
 }
 
-/// Version 4 of the device has the fields of its hash chosen, version 7 asks whether UDP's ports may be among them.
-#[test]
-fn vmxnet3_s_driver_has_udp_hashed_by_its_ports_and_coalesces_as_it_is_told() {
-    let (mut stage, mut guest) = one("vmxnet3", 2);
+/// The frames of 64 flows of UDP that come on each of two queues after this command.
+fn flows(stage: &mut Stage, guest: &mut Guest, set: &str) -> Vec<u64> {
     let queues = |stage: &Stage| -> Vec<u64> {
         let report = stage.report("vm1");
         let frames = report["receive"].as_array().into_iter().flatten().filter_map(|queue| queue["frames"].as_u64());
         // One that has received nothing is not told of.
         frames.chain([0, 0]).take(2).collect()
     };
+    sh(guest, &format!("ethtool {set}"));
+    ping(guest, "", HOST);
+    let before = queues(stage);
     // Each probe is for another port: a flow of its own, which is refused.
-    let mut flows = |guest: &mut Guest, set: &str| -> Vec<u64> {
-        sh(guest, &format!("ethtool {set}"));
-        ping(guest, "", HOST);
-        let before = queues(&stage);
-        let probes = format!("\"$busybox\" traceroute -n -q 64 -w 1 -m 1 {} >/dev/null", address(1));
-        well(stage.namespace.run(&probes, LATER));
-        queues(&stage).iter().zip(before).map(|(after, before)| after - before).collect()
-    };
+    let probes = format!("\"$busybox\" traceroute -n -q 64 -w 1 -m 1 {} >/dev/null", address(1));
+    well(stage.namespace.run(&probes, LATER));
+    queues(stage).iter().zip(before).map(|(after, before)| after - before).collect()
+}
+
+/// Version 4 of the device has the fields of its hash chosen, version 7 asks whether UDP's ports may be among them.
+#[test]
+fn vmxnet3_s_driver_has_udp_hashed_by_its_ports_and_coalesces_as_it_is_told() {
+    let (mut stage, mut guest) = one("vmxnet3", 2);
+    let mut flows = |guest: &mut Guest, set: &str| flows(&mut stage, guest, set);
     let fields = |guest: &mut Guest| sh(guest, "ethtool -n eth0 rx-flow-hash udp4");
     assert!(!fields(&mut guest).contains("L4 bytes"), "addresses alone at first");
     let alone = flows(&mut guest, "-X eth0 equal 2");
@@ -234,4 +238,56 @@ fn the_igb_passes_every_self_test_of_its_driver() {
     carrier(&mut guest);
     ping(&mut guest, "", HOST);
     quiet(&mut guest);
+}
+
+/// The control queue's commands, which QEMU keeps to itself: by the user-mode kernel's own front end, and of a whole PCI function, which
+/// alone can have a ring reset (VIRTIO_F_RING_RESET).
+#[test]
+fn linux_s_virtio_net_steers_by_its_table_coalesces_counts_and_sizes_its_rings_as_it_is_told() {
+    /// RING_RESET, DEVICE_STATS, VQ_NOTF_COAL, NOTF_COAL, HASH_REPORT, RSS (virtio 1.3, 5.1.3 and 6).
+    const TAKEN: [usize; 6] = [40, 50, 52, 53, 57, 60];
+    for (adapter, taken) in [("virtio-net", &TAKEN[1..]), ("virtio-net-pci", &TAKEN[..])] {
+        let mut port = port(adapter, 1);
+        port.more = "queues = 2\n".into();
+        let mut stage = Stage::with(vec![port]);
+        let mut guest = stage.ready(Guest::boot(&stage.root, stage.at_port(machine(2), 1)));
+        let bits = features(&mut guest);
+        assert!(taken.iter().all(|bit| bits.contains(bit)), "{adapter}: {bits:?}");
+
+        // The driver tells of other fields only while it takes hashes.
+        let hashes = "ethtool -K eth0 rxhash on && ethtool -k eth0 | grep -q '^receive-hashing: on'";
+        sh(&mut guest, &format!("ethtool -L eth0 combined 2; {hashes}; ethtool -N eth0 rx-flow-hash udp4 sdfn"));
+        let both = flows(&mut stage, &mut guest, "-X eth0 equal 2");
+        assert!(both.iter().all(|frames| *frames >= 8), "{adapter}: spread over both: {both:?}");
+        let second = flows(&mut stage, &mut guest, "-X eth0 weight 0 1");
+        assert!(second[1] >= 64 && second[0] < 8, "{adapter}: the table names the second alone: {second:?}");
+        let key = ["6d"; 40].join(":");
+        let same = flows(&mut stage, &mut guest, &format!("-X eth0 equal 2 hkey {key}"));
+        assert!(sh(&mut guest, "ethtool -x eth0").contains(&key));
+        let addresses = flows(&mut stage, &mut guest, "-N eth0 rx-flow-hash udp4 sd");
+        assert!(addresses.iter().any(|frames| *frames < 8), "{adapter}: one queue: {addresses:?}");
+        println!(
+            "{adapter}: {both:?} by ports, {second:?} by the table, {same:?} by another key, {addresses:?} by addresses"
+        );
+
+        sh(&mut guest, "ethtool -C eth0 rx-usecs 5000 rx-frames 8 && ethtool -c eth0 | grep -q '^rx-usecs:.*5000'");
+        sh(&mut guest, &format!("/usr/bin/ping -n -q -f -c 200 {HOST} >/dev/null"));
+        let one =
+            "ethtool -Q eth0 queue_mask 0x2 --coalesce rx-usecs 70; ethtool -Q eth0 queue_mask 0x2 --show-coalesce";
+        let shown = sh(&mut guest, one);
+        assert!(shown.contains("70"), "{adapter}: {shown}");
+        sh(&mut guest, "ethtool -C eth0 rx-usecs 0 rx-frames 1");
+        // The device's own count of each queue, which the driver asks for.
+        let counted = sh(&mut guest, "ethtool -S eth0 | sed -n 's/^ *rx1_hw_packets: //p'");
+        assert!(counted.trim().parse::<u64>().is_ok_and(|frames| frames >= 64), "{adapter}: {counted}");
+        if taken.len() == TAKEN.len() {
+            sh(
+                &mut guest,
+                "ethtool -G eth0 rx 64 tx 128 && ethtool -g eth0 | tr -d ' \\t' | tail -n +6 >/tmp/g; grep -q RX:64 /tmp/g && grep -q TX:128 /tmp/g",
+            );
+        }
+        sh(&mut guest, &format!("/usr/bin/ping -n -q -f -c 500 -s 1400 {HOST} | grep ' 0% packet loss'"));
+        assert_eq!(stage.report("vm1")["guest_errors"], 0);
+        quiet(&mut guest);
+    }
 }

@@ -1,16 +1,21 @@
-//! The state that a front end keeps for the next back end if this one is killed ("Inflight I/O tracking"). The adapter defines its
-//! format: a page per ring.
+//! What the next back end needs if this one is killed: a page per ring, in the adapter's own format. A front end keeps it ("Inflight I/O
+//! tracking"); for packed rings of a front end that does not (QEMU, hw/net/vhost_net.c), the back end has a [record](crate::Port::record) of its
+//! own, in which the end of a page says of which ring it is.
 
 use std::sync::Arc;
 
+use nicety_adapter::RingPlace;
 use nicety_bell::Lent;
 use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
 
 use super::{Answer, Refusal, Session};
-use crate::protocol::{Fields, Request};
+use crate::port::RECORD_RING_BYTES as PAGE;
+use crate::protocol::{F_RING_PACKED, Fields, Request};
 
-/// Bytes per ring.
-const PAGE: u64 = 4096;
+/// Where the page of a record tells its ring: places, size, where it was started, features.
+const RING_AT: u64 = PAGE - 40;
+/// Flag of a packed ring's descriptor (virtio 1.2, section 2.8.1), in its last two bytes.
+const USED: u16 = 1 << 15;
 /// Most rings of one front end.
 const RINGS_MOST: u16 = 1024;
 
@@ -60,13 +65,43 @@ impl Session {
         let file = Mapping::of_file(fd, told.offset, len, true).map_err(MapError::from)?;
         let map = Arc::new(Map::default().with(0, Arc::new(file), Rights::BOTH)?);
         self.port.with(&mut |face, _| face.keep(Some(Arc::clone(&map))));
-        self.kept = Some(map);
+        (self.kept, self.record) = (Some(map), None);
         Ok(())
+    }
+
+    /// A ring is about to start. If the front end keeps nothing of a packed one, the record does, and what it says of another ring, or of
+    /// another life of this one, is obsolete.
+    pub(super) fn recall(&mut self, ring: u16, place: &RingPlace, base: u32) {
+        if self.kept.is_some() || self.features & F_RING_PACKED == 0 {
+            return;
+        }
+        if self.record.is_none() {
+            self.record = self.port.record();
+            self.port.with(&mut |face, _| face.keep(self.record.clone()));
+        }
+        let Some(record) = &self.record else { return };
+        let RingPlace { size, descriptors, driver, device } = *place;
+        let start = u64::from(size) << 32 | u64::from(base);
+        let told = [descriptors, driver, device, start, self.features].map(u64::to_le_bytes).concat();
+        let (page, mut known) = (PAGE * u64::from(ring), [0; 40]);
+        let same = record.read(page + RING_AT, &mut known).is_ok() && known == *told;
+        if !same || !self.was_served(place) {
+            self.forget_kept(ring);
+            let _it_may_have_no_page = record.write(page + RING_AT, &told);
+        }
+    }
+
+    /// Whether a packed ring has a descriptor that a device gave back. A driver that starts it anew, while no back end is there, clears
+    /// them all.
+    fn was_served(&self, place: &RingPlace) -> bool {
+        let mut table = vec![0; 16 * usize::from(place.size)];
+        let read = self.rings.memory.map().read(place.descriptors, &mut table);
+        read.is_ok() && table.chunks_exact(16).any(|descriptor| descriptor[15] & (USED >> 8) as u8 != 0)
     }
 
     /// A ring was stopped in order: its saved state is obsolete.
     pub(super) fn forget_kept(&self, ring: u16) {
-        if let Some(kept) = &self.kept {
+        if let Some(kept) = self.kept.as_ref().or(self.record.as_ref()) {
             // A front end without the file has nothing to clear.
             let _it_may_have_no_page = kept.write(PAGE * u64::from(ring), &[0; 8]);
         }

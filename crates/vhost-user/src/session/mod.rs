@@ -58,14 +58,16 @@ pub struct Session {
     status: u8,
     /// The state that the front end keeps for the next back end.
     kept: Option<Arc<Map>>,
+    /// The state that this side records, if the front end keeps none.
+    record: Option<Arc<Map>>,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { socket: _, port: _, rings, protocol, features, status, kept } = self;
+        let Self { socket: _, port: _, rings, protocol, features, status, kept, record } = self;
         let mut out = f.debug_struct("Session");
         out.field("rings", rings).field("protocol", protocol).field("features", features).field("status", status);
-        out.field("kept", &kept.is_some()).finish()
+        out.field("kept", &kept.is_some()).field("record", &record.is_some()).finish()
     }
 }
 
@@ -90,7 +92,7 @@ impl Session {
         let mut count = 0;
         port.with(&mut |face, _| count = face.rings());
         let (protocol, features, status) = (ProtocolFeatures::default(), 0, 0);
-        Ok(Self { socket, port, rings: Rings::new(count), protocol, features, status, kept: None })
+        Ok(Self { socket, port, rings: Rings::new(count), protocol, features, status, kept: None, record: None })
     }
 
     /// A handle that ends it from another thread.
@@ -366,7 +368,7 @@ impl Session {
     fn forget(&mut self) {
         self.stop_all();
         self.rings.forget();
-        (self.features, self.status, self.kept) = (0, 0, None);
+        (self.features, self.status, self.kept, self.record) = (0, 0, None, None);
         if self.rings.memory.turn_log(false) {
             self.memory_changed();
         }

@@ -207,6 +207,7 @@ impl Session {
             return Ok(());
         }
         let Some(place) = self.rings.place(ring)? else { return Ok(()) };
+        self.recall(ring, &place, told.base);
         let enabled = self.enabled(ring);
         let (mut placed, mut started) = (false, false);
         self.port.with(&mut |face, cx| {

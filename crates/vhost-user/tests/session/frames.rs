@@ -262,3 +262,94 @@ fn what_is_kept_of_a_ring_is_for_a_back_end_that_was_killed_and_not_for_one_that
     });
     assert_eq!(kept, [[9; 8], [0; 8]]);
 }
+
+/// A packed ring at the place of ring 1, in which so many frames were sent by a session that has ended: the record of where it stands.
+struct Packed {
+    memory: Arc<Map>,
+    file: OwnedFd,
+    record: Arc<Map>,
+}
+
+const RING_PACKED: u64 = 1 << 34;
+/// Both places of a new packed ring.
+const NEW: u32 = 0x8000_8000;
+
+impl Packed {
+    fn new() -> Self {
+        let file = shared_file("guest", LEN).unwrap();
+        let mapping = Mapping::of_file(file.try_clone().unwrap(), 0, LEN, true).unwrap();
+        let memory = Arc::new(Map::default().with(BASE, Arc::new(mapping), Rights::BOTH).unwrap());
+        let record = Arc::new(Map::private(5 * 4096).unwrap());
+        let packed = Self { memory, file, record };
+        packed.offer(0);
+        packed.offer(1);
+        assert_eq!(packed.carried(NEW, place(1)), 2);
+        packed
+    }
+
+    /// The first lap's descriptor in this slot.
+    fn offer(&self, slot: u16) {
+        let buffer = BASE + 0x8_0000;
+        self.memory.write(buffer + 12, FRAME).unwrap();
+        let len = 12 + FRAME.len() as u32;
+        let words =
+            [&buffer.to_le_bytes()[..], &len.to_le_bytes(), &slot.to_le_bytes(), &0x80u16.to_le_bytes()].concat();
+        self.memory.write(place(1).descriptors + 16 * u64::from(slot), &words).unwrap();
+    }
+
+    /// The frames that the next back end takes from the ring.
+    fn carried(&self, base: u32, place: RingPlace) -> usize {
+        let port = TestPort::new(None);
+        port.look(|inside| inside.record = Some(Arc::clone(&self.record)));
+        let (served, stream) = serve(&port);
+        let mut front = Frontend::from_socket(stream.into());
+        front.negotiate(VERSION_1 | RING_PACKED).unwrap();
+        front.share(&[shared(&self.file)]).unwrap();
+        let _bells = front.start(1, place, base).unwrap();
+        let count = port.forward(&TestPort::new(None));
+        drop(front);
+        assert!(matches!(served.ended(), Ended::Gone));
+        count
+    }
+}
+
+#[test]
+fn a_packed_ring_whose_front_end_keeps_nothing_goes_on_where_the_back_end_that_was_killed_has_recorded() {
+    let packed = Packed::new();
+    for slot in 2..16 {
+        packed.offer(slot);
+        assert_eq!(packed.carried(NEW, place(1)), 1, "slot {slot}");
+    }
+}
+
+#[test]
+fn what_is_recorded_of_a_packed_ring_counts_for_no_other_ring_and_for_no_other_life_of_it() {
+    // A driver that has started it anew while nobody was there.
+    let packed = Packed::new();
+    packed.memory.write(place(1).descriptors, &[0; 256]).unwrap();
+    packed.offer(0);
+    assert_eq!(packed.carried(NEW, place(1)), 1);
+    // A front end that says where it stands.
+    let packed = Packed::new();
+    packed.offer(5);
+    assert_eq!(packed.carried(0x8005_8005, place(1)), 1);
+    // Another place, or another size.
+    for other in [RingPlace { device: place(1).device + 64, ..place(1) }, RingPlace { size: 15, ..place(1) }] {
+        let packed = Packed::new();
+        packed.offer(2);
+        assert_eq!(packed.carried(NEW, other), 0);
+    }
+    // It is stopped in order.
+    let packed = Packed::new();
+    let port = TestPort::new(None);
+    port.look(|inside| inside.record = Some(Arc::clone(&packed.record)));
+    let (_served, stream) = serve(&port);
+    let mut front = Frontend::from_socket(stream.into());
+    front.negotiate(VERSION_1 | RING_PACKED).unwrap();
+    front.share(&[shared(&packed.file)]).unwrap();
+    let _bells = front.start(1, place(1), NEW).unwrap();
+    assert_eq!(front.stop(1).unwrap(), 0x8002_8002);
+    let mut word = [1; 8];
+    packed.record.read(4096, &mut word).unwrap();
+    assert_eq!(word, [0; 8]);
+}

@@ -24,6 +24,7 @@ pub struct Inside {
     pub refused: Vec<String>,
     pub announced: Vec<[u8; 6]>,
     pub disconnected: bool,
+    pub record: Option<Arc<Map>>,
 }
 
 impl Inside {
@@ -60,6 +61,7 @@ impl TestPort {
             refused: Vec::new(),
             announced: Vec::new(),
             disconnected: false,
+            record: None,
         })))
     }
 
@@ -150,6 +152,10 @@ impl Port for TestPort {
 
     fn announce(&self, address: [u8; 6]) {
         self.look(|inside| inside.announced.push(address));
+    }
+
+    fn record(&self) -> Option<Arc<Map>> {
+        self.look(|inside| inside.record.clone())
     }
 
     fn refused(&self, refusal: &Refusal) {

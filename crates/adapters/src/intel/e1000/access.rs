@@ -5,6 +5,8 @@ use nicety_adapter::interrupts::{CompletionDelay, Delay};
 
 use super::E1000;
 use super::registers::{self as r, Place, cause, ctrl, ctrl_ext, rctl, tctl};
+use crate::intel::flow::Pause;
+use crate::intel::statistics::Missed;
 use crate::intel::transmit::Transmit;
 use crate::intel::{eeprom, statistics};
 
@@ -43,6 +45,7 @@ impl E1000 {
             }
             r::PBM => return self.buffer.as_ref().and_then(|buffer| buffer.get(place.index)).copied().unwrap_or(0),
             r::ICR => return self.read_causes(cx),
+            r::MPC => self.missed.count(&mut self.registers, cx.counters),
             r::ICS => return self.interrupts.pending() as u32,
             r::IMS => return self.interrupts.enabled() as u32,
             r::STATUS => return self.status(),
@@ -179,6 +182,7 @@ impl E1000 {
     /// CTRL.RST (13.4.1), and what every other reset does: all but PCI, PHY and EEPROM is as after power-on.
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.clear_chip();
+        self.missed = Missed::so_far(cx.counters);
         self.settle_line(cx);
     }
 
@@ -188,6 +192,7 @@ impl E1000 {
         self.load_address();
         self.eeprom.drive(0);
         self.transmit = Transmit::default();
+        self.pause = Pause::default();
         self.stalls = [None; 2];
         self.interrupts.reset();
         self.receive_delay = Delay::default();

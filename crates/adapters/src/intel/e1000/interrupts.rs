@@ -129,9 +129,10 @@ impl E1000 {
     }
 
     /// Asks for the earliest tick that is needed.
-    fn rearm(&self, cx: &mut Context<'_>) {
+    pub(super) fn rearm(&self, cx: &mut Context<'_>) {
         let throttle = self.interrupts.due(&self.function, cx.now);
-        let next = [throttle, self.receive_delay.due(), self.completions.due()].into_iter().flatten().min();
+        let next =
+            [throttle, self.receive_delay.due(), self.completions.due(), self.pause.due()].into_iter().flatten().min();
         if next.is_some() {
             cx.out.wake = next;
         }
@@ -144,6 +145,9 @@ impl E1000 {
         }
         if self.completions.over(cx.now) {
             self.interrupts.raise(cause::TXDW.into());
+        }
+        if self.pause.over(cx.now) {
+            cx.out.work.insert(0);
         }
         self.settle_line(cx);
         self.rearm(cx);

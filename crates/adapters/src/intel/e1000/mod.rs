@@ -18,15 +18,15 @@
 //!
 //! Features: checksums and segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and
 //! filtered, frames of up to 16 KiB in as many buffers as they need, sixteen exact addresses and the multicast hash,
-//! loopback in MAC and PHY, the chip's statistics, EEPROM (writable) and PHY, interrupt throttle and receive delay.
+//! loopback in MAC and PHY, flow control (`flow.rs`), the chip's statistics, EEPROM (writable) and PHY, interrupt throttle and receive delay.
 //!
 //! # Not implemented
 //! - Wake-up, manageability, flash: their registers hold what is written. MSI and PCI-X: drivers for this chip use INTx.
 //! - The packet checksum of a receive descriptor (PCSS) is 0, and the four bytes of check sequence that RCTL.SECRC
 //!   leaves in place are counted in the length but not written.
-//! - Pause frames are neither sent nor obeyed. TIDV is not obeyed and TADV is a lower bound: completions
+//! - TIDV is not obeyed and TADV is a lower bound: completions
 //!   that ask for a delay wait for an interrupt that is due anyway (`CompletionDelay`).
-//! - Collisions, half duplex, early receive.
+//! - FCRTL and FCRTH; RXO. Collisions, half duplex, early receive.
 //!
 //! # Quirks
 //! - ICS reads as ICR without clearing it, which VxWorks' driver expects (QEMU's e1000.c says so).
@@ -58,7 +58,9 @@ use nicety_pci::{Bar, Capability, Changes, Function, Identity, Pin, Power, Rom};
 use self::models::{INTEL, Model};
 use self::registers::{self as r, ctrl, rxcsum};
 use super::filter::Filter;
+use super::flow::Pause;
 use super::phy::Phy;
+use super::statistics::Missed;
 use super::transmit::Transmit;
 use crate::microwire::Microwire;
 use crate::{CreateError, Settings};
@@ -89,6 +91,9 @@ pub struct E1000 {
     transmit: Transmit,
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
+    /// The transmitter stands still.
+    pause: Pause,
+    missed: Missed,
     /// Frames were refused.
     starved: bool,
     link_up: bool,
@@ -126,6 +131,8 @@ impl E1000 {
             filter: Filter::default(),
             transmit: Transmit::default(),
             looped: None,
+            pause: Pause::default(),
+            missed: Missed::default(),
             starved: false,
             link_up: false,
             interrupts: interrupts::interrupts(),

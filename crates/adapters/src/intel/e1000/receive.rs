@@ -70,15 +70,17 @@ impl E1000 {
         let wants = self.wants();
         let mut scratch = Scratch::new();
         let mut full = frames.held.contains(0);
+        let mut pause = None;
         for (i, pick, _) in frames.iter() {
             let offer = Offer { frames, pick, verdict: Verdict::default() };
-            let mut receiver =
-                Receiver { registers: &mut self.registers, filter: &self.filter, wants, looped, tells_udp: false };
+            let (registers, filter) = (&mut self.registers, &self.filter);
+            let mut receiver = Receiver { registers, filter, wants, looped, tells_udp: false, pause };
             let placed = if full {
                 Err(Miss::NoRoom(pick.from.into()))
             } else {
                 receiver.place(&mut ring, &offer, &mut scratch)
             };
+            pause = receiver.pause;
             match placed {
                 _ if looped => {}
                 Ok((frames, bytes)) => cx.counters.received(0, frames, bytes),
@@ -90,6 +92,10 @@ impl E1000 {
             }
         }
         self.starved |= full;
+        if let Some(quanta) = pause {
+            self.pause.begin(quanta, self.phy.mode().0, cx.now);
+            self.rearm(cx);
+        }
         self.conclude(&ring, cx);
         delivery
     }

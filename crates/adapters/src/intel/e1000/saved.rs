@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::E1000;
 use super::registers as r;
+use crate::intel::flow::Pause;
 use crate::intel::phy;
+use crate::intel::statistics::Missed;
 use crate::intel::transmit::Transmit;
 use crate::microwire::Microwire;
 
@@ -52,6 +54,8 @@ impl Snapshot for E1000 {
             filter: _,
             transmit,
             looped: _,
+            pause: _,
+            missed: _,
             starved,
             link_up,
             interrupts,
@@ -116,6 +120,7 @@ impl Snapshot for E1000 {
         self.filter.load(&self.registers);
         (self.interrupts, self.receive_delay, self.completions) = (interrupts, receive_delay, completions);
         self.stalls = [None; 2];
+        self.pause = Pause::default();
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())
@@ -126,6 +131,7 @@ impl E1000 {
     /// Goes on from a restored state: shows the line, tells what waited, looks at the ring.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = false;
+        self.missed = Missed::so_far(cx.counters);
         cx.out.work.insert(0);
         self.interrupts.show(&mut self.function, cx);
         self.time_passed(cx);

@@ -4,6 +4,7 @@ use nicety_adapter::{Batch, Budget, Context, Frames, PACKETS, Pick, PortId, Prog
 
 use super::registers::{self as r, cause, rctl, tctl};
 use super::{E1000, TRANSMIT_RING};
+use crate::intel::flow;
 use crate::intel::transmit::{Classic, Sender};
 
 impl E1000 {
@@ -60,6 +61,10 @@ impl E1000 {
     }
 
     fn walk_ring(&mut self, budget: Budget, batch: &mut Batch, looped: bool, cx: &mut Context<'_>) -> Progress {
+        flow::send(&mut self.registers, self.link_up, looped, batch, cx.counters);
+        if self.pause.holds(cx.now) {
+            return Progress { more: false, armed: true };
+        }
         let (progress, why) = self.sender(looped).walk(budget, batch, cx);
         self.saw_ring(TRANSMIT_RING, why, cx);
         progress

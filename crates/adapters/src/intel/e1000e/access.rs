@@ -8,7 +8,9 @@ use nicety_pci::{Changes, Function, Rom};
 
 use super::E1000e;
 use super::registers::{self as r, Place, cause, ctrl, ctrl_ext, rctl, tctl};
+use crate::intel::flow::Pause;
 use crate::intel::pages::{PART, Pages};
+use crate::intel::statistics::Missed;
 use crate::intel::transmit::Transmit;
 use crate::intel::{nvm, statistics};
 use crate::msix;
@@ -62,6 +64,10 @@ impl E1000e {
             // The stamp has been taken: another one may be made (10.2.9).
             r::TXSTMPH => self.registers[r::TSYNCTXCTL] &= !1,
             r::RXSTMPH => self.registers[r::TSYNCRXCTL] &= !1,
+            r::MPC => {
+                self.missed.count(&mut self.registers, cx.counters);
+                return self.registers.read(place);
+            }
             name => {
                 if let Some(low) = statistics::low_half(name) {
                     self.registers[low] = 0;
@@ -196,6 +202,7 @@ impl E1000e {
     /// CTRL.RST, and what every other reset does: all but PCI, PHY and flash is as after power-on.
     pub(super) fn reset_chip(&mut self, cx: &mut Context<'_>) {
         self.clear_chip();
+        self.missed = Missed::so_far(cx.counters);
         self.set_throttles(cx);
     }
 
@@ -205,6 +212,7 @@ impl E1000e {
         self.nvm.reload();
         self.load_address();
         self.transmit = [Transmit::default(); r::QUEUES];
+        self.pause = Pause::default();
         self.stalls = [None; 2 * r::QUEUES];
         self.interrupts.reset();
         self.receive_delay = Delay::default();

@@ -246,10 +246,10 @@ impl E1000e {
     }
 
     /// Asks for the earliest tick that is needed.
-    fn rearm(&self, cx: &mut Context<'_>) {
+    pub(super) fn rearm(&self, cx: &mut Context<'_>) {
         let throttle = self.interrupts.due(&self.function, cx.now);
         let completions = self.completions.iter().filter_map(CompletionDelay::due);
-        let next = completions.chain(throttle).chain(self.receive_delay.due()).min();
+        let next = completions.chain(throttle).chain(self.receive_delay.due()).chain(self.pause.due()).min();
         if next.is_some() {
             cx.out.wake = next;
         }
@@ -265,6 +265,9 @@ impl E1000e {
             if self.completions.get_mut(queue).is_some_and(|completions| completions.over(cx.now)) {
                 self.interrupts.raise(completed(queue).into());
             }
+        }
+        if self.pause.over(cx.now) {
+            (0..r::QUEUES as u16).for_each(|queue| cx.out.work.insert(queue));
         }
         self.settle(cx);
         self.rearm(cx);

@@ -18,8 +18,8 @@
 //!
 //! **Features**: checksums and segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and filtered, frames
 //! of up to 16 KiB, legacy and extended receive descriptors, headers split from their payload, two queues each way with the Toeplitz hash,
-//! INTx, MSI and MSI-X with auto-clear and auto-mask, sixteen exact addresses and the multicast hash, loopback in MAC and PHY, the chip's
-//! statistics, flash with its shadow RAM, PHY, the clock and its stamps of frames.
+//! INTx, MSI and MSI-X with auto-clear and auto-mask, sixteen exact addresses and the multicast hash, loopback in MAC and PHY, flow control,
+//! the chip's statistics, flash with its shadow RAM, PHY, the clock and its stamps of frames.
 //!
 //! **Few messages**: with MSI-X and EIAC an interrupt reads no register; a poll writes IMS once, and tails once a burst.
 //!
@@ -27,7 +27,7 @@
 //! - Wake-up, manageability, the flash's own interface: their registers hold what is written. BAR 1 is an empty flash.
 //! - The packet checksum and the IP identification of a receive descriptor are 0 (RXCSUM.PCSD clear); the four bytes of check sequence that
 //!   RCTL.SECRC leaves in place are counted in the length but not written. IPv6 extension headers are hashed as if they were not there.
-//! - Pages of the PHY but the first read as zeros. Pause frames, collisions, half duplex.
+//! - Pages of the PHY but the first read as zeros. FCRTL and FCRTH; RXO. Collisions, half duplex.
 //! - TARC's shares between the transmit queues: they are served in turns. Thresholds of RXDCTL and TXDCTL: descriptors are written back at once.
 //! - TIDV is not obeyed and TADV is a lower bound: see `interrupts.rs`. RDTR and RADV wait only where no throttle is set.
 //! - Packet buffer memory (PBM) reads as zeros.
@@ -59,9 +59,11 @@ pub use self::about::ABOUT;
 use self::registers::{self as r, ctrl, rxcsum};
 use super::clock::Clock;
 use super::filter::Filter;
+use super::flow::Pause;
 use super::nvm::Nvm;
 use super::phy::{Phy, Rule, bm};
 use super::rss::Rss;
+use super::statistics::Missed;
 use super::transmit::Transmit;
 use crate::{CreateError, Settings};
 
@@ -115,6 +117,9 @@ pub struct E1000e {
     transmit: [Transmit; r::QUEUES],
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
+    /// The transmitter stands still.
+    pause: Pause,
+    missed: Missed,
     /// Receive queues that refused frames.
     starved: [bool; r::QUEUES],
     link_up: bool,
@@ -156,6 +161,8 @@ impl E1000e {
             rss: Rss::default(),
             transmit: Default::default(),
             looped: None,
+            pause: Pause::default(),
+            missed: Missed::default(),
             starved: Default::default(),
             link_up: false,
             interrupts: interrupts::interrupts(),
@@ -235,7 +242,7 @@ impl Adapter for E1000e {
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         let progress = self.fetch_ring(queue.into(), budget, batch, cx);
-        Progress { armed: progress.armed && !(cx.page.is_some() && self.transmits()), ..progress }
+        if self.transmits() { cx.fetched(progress) } else { progress }
     }
 
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {

@@ -110,7 +110,7 @@ impl E1000e {
         let wants = self.wants();
         let mut scratch = Scratch::new();
         let mut rings: [Option<Ring<'_>>; r::QUEUES] = [None, None];
-        let (mut looked, mut full) = (Set::default(), frames.held);
+        let (mut looked, mut full, mut pause) = (Set::default(), frames.held, None);
         for (i, pick, _) in frames.iter() {
             let (queue, verdict) = self.steer(frames, pick);
             let number = queue as u16;
@@ -128,12 +128,13 @@ impl E1000e {
             let stamp = self.is_stamped(frames, pick);
             let verdict = Verdict { status: stamp, ..verdict };
             let registers = &mut self.registers;
-            let mut receiver = Receiver { registers, filter: &self.filter, wants, looped, tells_udp: true };
+            let mut receiver = Receiver { registers, filter: &self.filter, wants, looped, tells_udp: true, pause };
             let placed = if full.contains(number) {
                 Err(Miss::NoRoom(pick.from.into()))
             } else {
                 receiver.place(ring, &Offer { frames, pick, verdict }, &mut scratch)
             };
+            pause = receiver.pause;
             if placed.is_ok() && stamp != 0 {
                 self.stamp_received(frames, pick, cx);
             }
@@ -152,6 +153,10 @@ impl E1000e {
             if let Some(ring) = ring {
                 self.conclude(queue, ring, cx);
             }
+        }
+        if let Some(quanta) = pause {
+            self.pause.begin(quanta, self.phy.mode().0, cx.now);
+            self.rearm(cx);
         }
         delivery
     }

@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::registers as r;
 use super::{ABOUT, E1000e};
 use crate::intel::clock::Clock;
+use crate::intel::flow::Pause;
 use crate::intel::nvm::Nvm;
 use crate::intel::phy;
+use crate::intel::statistics::Missed;
 use crate::intel::transmit::Transmit;
 
 #[derive(Serialize, Deserialize)]
@@ -51,6 +53,8 @@ impl Snapshot for E1000e {
             rss: _,
             transmit,
             looped: _,
+            pause: _,
+            missed: _,
             starved,
             link_up,
             interrupts,
@@ -118,6 +122,7 @@ impl Snapshot for E1000e {
         (self.interrupts, self.receive_delay, self.delayed) = (interrupts, receive_delay, delayed);
         (self.completions, self.clock) = (completions, clock);
         self.stalls = [None; 2 * r::QUEUES];
+        self.pause = Pause::default();
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())
@@ -128,6 +133,7 @@ impl E1000e {
     /// Goes on from a restored state: shows the line, tells what waited, looks at the rings.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = [false; r::QUEUES];
+        self.missed = Missed::so_far(cx.counters);
         (0..r::QUEUES as u16).for_each(|queue| cx.out.work.insert(queue));
         self.interrupts.show(&mut self.function, cx);
         self.time_passed(cx);

@@ -4,6 +4,7 @@ use nicety_adapter::{Batch, Budget, Context, Frames, PACKETS, Pick, PortId, Prog
 
 use super::E1000e;
 use super::registers::{self as r, rctl, tctl};
+use crate::intel::flow;
 use crate::intel::transmit::{Classic, Sender};
 
 impl E1000e {
@@ -72,7 +73,12 @@ impl E1000e {
         looped: bool,
         cx: &mut Context<'_>,
     ) -> Progress {
-        let Some(mut sender) = self.sender(queue, looped) else { return Progress { more: false, armed: true } };
+        let idle = Progress { more: false, armed: true };
+        flow::send(&mut self.registers, self.link_up, looped, batch, cx.counters);
+        if self.pause.holds(cx.now) {
+            return idle;
+        }
+        let Some(mut sender) = self.sender(queue, looped) else { return idle };
         let (progress, why) = sender.walk(budget, batch, cx);
         if sender.stamped {
             self.stamp_sent(cx);

@@ -4,6 +4,8 @@ use nicety_adapter::Context;
 
 use super::Igb;
 use super::registers::{self as r, Place, cause, ctrl, dctl, eecd, swsm, tctl};
+use crate::intel::flow::Pause;
+use crate::intel::statistics::Missed;
 use crate::intel::{eeprom, statistics};
 
 /// CTRL: the driver wants no more DMA (8.2.1: GIO Master Disable).
@@ -55,6 +57,7 @@ impl Igb {
             r::EICS => return self.extended.pending() as u32,
             r::EIMS | r::EIMC => return self.extended.enabled() as u32,
             r::STATUS => return self.status(),
+            r::MPC => self.missed.count(&mut self.registers, cx.counters),
             r::EECD => {
                 let granted = if stored & eeprom::REQ != 0 { eeprom::GNT } else { 0 };
                 // Nothing answers on the wires: they are pulled up, and a status read there says "busy".
@@ -225,6 +228,7 @@ impl Igb {
         // What waits for buffers is lost with them.
         self.offer_room(!0, cx);
         self.clear_chip();
+        self.missed = Missed::so_far(cx.counters);
         self.settle(cx);
     }
 
@@ -240,6 +244,7 @@ impl Igb {
             queue.reset();
         }
         self.stalls = Default::default();
+        self.pause = Pause::default();
         self.starved = 0;
         self.rss.forget();
         self.clock = Default::default();

@@ -276,16 +276,19 @@ impl Igb {
     }
 
     /// Asks for the earliest tick that is needed.
-    fn rearm(&self, cx: &mut Context<'_>) {
+    pub(super) fn rearm(&self, cx: &mut Context<'_>) {
         let throttle = self.active().due(&self.function, cx.now);
         let completions = self.completions.iter().filter_map(CompletionDelay::due);
-        if let Some(next) = throttle.into_iter().chain(completions).min() {
+        if let Some(next) = throttle.into_iter().chain(completions).chain(self.pause.due()).min() {
             cx.out.wake = Some(next);
         }
     }
 
     /// A deadline has come, or none: both are fine.
     pub(super) fn time_passed(&mut self, cx: &mut Context<'_>) {
+        if self.pause.over(cx.now) {
+            self.look_at_all_queues(cx);
+        }
         for queue in 0..r::QUEUES {
             if self.completions.get_mut(queue).is_some_and(|completions| completions.over(cx.now)) {
                 self.tell_completions(queue);

@@ -19,7 +19,7 @@
 //! Features: sixteen queues each way (Linux uses up to eight), RSS with key and table, filters by EtherType and by flow; checksums and
 //! segmentation (TCP and UDP, IPv4 and IPv6) out, checksums in, VLAN tags put in, taken out and filtered, frames of up to 9.5 KiB,
 //! headers split off, 24 exact addresses and the multicast hash; MSI-X, MSI and INTx, a throttle for each vector; loopback in MAC and
-//! PHY, the chip's statistics, the clock of IEEE 1588 and times of departure and arrival, head write-back, NVM and PHY.
+//! PHY, flow control, the chip's statistics, the clock of IEEE 1588 and times of departure and arrival, head write-back, NVM and PHY.
 //!
 //! # Messages
 //! A burst of frames that are sent: one write (TDT). One interrupt with MSI-X: one write (EIMS), and one (RDT) for each 16 buffers that
@@ -37,7 +37,7 @@
 //! - EICR without GPIE.Multiple_MSIX: it shows causes and does not interrupt; ICR does.
 //! - The packet checksum of a receive descriptor (RXCSUM.PCSD clear) is 0, and the four bytes of check sequence that RCTL.SECRC leaves
 //!   in place are counted in the length but not written.
-//! - Pause frames, collisions, half duplex. SRRCTL.Drop_En: what finds no buffer waits in the port, and is dropped there if need be.
+//! - FCRTL and FCRTH; RXO. Collisions, half duplex. SRRCTL.Drop_En: what finds no buffer waits in the port, and is dropped there if need be.
 //!
 //! # Quirks
 //! - All bits of ICR but the highest can be set through ICS, reserved ones too: igb_intr_test in Linux's igb_ethtool.c. It also
@@ -75,9 +75,11 @@ use self::transmit::TransmitQueue;
 use super::clock::Clock;
 use super::eeprom::Image;
 use super::filter::Filter;
+use super::flow::Pause;
 use super::pages::{PART, Pages};
 use super::phy::{IGP03E1000, Phy};
 use super::rss::Rss;
+use super::statistics::Missed;
 use crate::about::{About, Boot, Kind, Since, Sources};
 use crate::microwire::Microwire;
 use crate::msix;
@@ -197,6 +199,9 @@ pub struct Igb {
     transmit: [TransmitQueue; QUEUES],
     /// Frames of a loopback, between their fetch and their delivery.
     looped: Option<Box<Batch>>,
+    /// The transmitter stands still.
+    pause: Pause,
+    missed: Missed,
     /// Receive queues that refused frames, a bit each.
     starved: u32,
     link_up: bool,
@@ -240,6 +245,8 @@ impl Igb {
             rss: Rss::default(),
             transmit: Default::default(),
             looped: None,
+            pause: Pause::default(),
+            missed: Missed::default(),
             starved: 0,
             link_up: false,
             causes: interrupts::causes(),
@@ -363,10 +370,7 @@ impl Adapter for Igb {
 
     fn fetch(&mut self, queue: u16, budget: Budget, batch: &mut Batch, cx: &mut Context<'_>) -> Progress {
         let progress = self.fetch_ring(queue.into(), budget, batch, cx);
-        Progress {
-            armed: progress.armed && !(cx.page.is_some() && self.transmits(queue.into()) && self.may_dma()),
-            ..progress
-        }
+        if self.transmits(queue.into()) && self.may_dma() { cx.fetched(progress) } else { progress }
     }
 
     fn complete(&mut self, batch: &Batch, cx: &mut Context<'_>) {

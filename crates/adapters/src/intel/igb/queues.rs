@@ -1,7 +1,7 @@
-//! Which receive queue a frame goes to, and what its descriptor tells of that (82576 datasheet, 7.1.1): filters of EtherTypes and of
-//! flows first, then the hash (RSS), then MRQC's default.
+//! Which receive queue a frame goes to, and what its descriptor tells of that (82576 datasheet, 7.1.1): filters of EtherTypes, of
+//! flows, of SYN and of VLAN priorities first, then the hash (RSS), then MRQC's default.
 
-use nicety_adapter::{Batch, Packet};
+use nicety_adapter::{Frames, Packet, Pick};
 use nicety_frame::{L3Kind, L4Kind, Layout, ethernet::ethertype, ipv4, ipv6};
 
 use super::Igb;
@@ -56,8 +56,8 @@ fn packet_type(layout: &Layout) -> u32 {
 
 impl Igb {
     /// Where a packet goes.
-    pub(super) fn way(&mut self, batch: &Batch, packet: &Packet) -> Way {
-        let (head, layout) = (batch.head(packet), batch.layout(packet));
+    pub(super) fn way(&mut self, frames: &Frames<'_>, pick: Pick, packet: &Packet) -> Way {
+        let (head, layout) = (frames.batch.head(packet), frames.batch.layout(packet));
         let control = self.registers[r::MRQC];
         let mut way = Way::default();
         way.verdict.information = packet_type(layout);
@@ -71,9 +71,43 @@ impl Igb {
                 way.queue = usize::from(Rss::entry(&self.registers, hash.value) & 0xf);
             }
         }
+        self.priority_filter(&mut way, frames, pick);
+        // SYNQF's highest bit: it goes before filters of flows.
+        let syn_first = self.registers[r::SYNQF] >> 31 != 0;
+        if !syn_first {
+            self.syn_filter(&mut way, head, layout);
+        }
         self.flow_filter(&mut way, head, layout);
+        if syn_first {
+            self.syn_filter(&mut way, head, layout);
+        }
         self.type_filter(&mut way, layout);
         way
+    }
+
+    /// SYNQF (8.11.13): what opens a TCP connection.
+    fn syn_filter(&self, way: &mut Way, head: &[u8], layout: &Layout) {
+        const ENABLED: u32 = 1;
+        const SYN: u8 = 1 << 1;
+        let filter = self.registers[r::SYNQF];
+        let Some(tcp) = layout.l4.filter(|l4| filter & ENABLED != 0 && l4.kind == L4Kind::Tcp) else { return };
+        if head.get(usize::from(tcp.offset) + 13).is_some_and(|flags| flags & SYN != 0) {
+            way.queue = (filter >> 1 & 7) as usize;
+        }
+    }
+
+    /// VLAPQF (8.11.14): by the priority in the tag, which has a queue and a bit that it is valid.
+    fn priority_filter(&self, way: &mut Way, frames: &Frames<'_>, pick: Pick) {
+        const VALID: u32 = 1 << 3;
+        let filters = self.registers[r::VLAPQF];
+        if filters == 0 {
+            return;
+        }
+        let tag = frames.outer_tag(pick).filter(|tag| tag.tpid == self.registers[r::VET] as u16);
+        let filter = tag.map_or(0, |tag| filters >> (4 * u32::from(tag.tci.priority())));
+        if filter & VALID != 0 {
+            way.queue = (filter & 7) as usize;
+        }
     }
 
     /// ETQF (8.11.15): by EtherType, for what is no IP.

@@ -108,7 +108,7 @@ impl Igb {
         let mut rings = Rings { memory: &memory, open: Default::default(), before: [0; r::QUEUES] };
         let (mut refused, mut scratch) = (frames.held, Scratch::new());
         for (i, pick, packet) in frames.iter() {
-            let way = self.way(frames.batch, packet);
+            let way = self.way(frames, pick, packet);
             let queue = way.queue;
             if refused.contains(queue as u16) {
                 delivery.refuse(i, queue as u16, pick.from.into());
@@ -154,7 +154,13 @@ impl Igb {
         }
         let wants = self.wants();
         let (registers, filter) = (&mut self.registers, &self.filter);
-        let placed = Receiver { registers, filter, wants, looped, tells_udp: true }.place(ring, &offer, scratch)?;
+        let mut receiver = Receiver { registers, filter, wants, looped, tells_udp: true, pause: None };
+        let placed = receiver.place(ring, &offer, scratch);
+        if let Some(quanta) = receiver.pause {
+            self.pause.begin(quanta, self.phy.mode().0, cx.now);
+            self.rearm(cx);
+        }
+        let placed = placed?;
         if stamp {
             self.note_arrival(&offer, cx);
         }

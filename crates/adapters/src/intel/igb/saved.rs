@@ -10,7 +10,9 @@ use super::registers::QUEUES;
 use super::transmit::Advanced;
 use super::{ABOUT, Igb, NVM, virtual_functions};
 use crate::intel::clock::Clock;
+use crate::intel::flow::Pause;
 use crate::intel::phy;
+use crate::intel::statistics::Missed;
 use crate::intel::transmit::Transmit;
 use crate::microwire::Microwire;
 
@@ -70,6 +72,8 @@ impl Snapshot for Igb {
             rss: _,
             transmit,
             looped: _,
+            pause: _,
+            missed: _,
             starved,
             link_up,
             causes,
@@ -141,6 +145,7 @@ impl Snapshot for Igb {
         self.rss.forget();
         (self.causes, self.extended, self.other, self.completions) = (causes, extended, other, completions);
         self.stalls = Default::default();
+        self.pause = Pause::default();
         self.prepare_loopback();
         Ok(())
     }
@@ -150,6 +155,7 @@ impl Igb {
     /// Goes on from a restored state: shows the line, tells what waited, looks at the rings.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         self.starved = 0;
+        self.missed = Missed::so_far(cx.counters);
         self.look_at_all_queues(cx);
         self.causes.show(&mut self.function, cx);
         self.time_passed(cx);

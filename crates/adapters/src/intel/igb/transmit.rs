@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::registers::{self as r, dctl, rctl, tctl};
 use super::{Igb, stall_of};
+use crate::intel::flow;
 use crate::intel::transmit::{self, Contexts, Descriptor, Request, Sender, Task, Transmit};
 
 /// Bits 23:20: an advanced context.
@@ -195,7 +196,12 @@ impl Igb {
         looped: bool,
         cx: &mut Context<'_>,
     ) -> Progress {
-        let Some(mut sender) = self.sender(queue, looped) else { return Progress { more: false, armed: true } };
+        let idle = Progress { more: false, armed: true };
+        flow::send(&mut self.registers, self.link_up, looped, batch, cx.counters);
+        if self.pause.holds(cx.now) {
+            return idle;
+        }
+        let Some(mut sender) = self.sender(queue, looped) else { return idle };
         let (progress, why) = sender.walk(budget, batch, cx);
         let stamped = sender.stamped;
         self.saw_ring(stall_of(queue, true), why, cx);
