@@ -22,18 +22,28 @@ const PACKAGE: &str = "u-boot";
 const BASE: &str = "qemu-x86_defconfig";
 const MORE: &str = "CONFIG_PCNET=y\nCONFIG_RTL8139=y\n# CONFIG_EFI_LOADER is not set\n# CONFIG_TOOLS_KWBIMAGE is not set\n\
     # CONFIG_TOOLS_LIBCRYPTO is not set\n# CONFIG_TOOLS_MKEFICAPSULE is not set\n";
-/// The driver takes the chip's address in memory and reaches for its registers at that number as a port, as works where ports lie in
-/// memory: on a PC it finds nothing, QEMU's own model neither. So it is given the chip's ports.
-const MENDED: &str = "drivers/net/rtl8139.c";
-/// Lines of that file, each of which it has once, and what they become.
-const CHANGES: &[(&str, &str)] = &[
+/// Drivers that are mended, with lines that each has once, and what they become.
+const CHANGES: &[(&str, &[(&str, &str)])] = &[
+    // It takes the chip's address in memory and reaches for its registers at that number as a port, as works where ports lie in
+    // memory: on a PC it finds nothing, QEMU's own model neither. So it is given the chip's ports.
     (
-        "dm_pci_read_config32(dev, PCI_BASE_ADDRESS_1, &iobase);",
-        "dm_pci_read_config32(dev, PCI_BASE_ADDRESS_0, &iobase);",
+        "drivers/net/rtl8139.c",
+        &[
+            (
+                "dm_pci_read_config32(dev, PCI_BASE_ADDRESS_1, &iobase);",
+                "dm_pci_read_config32(dev, PCI_BASE_ADDRESS_0, &iobase);",
+            ),
+            (
+                "priv->ioaddr = (unsigned long)bus_to_phys(dev, iobase);",
+                "priv->ioaddr = (unsigned long)dm_pci_io_to_phys(dev, iobase);",
+            ),
+        ],
     ),
+    // Finding no frame it says that it found one of no bytes; so U-Boot (eth_rx) frees that: the driver writes back the status that it
+    // read, and a frame that came in between is lost.
     (
-        "priv->ioaddr = (unsigned long)bus_to_phys(dev, iobase);",
-        "priv->ioaddr = (unsigned long)dm_pci_io_to_phys(dev, iobase);",
+        "drivers/net/pcnet.c",
+        &[("if ((lp->status & 0x8000) != 0)\n\t\treturn 0;", "if ((lp->status & 0x8000) != 0)\n\t\treturn -EAGAIN;")],
     ),
 ];
 /// What the image is made of and where each lies in it, or behind the one before (arch/x86/dts/u-boot.dtsi): U-Boot, its device tree,
@@ -71,7 +81,9 @@ pub(super) fn lay(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
     let tree = laying.join("tree");
     fs::create_dir_all(&tree).map_err(file("make the folder", &tree))?;
     unpack_source(&laying, &tree, &tools, progress)?;
-    change(&tree.join(MENDED), CHANGES)?;
+    for (driver, changes) in CHANGES {
+        change(&tree.join(driver), changes)?;
+    }
     let parts = build(&tree, &tools, progress)?;
     remove_folder(&tree)?;
     let built = laying.join("u-boot.rom");

@@ -1,7 +1,7 @@
 //! The family's models as data: one chip, under its own name and under VMware's.
 
 use super::registers::{AM79C970A, Table, WINDOW_BYTES};
-use crate::about::{About, Boot, Kind, Since, Sources};
+use crate::about::{About, Boot, Kind, Since, Sources, UBoot};
 use crate::vmxnet::registers::FLEXIBLE_PORTS;
 
 /// PCI's number of the vendor.
@@ -62,8 +62,7 @@ const ABOUT: About = About {
     mtu_max: 1500,
     announces_mtu: false,
     dma: true,
-    // U-Boot has a driver (`pcnet#0`), by which a file of megabytes does not come through yet.
-    boot: Boot { rom: Some("pcnet"), u_boot: None },
+    boot: Boot { rom: Some("pcnet"), u_boot: Some(UBoot { device: "pcnet#0", in_debians: false }) },
     linux: Since {
         driver: "pcnet32",
         version: "2.2",
