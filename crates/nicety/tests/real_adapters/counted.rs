@@ -76,24 +76,30 @@ fn at_rest<T: PartialEq + Debug>(mut read: impl FnMut() -> T) -> T {
     }
 }
 
+/// Moves [`BULK`] each way between a guest with this adapter, set up so, and one with virtio-net: the daemon, the guest, and what was
+/// counted before and after.
+fn bulk(adapter: &str, set_up: &str) -> (Stage, Guest, Counted, Counted) {
+    let stage = Stage::new(&[adapter, "virtio-net"]);
+    let start = |number| well(Guest::start(&stage.root, stage.at_port(machine(1), number)));
+    let (mut guest, mut peer) = (start(1), start(2));
+    stage.ready(guest.wait_ready());
+    stage.ready(peer.wait_ready());
+    sh(&mut guest, set_up);
+    ping(&mut guest, "", &address(2));
+    let before = Counted::at_rest(&stage, &mut guest, "vm1");
+    send(&mut guest, &mut peer, &address(2), BULK);
+    send(&mut peer, &mut guest, &address(1), BULK);
+    let after = Counted::at_rest(&stage, &mut guest, "vm1");
+    (stage, guest, before, after)
+}
+
 #[test]
 fn after_bulk_tcp_with_segmentation_intel_s_counters_are_the_switch_s_to_the_frame_and_byte() {
     for chip in entries().iter().map(|entry| entry.about.name).filter(|name| CHIPS.contains(name)) {
-        let stage = Stage::new(&[chip, "virtio-net"]);
-        let start = |number| well(Guest::start(&stage.root, stage.at_port(machine(1), number)));
-        let (mut guest, mut peer) = (start(1), start(2));
-        stage.ready(guest.wait_ready());
-        stage.ready(peer.wait_ready());
         // TCP counts a merged packet once.
-        sh(
-            &mut guest,
-            "ethtool -K eth0 rx on gro off tso on; until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done",
-        );
-        ping(&mut guest, "", &address(2));
-        let before = Counted::at_rest(&stage, &mut guest, "vm1");
-        send(&mut guest, &mut peer, &address(2), BULK);
-        send(&mut peer, &mut guest, &address(1), BULK);
-        let after = Counted::at_rest(&stage, &mut guest, "vm1");
+        let carrier = "until [ $(cat /sys/class/net/eth0/carrier) = 1 ]; do usleep 20000; done";
+        let (_stage, mut guest, before, after) =
+            bulk(chip, &format!("ethtool -K eth0 rx on gro off tso on; {carrier}"));
 
         let [sent, received] = after.wire(&before);
         for (way, (frames, bytes, cut)) in [("tx", sent), ("rx", received)] {
@@ -134,17 +140,7 @@ fn after_bulk_tcp_with_segmentation_an_rtl8139_s_counters_are_the_switch_s_to_th
     if !is_asked("rtl8139") {
         return;
     }
-    let stage = Stage::new(&["rtl8139", "virtio-net"]);
-    let start = |number| well(Guest::start(&stage.root, stage.at_port(machine(1), number)));
-    let (mut guest, mut peer) = (start(1), start(2));
-    stage.ready(guest.wait_ready());
-    stage.ready(peer.wait_ready());
-    sh(&mut guest, "ethtool -K eth0 sg on tx on tso on");
-    ping(&mut guest, "", &address(2));
-    let before = Counted::at_rest(&stage, &mut guest, "vm1");
-    send(&mut guest, &mut peer, &address(2), BULK);
-    send(&mut peer, &mut guest, &address(1), BULK);
-    let after = Counted::at_rest(&stage, &mut guest, "vm1");
+    let (_stage, mut guest, before, after) = bulk("rtl8139", "ethtool -K eth0 sg on tx on tso on");
     let [(sent, _, cut), (received, ..)] = after.wire(&before);
     let own = ["tx_ok", "rx_ok"].map(|counter| after.more(&before, counter));
     assert_eq!(own, [sent, received], "by its dump, and by the switch");
