@@ -1,7 +1,7 @@
 //! The tests with real guests: each one a process of its own, as many at a time as there are processors.
 //!
 //! Side by side, because most of a test is waiting for a guest; in processes of their own, because some of them prove that nothing
-//! is left in theirs. What a test measured is shown with its result, and is worth less for its neighbour.
+//! is left in theirs. Those whose driver gives the chip some milliseconds run [`ALONE`], at the end. What a test measured is shown with its result, and is worth less for its neighbour.
 
 use std::{
     collections::VecDeque,
@@ -21,6 +21,10 @@ use crate::{cargo, lock, tally::Tally, told_how_much};
 const PROGRAMS: [&str; 5] = ["real_adapters", "real_guests", "real_pair", "try", "uml_guests"];
 /// A test has two guests of 256 MiB, and the host has other uses for its memory.
 const AT_MOST: usize = 4;
+
+/// Tests that nothing runs beside. An NE2000's driver gives a frame 200 ms (lib8390.c, TX_TIMEOUT), in which some fifty accesses are messages
+/// between QEMU and the daemon: beside guests that keep every processor busy each may take ten milliseconds.
+const ALONE: [&str; 1] = ["drivers::both_kernels_ping_and_send_a_little_both_ways_over_an_ne2k_pci"];
 
 /// Words of which each test that runs has one in its name; none: all run.
 static WORDS: OnceLock<Vec<String>> = OnceLock::new();
@@ -42,10 +46,18 @@ fn chosen(tests: VecDeque<Test>, words: &[String]) -> Result<VecDeque<Test>> {
     Ok(tests.into_iter().filter(|test| words.is_empty() || words.iter().any(|word| has(test, word))).collect())
 }
 
+/// The tests, of which those that run alone must be some.
+fn known_alone(tests: VecDeque<Test>) -> Result<VecDeque<Test>> {
+    for alone in ALONE {
+        ensure!(tests.iter().any(|(_, name)| name == alone), "`{alone}`, which is to run alone, is no test");
+    }
+    Ok(tests)
+}
+
 /// Builds and runs them.
 pub fn run() -> Tally {
     let words = WORDS.get().map_or(&[][..], Vec::as_slice);
-    match build().and_then(|programs| tests(&programs)).and_then(|tests| chosen(tests, words)) {
+    match build().and_then(|programs| tests(&programs)).and_then(known_alone).and_then(|tests| chosen(tests, words)) {
         Ok(tests) => all(tests),
         Err(error) => {
             println!("guests: {error:#}");
@@ -112,6 +124,13 @@ fn all(tests: VecDeque<Test>) -> Tally {
     let lanes = thread::available_parallelism().map_or(1, usize::from).min(AT_MOST);
     println!("guests: {} tests, {lanes} at a time", tests.len());
     tests.iter().for_each(|(program, name)| println!("    {} {name}", program.name));
+    let (alone, rest) = tests.into_iter().partition(|(_, name)| ALONE.contains(&name.as_str()));
+    let mut sum = in_lanes(rest, lanes);
+    sum += in_lanes(alone, 1);
+    sum
+}
+
+fn in_lanes(tests: VecDeque<Test>, lanes: usize) -> Tally {
     let (waiting, sum) = (Mutex::new(tests), Mutex::new(Tally::default()));
     let lane = || {
         let next = || lock(&waiting).pop_front();
