@@ -1,5 +1,6 @@
 //! The program as a person meets it: output, messages, exit codes.
 
+mod book;
 mod compare;
 mod daemon;
 mod discover;
