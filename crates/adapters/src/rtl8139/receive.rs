@@ -143,6 +143,7 @@ impl Rtl8139 {
         if self.starved.is_some() {
             self.retry_ns = (2 * self.retry_ns).min(RETRY_MOST_NS);
             self.starved = Some(cx.now.after_ns(self.retry_ns));
+            self.remind(cx);
         }
     }
 

@@ -144,6 +144,35 @@ fn a_full_buffer_refuses_never_looks_empty_and_goes_on_when_the_driver_has_read(
     assert!(b.bring_one(&sent));
 }
 
+/// Linux's 8139too takes 64 frames at most, having cleared their cause. With a buffer that is full of small ones it would wait for ever: the
+/// chip says RXOVW when the next one comes. Found by an hour of mixed traffic.
+#[test]
+fn a_driver_that_leaves_frames_in_a_full_buffer_is_told_of_them_until_it_takes_them() {
+    let mut b = Bench::opened_plain("rtl8139-plain");
+    b.w(0x44, 0x0000_e70a);
+    b.w16(0x3c, 0xc07f);
+    while b.bring_one(&frame(MAC, 1000, 1)) {}
+    let mut at = 0;
+    for number in 0..3 {
+        b.pass(200_000_000);
+        b.call(|nic, cx| nic.tick(cx));
+        assert_eq!(b.r16(0x3e) & 1, 1, "{number}: ROK");
+        // It is looked at a few times, and each time it is cleared and the mask lifted.
+        for _ in 0..4 {
+            b.w16(0x3c, 0);
+            b.w16(0x3e, 0xffff);
+            b.w16(0x3c, 0xc07f);
+        }
+    }
+    while b.r8(0x37) & 1 == 0 {
+        (_, at) = take(&mut b, at, 8192, true);
+    }
+    assert!(b.out.room.contains(0));
+    b.w16(0x3e, 0xffff);
+    b.pass(1_000_000_000);
+    assert_eq!(b.r16(0x3e) & 1, 0, "all is taken");
+}
+
 /// Found by the hostile guest: the sum of both was 32 bits wide.
 #[test]
 fn a_buffer_that_is_moved_to_the_end_of_the_address_space_ends_nothing() {
