@@ -96,11 +96,12 @@ fn all(targets: &[String], time: Duration) -> Tally {
         let next = || lock(&waiting).pop_front();
         while let Some((name, program)) = next() {
             let outcome = one(&name, &program, time);
-            match &outcome {
-                Ok(ran) => println!("fuzz {name}: {ran}"),
-                Err(error) => println!("fuzz {name}: FAILED: {error:#}"),
-            }
-            *lock(&sum) += Tally::of_one(&format!("fuzz {name}"), outcome.is_ok());
+            let words = match &outcome {
+                Ok(ran) => format!("fuzz {name}: {ran}"),
+                Err(error) => format!("fuzz {name}: FAILED: {error:#}"),
+            };
+            println!("{words}");
+            *lock(&sum) += Tally::of_one(&words, outcome.is_ok());
         }
     };
     thread::scope(|scope| {

@@ -5,6 +5,8 @@ use std::{fmt, ops::AddAssign};
 /// What a test prints, at the beginning of a line, that cannot run on this machine: its name and the reason follow. The harness has
 /// no word for it and says that it passed.
 const SKIPPED: &str = "SKIPPED ";
+/// How many lines of a panic's message are kept.
+const REASON_LINES: usize = 6;
 
 /// How many of a step's checks passed, failed, were skipped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,12 +17,16 @@ pub struct Tally {
     pub failed: u64,
     /// Checks that did not run.
     pub skipped: u64,
-    /// The names of those that failed, where they have one.
+    /// The names of those that failed, where they have one, each with what its first panic said.
     pub failures: Vec<String>,
     /// Those that found themselves unable to run, and why.
     pub skips: Vec<String>,
     /// How many of those the harness has still to count, as passed.
     unable: u64,
+    /// Which of the failures the lines are about that come now.
+    about: Option<usize>,
+    /// How many more lines belong to its panic's message.
+    reason: usize,
 }
 
 impl Tally {
@@ -53,9 +59,38 @@ impl Tally {
             }
         } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
             self.failures.push(name.to_owned());
+        } else if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            self.about = self.failures.iter().position(|failure| failure == name);
         } else if let Some(name) = line.strip_prefix(SKIPPED) {
             self.skips.push(name.to_owned());
             (self.skipped, self.unable) = (self.skipped + 1, self.unable + 1);
+        } else if let Some(about) = self.about {
+            self.explain(about, line.trim());
+        }
+    }
+
+    /// A line of what a test printed that failed.
+    fn explain(&mut self, about: usize, line: &str) {
+        let begins = line.starts_with("thread ").then(|| line.split_once(" panicked at ")).flatten();
+        let words = match begins {
+            Some((_, place)) => {
+                self.reason = REASON_LINES;
+                place
+            }
+            None if self.reason == 0 => return,
+            None if line.is_empty() || line == "stack backtrace:" || line.starts_with("note: ") => {
+                (self.about, self.reason) = (None, 0);
+                return;
+            }
+            None => {
+                self.reason -= 1;
+                line
+            }
+        };
+        self.failures[about].push_str(": ");
+        self.failures[about].push_str(words.trim_end_matches(':'));
+        if self.reason == 0 {
+            self.about = None;
         }
     }
 }
@@ -100,6 +135,32 @@ mod tests {
         let failures = vec!["a::c".into()];
         assert_eq!(tally, Tally { passed: 41, failed: 1, skipped: 1, failures, ..Tally::default() });
         assert_eq!(tally.to_string(), "41 passed, 1 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_failure_has_what_its_first_panic_said() {
+        let mut tally = Tally::default();
+        for line in [
+            "test a::b ... FAILED",
+            "test a::c ... FAILED",
+            "---- a::b stdout ----",
+            "frames: 3",
+            "",
+            "thread 'a::b' (56) panicked at src/a.rs:67:5:",
+            "assertion `left == right` failed: two",
+            "  left: 3",
+            " right: 2",
+            "stack backtrace:",
+            "   0: rust_begin_unwind",
+            "thread 'a::b' (56) panicked at src/a.rs:70:5:",
+            "---- a::c stdout ----",
+            "Error: no such file",
+            "",
+        ] {
+            tally.take(line);
+        }
+        let why = "a::b: src/a.rs:67:5: assertion `left == right` failed: two: left: 3: right: 2";
+        assert_eq!(tally.failures, [why, "a::c"]);
     }
 
     #[test]

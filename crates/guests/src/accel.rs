@@ -18,10 +18,13 @@ pub enum Accel {
     Kvm,
     /// QEMU's translator (TCG).
     Tcg,
+    /// The translator with a clock that goes on by one nanosecond with each of the guest's instructions (`-icount`), and jumps while it has
+    /// nothing to do: what the guest takes for busy nanoseconds are instructions.
+    Counted,
 }
 
 impl Accel {
-    /// `Kvm` or `Tcg`; asks the host if this is `Auto`.
+    /// Which of them it is; asks the host if this is `Auto`.
     ///
     /// # Errors
     /// Only those of building the probe's image; that the probe does not boot is an answer.
@@ -54,6 +57,7 @@ impl Accel {
         match self {
             Accel::Kvm => "kvm",
             Accel::Auto | Accel::Tcg => "tcg,thread=multi",
+            Accel::Counted => "tcg,thread=single",
         }
     }
 }

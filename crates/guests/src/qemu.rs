@@ -171,8 +171,10 @@ impl GuestConfig {
         pair("-serial", "chardev:console".into());
         pair("-chardev", "stdio,id=control,signal=off".into());
         pair("-serial", "chardev:control".into());
-        if accel == Accel::Kvm {
-            pair("-cpu", "host".into());
+        match accel {
+            Accel::Kvm => pair("-cpu", "host".into()),
+            Accel::Counted => pair("-icount", "shift=0".into()),
+            Accel::Auto | Accel::Tcg => {}
         }
         arguments.extend(self.devices.iter().cloned());
         arguments

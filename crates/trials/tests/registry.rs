@@ -81,3 +81,12 @@ fn a_hostile_guest_gets_bounded_work_no_panic_and_no_frame_lost_uncounted() {
         );
     }
 }
+
+/// Each with the number of steps after which it was found.
+#[test]
+fn what_the_hostile_guest_found_in_longer_runs_is_found_no_more() {
+    // The driver took more buffers back than it had given.
+    for (name, seed, steps) in [("virtio-net-pci", 1_882_813_118_808_191, 4_683)] {
+        hostile::run(nicety_adapters::find(name).expect("it is registered"), seed, steps);
+    }
+}

@@ -112,10 +112,11 @@ impl Ring {
 
     /// The next chain that came back: its head, and bytes that the device wrote.
     pub(super) fn take(&mut self, window: &Window<'_>) -> Result<Option<(u16, u32)>, DriverError> {
-        if window.load_u16(self.used + INDEX) == self.seen {
+        let ready = window.load_u16(self.used + INDEX).wrapping_sub(self.seen);
+        if ready == 0 {
             return Ok(None);
         }
-        if self.outstanding() == 0 {
+        if ready > self.outstanding() {
             return Err(DriverError::Device("gives back more chains than it was given"));
         }
         let at = self.used + ENTRIES + 8 * usize::from(self.seen % self.size);

@@ -10,6 +10,7 @@ mod down_up;
 mod dpdk;
 mod drivers;
 mod front_ends;
+mod instructions;
 mod listed;
 mod messages;
 mod migration;

@@ -84,7 +84,9 @@ impl Kind for Qemu {
         let kernel = root.packages().iter().find(|p| p.name.starts_with(&format!("linux-image-{}.", self.kernel)));
         let runs = match self.accel {
             Accel::Kvm => "KVM",
-            Accel::Auto | Accel::Tcg => "QEMU's translator (TCG), for there is no KVM that boots a stock kernel",
+            Accel::Auto | Accel::Tcg | Accel::Counted => {
+                "QEMU's translator (TCG), for there is no KVM that boots a stock kernel"
+            }
         };
         vec![
             format!(
