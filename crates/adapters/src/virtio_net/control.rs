@@ -14,6 +14,7 @@ use super::coalescing::{self, Coalescing};
 use super::hashing::Hashing;
 use super::kept::Kept;
 use super::registers::{command, feature};
+use super::ring::Rung;
 use super::{RINGS_MOST, VirtioNet, role, statistics};
 
 /// Addresses that are filtered one by one, of each kind; more turn the filter of that kind off (5.1.6.5.2).
@@ -258,7 +259,7 @@ impl Command {
 
 /// Carries out a command that more than the filters have to do with; its answer. `None`: refused.
 fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Option<Answer> {
-    let Given { class, command, data, features, pairs, counters } = *given;
+    let Given { class, command, data, features, pairs, counters, rung } = *given;
     let role = |ring: u16| role(features, pairs, ring);
     match (class, command) {
         (command::MQ, command::MQ_RSS) if features & feature::RSS != 0 => {
@@ -273,7 +274,7 @@ fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Opti
             Some(coalescing::obey(&mut control.coalescing, command, data, features, role)?.into_iter().collect())
         }
         (command::STATS, command) if features & feature::DEVICE_STATS != 0 => {
-            statistics::obey(command, data, counters, role)
+            statistics::obey(command, data, counters, rung, role)
         }
         _ => {
             control.obey(class, command, data, features, pairs)?;
@@ -293,6 +294,7 @@ struct Given<'a> {
     features: u128,
     pairs: u16,
     counters: &'a Counters,
+    rung: &'a [Rung],
 }
 
 impl VirtioNet {
@@ -309,6 +311,7 @@ impl VirtioNet {
 
     fn serve_commands<const PACKED: bool>(&mut self, number: u16, cx: &mut Context<'_>) -> Result<(), Broken> {
         let (features, pairs) = (self.taken, self.config.pairs);
+        let rung: ArrayVec<Rung, RINGS_MOST> = self.rings.iter().map(|ring| ring.rung).take(RINGS_MOST).collect();
         let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else { return Ok(()) };
         let memory = cx.memory.as_ref();
         let mut areas = ring.open::<PACKED>(memory, features)?;
@@ -324,7 +327,7 @@ impl VirtioNet {
             let done = match read.bytes.as_slice() {
                 [class, command, data @ ..] if !read.long => {
                     let (class, command, counters) = (*class, *command, &*cx.counters);
-                    let given = Given { class, command, data, features, pairs, counters };
+                    let given = Given { class, command, data, features, pairs, counters, rung: &rung };
                     obey(&mut self.control, &mut self.hashing, &given).filter(|answer| answer.len() <= read.room())
                 }
                 _ => None,
@@ -344,8 +347,7 @@ impl VirtioNet {
             cx.out.wake_by(cx.now);
         }
         if ring.publish(&areas) {
-            cx.out.messages.insert(number);
-            cx.counters.interrupts += 1;
+            ring.call(number, cx);
         }
         Ok(())
     }

@@ -32,8 +32,7 @@ impl VirtioNet {
             ring.moderation.seen();
             return;
         }
-        cx.out.messages.insert(number);
-        cx.counters.interrupts += 1;
+        ring.call(number, cx);
         ring.moderation.told(carried, cx.now);
         // Linux looks at what has gone whenever it looks at what has come (`virtnet_poll_cleantx`); others may not.
         if let Some(transmit) = self.rings.get_mut(usize::from(number) + 1) {

@@ -5,7 +5,7 @@
 //! driver starts it again.
 
 use nicety_adapter::interrupts::{CompletionDelay, ReceiveModeration};
-use nicety_adapter::{Reason, Time};
+use nicety_adapter::{Context, Reason, Time};
 use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
@@ -68,9 +68,26 @@ pub(super) struct Ring {
     /// not walked again for each. Not saved.
     #[serde(skip)]
     pub unfit: Option<(u32, Reason)>,
+    /// How often its driver has notified the device, and the device the driver, since the last reset or restore.
+    #[serde(skip)]
+    pub rung: Rung,
+}
+
+/// Notifications of a ring, by its driver and to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rung {
+    pub by_driver: u64,
+    pub by_device: u64,
 }
 
 impl Ring {
+    /// Notifies the driver of this ring, which has this number.
+    pub fn call(&mut self, number: u16, cx: &mut Context<'_>) {
+        self.rung.by_device += 1;
+        cx.out.messages.insert(number);
+        cx.counters.interrupts += 1;
+    }
+
     /// Whether it can lie there at all (sections 2.7.1 and 2.8.10: alignments; 2.7: a power of two, which a packed one need not be).
     pub fn possible(&self, features: u128) -> bool {
         let packed = features & feature::RING_PACKED != 0;

@@ -91,6 +91,9 @@ impl RingFace for VirtioNet {
     }
 
     fn kick(&mut self, number: u16, cx: &mut Context<'_>) {
+        if let Some(ring) = self.rings.get_mut(usize::from(number)) {
+            ring.rung.by_driver += 1;
+        }
         match self.role(number) {
             Role::Transmit(queue) => cx.out.work.insert(queue),
             Role::Receive(queue) => {

@@ -5,6 +5,7 @@ use nicety_adapter::Counters;
 
 use super::Role;
 use super::registers::command;
+use super::ring::Rung;
 
 /// Queues that one command may ask about: each of them once.
 const ASKED_MOST: usize = 40;
@@ -23,6 +24,7 @@ pub(super) fn obey(
     command: u8,
     data: &[u8],
     counters: &Counters,
+    rung: &[Rung],
     role: impl Fn(u16) -> Role,
 ) -> Option<ArrayVec<u8, ANSWER_MOST>> {
     let mut out = ArrayVec::new();
@@ -37,7 +39,8 @@ pub(super) fn obey(
             for question in asked {
                 let ring = u16::from_le_bytes([question[0], question[1]]);
                 let types = u64::from_le_bytes(*question.last_chunk()?);
-                one(ring, types, role(ring), counters, &mut out)?;
+                let rung = rung.get(usize::from(ring)).copied().unwrap_or_default();
+                one(ring, types, role(ring), counters, rung, &mut out)?;
             }
         }
         _ => return None,
@@ -46,7 +49,14 @@ pub(super) fn obey(
 }
 
 /// The answer about one queue; nothing of types that its queue does not have. `None`: there is no such queue.
-fn one(ring: u16, types: u64, role: Role, counters: &Counters, out: &mut ArrayVec<u8, ANSWER_MOST>) -> Option<()> {
+fn one(
+    ring: u16,
+    types: u64,
+    role: Role,
+    counters: &Counters,
+    rung: Rung,
+    out: &mut ArrayVec<u8, ANSWER_MOST>,
+) -> Option<()> {
     let (kind, wanted, queue) = match role {
         Role::Receive(queue) => (REPLY_RX_BASIC, RX_BASIC, counters.receive.get(usize::from(queue))),
         Role::Transmit(queue) => (REPLY_TX_BASIC, TX_BASIC, counters.transmit.get(usize::from(queue))),
@@ -55,8 +65,8 @@ fn one(ring: u16, types: u64, role: Role, counters: &Counters, out: &mut ArrayVe
     };
     if types & wanted != 0 {
         let queue = queue.copied().unwrap_or_default();
-        // Notifications, packets, bytes, interrupts, drops, and drops for want of room or of sense: those of a queue alone are known.
-        let values = [0, queue.packets, queue.bytes, 0, 0, 0];
+        // Notifications, packets, bytes, interrupts, drops, and drops for want of room or of sense. Drops are counted for the port alone.
+        let values = [rung.by_driver, queue.packets, queue.bytes, rung.by_device, 0, 0];
         out.try_extend_from_slice(&[kind, 0]).ok()?;
         out.try_extend_from_slice(&ring.to_le_bytes()).ok()?;
         out.try_extend_from_slice(&[0, 0]).ok()?;

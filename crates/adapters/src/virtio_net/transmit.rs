@@ -131,8 +131,7 @@ impl VirtioNet {
             return Err(broken);
         }
         if dropped > 0 && ring.publish(&areas) {
-            cx.out.messages.insert(number);
-            cx.counters.interrupts += 1;
+            ring.call(number, cx);
         }
         if areas.has(ring.next, seen) {
             areas.hush(ring);
@@ -202,8 +201,7 @@ impl VirtioNet {
         let live = ring.started && ring.broken.is_none();
         ring.delay.join();
         if live && ring.tell_in(cx.memory, self.taken) {
-            cx.out.messages.insert(number);
-            cx.counters.interrupts += 1;
+            ring.call(number, cx);
         }
     }
 }

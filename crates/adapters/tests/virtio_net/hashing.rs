@@ -273,8 +273,10 @@ fn the_driver_reads_back_what_it_has_set_and_what_its_queues_have_carried() {
     assert_eq!(query, (OK, types.to_le_bytes().to_vec()));
     let frame = from_port(1);
     guest.send(0, &[0; 12], &frame, 2000);
+    guest.kick(1);
     guest.fetch(0);
     guest.complete();
+    guest.later();
     // struct virtio_net_ctrl_queue_stats: ring, reserved, types.
     let of = |ring: u16| [&ring.to_le_bytes()[..], &[0; 6], &types.to_le_bytes()].concat();
     let (ack, answer) =
@@ -282,7 +284,9 @@ fn the_driver_reads_back_what_it_has_set_and_what_its_queues_have_carried() {
     assert_eq!((ack, answer.len()), (OK, 2 * 56));
     assert_eq!(answer[..8], [VIRTIO_NET_STATS_TYPE_REPLY_TX_BASIC as u8, 0, 1, 0, 0, 0, 56, 0]);
     let counter = |at: usize| u64::from_le_bytes(*answer[8 + 8 * at..].first_chunk().unwrap());
-    assert_eq!((counter(1), counter(2)), (1, frame.len() as u64), "packets, bytes");
+    let (kicked, packets, bytes, called) = (counter(0), counter(1), counter(2), counter(3));
+    assert_eq!((packets, bytes), (1, frame.len() as u64), "packets, bytes");
+    assert_eq!((kicked, called), (1, 1), "notifications by the driver, and to it");
     assert_eq!(ask(&mut guest, VIRTIO_NET_CTRL_STATS, VIRTIO_NET_CTRL_STATS_GET, &of(99), 400).0, ERR);
     assert_eq!(ask(&mut guest, VIRTIO_NET_CTRL_STATS, VIRTIO_NET_CTRL_STATS_GET, &[0; 15], 400).0, ERR);
     assert_eq!(ask(&mut guest, VIRTIO_NET_CTRL_STATS, VIRTIO_NET_CTRL_STATS_GET, &of(0).repeat(41), 4000).0, ERR);

@@ -9,23 +9,32 @@ use nicety_trials::extent::{is_asked, is_full};
 use crate::stage::{LATER, SOON, Stage, TAP, address, port, quiet, sh, well};
 
 /// testpmd, and the drivers that it is told to load.
-const PACKAGES: &[&str] =
-    &["libc6", "dpdk-dev", "librte-net-e1000-25", "librte-net-vmxnet3-25", "librte-mempool-ring25", "librte-bus-pci25"];
+const PACKAGES: &[&str] = &[
+    "libc6",
+    "dpdk-dev",
+    "librte-net-e1000-25",
+    "librte-net-vmxnet3-25",
+    "librte-net-virtio25",
+    "librte-mempool-ring25",
+    "librte-bus-pci25",
+];
 const TESTPMD: &str = "usr/bin/dpdk-testpmd";
 /// Where they are.
-const DRIVERS: [&str; 4] = [
+const DRIVERS: [&str; 5] = [
     "usr/lib/x86_64-linux-gnu/librte_bus_pci.so.25",
     "usr/lib/x86_64-linux-gnu/librte_mempool_ring.so.25",
     "usr/lib/x86_64-linux-gnu/librte_net_e1000.so.25",
     "usr/lib/x86_64-linux-gnu/librte_net_vmxnet3.so.25",
+    "usr/lib/x86_64-linux-gnu/librte_net_virtio.so.25",
 ];
-/// Which driver takes which adapter; of the last one only of everything. Not virtio-net: QEMU keeps to itself what a vhost-user port is to
-/// filter, so that it would answer for others.
-const TAKEN: [(&str, &str); 5] = [
+/// Which driver takes which adapter; of the last one only of everything. Not virtio-net over vhost-user: QEMU keeps to itself what such a port
+/// is to filter, so that it would answer for others.
+const TAKEN: [(&str, &str); 6] = [
     ("e1000", "net_e1000_em"),
     ("e1000e", "net_e1000_em"),
     ("igb", "net_e1000_igb"),
     ("vmxnet3", "net_vmxnet3"),
+    ("virtio-net-pci", "net_virtio"),
     ("e1000-82545em", "net_e1000_em"),
 ];
 /// Requests to each, usually and of everything.
