@@ -238,8 +238,8 @@ impl Words<'_> {
         let edit = match edit {
             Edit::Keep => String::new(),
             Edit::Untag => ", its tag taken out".to_owned(),
-            Edit::Tag(tag) => format!(", tag {} put in", tag.tci.id()),
-            Edit::Retag(tag) => format!(", its tag made {}", tag.tci.id()),
+            Edit::Tag(tag) => format!(", {tag} put in"),
+            Edit::Retag(tag) => format!(", {tag} in place of its own"),
         };
         let shape = view.and_then(|view| view.policy.receive).filter(|_| !is_uplink);
         let what = match (prospect, shape) {
@@ -306,7 +306,7 @@ fn frame_words(frame: &[u8]) -> String {
     let Some([a, b, c, d, e, f, g, h, i, j, k, l]) = frame.first_chunk() else { return format!("{bytes} bytes") };
     let (target, source) = (Mac([*a, *b, *c, *d, *e, *f]), Mac([*g, *h, *i, *j, *k, *l]));
     let layout = Layout::parse(frame);
-    let tags: String = layout.tags.iter().flatten().map(|tag| format!(", VLAN tag {}", tag.tci.id())).collect();
+    let tags: String = layout.tags.iter().flatten().map(|tag| format!(", VLAN {tag}")).collect();
     let kind = match (layout.ethertype, layout.l4.map(|l4| l4.kind)) {
         (ethertype::IPV4, Some(L4Kind::Tcp)) | (ethertype::IPV6, Some(L4Kind::Tcp)) => "TCP".to_owned(),
         (ethertype::IPV4, Some(L4Kind::Udp)) | (ethertype::IPV6, Some(L4Kind::Udp)) => "UDP".to_owned(),

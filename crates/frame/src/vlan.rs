@@ -76,6 +76,14 @@ impl Tag {
     }
 }
 
+/// `tag 10`, or `service tag 10`.
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.tpid == ethertype::SERVICE_VLAN { "service tag" } else { "tag" };
+        write!(f, "{kind} {}", self.tci.id())
+    }
+}
+
 /// Whether a type field announces a tag.
 #[inline]
 pub const fn is_tpid(ethertype: u16) -> bool {

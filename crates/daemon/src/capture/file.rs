@@ -157,8 +157,8 @@ impl Encoder {
                 match edit {
                     Edit::Keep => {}
                     Edit::Untag => out.push_str("; its tag was taken out"),
-                    Edit::Tag(tag) => write!(out, "; tag {} was put in", tag.tci.id())?,
-                    Edit::Retag(tag) => write!(out, "; its tag became {}", tag.tci.id())?,
+                    Edit::Tag(tag) => write!(out, "; {tag} was put in")?,
+                    Edit::Retag(tag) => write!(out, "; its tag became {tag}")?,
                 }
                 match fate {
                     Fate::Taken => Ok(()),

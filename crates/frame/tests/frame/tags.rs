@@ -91,3 +91,9 @@ fn a_stack_of_tags_is_told_from_the_outside_in_and_ends_with_the_frame() {
     assert_eq!(vlan::stack(&frame[..23]).count(), 2, "the third is cut");
     assert_eq!(vlan::stack(&frame[..7]).count(), 0);
 }
+
+#[test]
+fn a_tag_is_told_by_its_kind_and_number_without_its_priority() {
+    let tags = [Tag::customer(Tci(0xe00a)), Tag::service(Tci(100))];
+    assert_eq!(tags.map(|tag| tag.to_string()), ["tag 10", "service tag 100"]);
+}
