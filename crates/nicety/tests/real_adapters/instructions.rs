@@ -10,14 +10,19 @@ use crate::{
 
 /// The one that the others are held against, and those.
 const COMPARED: [&str; 3] = ["vmxnet3", "e1000e", "igb"];
-/// Received twice: what the larger one costs more is its frames' alone.
-const BYTES: [u64; 2] = [40_000_000, 160_000_000];
+/// Received one after the other: the first run of netperf costs a thousand million instructions whatever it carries, each a few million;
+/// what the last one costs more than the one before it is its frames' alone.
+const BYTES: [u64; 3] = [1_000_000, 10_000_000, 70_000_000];
 
-/// Instructions so far: all that the clock has gone on by, but for what it was idle (Documentation/timers: `/proc/timer_list`).
+/// Instructions so far: all that the clock has gone on by, but for what it was idle, as `/proc/timer_list` has both.
 fn busy(guest: &mut Guest) -> u64 {
-    let sum = "awk '/^now at/ { now = $3 } / .idle_sleeptime/ { idle = $3 } END { printf \"%.0f\", now - idle }'";
-    let text = sh(guest, &format!("{sum} /proc/timer_list"));
-    text.trim().parse().unwrap_or_else(|_| panic!("nanoseconds: {text}"))
+    let text = sh(guest, "grep -E '^now at|idle_sleeptime' /proc/timer_list");
+    let number = |word: &str| {
+        let line = text.lines().find(|line| line.contains(word)).and_then(|line| line.split_once(word));
+        let number = line.and_then(|(_, rest)| rest.trim_matches([' ', ':']).split(' ').next()?.parse::<u64>().ok());
+        number.unwrap_or_else(|| panic!("no nanoseconds: {text}"))
+    };
+    number("now at") - number("idle_sleeptime")
 }
 
 /// Instructions and frames of a TCP connection that sends the guest so many bytes.
@@ -37,11 +42,11 @@ fn instructions(adapter: &str) -> u64 {
     stage.ready(peer.wait_ready());
     sh(&mut peer, "netserver -4 >/dev/null </dev/null 2>&1");
     ping(&mut guest, "", &address(2));
-    let [small, large] = BYTES.map(|bytes| received(&stage, &mut guest, bytes));
+    let [_, small, large] = BYTES.map(|bytes| received(&stage, &mut guest, bytes));
     quiet(&mut guest);
     let [instructions, frames] = [0, 1].map(|n| large[n].saturating_sub(small[n]));
     println!("{adapter}: {small:?} and {large:?} instructions and frames, {} a frame", instructions / frames.max(1));
-    assert!(frames > (BYTES[1] - BYTES[0]) / 1500, "{frames} frames");
+    assert!(frames > (BYTES[2] - BYTES[1]) / 1500, "{frames} frames");
     instructions / frames
 }
 
@@ -50,7 +55,7 @@ fn a_received_frame_costs_the_intel_drivers_more_of_the_guest_s_instructions_tha
     let [vmxnet3, rest @ ..] = COMPARED.map(|adapter| is_asked(adapter).then(|| instructions(adapter)));
     for (adapter, intel) in COMPARED[1..].iter().zip(rest) {
         if let (Some(vmxnet3), Some(intel)) = (vmxnet3, intel) {
-            assert!(2 * intel > 3 * vmxnet3, "{adapter}: {intel}, vmxnet3: {vmxnet3}");
+            assert!(intel > vmxnet3, "{adapter}: {intel}, vmxnet3: {vmxnet3}");
         }
     }
 }
