@@ -63,7 +63,7 @@ fn huge_pages() -> Fallible<Vec<Piece>> {
     let file = hugetlb(bytes).map_err(|error| {
         format!("no {PIECES} huge pages of 2 MB: {error}; `echo {PIECES} >{HAS_HUGE_PAGES}` asks for them")
     })?;
-    let places = places(&file, bytes)?;
+    let (_whole, places) = places(&file, bytes)?;
     let pieces = (0..bytes).step_by(PIECE as usize).zip(places.chunks(PIECE as usize / page_size()));
     let pieces = pieces.map(|(offset, pages)| {
         let at = pages.first().copied().unwrap_or(LIMIT);
@@ -91,10 +91,13 @@ fn ordinary_pages() -> Fallible<Vec<Piece>> {
     if Path::new(MOVES_PAGES).exists() {
         return Err("this kernel has no huge pages (CONFIG_HUGETLBFS), and moves all others (CONFIG_COMPACTION)".into());
     }
+    // From here on what is mapped stays in memory.
+    mlockall(MlockAllFlags::FUTURE).map_err(|error| format!("keeping pages in memory (mlockall): {error}"))?;
     let (mut pieces, mut passed) = (Vec::new(), Vec::new());
     for _ in 0..available()? / PART / HAUL {
         let file = shared_file("nicety-dma", HAUL)?;
-        let places = places(&file, HAUL)?;
+        // Pieces are mapped as long as the whole still is: none of their pages is ever free to go.
+        let (_whole, places) = places(&file, HAUL)?;
         for first in runs(&places, PIECE as usize / page_size()) {
             let at = places.get(first).copied().unwrap_or(LIMIT);
             if at + PIECE <= LIMIT {
@@ -102,15 +105,14 @@ fn ordinary_pages() -> Fallible<Vec<Piece>> {
             }
         }
         if pieces.len() >= PIECES {
-            mlockall(MlockAllFlags::CURRENT).map_err(|error| format!("keeping pages in memory (mlockall): {error}"))?;
             return Ok(pieces);
         }
         // What is given back would be taken again.
         passed.push(file);
     }
     Err(format!(
-        "{} of {PIECES} pieces of 2 MB in a row, below 4 GB, in half of the free memory: start this sooner after boot, or give the guest \
-         more memory",
+        "half of the free memory has only {} of {PIECES} pieces of 2 MB in a row below 4 GB: start this sooner after boot, or give \
+         the guest more memory",
         pieces.len()
     )
     .into())
@@ -146,13 +148,14 @@ fn piece(file: &OwnedFd, offset: u64) -> Fallible<Mapping> {
 }
 
 /// Has the pages of a file made, and finds their physical addresses.
-fn places(file: &OwnedFd, bytes: u64) -> Fallible<Vec<u64>> {
+fn places(file: &OwnedFd, bytes: u64) -> Fallible<(Arc<Mapping>, Vec<u64>)> {
     let file = file.try_clone()?;
     let whole = Arc::new(Mapping::of_file(file, 0, bytes, true)?);
-    let begin = whole.bytes().ptr_guard().as_ptr().addr();
-    let map = Map::default().with(0, whole, Rights::BOTH)?;
+    let map = Map::default().with(0, Arc::clone(&whole), Rights::BOTH)?;
     (0..bytes).step_by(page_size()).try_for_each(|page| map.write(page, &[0]))?;
-    physical(begin as u64, bytes as usize / page_size())
+    let begin = whole.bytes().ptr_guard().as_ptr().addr();
+    let places = physical(begin as u64, bytes as usize / page_size())?;
+    Ok((whole, places))
 }
 
 /// The physical addresses of pages of this process.
@@ -192,7 +195,7 @@ mod tests {
         let page = page_size() as u64;
         let file = shared_file("places", 8 * page).unwrap();
         match places(&file, 8 * page) {
-            Ok(mut places) => {
+            Ok((_, mut places)) => {
                 assert!(places.iter().all(|place| place % page == 0), "{places:x?}");
                 places.sort_unstable();
                 places.dedup();
