@@ -7,6 +7,7 @@ use nicety_guests::{Archive, Folder, Guest, GuestConfig, Kernel, Layer};
 use crate::{
     scp::{self, copy, serve},
     stage::{LATER, Stage, address, amount, ping, quiet, send, sh, well},
+    user_mode::machine,
 };
 
 /// What a Rust program needs and the guest's image has not.
@@ -37,34 +38,73 @@ fn vmxnet_and_enhanced_vmxnet_carry_tcp_in_a_real_guest_by_a_driver_in_its_user_
     stage.ready(peer.wait_ready());
     let key = serve(&mut peer);
     sh(&mut guest, &format!("umask 077; printf '%s\n' '{key}' >/tmp/key"));
-    for (number, adapter) in (1..).zip(TAKEN) {
-        let pci = hand_over(&mut guest, number);
-        start(&mut guest, &pci, number);
-        ping(&mut guest, "", &address(PEER));
-        ping(&mut guest, "-s 1472 -M do", &address(PEER));
-        let megabytes = amount(adapter, 8).max(4);
-        send(&mut guest, &mut peer, &address(PEER), megabytes);
-        send(&mut peer, &mut guest, &address(number), megabytes);
+    drive(&stage, &mut guest, &mut peer, &mut |guest, peer, (number, adapter, megabytes)| {
         let made = format!("dd if=/dev/urandom of=/tmp/out bs=1M count={megabytes} 2>/dev/null; sha256sum </tmp/out");
-        let sum = sh(&mut guest, &made);
-        copy(&stage, &mut guest, number, &format!("/tmp/out {}:/tmp/file", address(PEER)));
-        assert_eq!(sh(&mut peer, "sha256sum </tmp/file"), sum, "{adapter}: what came out");
-        copy(&stage, &mut guest, number, &format!("{}:/tmp/file /tmp/in", address(PEER)));
-        assert_eq!(sh(&mut guest, "sha256sum </tmp/in"), sum, "{adapter}: what came in");
-        println!("{adapter}: {megabytes} MB each way by nc and by scp, then {}", streams(&mut guest, &mut peer));
+        let sum = sh(guest, &made);
+        copy(&stage, guest, number, &format!("/tmp/out {}:/tmp/file", address(PEER)));
+        assert_eq!(sh(peer, "sha256sum </tmp/file"), sum, "{adapter}: what came out");
+        copy(&stage, guest, number, &format!("{}:/tmp/file /tmp/in", address(PEER)));
+        assert_eq!(sh(guest, "sha256sum </tmp/in"), sum, "{adapter}: what came in");
+        println!("{adapter}: {megabytes} MB each way by nc and by scp, then {}", streams(guest, peer));
+    });
+}
+
+#[test]
+fn vmxnet_and_enhanced_vmxnet_carry_tcp_in_a_user_mode_guest_by_a_driver_in_its_user_space() {
+    let stage = Stage::new(&[&TAKEN[..], &["vmxnet3"]].concat());
+    let mut peer = well(Guest::start(&stage.root, stage.at_port(machine(1), PEER)));
+    let all = (1..PEER).fold(machine(1), |machine, number| stage.served.attach(machine, &format!("vm{number}")));
+    let mut guest = stage.ready(Guest::boot(&stage.root, all));
+    stage.ready(peer.wait_ready());
+    let program = Path::new(env!("CARGO_BIN_EXE_nicety-uio"));
+    let folder = program.parent().unwrap_or(program).display();
+    sh(&mut guest, &format!("mkdir /host; mount -t hostfs -o {folder} none /host; ln -s /host/nicety-uio /bin"));
+    let unbound = sh(&mut guest, "nicety-uio 0000:00:00.0 t0 2>&1; [ $? = 1 ]");
+    assert!(unbound.starts_with("nicety-uio: 0000:00:00.0 is not bound to uio_pci_generic; run\n"), "{unbound}");
+    let nobody = sh(&mut guest, "su nobody -c 'nicety-uio 0000:00:00.0 t0 2>&1; [ $? = 1 ]'");
+    assert_eq!(nobody, "nicety-uio: /proc/self/pagemap shows no page numbers: it takes root (CAP_SYS_ADMIN)\n");
+    // One haul of pages is half of what is left.
+    let fill = "mkdir /full; mount -t tmpfs -o size=100% none /full; left=$(sed -n 's/MemAvailable: *\\([0-9]*\\) .*/\\1/p' /proc/meminfo); \
+                dd if=/dev/zero of=/full/file bs=64k count=$(((left - 12000) / 64)) 2>/dev/null";
+    let little = sh(&mut guest, &format!("{fill}; nicety-uio 0000:00:00.0 t0 2>&1; [ $? = 1 ] && umount /full"));
+    assert!(little.starts_with("nicety-uio: half of the free memory has only "), "{little}");
+    drive(&stage, &mut guest, &mut peer, &mut |guest, peer, (_, adapter, megabytes)| {
+        println!("{adapter}: {megabytes} MB each way");
+        if adapter == "vmxnet2" {
+            println!("{adapter}: {}", streams(guest, peer));
+        }
+    });
+}
+
+/// Ours in the guest at each of these adapters: packets of all sizes and TCP both ways, and what else is to be done; then the adapter
+/// that was a pcnet before is one again.
+fn drive(
+    stage: &Stage,
+    guest: &mut Guest,
+    peer: &mut Guest,
+    also: &mut dyn FnMut(&mut Guest, &mut Guest, (u8, &str, u32)),
+) {
+    for (number, adapter) in (1..).zip(TAKEN) {
+        let pci = hand_over(guest, number);
+        start(guest, &pci, number);
+        ping(guest, "", &address(PEER));
+        ping(guest, "-s 1472 -M do", &address(PEER));
+        let megabytes = amount(adapter, 8).max(4);
+        send(guest, peer, &address(PEER), megabytes);
+        send(peer, guest, &address(number), megabytes);
+        also(guest, peer, (number, adapter, megabytes));
         let report = stage.report(&format!("vm{number}"));
         assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
-        stop(&mut guest, number);
+        stop(guest, number);
     }
-    // The last one was a pcnet before, and is one again.
     let taken_back = "cd /sys/bus/pci; f=$(cat /tmp/function); echo >devices/$f/driver_override; echo $f >devices/$f/driver/unbind; \
-                      modprobe pcnet32; echo $f >drivers_probe; until [ -e devices/$f/net ]; do usleep 20000; done; ls devices/$f/net";
-    let name = sh(&mut guest, taken_back);
-    sh(&mut guest, &format!("ip addr add {}/24 dev {name}", address(TAKEN.len() as u8)).replace('\n', ""));
-    sh(&mut guest, &format!("ip link set {} up", name.trim()));
-    ping(&mut guest, "", &address(PEER));
-    quiet(&mut guest);
-    quiet(&mut peer);
+                      modprobe pcnet32 2>/dev/null; echo $f >drivers_probe; until [ -e devices/$f/net ]; do usleep 20000; done; ls devices/$f/net";
+    let name = sh(guest, taken_back);
+    sh(guest, &format!("ip addr add {}/24 dev {name}", address(TAKEN.len() as u8)).replace('\n', ""));
+    sh(guest, &format!("ip link set {} up", name.trim()));
+    ping(guest, "", &address(PEER));
+    quiet(guest);
+    quiet(peer);
 }
 
 #[test]
@@ -106,7 +146,7 @@ fn hand_over(guest: &mut Guest, number: u8) -> String {
 
 fn start(guest: &mut Guest, pci: &str, number: u8) {
     let run = format!(
-        "[ -e /dev/net/tun ] || {{ mkdir -p /dev/net; mknod /dev/net/tun c 10 200; }}; (nicety-uio {pci} v{number} vmxnet >/tmp/uio 2>&1; echo $? >>/tmp/uio) >/dev/null 2>&1 &"
+        "rm -f /tmp/uio; [ -e /dev/net/tun ] || {{ mkdir -p /dev/net; mknod /dev/net/tun c 10 200; }}; (nicety-uio {pci} v{number} vmxnet >/tmp/uio 2>&1; echo $? >>/tmp/uio) >/dev/null 2>&1 &"
     );
     sh(guest, &run);
     let said = sh(guest, "until [ -s /tmp/uio ]; do usleep 20000; done; cat /tmp/uio");
@@ -118,10 +158,8 @@ fn start(guest: &mut Guest, pci: &str, number: u8) {
 
 fn stop(guest: &mut Guest, number: u8) {
     sh(guest, "killall nicety-uio");
-    assert!(
-        sh(guest, "until ! pidof nicety-uio; do usleep 20000; done; tail -n 1 /tmp/uio").ends_with("0\n"),
-        "v{number}"
-    );
+    let code = sh(guest, "until grep -x '[0-9]*' /tmp/uio; do usleep 20000; done");
+    assert_eq!(code, "0\n", "v{number}");
 }
 
 /// What netperf and iperf measure, each way.

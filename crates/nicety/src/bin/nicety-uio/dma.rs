@@ -1,26 +1,36 @@
-//! Memory that the adapter reaches: huge pages, which the kernel does not move, by their physical addresses
-//! (Linux, Documentation/admin-guide/mm/pagemap.rst).
+//! Memory that the adapter reaches, by its physical addresses (Linux, Documentation/admin-guide/mm/pagemap.rst): huge pages, or
+//! ordinary ones that lie one behind the other. The kernel must not move them: huge ones it leaves alone, and others if it moves none.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use nicety_drivers::Arena;
-use nicety_memory::{Map, Mapping, Rights};
+use nicety_memory::{Map, Mapping, Rights, shared_file};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::param::page_size;
 
 use crate::Fallible;
 
-/// A huge page.
-const HUGE: u64 = 2 << 20;
+/// Bytes of a piece, of which a driver takes nothing longer: a huge page.
+const PIECE: u64 = 2 << 20;
 /// As many as a driver's rings and buffers need.
-const PAGES: u64 = 8;
+const PIECES: usize = 4;
+/// Ordinary pages are taken so many bytes at a time. They come from the kernel's blocks of 4 MB, so that one piece is among them.
+const HAUL: u64 = 2 * PIECE;
+/// Of the memory that is free, ordinary pages are taken from this part.
+const PART: u64 = 2;
 /// The adapters know 32 bits of an address.
 const LIMIT: u64 = 1 << 32;
 /// An entry of pagemap: the page is there, and its number.
 const PRESENT: u64 = 1 << 63;
 const NUMBER: u64 = (1 << 55) - 1;
+/// There in a kernel that has huge pages, and in one that moves others.
+const HAS_HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+const MOVES_PAGES: &str = "/proc/sys/vm/compact_memory";
 
 /// See the module's page.
 pub struct Memory {
@@ -30,53 +40,168 @@ pub struct Memory {
     pub arena: Arena,
 }
 
+/// A piece, and its physical address.
+type Piece = (Mapping, u64);
+
 impl Memory {
-    /// Takes the pages, for as long as this process lives.
+    /// Takes the memory, for as long as this process lives.
     pub fn new() -> Fallible<Self> {
-        let file = hugetlb().map_err(|error| {
-            format!("no {PAGES} huge pages of 2 MB: {error}; `echo {PAGES} >/proc/sys/vm/nr_hugepages` asks for them")
-        })?;
-        let whole = file.try_clone()?;
-        let whole = Arc::new(Mapping::of_file(whole, 0, PAGES * HUGE, true)?);
-        let begin = whole.bytes().ptr_guard().as_ptr().addr() as u64;
-        let touched = Map::default().with(0, Arc::clone(&whole), Rights::BOTH)?;
-        let (mut map, mut pages) = (Map::default(), Vec::new());
-        for offset in (0..PAGES).map(|page| page * HUGE) {
-            touched.write(offset, &[0])?;
-            let at = physical(begin + offset)?;
-            if at + HUGE > LIMIT {
-                return Err(format!(
-                    "a huge page lies at {at:#x}, beyond the 4 GB that these adapters reach: boot with less memory, or mem=4G"
-                )
-                .into());
-            }
-            let file = file.try_clone()?;
-            let page = Mapping::of_file(file, offset, HUGE, true)?;
-            map = map.with(at, Arc::new(page), Rights::BOTH)?;
-            pages.push(at);
+        let pieces = if Path::new(HAS_HUGE_PAGES).exists() { huge_pages()? } else { ordinary_pages()? };
+        let (mut map, mut places) = (Map::default(), Vec::new());
+        for (piece, at) in pieces {
+            map = map.with(at, Arc::new(piece), Rights::BOTH)?;
+            // Pages that it knows are read where they are.
+            (at..at + PIECE).step_by(page_size()).try_for_each(|page| map.write(page, &[0]))?;
+            places.push(at);
         }
-        Ok(Self { map: Arc::new(map), arena: Arena::of_pages(pages.leak(), HUGE) })
+        Ok(Self { map: Arc::new(map), arena: Arena::of_pages(places.leak(), PIECE) })
     }
+}
+
+fn huge_pages() -> Fallible<Vec<Piece>> {
+    let bytes = PIECES as u64 * PIECE;
+    let file = hugetlb(bytes).map_err(|error| {
+        format!("no {PIECES} huge pages of 2 MB: {error}; `echo {PIECES} >{HAS_HUGE_PAGES}` asks for them")
+    })?;
+    let (_whole, places) = places(&file, bytes)?;
+    let pieces = (0..bytes).step_by(PIECE as usize).zip(places.chunks(PIECE as usize / page_size()));
+    let pieces = pieces.map(|(offset, pages)| {
+        let at = pages.first().copied().unwrap_or(LIMIT);
+        if at + PIECE > LIMIT {
+            return Err(format!(
+                "a huge page lies at {at:#x}, beyond the 4 GB that these adapters reach: boot with less memory, or mem=4G"
+            )
+            .into());
+        }
+        Ok((piece(&file, offset)?, at))
+    });
+    pieces.collect()
 }
 
 /// A file of huge pages, all of which can be had: they are reserved where it is mapped.
-fn hugetlb() -> Fallible<OwnedFd> {
+fn hugetlb(bytes: u64) -> Fallible<OwnedFd> {
     let file = memfd_create("nicety-dma", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?;
-    ftruncate(&file, PAGES * HUGE)?;
+    ftruncate(&file, bytes)?;
     let again = file.try_clone()?;
-    Mapping::of_file(again, 0, PAGES * HUGE, true)?;
+    Mapping::of_file(again, 0, bytes, true)?;
     Ok(file)
 }
 
-/// The physical address of a page of this process.
-fn physical(address: u64) -> Fallible<u64> {
-    let page = rustix::param::page_size() as u64;
-    let mut entry = [0; 8];
-    let read = File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entry, 8 * (address / page)));
-    read.map_err(|error| format!("/proc/self/pagemap: {error}"))?;
-    let entry = u64::from_ne_bytes(entry);
-    if entry & PRESENT == 0 || entry & NUMBER == 0 {
-        return Err("/proc/self/pagemap shows no page numbers: it takes root (CAP_SYS_ADMIN)".into());
+fn ordinary_pages() -> Fallible<Vec<Piece>> {
+    if Path::new(MOVES_PAGES).exists() {
+        return Err("this kernel has no huge pages (CONFIG_HUGETLBFS), and moves all others (CONFIG_COMPACTION)".into());
     }
-    Ok((entry & NUMBER) * page)
+    // From here on what is mapped stays in memory.
+    mlockall(MlockAllFlags::FUTURE).map_err(|error| format!("keeping pages in memory (mlockall): {error}"))?;
+    let (mut pieces, mut passed) = (Vec::new(), Vec::new());
+    for _ in 0..available()? / PART / HAUL {
+        let file = shared_file("nicety-dma", HAUL)?;
+        // Pieces are mapped as long as the whole still is: none of their pages is ever free to go.
+        let (_whole, places) = places(&file, HAUL)?;
+        for first in runs(&places, PIECE as usize / page_size()) {
+            let at = places.get(first).copied().unwrap_or(LIMIT);
+            if at + PIECE <= LIMIT {
+                pieces.push((piece(&file, (first * page_size()) as u64)?, at));
+            }
+        }
+        if pieces.len() >= PIECES {
+            return Ok(pieces);
+        }
+        // What is given back would be taken again.
+        passed.push(file);
+    }
+    Err(format!(
+        "half of the free memory has only {} of {PIECES} pieces of 2 MB in a row below 4 GB: start this sooner after boot, or give \
+         the guest more memory",
+        pieces.len()
+    )
+    .into())
+}
+
+/// The first of so many pages that lie one behind the other, each time: no page is in two of these rows.
+fn runs(places: &[u64], pages: usize) -> Vec<usize> {
+    let (mut firsts, mut first, mut before) = (Vec::new(), 0, None);
+    for (index, &place) in places.iter().enumerate() {
+        if before.replace(place).is_none_or(|before| before + page_size() as u64 != place) {
+            first = index;
+        }
+        if index + 1 - first == pages {
+            firsts.push(first);
+            first = index + 1;
+        }
+    }
+    firsts
+}
+
+/// Bytes that can be had without that anything else has to go.
+fn available() -> Fallible<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").map_err(|error| format!("/proc/meminfo: {error}"))?;
+    let kilobytes = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
+    let kilobytes = kilobytes.and_then(|word| word.parse::<u64>().ok()).ok_or("/proc/meminfo has no MemAvailable")?;
+    Ok(kilobytes << 10)
+}
+
+/// A piece of a file.
+fn piece(file: &OwnedFd, offset: u64) -> Fallible<Mapping> {
+    let file = file.try_clone()?;
+    Ok(Mapping::of_file(file, offset, PIECE, true)?)
+}
+
+/// Has the pages of a file made, and finds their physical addresses.
+fn places(file: &OwnedFd, bytes: u64) -> Fallible<(Arc<Mapping>, Vec<u64>)> {
+    let file = file.try_clone()?;
+    let whole = Arc::new(Mapping::of_file(file, 0, bytes, true)?);
+    let map = Map::default().with(0, Arc::clone(&whole), Rights::BOTH)?;
+    (0..bytes).step_by(page_size()).try_for_each(|page| map.write(page, &[0]))?;
+    let begin = whole.bytes().ptr_guard().as_ptr().addr();
+    let places = physical(begin as u64, bytes as usize / page_size())?;
+    Ok((whole, places))
+}
+
+/// The physical addresses of pages of this process.
+fn physical(address: u64, pages: usize) -> Fallible<Vec<u64>> {
+    let (page, mut entries) = (page_size() as u64, vec![0; 8 * pages]);
+    let map = File::open("/proc/self/pagemap")
+        .map_err(|error| format!("/proc/self/pagemap: {error}: the kernel needs CONFIG_PROC_PAGE_MONITOR"))?;
+    map.read_exact_at(&mut entries, 8 * (address / page)).map_err(|error| format!("/proc/self/pagemap: {error}"))?;
+    let (entries, _) = entries.as_chunks();
+    let place = |entry: &[u8; 8]| {
+        let entry = u64::from_ne_bytes(*entry);
+        if entry & PRESENT == 0 || entry & NUMBER == 0 {
+            return Err("/proc/self/pagemap shows no page numbers: it takes root (CAP_SYS_ADMIN)".into());
+        }
+        Ok((entry & NUMBER) * page)
+    };
+    entries.iter().map(place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_lie_one_behind_the_other_are_found_and_none_is_in_two_rows() {
+        let page = page_size() as u64;
+        let places = |numbers: &[u64]| numbers.iter().map(|number| number * page).collect::<Vec<_>>();
+        assert_eq!(runs(&places(&[7, 8, 9, 3, 4, 5, 6, 7]), 3), [0, 3]);
+        assert_eq!(runs(&places(&[1, 2, 3, 4, 5, 6, 7]), 3), [0, 3]);
+        assert_eq!(runs(&places(&[3, 2, 1, 0, 2, 4]), 2), [0; 0]);
+        assert_eq!(runs(&places(&[9, 1, 2]), 2), [1]);
+        assert_eq!(runs(&[], 2), [0; 0]);
+    }
+
+    #[test]
+    fn a_file_has_a_physical_address_for_each_of_its_pages_or_it_is_said_what_is_missing() {
+        let page = page_size() as u64;
+        let file = shared_file("places", 8 * page).unwrap();
+        match places(&file, 8 * page) {
+            Ok((_, mut places)) => {
+                assert!(places.iter().all(|place| place % page == 0), "{places:x?}");
+                places.sort_unstable();
+                places.dedup();
+                assert_eq!(places.len(), 8);
+            }
+            Err(error) => assert!(error.to_string().starts_with("/proc/self/pagemap"), "{error}"),
+        }
+    }
 }
