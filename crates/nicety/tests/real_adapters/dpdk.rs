@@ -177,7 +177,7 @@ fn polling(stage: &Stage, folder: &Folder, ports: u8, options: &str) -> Guest {
     let first = "printf 'set promisc all off\\nstart\\n' >/tmp/first; mkfifo /tmp/typed; (sleep 7200 >/tmp/typed &)";
     sh(&mut guest, &format!("{first}; ({testpmd}; echo $? >/tmp/ended) >/dev/null 2>&1 &"));
     // What comes before its driver runs is nobody's to count.
-    let forwards = "until grep -q 'packet forwarding - ports=' /tmp/said || [ -s /tmp/ended ]; do usleep 20000; done";
+    let forwards = "until grep -q '^testpmd> start' /tmp/said || [ -s /tmp/ended ]; do usleep 20000; done";
     well(guest.succeed(forwards, ANSWERED));
     guest
 }
