@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::host::{AccessConfig, Bytes, Doorbells, PortConfig, Transport};
+use crate::host::{AccessConfig, Bytes, Doorbells, PortConfig, Role, Transport};
 use crate::report::{MadeOf, PortReport};
 
 /// Why a daemon may differ from the host file, and what to do.
@@ -33,7 +33,11 @@ pub fn qemu(port: &PortConfig) -> Attach {
         Transport::VfioUser => lines.push(vec!["-device".to_owned(), function(port)]),
         Transport::VhostUser => {
             let socket = commas(&port.socket);
-            lines.push(vec!["-chardev".to_owned(), format!("socket,id={id},path={socket},reconnect-ms=1000")]);
+            let way = match port.role {
+                Role::Listen => "reconnect-ms=1000",
+                Role::Connect => "server=on,wait=off",
+            };
+            lines.push(vec!["-chardev".to_owned(), format!("socket,id={id},path={socket},{way}")]);
             let (mut netdev, mut device) = (format!("vhost-user,id={id}-net,chardev={id}"), String::new());
             if let Some(queues) = port.queues.filter(|&queues| queues > 1) {
                 // Writing to a String cannot fail. Vectors: one per ring, one for configuration changes, one for the control queue.
@@ -69,6 +73,9 @@ pub fn qemu(port: &PortConfig) -> Attach {
             }
         });
     }
+    if port.role == Role::Connect {
+        notes.push("QEMU waits at its start until the daemon has connected".to_owned());
+    }
     notes.push(who_may(port));
     Attach { words: shown.join(" \\\n") + "\n", notes }
 }
@@ -84,12 +91,18 @@ pub fn libvirt(port: &PortConfig) -> Attach {
             escaped(&function(port))
         ),
         Transport::VhostUser => {
+            let path = escaped(&port.socket.to_string_lossy());
+            let source = match port.role {
+                Role::Listen => format!(
+                    "<source type='unix' path='{path}' mode='client'>\n        <reconnect enabled='yes' timeout='1'/>\n      \
+                     </source>"
+                ),
+                Role::Connect => format!("<source type='unix' path='{path}' mode='server'/>"),
+            };
             let mut interface = format!(
-                "    <interface type='vhostuser'>\n      <mac address='{}'/>\n      \
-                 <source type='unix' path='{}' mode='client'>\n        <reconnect enabled='yes' timeout='1'/>\n      \
-                 </source>\n      <model type='virtio'/>\n",
+                "    <interface type='vhostuser'>\n      <mac address='{}'/>\n      {source}\n      \
+                 <model type='virtio'/>\n",
                 port.mac,
-                escaped(&port.socket.to_string_lossy())
             );
             // Writing to a String cannot fail.
             if let Some(queues) = port.queues.filter(|&queues| queues > 1) {
@@ -142,6 +155,7 @@ fn made_otherwise(port: &PortConfig, made_of: &MadeOf) -> Vec<String> {
             parts.push(format!("with {key} {served} (not {asked})"));
         }
     };
+    compare("role", made_of.role.to_string(), port.role.to_string());
     compare("queues", number(made_of.queues), number(port.queues));
     compare("mtu", number(made_of.mtu), number(port.mtu));
     compare("standby", made_of.standby.to_string(), port.standby.to_string());
@@ -175,8 +189,12 @@ fn function(port: &PortConfig) -> String {
     format!("{{\"driver\":\"vfio-user-pci\",\"socket\":{{\"type\":\"unix\",\"path\":{path}}}{boot}}}")
 }
 
-/// The user or group that QEMU must run as.
+/// The user or group that QEMU must run as, or the daemon.
 fn who_may(port: &PortConfig) -> String {
+    if port.role == Role::Connect {
+        return "QEMU makes the socket, for its own user alone: the daemon must run as that user, or as root"
+            .to_owned();
+    }
     let AccessConfig { owner, group, .. } = &port.access;
     let owner = owner.as_ref().map_or("the user who runs `nicety serve`".to_owned(), |owner| format!("user {owner}"));
     match (port.access.mode(), group) {

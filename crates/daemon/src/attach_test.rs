@@ -43,6 +43,20 @@ fn rings_are_attached_by_vhost_user() {
 }
 
 #[test]
+fn where_the_daemon_connects_the_vmm_listens() {
+    let port = port("virtio-net", "role = \"connect\"\nqueues = 2");
+    let attach = qemu(&port);
+    let chardev = "-chardev socket,id=nicety-vm1,path=/run/n/vm1.sock,server=on,wait=off \\\n";
+    assert!(attach.words.contains(chardev) && !attach.words.contains("reconnect"), "{}", attach.words);
+    let who = "QEMU makes the socket, for its own user alone: the daemon must run as that user, or as root";
+    assert_eq!(attach.notes.last().map(String::as_str), Some(who));
+    let attach = libvirt(&port);
+    let source = "      <source type='unix' path='/run/n/vm1.sock' mode='server'/>\n      <model type='virtio'/>\n";
+    assert!(attach.words.contains(source) && !attach.words.contains("reconnect"), "{}", attach.words);
+    assert_eq!(attach.notes.last().map(String::as_str), Some(who));
+}
+
+#[test]
 fn libvirt_gets_shared_memory_and_the_device() {
     assert_eq!(
         libvirt(&port("vmxnet3", "")).words,

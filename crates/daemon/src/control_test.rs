@@ -70,6 +70,7 @@ fn port(name: &str) -> PortReport {
             rom: false,
             vmware_subsystem: false,
             standby: false,
+            role: Default::default(),
             mapped: false,
             buffer: 1 << 20,
             access: "mode 0600".into(),

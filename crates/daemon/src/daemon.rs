@@ -26,11 +26,12 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::device::{PortDevice, irq_layout};
+use crate::host::Role;
 use crate::inbox::{Inbox, Note};
 use crate::mapper::Mapper;
 use crate::port_log::PortLog;
 use crate::recorder::{Recorder, Recording};
-use crate::rings::RingsServer;
+use crate::rings::{Door, RingsServer};
 use crate::service::{Link, Service};
 use crate::shell::{PortShell, Schedule, Signals};
 use crate::worker::Worker;
@@ -49,8 +50,10 @@ pub struct PortSpec {
     pub entry: &'static Entry,
     /// The adapter's settings.
     pub settings: Settings,
-    /// Where its VM connects.
+    /// Where its VM connects, or listens.
     pub socket: PathBuf,
+    /// Whether this side listens there.
+    pub role: Role,
     /// Whether its doorbells are mapped.
     pub mapped: bool,
     /// Receive buffer in bytes.
@@ -72,7 +75,7 @@ struct Running {
     blank: Arc<AtomicBool>,
     log: Arc<PortLog>,
     recorder: Option<Arc<Recorder>>,
-    /// Ends the vhost-user listener when dropped.
+    /// Ends the vhost-user thread when dropped.
     rings: Option<RingsServer>,
 }
 
@@ -97,7 +100,6 @@ impl std::fmt::Debug for RunningUplink {
 /// A port that is being opened.
 struct Opened {
     name: String,
-    listener: Listener,
     schedule: Arc<Schedule>,
     port: Arc<Port>,
     log: Arc<PortLog>,
@@ -126,6 +128,8 @@ pub struct PortView {
     pub blank: bool,
     /// How long ago the last connection ended with an error, and that error. `None` if it just closed.
     pub last_end: Option<(Duration, String)>,
+    /// Why no VMM is there, if the port connects to one.
+    pub sought: Option<String>,
 }
 
 #[derive(Debug)]
@@ -226,7 +230,7 @@ impl Daemon {
         self.uplinks.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Opens a port. Its socket exists when this returns.
+    /// Opens a port. Its socket exists when this returns, if it listens.
     pub fn open(&self, spec: PortSpec) -> Result<PortId, StartError> {
         let recorder = self.recorder(&spec)?;
         self.open_recorded(spec, recorder)
@@ -255,7 +259,7 @@ impl Daemon {
         Arc::new(PortLog::new(id, name, adapter, self.clock, self.inbox(id)))
     }
 
-    /// The common part of every port: its socket, not served yet, and the port itself.
+    /// The common part of every port, not served yet.
     fn opened(
         &self,
         id: PortId,
@@ -265,14 +269,12 @@ impl Daemon {
         recorder: Option<&Arc<Recorder>>,
     ) -> Result<Opened, StartError> {
         let name = spec.name.clone();
-        let listener = Listener::bind_for(&spec.socket, &spec.access);
-        let listener = listener.map_err(|source| StartError::Socket { port: name.clone(), source })?;
         let schedule = Arc::new(Schedule::default());
         let shell = PortShell::new(id, self.inbox(id), signals, Arc::clone(&schedule), recorder.cloned(), self.clock);
         let port = Port::new(id, End::Adapter(adapter), Box::new(shell), spec.buffer_bytes);
         let port = port.map_err(|source| StartError::Memory { port: name.clone(), source })?;
         let log = self.log(id, &name, spec.entry.about.name);
-        Ok(Opened { name, listener, schedule, port: Arc::new(port), log })
+        Ok(Opened { name, schedule, port: Arc::new(port), log })
     }
 
     /// A port that speaks vfio-user.
@@ -284,9 +286,13 @@ impl Daemon {
         interrupts: Interrupts,
         recorder: Option<Arc<Recorder>>,
     ) -> Result<Running, StartError> {
+        if spec.role == Role::Connect {
+            return Err(StartError::Connects { port: spec.name, adapter: spec.entry.about.name });
+        }
+        let listener = listener(&spec)?;
         let interrupts = Arc::new(interrupts);
         let signals = Arc::new(Signals::function(Arc::clone(&interrupts)));
-        let Opened { name, listener, schedule, port, log } =
+        let Opened { name, schedule, port, log } =
             self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref())?;
         let memory = |source| StartError::Memory { port: name.clone(), source };
         let worker = self.inbox(id);
@@ -324,15 +330,19 @@ impl Daemon {
         adapter: Box<dyn Adapter>,
         recorder: Option<Arc<Recorder>>,
     ) -> Result<Running, StartError> {
+        let door = match spec.role {
+            Role::Listen => Door::Listen(listener(&spec)?),
+            Role::Connect => Door::Connect(spec.socket.clone()),
+        };
         let (signals, inbox) = (Arc::new(Signals::rings()), self.inbox(id));
-        let Opened { name, listener, schedule, port, log } =
+        let Opened { name, schedule, port, log } =
             self.opened(id, &spec, adapter, Arc::clone(&signals), recorder.as_ref())?;
         let link = Link::Rings { kicks: Vec::new() };
         let fresh = Service::new(Arc::clone(&log), Arc::clone(&port), Arc::clone(&schedule), link);
         self.join(&name, &port, &spec.policy, Service { recorder: recorder.clone(), ..fresh })?;
-        // Only now: a front end may have been waiting for the socket.
+        // Only now: a front end may have been waiting for us.
         let (noted, noting) = (Arc::clone(&log), recorder.clone());
-        let rings = RingsServer::start(noted, listener, Arc::clone(&port), signals, inbox, self.clock, noting);
+        let rings = RingsServer::start(noted, door, Arc::clone(&port), signals, inbox, self.clock, noting);
         let rings = rings.map_err(|source| {
             self.give_up(id);
             StartError::System { what: "starting a port's thread", source }
@@ -384,7 +394,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Closes a port: its VM loses its adapter, its socket is removed, and its backlog is dropped as `removed`. Returns its last
+    /// Closes a port: its VM loses its adapter, its own socket is removed, and its backlog is dropped as `removed`. Returns its last
     /// state; `None` if there is no such port.
     pub fn close(&self, name: &str) -> Option<PortView> {
         let running = {
@@ -440,6 +450,7 @@ impl Daemon {
             signals: 0,
             blank: false,
             last_end: None,
+            sought: None,
         }));
         drop(uplinks);
         views.extend(self.ports().values().map(view));
@@ -497,7 +508,14 @@ fn view(running: &Running) -> PortView {
         signals: running.schedule.written(),
         blank: running.blank.load(Ordering::Relaxed),
         last_end: running.log.last_end(),
+        sought: running.rings.as_ref().and_then(RingsServer::sought),
     }
+}
+
+/// A port's own socket.
+fn listener(spec: &PortSpec) -> Result<Listener, StartError> {
+    let listener = Listener::bind_for(&spec.socket, &spec.access);
+    listener.map_err(|source| StartError::Socket { port: spec.name.clone(), source })
 }
 
 impl Drop for Daemon {

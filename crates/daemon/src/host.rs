@@ -12,7 +12,9 @@ use nicety_pci::Rom;
 use nicety_socket::MAX_PATH;
 use nicety_switch::{Policy, Private, Vlan};
 use nicety_uplink::Rate;
+use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
+use utoipa::ToSchema;
 
 mod access;
 mod document;
@@ -148,8 +150,9 @@ impl UplinkKind {
     }
 }
 
-/// Which end of a pair or of a stream an uplink is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Which end of its socket this side is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Waits for the peer to connect.
     #[default]
@@ -206,8 +209,10 @@ pub struct PortConfig {
     pub entry: &'static Entry,
     /// Its address, unique.
     pub mac: Mac,
-    /// Where a VMM connects.
+    /// Where a VMM connects, or listens.
     pub socket: PathBuf,
+    /// Whether this side listens there.
+    pub role: Role,
     /// How its doorbells reach the daemon, if the file says: see [`PortConfig::is_mapped`].
     pub doorbells: Option<Doorbells>,
     /// Its receive buffer.
@@ -222,7 +227,7 @@ pub struct PortConfig {
     pub is_vmwares: bool,
     /// It stands by for another port of the same VM.
     pub standby: bool,
-    /// Who may connect.
+    /// Who may connect; the default if it is this side that connects.
     pub access: AccessConfig,
     /// Its port group, if it is in one.
     pub group: Option<String>,
@@ -272,8 +277,8 @@ impl PortConfig {
     pub fn is_same_adapter(&self, other: &Self) -> bool {
         let mapped = |port: &Self| [1, 2].map(|processors| port.is_mapped(processors));
         let made = |port: &Self| {
-            let PortConfig { mac, queues, mtu, is_vmwares, standby, .. } = port;
-            (port.entry.about.name, *mac, mapped(port), *queues, *mtu, *is_vmwares, *standby)
+            let PortConfig { role, mac, queues, mtu, is_vmwares, standby, .. } = port;
+            (port.entry.about.name, *role, *mac, mapped(port), *queues, *mtu, *is_vmwares, *standby)
         };
         made(self) == made(other) && self.socket == other.socket && self.rom == other.rom
     }

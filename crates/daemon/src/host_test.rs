@@ -109,6 +109,38 @@ fn every_key_is_taken() {
 }
 
 #[test]
+fn a_virtio_port_may_connect_and_then_nobody_is_told_who_may() {
+    let connects = PORT.replace("e1000", "virtio-net") + "role = \"connect\"\n";
+    let roles = |text: &str| parse(text).unwrap().ports.iter().map(|port| port.role).collect::<Vec<_>>();
+    let listens = connects.replace("connect", "listen").replace("vm1", "vm2").replace(":01\"", ":02\"");
+    let unsaid = PORT.replace("vm1", "vm3").replace(":01\"", ":03\"");
+    let roles = roles(&format!("{connects}standby = true\n{listens}{unsaid}"));
+    assert_eq!(roles, [Role::Connect, Role::Listen, Role::Listen]);
+    // What holds for the sockets that others connect to is no matter of this one.
+    let host = parse(&format!("[sockets]\nmode = \"0660\"\n{connects}{listens}")).unwrap();
+    let access: Vec<_> = host.ports.iter().map(|port| port.access.mode()).collect();
+    assert_eq!(access, [0o600, 0o660]);
+    for key in ["owner = \"root\"", "group = \"root\"", "mode = \"0660\"", "open_to_everybody = false"] {
+        let said = error(&format!("{connects}{key}\n"));
+        let name = key.split(' ').next().unwrap();
+        let why = "with role = \"connect\" the socket is the VMM's, which says who may connect: leave this out";
+        assert!(said.starts_with(&format!("7: port.{name}: {why} (allowed: ")), "{said}");
+    }
+    for adapter in ["e1000", "vmxnet3", "virtio-net-pci"] {
+        for role in ["connect", "listen"] {
+            let said = error(&format!("{}role = \"{role}\"\n", PORT.replace("e1000", adapter)));
+            let why =
+                format!("6: port.role: {adapter} is reached by vfio-user, where a VMM always connects: leave this out");
+            assert!(said.starts_with(&why), "{said}");
+        }
+    }
+    let said = error(&connects.replace("\"connect\"", "\"server\""));
+    assert_eq!(said, "6: port.role: \"server\" is not known (allowed: \"listen\" or \"connect\", for virtio-net)");
+    let twice = error(&format!("{connects}{}", listens.replace("vm2.sock", "vm1.sock")));
+    assert!(twice.contains("is the socket of line 5 already"), "{twice}");
+}
+
+#[test]
 fn a_standby_may_have_the_address_of_the_port_that_it_stands_by_for_and_nobody_else_s() {
     let standby = PORT.replace("e1000", "virtio-net").replace("\"vm1", "\"vm1-standby") + "standby = true\n";
     for text in [format!("{PORT}{standby}"), format!("{standby}{PORT}")] {
@@ -152,7 +184,7 @@ fn an_unknown_key_names_the_one_that_was_meant_and_all_that_there_are() {
     assert_eq!(
         port_error("adaptor_ = \"e1000\""),
         "6: port.adaptor_: there is no such key in [[port]]; did you mean \"adapter\"? \
-         (allowed: name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
+         (allowed: name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
          open_to_everybody, port_group, bound_macs, bound_ips, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
     );
     assert_eq!(
@@ -435,7 +467,7 @@ fn an_entry_of_the_ports_that_is_no_table_is_a_mistake_of_its_own() {
     let said = |entry: u8, what: &str| {
         format!(
             "port: entry {entry} of the list is {what}, not a table: write [[port]] for each \
-             (allowed: a table of name, adapter, mac, socket, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
+             (allowed: a table of name, adapter, mac, socket, role, doorbells, buffer, queues, mtu, rom, subsystem, standby, owner, group, mode, \
          open_to_everybody, port_group, bound_macs, bound_ips, vlan, trunk, native, qinq, private, community, promiscuous, mac_changes, forged_transmits, address_limit, bpdu_guard, dhcp_guard, arp_guard, ra_guard, mtu_limit, log_refusals, snooping, lldp, broadcast_limit, multicast_limit, unknown_limit, send_average, send_peak, send_burst, receive_average, receive_peak, receive_burst)"
         )
     };

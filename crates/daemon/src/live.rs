@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use utoipa::ToSchema;
 
 use crate::daemon::{Daemon, PortSpec, RestartError};
-use crate::host::{Host, HostErrors, List, UplinkConfig};
+use crate::host::{Host, HostErrors, List, Role, UplinkConfig};
 use crate::report::PortReport;
 use crate::serve;
 use plan::{Change, Kind, Plan};
@@ -352,7 +352,9 @@ impl Work {
             .changes
             .iter()
             .filter(|change| change.kind != Kind::Add)
-            .filter_map(|change| Some(old.port(change.port.as_deref()?)?.socket.as_path()))
+            .filter_map(|change| old.port(change.port.as_deref()?))
+            .filter(|port| port.role == Role::Listen)
+            .map(|port| port.socket.as_path())
             .collect();
         for Change { kind, object, port, .. } in &plan.changes {
             if object == "uplink" {

@@ -40,6 +40,7 @@ fn facts() -> Facts {
         signals: 6,
         blank: false,
         last_end: None,
+        sought: None,
     };
     let mut times = Histogram { sum_ns: 64_000, ..Histogram::default() };
     (times.buckets[0], times.buckets[2]) = (10, 5);

@@ -27,6 +27,10 @@ const NOTHING: u64 = u64::MAX;
 pub enum Kind {
     /// A VMM connected.
     Connected,
+    /// No VMM listens yet where the port connects.
+    Sought,
+    /// Where the port connects no VMM can be reached, or it says nothing.
+    Unreached,
     /// It disconnected.
     Gone,
     /// Disconnected: its port is closed.
@@ -78,7 +82,14 @@ impl Kind {
     fn is_usual(self) -> bool {
         matches!(
             self,
-            Self::Connected | Self::Gone | Self::Closed | Self::Reset | Self::Saved | Self::Restored | Self::Back
+            Self::Connected
+                | Self::Sought
+                | Self::Gone
+                | Self::Closed
+                | Self::Reset
+                | Self::Saved
+                | Self::Restored
+                | Self::Back
         )
     }
 
@@ -100,6 +111,8 @@ impl Kind {
     fn about(self) -> &'static str {
         match self {
             Self::Connected => "of connections that came",
+            Self::Sought => "of VMMs that did not listen yet",
+            Self::Unreached => "of VMMs that could not be reached",
             Self::Gone => "of connections that went",
             Self::Closed => "of connections that a closed port had",
             Self::Occupied => "of connections that were refused: the port has one already",

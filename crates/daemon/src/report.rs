@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use crate::daemon::PortView;
 use crate::device::{SHARE_MEMORY, is_unshared};
-use crate::host::policy_words;
+use crate::host::{Role, policy_words};
 use crate::trace::vlan;
 
 /// The condition of a port, in a word.
@@ -61,11 +61,14 @@ pub struct MadeOf {
     /// Whether it stands by for another port of the same VM.
     #[serde(default)]
     pub standby: bool,
+    /// Whether it listens at its socket, or connects to the VMM that does.
+    #[serde(default)]
+    pub role: Role,
     /// Whether its doorbells are mapped.
     pub mapped: bool,
     /// Its receive buffer in bytes.
     pub buffer: u32,
-    /// Who may connect: `group libvirt-qemu, mode 0660`; empty if the daemon does not say.
+    /// Who may connect: `group libvirt-qemu, mode 0660`; empty if it is the daemon that connects, or does not say.
     #[serde(default)]
     pub access: String,
 }
@@ -79,7 +82,7 @@ pub struct PortReport {
     pub adapter: Option<String>,
     /// Its address; nothing for an uplink.
     pub mac: Option<String>,
-    /// Where a VMM connects; nothing for an uplink.
+    /// Where a VMM connects, or listens; nothing for an uplink.
     #[schema(value_type = Option<String>)]
     pub socket: Option<PathBuf>,
     /// The rest of its configuration; nothing for an uplink.
@@ -229,9 +232,14 @@ fn multicast(wanted: &Wanted) -> String {
 impl PortReport {
     /// The report of a port.
     pub fn of(view: &PortView) -> Self {
-        let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank, last_end } = view;
+        let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank, last_end, sought } = view;
         let dma = spec.as_ref().is_none_or(|spec| spec.entry.about.dma);
         let (condition, mut sentence) = condition(name, state, *blank, dma, spec.is_none());
+        let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
+        if let (Condition::Waiting, Some(spec)) = (condition, connects) {
+            let sought = sought.clone().unwrap_or_else(|| format!("connecting to {}", spec.socket.display()));
+            sentence = format!("{sought}; `nicety attach {name}` says how to start a VM that listens there");
+        }
         let last_end = last_end.as_ref().map(|(ago, why)| format!("{} ago: {why}", rounded(*ago)));
         if let (Condition::Waiting, Some(last_end)) = (condition, &last_end) {
             sentence = format!("{sentence}; {last_end}");
@@ -248,9 +256,10 @@ impl PortReport {
                 rom: spec.settings.rom.is_some(),
                 vmware_subsystem: spec.settings.subsystem.is_some(),
                 standby: spec.settings.standby,
+                role: spec.role,
                 mapped: spec.mapped,
                 buffer: spec.buffer_bytes,
-                access: spec.access.to_string(),
+                access: if spec.role == Role::Listen { spec.access.to_string() } else { String::new() },
             }),
             port_group: spec.as_ref().and_then(|spec| spec.group.clone()),
             policy: policy_words(policy),

@@ -107,6 +107,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         entry,
         settings: nicety_adapters::Settings::new(Mac([0x52, 0x54, 0, 0x12, 0x34, 1])),
         socket: "/run/vm1.sock".into(),
+        role: Default::default(),
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),
@@ -128,6 +129,7 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
         signals: 4,
         blank: false,
         last_end,
+        sought: None,
     };
     let report = PortReport::of(&view);
     assert_eq!(report.sentence, "a VM is attached, and its driver is up", "of the last one nothing any more");
@@ -151,4 +153,15 @@ fn a_report_holds_what_was_counted_and_leaves_zeros_out() {
     view.state.attached = false;
     let sentence = PortReport::of(&view).sentence;
     assert!(sentence.ends_with("start one; 119 min ago: the VMM is disconnected: it said nothing"), "{sentence}");
+    view.spec.as_mut().unwrap().role = Role::Connect;
+    for (sought, says) in
+        [(None, "connecting to /run/vm1.sock"), (Some("connecting to it: nobody"), "connecting to it: nobody")]
+    {
+        view.sought = sought.map(str::to_owned);
+        let report = PortReport::of(&view);
+        let how = "; `nicety attach vm1` says how to start a VM that listens there; 119 min ago: the VMM is disconnected: it said nothing";
+        assert_eq!(report.sentence, format!("{says}{how}"));
+        let made_of = report.made_of.unwrap();
+        assert_eq!((made_of.role, made_of.access.as_str()), (Role::Connect, ""));
+    }
 }

@@ -1,9 +1,12 @@
-//! Ports that speak vhost-user: a listener thread each, which also serves the front end's session.
+//! Ports that speak vhost-user: a thread each, which listens for front ends, or [connects](connecting) to them, and serves the session.
 //!
 //! Control messages are few, and a front end may stop in the middle of one: it blocks only this thread. Frames never pass through
 //! this thread; the port's worker watches the kicks.
 
+mod connecting;
+
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -18,6 +21,7 @@ use nicety_vhost_user::{Accepted, Bell, Closer, Ended, Kick, Listener, RECORD_RI
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
+use self::connecting::Sought;
 use crate::clock::Clock;
 use crate::descriptors::tell_left_open;
 use crate::device::SHARE_MEMORY;
@@ -29,12 +33,31 @@ use crate::recorder::Recorder;
 use crate::service::DEAF;
 use crate::shell::{Signals, ready_to_ring};
 
-/// The thread of one port. Dropping it ends the session and removes the socket.
+/// How a port and its front ends meet.
+#[derive(Debug)]
+pub enum Door {
+    /// They connect to this socket.
+    Listen(Listener),
+    /// One listens at this path, whose file is not ours.
+    Connect(PathBuf),
+}
+
+impl Door {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Listen(listener) => listener.path(),
+            Self::Connect(path) => path,
+        }
+    }
+}
+
+/// The thread of one port. Dropping it ends the session and removes the socket, if it is its own.
 #[derive(Debug)]
 pub struct RingsServer {
     stop: Arc<Stop>,
     kicks: Arc<Kicks>,
     record: Arc<Record>,
+    sought: Arc<Sought>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -46,6 +69,10 @@ struct Stop {
 }
 
 impl Stop {
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
+    }
+
     fn session(&self) -> MutexGuard<'_, Option<Closer>> {
         self.session.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -59,11 +86,11 @@ impl Stop {
 }
 
 impl RingsServer {
-    /// Starts the thread that serves a socket. The port's worker must know the port already: kicks reach it as soon as a front end
+    /// Starts the thread that serves a port. The port's worker must know the port already: kicks reach it as soon as a front end
     /// connects.
     pub fn start(
         log: Arc<PortLog>,
-        listener: Listener,
+        door: Door,
         port: Arc<Port>,
         signals: Arc<Signals>,
         inbox: Arc<Inbox>,
@@ -74,13 +101,26 @@ impl RingsServer {
         let stop = Arc::new(Stop { asked: AtomicBool::new(false), bell, session: Mutex::default() });
         let thread = std::thread::Builder::new().name(format!("vhost {}", log.port()));
         let kicks = Arc::new(Kicks::default());
-        let record = Arc::new(Record::beside(listener.path()));
+        let (record, sought) = (Arc::new(Record::beside(door.path())), Arc::<Sought>::default());
         let (kicked, recorded) = (Arc::clone(&kicks), Arc::clone(&record));
         let served = Served { log, port, signals, inbox, clock, recorder, kicks: kicked, record: recorded };
         let served = Arc::new(served);
-        let (watch, port) = (Arc::clone(&stop), Arc::clone(&served));
-        let thread = thread.stack_size(256 << 10).spawn(move || serve(&listener, &port, &watch))?;
-        Ok(Self { stop, kicks, record, thread: Some(thread) })
+        let (watch, port, seeking) = (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&sought));
+        let serve = move || {
+            ready_to_ring();
+            nicety_bell::this_thread_may_wait();
+            match &door {
+                Door::Listen(listener) => serve(listener, &port, &watch),
+                Door::Connect(path) => connecting::serve(path, &port, &watch, &seeking),
+            }
+        };
+        let thread = thread.stack_size(256 << 10).spawn(serve)?;
+        Ok(Self { stop, kicks, record, sought, thread: Some(thread) })
+    }
+
+    /// Why no front end is there, if the port connects to one.
+    pub fn sought(&self) -> Option<String> {
+        self.sought.why()
     }
 }
 
@@ -105,10 +145,8 @@ impl Drop for RingsServer {
 }
 
 /// Serves one front end after another, until asked to stop.
-fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
-    ready_to_ring();
-    nicety_bell::this_thread_may_wait();
-    while !stop.asked.load(Ordering::SeqCst) {
+fn serve(listener: &Listener, served: &Arc<Served>, stop: &Stop) {
+    while !stop.is_asked() {
         let mut ready = [
             PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(stop.bell.as_fd(), PollFlags::IN),
@@ -126,7 +164,7 @@ fn serve(listener: &Listener, served: &Arc<Served>, stop: &Arc<Stop>) {
             }
             Ok(Accepted::Client(socket, peer)) => {
                 served.log.say_of(Kind::Connected, peer.map(|p| p.pid), "a front end has connected");
-                session(socket, listener, served, stop);
+                session(socket, Some(listener), served, stop);
             }
             Ok(_) => {}
             Err(error) => {
@@ -151,7 +189,8 @@ fn send_away(listener: &Listener, log: &PortLog) -> Duration {
     }
 }
 
-fn session(socket: OwnedFd, listener: &Listener, served: &Arc<Served>, stop: &Stop) {
+/// Serves a front end until it goes. Others that come to the `listener` are refused meanwhile.
+fn session(socket: OwnedFd, listener: Option<&Listener>, served: &Arc<Served>, stop: &Stop) {
     let port: Arc<dyn nicety_vhost_user::Port> = Arc::clone(served) as Arc<_>;
     let not_begun = |error| served.log.say(Kind::NotServed, format_args!("its session could not start: {error}"));
     let session = match Session::new(socket, port) {
@@ -162,13 +201,14 @@ fn session(socket: OwnedFd, listener: &Listener, served: &Arc<Served>, stop: &St
         Ok(closer) => *stop.session() = Some(closer),
         Err(error) => return not_begun(error),
     }
-    if stop.asked.load(Ordering::SeqCst) {
+    if stop.is_asked() {
         return;
     }
     // From here on the end of the session detaches the VM.
     served.port.attach();
     served.note(Event::Connect);
-    match session.run_beside(Some(listener.as_fd()), || send_away(listener, &served.log)) {
+    let knocked = || listener.map_or(DEAF, |listener| send_away(listener, &served.log));
+    match session.run_beside(listener.map(AsFd::as_fd), knocked) {
         Ended::Gone => served.log.say(Kind::Gone, "the front end has disconnected"),
         Ended::VfioUser => {
             let why = served.log.crossed("vfio-user", "vhost-user");

@@ -42,7 +42,8 @@ impl Stage {
         let listener = Listener::bind(&path).unwrap();
         let front = UnixStream::connect(&path).unwrap();
         front.set_write_timeout(Some(TIMEOUT)).unwrap();
-        let server = RingsServer::start(log, listener, port, signals, Arc::clone(&inbox), clock, None).unwrap();
+        let server =
+            RingsServer::start(log, Door::Listen(listener), port, signals, Arc::clone(&inbox), clock, None).unwrap();
         Stage { server, inbox, front, _folder: folder }
     }
 

@@ -113,9 +113,13 @@ pub fn prepare<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<
     if errors.is_empty() { Ok(Prepared { host, record, ports, served }) } else { Err(Refused(errors)) }
 }
 
-/// What a port is made from. Checks that its socket can be made, or is served by another process.
+/// What a port is made from. Checks that its socket can be made, or is served by another process. One that connects may find its VMM
+/// later.
 pub(crate) fn checked_spec(config: &PortConfig, served: &mut Vec<PathBuf>) -> Result<PortSpec, ServeError> {
     let spec = spec(config)?;
+    if spec.role == Role::Connect {
+        return Ok(spec);
+    }
     let place = nicety_socket::check(&spec.socket, &spec.access);
     if place.map_err(|source| StartError::Socket { port: spec.name.clone(), source })? == Place::Served {
         served.push(spec.socket.clone());
@@ -133,6 +137,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
         entry: config.entry,
         settings,
         socket: config.socket.clone(),
+        role: config.role,
         mapped: config.is_mapped(std::thread::available_parallelism().map_or(1, usize::from)),
         buffer_bytes: u32::try_from(config.buffer.0).unwrap_or(u32::MAX),
         access,

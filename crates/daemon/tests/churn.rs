@@ -27,6 +27,7 @@ fn third(stage: &Stage) -> PortSpec {
         entry: find("e1000").unwrap(),
         settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, 3])),
         socket: stage.socket(3),
+        role: Default::default(),
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),

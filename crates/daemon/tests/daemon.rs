@@ -43,6 +43,7 @@ impl Folder {
             entry: find(adapter).unwrap(),
             settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, last])),
             socket: self.path().join(format!("{name}.sock")),
+            role: Default::default(),
             mapped: false,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),

@@ -94,6 +94,7 @@ fn spec(name: &str, socket: PathBuf, last: u8) -> PortSpec {
         entry,
         settings,
         socket,
+        role: Default::default(),
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),

@@ -110,6 +110,7 @@ fn open(stage: &Stage, name: &str, create: fn(&Settings) -> Result<Box<dyn Adapt
         entry,
         settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, 3])),
         socket: stage.socket(3),
+        role: Default::default(),
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),

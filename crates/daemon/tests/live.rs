@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nicety_daemon::host::{Host, List};
+use nicety_daemon::host::{Host, List, Role};
 use nicety_daemon::live::state::Begin;
 use nicety_daemon::live::{ChangeError, Consent, Live};
 use nicety_daemon::report::PortReport;
 use nicety_daemon::serve;
 use nicety_vfio_user::Client;
+use nicety_vhost_user::frontend::Frontend;
 use tempfile::TempDir;
 
 /// A daemon that serves a host file in a folder of its own.
@@ -183,6 +184,39 @@ fn what_cannot_be_kept_is_in_force_all_the_same_and_said(workers: usize) {
     Client::connect(stage.socket(2)).unwrap();
 }
 
+fn a_port_begins_to_connect_and_to_listen_and_takes_no_socket_that_is_its_vmm_s(workers: usize) {
+    let stage = Stage::new(workers, &[1]);
+    let virtio = |number| one(number).replace("e1000", "virtio-net");
+    stage.live.add(List::Ports, virtio(2).replace("[[port]]\n", "").parse().unwrap()).unwrap();
+    let role = |role: &str| [("role".to_owned(), Some(role.into()))];
+    let set = |role: &[_], consent| stage.live.set(List::Ports, "vm2", role, consent);
+    let changed = set(&role("connect"), &Consent::Nothing).unwrap();
+    assert_eq!(changed.plan.to_string(), "~ port vm2: role (not set) → connect\n");
+    assert!(!stage.socket(2).exists());
+    let vmm = std::os::unix::net::UnixListener::bind(stage.socket(2)).unwrap();
+    let mut front = Frontend::from_socket(vmm.accept().unwrap().0.into());
+    front.negotiate(1 << 32).unwrap();
+    stage.until_attached("vm2");
+    let report = stage.report("vm2").unwrap();
+    assert_eq!(report.made_of.unwrap().role, Role::Connect);
+    let exported = Host::parse(&stage.live.export(), Path::new("/elsewhere/host.toml")).unwrap();
+    assert_eq!(exported.port("vm2").unwrap().role, Role::Connect);
+    assert!(stage.live.plan(&exported).is_empty());
+    // What needs no new adapter does not touch it.
+    let buffer = [("buffer".to_owned(), Some("4MiB".into()))];
+    set(&buffer, &Consent::Nothing).unwrap();
+    front.queue_pairs().unwrap();
+    assert!(matches!(set(&role("listen"), &Consent::Nothing), Err(ChangeError::CutsOff(_))));
+    let refused = set(&role("listen"), &Consent::All).unwrap_err().to_string();
+    assert!(refused.ends_with("vm2.sock is served by another process: choose another path"), "{refused}");
+    front.queue_pairs().unwrap();
+    let wrong = stage.live.set(List::Ports, "vm1", &role("connect"), &Consent::All).unwrap_err().to_string();
+    assert!(wrong.contains("port.role: e1000 is reached by vfio-user"), "{wrong}");
+    drop((vmm, front));
+    set(&role("listen"), &Consent::All).unwrap();
+    Frontend::connect(stage.socket(2)).unwrap().negotiate(1 << 32).unwrap();
+}
+
 fn an_uplink_comes_changes_and_goes(workers: usize) {
     let stage = Stage::new(workers, &[1]);
     let with = |uplink: &str| stage.host(&format!("{uplink}{}", text(workers, &[1])));
@@ -229,6 +263,7 @@ with_one_worker_and_with_two! {
     ports_come_change_and_go_one_by_one,
     what_was_changed_live_comes_back_after_a_restart,
     what_cannot_be_kept_is_in_force_all_the_same_and_said,
+    a_port_begins_to_connect_and_to_listen_and_takes_no_socket_that_is_its_vmm_s,
     an_uplink_comes_changes_and_goes,
     a_thousand_ports_may_be_there_and_no_more,
 }

@@ -19,6 +19,7 @@ fn spec(folder: &TempDir, name: &str, last: u8) -> PortSpec {
         entry: find("e1000").unwrap(),
         settings: Settings::new(Mac([0x52, 0x54, 0, 0, 0, last])),
         socket: folder.path().join(format!("{name}.sock")),
+        role: Default::default(),
         mapped: false,
         buffer_bytes: 1 << 20,
         access: nicety_socket::Access::default(),

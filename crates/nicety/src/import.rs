@@ -81,7 +81,10 @@ fn port(interface: Node<'_, '_>, name: &str, imported: &mut Imported) -> Result<
     let mut values =
         vec![("name", quoted(name)), ("adapter", quoted(adapter)), ("mac", quoted(mac)), ("socket", quoted(socket))];
     let mut note = |what: String| imported.notes.push(format!("{name}: {what}"));
-    if source.is_some_and(|source| source.attribute("mode") == Some("server")) {
+    let listens = source.is_some_and(|source| source.attribute("mode") == Some("server"));
+    if listens && entry.about.transports.contains(&"vhost-user") {
+        values.push(("role", quoted("connect")));
+    } else if listens {
         note("the daemon listens at its socket: <source> needs mode='client'".to_owned());
     }
     if let Some(queues) = attribute("driver", "queues").filter(|_| entry.about.queues > 1) {

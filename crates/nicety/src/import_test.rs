@@ -33,6 +33,17 @@ fn an_interface_becomes_a_port_with_libvirt_s_bandwidth_each_way() {
 }
 
 #[test]
+fn where_qemu_is_to_listen_the_port_connects_if_it_can() {
+    let source = "<source type='unix' path='/run/web.sock' mode='server'/>";
+    has(source, &["socket = \"/run/web.sock\"", "role = \"connect\""]);
+    assert!(import(&domain(source)).unwrap().notes.is_empty());
+    let other = import(&domain(source).replace("'virtio'", "'e1000'")).unwrap();
+    assert!(!other.text.contains("role"), "{}", other.text);
+    assert_eq!(other.notes, ["web-1: the daemon listens at its socket: <source> needs mode='client'"]);
+    assert!(!text(&source.replace("server", "client")).contains("role"));
+}
+
+#[test]
 fn several_interfaces_with_vlans_are_ports_with_numbers() {
     let second = "</interface><interface type='bridge'><mac address='52:54:00:12:34:02'/><model type='e1000e'/>\
                   <vlan trunk='yes'><tag id='42'/><tag id='47' nativeMode='untagged'/></vlan>";

@@ -328,6 +328,7 @@ mod tests {
                 rom: false,
                 vmware_subsystem: false,
                 standby: false,
+                role: Default::default(),
                 mapped: false,
                 buffer: 1 << 20,
                 access: "mode 0600".into(),

@@ -10,7 +10,7 @@ use nicety_daemon::control::api::DaemonView;
 use nicety_daemon::control::{self, Ask, Control, ControlError, Inspect, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
-use nicety_daemon::host::{AccessConfig, Host, ReadError, UplinkConfig, UplinkKind};
+use nicety_daemon::host::{AccessConfig, Host, ReadError, Role, UplinkConfig, UplinkKind};
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::registry::Registry;
@@ -181,7 +181,11 @@ fn summary(host: &Host, control: &Path) -> String {
             port.mac.to_string(),
             port.buffer.to_string(),
             port.socket.display().to_string(),
-            if port.access == AccessConfig::default() { String::new() } else { port.access.to_string() },
+            match port.role {
+                Role::Connect => "connects there".to_owned(),
+                Role::Listen if port.access == AccessConfig::default() => String::new(),
+                Role::Listen => port.access.to_string(),
+            },
         ]
     });
     head + &output::columns(&rows.collect::<Vec<_>>())

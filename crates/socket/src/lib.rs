@@ -1,5 +1,5 @@
 //! A UNIX socket in the file system at which one peer is served at a time: made for its owner alone or for whom [`Access`] names, guarded
-//! against a second server, removed at the end. Access is governed by the socket file, and by nothing else (vfio-user.rst,
+//! against a second server, removed at the end. Or one that somebody else serves, and that is [joined](join()). Access is governed by the socket file, and by nothing else (vfio-user.rst,
 //! "Authentication", says so; the other protocols that are spoken over such a socket say nothing).
 #![forbid(unsafe_code)]
 
@@ -17,8 +17,10 @@ use rustix::net::{
 use rustix::process::{Uid, geteuid};
 
 mod access;
+mod join;
 
 pub use access::{Access, Account, change_access};
+pub use join::{JoinError, join};
 
 /// File systems that keep no sockets (`linux/magic.h`): proc, sysfs, FAT.
 const NO_PLACES: [u64; 3] = [PROC_SUPER_MAGIC as u64, 0x6265_6572, 0x4d44];
@@ -190,7 +192,7 @@ fn prepare(path: &Path, kind: SocketType, us: Uid, access: &Access) -> Result<(S
     Ok((address, place))
 }
 
-/// Who connected.
+/// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Process.
@@ -199,6 +201,17 @@ pub struct PeerCredentials {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+}
+
+impl PeerCredentials {
+    /// Who is at the other end: who connected, or who began to listen.
+    pub fn of(socket: impl AsFd) -> Option<Self> {
+        sockopt::socket_peercred(socket).ok().map(|c| PeerCredentials {
+            pid: c.pid.as_raw_nonzero().get(),
+            uid: c.uid.as_raw(),
+            gid: c.gid.as_raw(),
+        })
+    }
 }
 
 /// What [`Listener::accept`] found.
@@ -279,11 +292,7 @@ impl Listener {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(Accepted::Nobody),
             Err(errno) => return Err(errno),
         };
-        let peer = sockopt::socket_peercred(&socket).ok().map(|c| PeerCredentials {
-            pid: c.pid.as_raw_nonzero().get(),
-            uid: c.uid.as_raw(),
-            gid: c.gid.as_raw(),
-        });
+        let peer = PeerCredentials::of(&socket);
         if occupied {
             // It may have sent something already that takes long to be closed, and goes with it.
             return Ok(Accepted::Refused(Lent::from(socket), peer));
@@ -352,6 +361,17 @@ mod tests {
 
     use super::*;
 
+    /// Root may do everything by these capabilities alone; a thread that gives them up is as any other user.
+    pub(crate) fn as_another_user<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+        let act = || {
+            let mut ours = capabilities(None).unwrap();
+            ours.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+            set_capabilities(None, ours).unwrap();
+            act()
+        };
+        std::thread::scope(|scope| scope.spawn(act).join().unwrap())
+    }
+
     #[test]
     fn a_socket_that_another_user_left_behind_is_named_and_left_to_him() {
         let place = tempfile::tempdir().unwrap();
@@ -373,14 +393,7 @@ mod tests {
         let served = std::os::unix::net::UnixListener::bind(&path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
         let us = geteuid().as_raw();
-        let refused = || {
-            // Root may do everything by these capabilities alone; a thread that gives them up is as any other user.
-            let mut ours = capabilities(None).unwrap();
-            ours.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
-            set_capabilities(None, ours).unwrap();
-            Listener::bind(&path).unwrap_err()
-        };
-        let refused = || std::thread::scope(|scope| scope.spawn(refused).join().unwrap()).to_string();
+        let refused = || as_another_user(|| Listener::bind(&path).unwrap_err()).to_string();
         let said = format!("is a socket of user {us}, which user {us} may not try: stop who serves it, or remove it");
         let error = refused();
         assert!(error.ends_with(&said), "{error}");

@@ -1,4 +1,4 @@
-//! UNIX sockets at a path: one that listens, with one peer at a time, or one that joins it.
+//! UNIX sockets at a path: one that listens, with one peer at a time, or a pair.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use nicety_adapter::Time;
 use nicety_memory::MapError;
 use nicety_socket::{Accepted, ListenError, Listener};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::watch::Watch;
 
@@ -93,13 +93,6 @@ impl Door {
     pub(crate) fn wake(&self) -> Option<Time> {
         self.shut_until
     }
-}
-
-/// Joins the process that listens at `path`. Fails if none does, or its queue is full.
-pub(crate) fn connect(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
-    let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, FLAGS, None)?;
-    rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
-    Ok(fd)
 }
 
 /// Two sockets joined to each other.

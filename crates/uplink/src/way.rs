@@ -2,17 +2,15 @@
 //! again.
 
 use std::fmt::Display;
-use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use nicety_adapter::Time;
-use rustix::io::Errno;
+use nicety_socket::{JoinError, join};
 use rustix::net::{SocketAddrUnix, SocketType};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::socket::{self, Door, SocketError, watching};
+use crate::socket::{Door, SocketError, watching};
 use crate::watch::Watch;
 
 /// How soon joining is tried again, first and at last.
@@ -37,7 +35,7 @@ pub(crate) struct Dial {
     timer: OwnedFd,
     pause_ns: i64,
     /// Why the last try failed.
-    failed: Option<io::Error>,
+    failed: Option<JoinError>,
 }
 
 impl Way {
@@ -75,7 +73,7 @@ impl Way {
     /// Tries to join the peer that listens; if none does, sets the timer.
     pub(crate) fn dial(&mut self) -> Option<OwnedFd> {
         let Self::Connect(dial) = self else { return None };
-        match socket::connect(&dial.path, dial.kind) {
+        match join(&dial.path, dial.kind) {
             Ok(joined) => Some(joined),
             Err(error) => {
                 dial.failed = Some(error);
@@ -130,23 +128,15 @@ impl Way {
 impl Dial {
     /// Why the last try failed, and what to do if waiting does not help.
     fn why(&self) -> String {
-        let nobody = "nobody listens there".to_owned();
-        let Some(failed) = &self.failed else { return nobody };
-        match Errno::from_io_error(failed) {
-            Some(Errno::NOENT) => nobody,
-            // So connect(2) answers for any file.
-            Some(Errno::CONNREFUSED) => match std::fs::metadata(&self.path) {
-                Ok(file) if !file.file_type().is_socket() => "that is no socket: remove it, or name another".to_owned(),
-                _ => nobody,
-            },
-            Some(Errno::PROTOTYPE) if self.kind == SocketType::SEQPACKET => {
+        match self.failed.as_ref().unwrap_or(&JoinError::Nobody) {
+            JoinError::OtherKind if self.kind == SocketType::SEQPACKET => {
                 "that is no pair's socket, but of bytes, as those of VMs' ports and of streams are: name that of the peer's [uplink]"
                     .to_owned()
             }
-            Some(Errno::PROTOTYPE) => "that is no stream's socket, but of messages, as pairs' are: name another, or take \
-                                       kind = \"pair\" here"
+            JoinError::OtherKind => "that is no stream's socket, but of messages, as pairs' are: name another, or take \
+                                     kind = \"pair\" here"
                 .to_owned(),
-            _ => failed.to_string(),
+            failed => failed.to_string(),
         }
     }
 

@@ -50,6 +50,14 @@ pub enum StartError {
         /// Its adapter.
         adapter: &'static str,
     },
+    /// An adapter that cannot connect to its VMM.
+    #[error("port {port}: {adapter} is reached by vfio-user, where a VMM connects: leave role = \"connect\" out")]
+    Connects {
+        /// The port.
+        port: String,
+        /// Its adapter.
+        adapter: &'static str,
+    },
     /// Its trace.
     #[error(transparent)]
     Record(#[from] RecordError),

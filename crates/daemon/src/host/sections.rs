@@ -100,7 +100,9 @@ static PORT_GROUP: Kind = Kind {
     several: false,
 };
 
-const PORT_KEYS: [Key; 18] = [
+const ROLES: [(&str, Role); 2] = [("listen", Role::Listen), ("connect", Role::Connect)];
+
+const PORT_KEYS: [Key; 19] = [
     Key { name: "name", allowed: NAME },
     Key { name: "adapter", allowed: "a name that `nicety adapters` lists" },
     Key {
@@ -108,6 +110,7 @@ const PORT_KEYS: [Key; 18] = [
         allowed: "the address of one station, such as \"52:54:00:12:34:01\"; each once, but for a standby's",
     },
     Key { name: "socket", allowed: SOCKET },
+    Key { name: "role", allowed: "\"listen\" or \"connect\", for virtio-net" },
     Key { name: "doorbells", allowed: "\"trapped\", or \"mapped\" for an adapter whose doorbells can be" },
     Key { name: "buffer", allowed: "\"64KiB\" to \"1GiB\"" },
     Key { name: "queues", allowed: "a whole number from 1 to the adapter's queue pairs" },
@@ -299,8 +302,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let kind = match word {
         UplinkWord::Tap => UplinkKind::Tap { name: interface(walk, section)? },
         UplinkWord::Pair | UplinkWord::Stream => {
-            let role = walk.word(section, "role", &[("listen", Role::Listen), ("connect", Role::Connect)]);
-            let role = role.map_or(Role::Listen, |found| found.value);
+            let role = walk.word(section, "role", &ROLES).map(|found| found.value).unwrap_or_default();
             let socket = seen.paths.socket(walk, section, "socket", dir)?;
             match word {
                 UplinkWord::Pair => UplinkKind::Pair { socket, role },
@@ -381,6 +383,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     let addresses = addresses(walk, section, if stands_by { &mut seen.standbys } else { &mut seen.addresses });
     let ips = policy::bound_ips(walk, section);
     let socket = seen.paths.socket(walk, section, "socket", dir);
+    let role = walk.word(section, "role", &ROLES).map(|found| found.value).unwrap_or_default();
     let buffer = walk.parsed::<Bytes>(section, "buffer").filter(|found| within(walk, section, "buffer", found, BUFFER));
     let doorbells = walk.word(section, "doorbells", &[("trapped", Doorbells::Trapped), ("mapped", Doorbells::Mapped)]);
     let queues = walk.integer(section, "queues", 1..=u32::from(u16::MAX));
@@ -397,7 +400,13 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         );
         walk.wrong(section, "group", line, what);
     }
-    let access = own.or(&seen.access);
+    let access = match role {
+        Role::Listen => own.or(&seen.access),
+        Role::Connect => {
+            no_access(walk, section);
+            AccessConfig::default()
+        }
+    };
     if let Some(entry) = entry {
         let (doorbells, queues, mtu) = (doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
         let is_vmwares = subsystem.as_ref().is_some_and(|found| found.value);
@@ -412,6 +421,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         entry,
         mac: *addresses.first()?,
         socket: socket?,
+        role,
         doorbells: doorbells.map(|found| found.value),
         buffer: buffer.map_or(PortConfig::BUFFER, |found| found.value),
         queues: queues.and_then(|found| u16::try_from(found.value).ok()),
@@ -423,6 +433,16 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         group,
         policy: parts.policy(addresses, ips),
     })
+}
+
+/// Refuses what says who may connect, where nobody does.
+fn no_access(walk: &mut Walk, section: Section<'_>) {
+    for Key { name, .. } in &KEYS {
+        if let Some(line) = walk.place(section, name) {
+            let what = "with role = \"connect\" the socket is the VMM's, which says who may connect: leave this out";
+            walk.wrong(section, name, line, what);
+        }
+    }
 }
 
 fn adapter(walk: &mut Walk, section: Section<'_>) -> Option<&'static Entry> {
@@ -502,6 +522,10 @@ fn fits(walk: &mut Walk, section: Section<'_>, entry: &Entry, asked: &Asked<'_>)
     }
     if let Some(found) = doorbells.filter(|found| found.value == Doorbells::Mapped && !can_map(entry)) {
         walk.wrong(section, "doorbells", found.line, format!("{} cannot have its doorbells mapped", about.name));
+    }
+    if let Some(line) = walk.place(section, "role").filter(|_| !about.transports.contains(&"vhost-user")) {
+        let what = format!("{} is reached by vfio-user, where a VMM always connects: leave this out", about.name);
+        walk.wrong(section, "role", line, what);
     }
     if let Some(line) = walk.place(section, "rom").filter(|_| !about.transports.contains(&"vfio-user")) {
         let what = format!("{}'s PCI function, and with it the option ROM, is the VMM's", about.name);

@@ -61,6 +61,7 @@ impl Stage {
             entry: find(adapter).unwrap(),
             settings: Settings::new(nicety_frame::Mac([2, 0, 0, 0, 0, 1])),
             socket: stage.socket(),
+            role: Default::default(),
             mapped: false,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),

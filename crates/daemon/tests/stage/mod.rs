@@ -35,6 +35,7 @@ impl Stage {
             entry: find(adapter).unwrap(),
             settings: Settings::new(nicety_frame::Mac([0x52, 0x54, 0, 0, 0, number])),
             socket: self.socket(number.into()),
+            role: Default::default(),
             mapped: false,
             buffer_bytes: 1 << 20,
             access: nicety_socket::Access::default(),

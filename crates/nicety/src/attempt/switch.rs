@@ -13,7 +13,7 @@ use nicety_daemon::capture::FileCapture;
 use nicety_daemon::control::api::CaptureRequest;
 use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::daemon::Daemon;
-use nicety_daemon::host::{Host, PortConfig};
+use nicety_daemon::host::{Host, PortConfig, Role};
 use nicety_daemon::report::Condition;
 use nicety_daemon::serve;
 use nicety_guests::Folder;
@@ -127,6 +127,13 @@ pub fn running(path: Option<&Path>, name: &str) -> Result<(PortConfig, PathBuf),
     let known = host.ports.iter().position(|port| port.name == name);
     let index = known.ok_or_else(|| crate::attach::unknown(&host, name))?;
     let port = host.ports.swap_remove(index);
+    if port.role == Role::Connect {
+        let what = format!(
+            "the port {name} connects to a VMM that listens (role = \"connect\"), and this guest's machine connects too: QEMU can \
+             listen (`nicety attach {name}`)"
+        );
+        return Err(Failure::new(Exit::Usage, what));
+    }
     let report = match control::ask(&socket, Ask::Port { name: name.to_owned() }) {
         Ok(Reply::Port(port)) => port,
         Ok(other) => return Err(Failure::new(Exit::Failed, format!("the daemon answered something else: {other:?}"))),

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nicety_daemon::control::Soon;
 use nicety_daemon::control::{self, Control};
@@ -78,6 +79,32 @@ fn a_daemon_serves_shows_its_ports_and_ends_cleanly_by_a_signal() {
         assert_eq!(served.end(signal), Some(0));
         assert_eq!(scratch.sockets(), [""; 0], "no socket is left behind");
     }
+}
+
+#[test]
+fn a_port_that_connects_says_so_everywhere_and_leaves_the_socket_to_its_vmm() {
+    let scratch = Scratch::with(&format!("{HOST}role = \"connect\"\n"));
+    let dir = scratch.path().display();
+    let check = scratch.run(&["serve", "--check"]);
+    assert!(check.out.contains(&format!("{dir}/vm2.sock  connects there\n")), "{check:?}");
+    let served = Served::start(&scratch);
+    assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm1.sock"]);
+    let nobody = format!("vm2: connecting to {dir}/vm2.sock: nobody listens there");
+    let sentence = format!("{nobody}; `nicety attach vm2` says how to start a VM that listens there\n");
+    let end = Instant::now() + Duration::from_secs(20);
+    while !scratch.run(&["ports", "vm2"]).out.contains(&sentence) {
+        assert!(Instant::now() < end, "{:?}", scratch.run(&["ports", "vm2"]));
+    }
+    let attach = scratch.run(&["attach", "vm2"]);
+    assert!(attach.out.contains(&format!("path={dir}/vm2.sock,server=on,wait=off")), "{attach:?}");
+    assert!(attach.err.ends_with("note: the daemon runs, and vm2 is free\n"), "{attach:?}");
+    let tried = scratch.run(&["try", "--port", "vm2", "--", "true"]);
+    let said = "nicety: the port vm2 connects to a VMM that listens (role = \"connect\"), and this guest's machine connects too";
+    assert!(tried.code == Some(2) && tried.err.starts_with(said), "{tried:?}");
+    let vmm = std::os::unix::net::UnixListener::bind(scratch.path().join("vm2.sock")).unwrap();
+    vmm.accept().unwrap();
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    assert_eq!(scratch.sockets(), ["vm2.sock"]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Every vhost-user front end of others that can be had, over every kind of ring that it has: QEMU with one to eight pairs of queues, and
-//! DPDK's virtio-user. The user-mode kernel's is in `user_mode.rs`, the crate `vhost`'s in the tests of `nicety-vhost-user`.
+//! DPDK's virtio-user; and both where they listen, and the daemon connects. The user-mode kernel's is in `user_mode.rs`, the crate `vhost`'s in the tests of `nicety-vhost-user`.
 
 use std::{
     fs,
@@ -157,4 +157,86 @@ fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vector
     }
     let report = stage.report("vm1");
     assert_eq!(report["guest_errors"], 0, "{report}");
+}
+
+/// A virtio-user that listens, with one pair of split rings and with four of packed ones.
+const LISTENING: [(&str, &[&str]); 2] =
+    [("server=1,queues=1", &[]), ("server=1,queues=4,packed_vq=1", &["--rxq=4", "--txq=4", "--disable-rss"])];
+/// How often the daemon is killed under each.
+const KILLS: u64 = 2;
+/// Answered between two kills, at least.
+const BETWEEN: u64 = 1000;
+
+/// What `ping` counted: requests, and answers, of which none was damaged or came twice.
+fn asked(text: &str) -> [u64; 2] {
+    for damage in ["wrong data", "duplicates", "corrupted", "DUP"] {
+        assert!(!text.contains(damage), "{text}");
+    }
+    let line = text.lines().find(|line| line.contains(" packets transmitted, ")).unwrap_or_else(|| panic!("{text}"));
+    let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
+    [(); 2].map(|()| numbers.next().unwrap_or_else(|| panic!("{text}")))
+}
+
+#[test]
+fn a_virtio_user_that_listens_is_found_again_by_a_daemon_that_was_killed_under_traffic() {
+    let layer = well(Layer::lay("packets", PACKAGES, &mut |line| eprintln!("{line}")));
+    let mut first = port("virtio-net", 1);
+    first.more = "queues = 4\nrole = \"connect\"\n".into();
+    let mut stage = Stage::with(vec![first]);
+    let to = address(1);
+    well(stage.namespace.run(&format!("\"$busybox\" arp -s {to} {}", port("virtio-net", 1).mac), ANSWERED));
+    stage.wait_log("nobody listens there");
+    for (words, engine) in LISTENING {
+        let folder = well(Folder::new());
+        let testpmd = Testpmd::start(&stage, &layer, &folder, words, engine);
+        let said = || fs::read_to_string(folder.path().join("said")).unwrap_or_default();
+        let (mut ping, answers) = (stage.root.program("usr/bin/ping"), folder.path().join("answers"));
+        ping.args(["-n", "-q", "-f", "-s", "1400", &to]);
+        let ping = well(stage.namespace.start(&ping, &answers));
+        for _ in 0..KILLS {
+            stage.wait_more("answers", BETWEEN, || stage.sent("vm1"));
+            well(stage.served.kill_and_restart(&mut stage.namespace));
+        }
+        stage.wait_more("answers", BETWEEN, || stage.sent("vm1"));
+        well(stage.namespace.signal(ping, "INT", ANSWERED));
+        let [sent, answered] = asked(&fs::read_to_string(&answers).unwrap_or_default());
+        println!("{words}: {KILLS} daemons killed, {} of {sent} requests lost", sent - answered);
+        assert!(answered > (KILLS + 1) * BETWEEN / 2 && 2 * answered > sent, "{answered} of {sent}\n{}", said());
+        let report = stage.report("vm1");
+        assert_eq!((&report["condition"], &report["guest_errors"]), (&"up".into(), &0.into()), "{report}\n{}", said());
+        testpmd.quit();
+        let nobody =
+            || stage.report("vm1")["sentence"].as_str().is_some_and(|why| why.contains(": nobody listens there; "));
+        stage.wait_until("nobody listens there", nobody);
+    }
+}
+
+#[test]
+fn a_guest_in_qemu_that_listens_goes_on_when_the_daemon_was_killed() {
+    let ports = [1, 2]
+        .map(|number| port("virtio-net", number))
+        .map(|port| nicety_guests::Port { more: "role = \"connect\"\n".into(), ..port });
+    let mut stage = Stage::with(ports.into());
+    let start = |number, words| {
+        let mut config = stage.config(Kernel::V6_12, number);
+        for word in &mut config.devices {
+            *word = word.replace("reconnect-ms=1000", "server=on,wait=off");
+            *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,{words}"));
+        }
+        well(Guest::start(&stage.root, config))
+    };
+    let (mut split, mut packed) = (start(1, ""), start(2, "packed=on,"));
+    [&mut split, &mut packed].into_iter().for_each(|guest| stage.ready(guest.wait_ready()));
+    for _ in 0..KILLS {
+        send(&mut split, &mut packed, &address(2), 4);
+        send(&mut packed, &mut split, &address(1), 4);
+        well(stage.served.kill_and_restart(&mut stage.namespace));
+    }
+    ping(&mut split, "", &address(2));
+    send(&mut split, &mut packed, &address(2), 4);
+    for (guest, name) in [(&mut split, "vm1"), (&mut packed, "vm2")] {
+        let report = stage.report(name);
+        assert_eq!((&report["condition"], &report["guest_errors"]), (&"up".into(), &0.into()), "{report}");
+        quiet(guest);
+    }
 }

@@ -119,8 +119,17 @@ impl Stage {
 
     /// The frames that a port's guest was given.
     pub fn received(&self, name: &str) -> u64 {
+        self.frames(name, "receive")
+    }
+
+    /// The frames that a port's guest has sent.
+    pub fn sent(&self, name: &str) -> u64 {
+        self.frames(name, "transmit")
+    }
+
+    fn frames(&self, name: &str, way: &str) -> u64 {
         let report = self.report(name);
-        let queues = report["receive"].as_array().into_iter().flatten();
+        let queues = report[way].as_array().into_iter().flatten();
         queues.filter_map(|queue| queue["frames"].as_u64()).sum()
     }
 

@@ -34,11 +34,7 @@ fn stands_by(stage: &Stage, guest: &mut Guest) {
     let master = sh(guest, MASTER).trim().to_owned();
     assert!(!master.is_empty(), "{}", sh(guest, "dmesg | grep -i failover; ip link"));
     sh(guest, &format!("ip addr add {}/24 dev {master}; ip link set {master} up", address(1)));
-    let sent = |name| {
-        let report = stage.report(name);
-        let queues = report["transmit"].as_array().into_iter().flatten();
-        queues.filter_map(|queue| queue["frames"].as_u64()).sum::<u64>()
-    };
+    let sent = |name| stage.sent(name);
     let flood = format!("/usr/bin/ping -n -q -f -c 300 -w 20 {HOST} >/dev/null");
     let driver = "/sys/bus/pci/drivers/e1000";
     for (act, carries) in [

@@ -1,0 +1,200 @@
+//! A port that connects to its VMM's socket: the VMM comes late, goes and returns, says nothing, speaks rubbish, hangs up.
+
+#[macro_use]
+#[path = "../../plane/tests/workers/mod.rs"]
+mod workers;
+mod logged;
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use nicety_daemon::daemon::{PortSpec, StartError};
+use nicety_daemon::host::Role;
+use nicety_daemon::report::Condition;
+use nicety_vhost_user::frontend::Frontend;
+
+use logged::{Stage, TIMEOUT, lines_of};
+
+/// How often a VMM goes and returns.
+const ROUNDS: usize = 3;
+
+/// A port that connects, and another that listens, beside it.
+fn stage(name: &str, workers: usize) -> Stage {
+    let stage = Stage::new(name, "virtio-net", workers);
+    let listens = stage.daemon.close(&stage.name).and_then(|view| view.spec).unwrap();
+    stage.daemon.open(PortSpec { role: Role::Connect, ..listens.clone() }).unwrap();
+    let mut beside = PortSpec { name: format!("{name}-beside"), socket: stage.socket().with_extension("2"), ..listens };
+    beside.settings.mac.0[5] = 2;
+    stage.daemon.open(beside).unwrap();
+    stage
+}
+
+/// What was logged of the stage's port in which this is said.
+fn said(stage: &Stage, what: &str) -> usize {
+    lines_of(&stage.name).iter().filter(|line| line.contains(what)).count()
+}
+
+/// The next connection, which comes in time.
+fn accepted(vmm: &UnixListener) -> UnixStream {
+    vmm.set_nonblocking(true).unwrap();
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        match vmm.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(false).unwrap();
+                socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+                return socket;
+            }
+            Err(_) => assert!(Instant::now() < end, "nobody connects within {TIMEOUT:?}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A VMM's session works.
+fn is_served(socket: UnixStream) -> Frontend {
+    let mut front = Frontend::from_socket(socket.into());
+    front.negotiate(1 << 32).unwrap();
+    front.queue_pairs().unwrap();
+    front
+}
+
+/// It shares no memory, but it is there.
+fn until_attached(stage: &Stage) {
+    stage.until("a VMM is there", || stage.daemon.views()[0].state.attached);
+}
+
+/// The port that listens takes its VMM at once.
+fn the_other_port_is_served(stage: &Stage) {
+    let begun = Instant::now();
+    drop(is_served(UnixStream::connect(stage.socket().with_extension("2")).unwrap()));
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
+fn a_vmm_that_comes_late_goes_and_returns_is_found_each_time(workers: usize) {
+    let stage = stage("late", workers);
+    let path = stage.socket();
+    for round in 1..=ROUNDS {
+        let nobody = format!("connecting to {}: nobody listens there", path.display());
+        stage.until("it is told", || stage.report().sentence.starts_with(&nobody));
+        stage.until_is(Condition::Waiting);
+        let how = format!("; `nicety attach {}` says how to start a VM that listens there", stage.name);
+        assert_eq!(stage.report().sentence, format!("{nobody}{how}"));
+        // It is tried again meanwhile, and told once.
+        assert_eq!(said(&stage, "nobody listens there"), round);
+        let vmm = UnixListener::bind(&path).unwrap();
+        let front = is_served(accepted(&vmm));
+        until_attached(&stage);
+        drop(front);
+        // A VMM that listens on is found again, too.
+        let front = is_served(accepted(&vmm));
+        until_attached(&stage);
+        drop((vmm, front));
+        if round % 2 == 0 {
+            // One that was killed leaves its socket behind.
+            stage.until("it is told", || stage.report().sentence.starts_with(&nobody));
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+    assert_eq!(said(&stage, "connected to the front end at"), 2 * ROUNDS);
+    // The socket is not the daemon's to remove.
+    let vmm = UnixListener::bind(&path).unwrap();
+    let _front = is_served(accepted(&vmm));
+    stage.daemon.stop();
+    assert!(path.exists());
+}
+
+fn a_vmm_that_hangs_up_at_once_is_tried_ever_more_rarely_and_disturbs_nobody(workers: usize) {
+    let stage = stage("hangs-up", workers);
+    let vmm = UnixListener::bind(stage.socket()).unwrap();
+    vmm.set_nonblocking(true).unwrap();
+    // At 0, 0.1, 0.3, 0.7, 1.5 s, and from 3.1 s on every 2 s; one more, for it may have tried before.
+    let (most, end, mut count) = (6, Instant::now() + Duration::from_secs(3), 0);
+    while Instant::now() < end {
+        count += usize::from(vmm.accept().is_ok());
+        the_other_port_is_served(&stage);
+    }
+    assert!((2..=most).contains(&count), "{count} connections within 3 s");
+    let _front = is_served(accepted(&vmm));
+    until_attached(&stage);
+    assert!(lines_of(&stage.name).len() as u64 <= 4 * stage.most_lines());
+}
+
+fn a_vmm_that_speaks_something_else_is_left_and_tried_again(workers: usize) {
+    let stage = stage("rubbish", workers);
+    let vmm = UnixListener::bind(stage.socket()).unwrap();
+    for _ in 0..2 {
+        let mut socket = accepted(&vmm);
+        socket.write_all(&[0xff; 64]).unwrap();
+        // It hangs up; what it had not read resets the connection.
+        let end = socket.read(&mut [0]);
+        assert!(!end.is_ok_and(|count| count > 0));
+        let told = format!("connecting to {};", stage.socket().display());
+        stage.until("it is told", || {
+            let sentence = stage.report().sentence;
+            sentence.starts_with(&told)
+                && sentence.contains("s ago: the front end is disconnected: header flags 0xffffffff")
+        });
+        the_other_port_is_served(&stage);
+    }
+    let _front = is_served(accepted(&vmm));
+    until_attached(&stage);
+}
+
+/// It may have another back end, or not have looked yet: it is waited for, unless another VMM listens there by then.
+#[test]
+fn a_vmm_that_says_nothing_keeps_its_connection_until_another_listens() {
+    let stage = stage("silent", 1);
+    let path = stage.socket();
+    let vmm = UnixListener::bind(&path).unwrap();
+    let mut silent = accepted(&vmm);
+    let what = format!("connected to {}: who listens there has said nothing for 10s", path.display());
+    stage.until("it is told", || stage.report().sentence.starts_with(&what));
+    assert_eq!((stage.report().condition, said(&stage, &what)), (Condition::Waiting, 1));
+    the_other_port_is_served(&stage);
+    // Late, but the same.
+    let front = is_served(silent.try_clone().unwrap());
+    until_attached(&stage);
+    drop(front);
+    silent.shutdown(std::net::Shutdown::Both).unwrap();
+    silent = accepted(&vmm);
+    std::fs::remove_file(&path).unwrap();
+    let next = UnixListener::bind(&path).unwrap();
+    let _front = is_served(accepted(&next));
+    assert_eq!(silent.read(&mut [0]).unwrap(), 0, "the first one is left");
+    until_attached(&stage);
+}
+
+fn what_is_no_socket_is_told_and_left_alone_and_no_end_of_the_daemon_waits(workers: usize) {
+    let stage = stage("file", workers);
+    std::fs::write(stage.socket(), "precious").unwrap();
+    let told = format!("connecting to {}: that is no socket: remove it, or name another", stage.socket().display());
+    stage.until("it is told", || stage.report().sentence.starts_with(&told));
+    the_other_port_is_served(&stage);
+    let function = PortSpec {
+        name: "function".to_owned(),
+        entry: nicety_adapters::find("e1000").unwrap(),
+        ..stage.daemon.views().remove(0).spec.unwrap()
+    };
+    let refused = stage.daemon.open(function).unwrap_err();
+    assert!(matches!(refused, StartError::Connects { adapter: "e1000", .. }), "{refused}");
+    // Between two tries, and while a VMM is silent.
+    let begun = Instant::now();
+    stage.daemon.close(&stage.name).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!(std::fs::read_to_string(stage.socket()).unwrap(), "precious");
+    let stage = self::stage("silent-end", workers);
+    let vmm = UnixListener::bind(stage.socket()).unwrap();
+    let _silent = accepted(&vmm);
+    let begun = Instant::now();
+    stage.daemon.stop();
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+with_one_worker_and_with_two!(
+    a_vmm_that_comes_late_goes_and_returns_is_found_each_time,
+    a_vmm_that_hangs_up_at_once_is_tried_ever_more_rarely_and_disturbs_nobody,
+    a_vmm_that_speaks_something_else_is_left_and_tried_again,
+    what_is_no_socket_is_told_and_left_alone_and_no_end_of_the_daemon_waits,
+);
