@@ -11,7 +11,7 @@ use std::{
 use nicety_guests::{Folder, Guest, Kernel, Layer};
 use nicety_lab::packets::PACKAGES;
 
-use crate::stage::{LATER, Stage, address, ping, port, quiet, send, sh, well};
+use crate::stage::{LATER, Stage, address, ping, pinged, port, quiet, send, sh, well};
 
 /// Pairs of queues of a port, at most.
 const PAIRS: u8 = 8;
@@ -167,16 +167,6 @@ const KILLS: u64 = 2;
 /// Answered between two kills, at least.
 const BETWEEN: u64 = 1000;
 
-/// What `ping` counted: requests, and answers, of which none was damaged or came twice.
-fn asked(text: &str) -> [u64; 2] {
-    for damage in ["wrong data", "duplicates", "corrupted", "DUP"] {
-        assert!(!text.contains(damage), "{text}");
-    }
-    let line = text.lines().find(|line| line.contains(" packets transmitted, ")).unwrap_or_else(|| panic!("{text}"));
-    let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
-    [(); 2].map(|()| numbers.next().unwrap_or_else(|| panic!("{text}")))
-}
-
 #[test]
 fn a_virtio_user_that_listens_is_found_again_by_a_daemon_that_was_killed_under_traffic() {
     let layer = well(Layer::lay("packets", PACKAGES, &mut |line| eprintln!("{line}")));
@@ -199,7 +189,7 @@ fn a_virtio_user_that_listens_is_found_again_by_a_daemon_that_was_killed_under_t
         }
         stage.wait_more("answers", BETWEEN, || stage.sent("vm1"));
         well(stage.namespace.signal(ping, "INT", ANSWERED));
-        let [sent, answered] = asked(&fs::read_to_string(&answers).unwrap_or_default());
+        let [sent, answered] = pinged(&fs::read_to_string(&answers).unwrap_or_default());
         println!("{words}: {KILLS} daemons killed, {} of {sent} requests lost", sent - answered);
         assert!(answered > (KILLS + 1) * BETWEEN / 2 && 2 * answered > sent, "{answered} of {sent}\n{}", said());
         let report = stage.report("vm1");

@@ -200,6 +200,17 @@ pub fn ping(guest: &mut Guest, options: &str, to: &str) {
 /// three system calls for each kilobyte, which are most of what a send takes.
 pub const SENDER: &str = "sh -c 'exec </tmp/sent 2>/dev/null; dd bs=1000 count=1000; dd bs=64k'";
 
+/// What `ping` counted: requests, and answers, of which none was damaged or came twice.
+#[track_caller]
+pub fn pinged(text: &str) -> [u64; 2] {
+    for damage in ["wrong data", "duplicates", "corrupted", "DUP"] {
+        assert!(!text.contains(damage), "{text}");
+    }
+    let line = text.lines().find(|line| line.contains(" packets transmitted, ")).unwrap_or_else(|| panic!("{text}"));
+    let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
+    [(); 2].map(|()| numbers.next().unwrap_or_else(|| panic!("{text}")))
+}
+
 /// So many megabytes, or as many as an adapter carries in a gigabit's time: a slow chip is slow for its driver too.
 pub fn amount(adapter: &str, megabytes: u32) -> u32 {
     let entry = nicety_adapters::find(adapter).unwrap_or_else(|| panic!("{adapter} is registered"));

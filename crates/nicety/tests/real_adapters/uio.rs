@@ -76,14 +76,12 @@ fn vmxnet_and_enhanced_vmxnet_carry_tcp_in_a_user_mode_guest_by_a_driver_in_its_
     });
 }
 
+/// What is to be done with the guest and its peer: at which port, of which adapter, with so many megabytes.
+type Also<'a> = &'a mut dyn FnMut(&mut Guest, &mut Guest, (u8, &str, u32));
+
 /// Ours in the guest at each of these adapters: packets of all sizes and TCP both ways, and what else is to be done; then the adapter
 /// that was a pcnet before is one again.
-fn drive(
-    stage: &Stage,
-    guest: &mut Guest,
-    peer: &mut Guest,
-    also: &mut dyn FnMut(&mut Guest, &mut Guest, (u8, &str, u32)),
-) {
+fn drive(stage: &Stage, guest: &mut Guest, peer: &mut Guest, also: Also<'_>) {
     for (number, adapter) in (1..).zip(TAKEN) {
         let pci = hand_over(guest, number);
         start(guest, &pci, number);
