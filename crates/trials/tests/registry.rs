@@ -82,11 +82,9 @@ fn a_hostile_guest_gets_bounded_work_no_panic_and_no_frame_lost_uncounted() {
     }
 }
 
-/// Each with the number of steps after which it was found.
+/// After so many steps, which a longer run made: the driver took more buffers back than it had given.
 #[test]
-fn what_the_hostile_guest_found_in_longer_runs_is_found_no_more() {
-    // The driver took more buffers back than it had given.
-    for (name, seed, steps) in [("virtio-net-pci", 1_882_813_118_808_191, 4_683)] {
-        hostile::run(nicety_adapters::find(name).expect("it is registered"), seed, steps);
-    }
+fn a_driver_of_virtio_net_does_not_read_a_damaged_ring_without_end() {
+    let entry = nicety_adapters::find("virtio-net-pci").expect("it is registered");
+    hostile::run(entry, 1_882_813_118_808_191, 4_683);
 }
