@@ -134,14 +134,21 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         if PACKED { token.slots() } else { 1 }
     }
 
-    /// How far a place lies behind another.
+    /// How far a place lies behind another. (Packed: less than two laps; the same descriptor one lap later is a whole one.)
     #[inline]
     pub fn distance(&self, from: u16, to: u16) -> u16 {
         if !PACKED {
             return to.wrapping_sub(from);
         }
-        let (from, to) = (from & !WRAP, to & !WRAP);
-        if to >= from { to - from } else { (u32::from(to) + u32::from(self.size) - u32::from(from)) as u16 }
+        let ahead = self.linear(to) + 2 * u32::from(self.size) - self.linear(from);
+        let laps = 2 * u32::from(self.size);
+        if ahead < laps { ahead as u16 } else { (ahead - laps) as u16 }
+    }
+
+    /// A packed ring's places of two laps, in a row.
+    #[inline]
+    fn linear(&self, at: u16) -> u32 {
+        u32::from(at & !WRAP) + if at & WRAP == 0 { self.size.into() } else { 0 }
     }
 
     /// The chain at a place.
@@ -303,11 +310,8 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         if flags != AT || !self.event_index || !ring.settled || at & !WRAP >= self.size {
             return flags != DISABLE;
         }
-        // Places of two laps, in a row: those that were passed since the driver was told last.
-        let size = u32::from(self.size);
-        let linear = |at: u16| u32::from(at & !WRAP) + if at & WRAP == 0 { size } else { 0 };
-        let ago = (linear(ring.used) + 2 * size - linear(at)) % (2 * size);
-        (1..=u32::from(ring.untold)).contains(&ago)
+        // Whether it was passed since the driver was told last.
+        (1..=ring.untold).contains(&self.distance(at, ring.used))
     }
 
     /// Asks the driver to notify when it adds to what it has added up to a place. True if it has added meanwhile, and may not have

@@ -5,6 +5,8 @@
 //! behind it are taken again. A packed ring's place is in no memory. So a page a ring, in a file that the front end keeps, has the place
 //! and the chains that are given back there next, written before the ring is: whoever comes next finishes that, or finds it done.
 
+use std::sync::atomic::{Ordering, compiler_fence};
+
 use arrayvec::ArrayVec;
 use nicety_memory::{Map, Rights, Window};
 
@@ -26,10 +28,22 @@ impl<'m> Kept<'m> {
         map.window(KEPT_BYTES * u64::from(ring), KEPT_BYTES as u32, Rights::BOTH).ok().map(Self)
     }
 
-    /// These chains are given back at a place next.
+    /// These chains are given back at a place next. Until all of them are written down it says that none is: who is killed in between
+    /// has given none back.
     pub fn write(&self, place: u16, chains: &[u64]) {
+        self.write_around(place, chains, || ());
+    }
+
+    /// `between`: what happens when some of them are written down.
+    #[inline(always)]
+    fn write_around(&self, place: u16, chains: &[u64], between: impl FnOnce()) {
+        let word = u64::from(place) | SAYS;
+        self.0.store_u64(0, word);
+        compiler_fence(Ordering::SeqCst);
         self.0.write_u64s(8, chains);
-        self.0.store_u64(0, u64::from(place) | (chains.len() as u64) << COUNT_SHIFT | SAYS);
+        between();
+        compiler_fence(Ordering::SeqCst);
+        self.0.store_u64(0, word | (chains.len() as u64) << COUNT_SHIFT);
     }
 
     /// What was written, if anything was.
@@ -38,5 +52,21 @@ impl<'m> Kept<'m> {
         let count = usize::from((word >> COUNT_SHIFT) as u16);
         let says = word & SAYS != 0 && count <= PIECES;
         says.then(|| (word as u16, (0..count).map(|index| u64::from_le_bytes(self.0.read(8 + 8 * index))).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_is_being_written_names_its_place_and_no_chain_of_another() {
+        let map = Map::private(KEPT_BYTES as usize).unwrap();
+        let kept = Kept::of(&map, 0).unwrap();
+        assert_eq!(kept.read(), None);
+        for (place, chains) in [(3, &[7, 8, 9][..]), (6, &[1]), (0x8001, &[4, 5])] {
+            kept.write_around(place, chains, || assert_eq!(kept.read(), Some((place, ArrayVec::new()))));
+            assert_eq!(kept.read().map(|(at, chains)| (at, chains.to_vec())), Some((place, chains.to_vec())));
+        }
     }
 }

@@ -91,6 +91,40 @@ fn buffers_that_were_filled_and_not_given_back_are_filled_again() {
     }
 }
 
+/// The server was killed while it wrote down what it would give back next: chains of other lengths than those before.
+#[test]
+fn a_record_that_was_cut_off_says_that_nothing_was_given_back_since() {
+    let kept = kept();
+    let read = || {
+        let mut words = [0; 4096];
+        kept.read(0, &mut words).unwrap();
+        words
+    };
+    let mut guest = packed(&kept);
+    for (round, (first, second)) in [(1, 3), (3, 1), (2, 3), (3, 2)].into_iter().enumerate() {
+        let (one, other) = (sending(300 * first - 100), sending(300 * second - 100));
+        guest.post(0, first, 320);
+        assert_eq!(guest.deliver(&one.batch).refused(), 0);
+        let (before, whole) = (read(), guest.received(0));
+        assert_eq!(whole.len(), 1);
+        guest.post(0, second, 320);
+        let ring_before = ring(&guest, 0);
+        guest.deliver(&other.batch);
+        let after = read();
+        // Each store of the record may have been the last: the place that says nothing, its chains, which are of other lengths.
+        let begun = [&after[..2], &[0, 0, 1, 0, 0, 0]].concat();
+        for chains in [&before[8..], &after[8..]] {
+            guest.write(guest.queues[0].place.descriptors, &ring_before);
+            kept.write(0, &[&begun, chains].concat()).unwrap();
+            guest.taken_over(&kept);
+            assert!(guest.received(0).is_empty(), "round {round}");
+        }
+        assert_eq!(guest.deliver(&other.batch).refused(), 0);
+        let got = guest.received(0);
+        assert_eq!((got.len(), &got[0].1), (1, &tcp4(&payload(300 * second - 100))), "round {round}");
+    }
+}
+
 #[test]
 fn a_frame_that_was_sent_and_not_given_back_is_sent_again_and_given_back_once() {
     let kept = kept();

@@ -180,6 +180,50 @@ fn a_packed_receive_ring_without_enough_buffers_refuses_and_gets_the_frame_later
 }
 
 #[test]
+fn more_frames_at_once_than_a_packed_ring_has_buffers_fill_each_of_them_once() {
+    let mut sender = Guest::new(plain(), 32);
+    let frames: Vec<_> = (0..11).map(|number| tcp4(&payload(100 + number))).collect();
+    for frame in &frames {
+        sender.send(0, &[0; 12], frame, 2000);
+    }
+    sender.fetch(0);
+    for features in [packed() | plain(), packed() | rich(), packed() | plain() | bit(VIRTIO_RING_F_EVENT_IDX)] {
+        for size in [1, 2, 5, 8] {
+            let mut receiver = Guest::new(features, size);
+            for round in 0..4 {
+                receiver.post(0, size.into(), 400);
+                let refused = receiver.deliver(&sender.batch).refused().count_ones();
+                assert_eq!(refused, frames.len() as u32 - u32::from(size), "{size} buffers, round {round}");
+                let got: Vec<_> = receiver.received(0).into_iter().map(|(_, frame)| frame).collect();
+                assert_eq!(got, frames[..usize::from(size)], "{size} buffers, round {round}");
+                assert!(std::mem::take(&mut receiver.out).messages.contains(0), "it is told of all of them");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_driver_is_told_that_all_of_its_packed_ring_has_come_back_at_once() {
+    for (size, parts) in [(1, 1), (4, 1), (16, 1), (64, 1), (16, 4)] {
+        let mut guest = Guest::new(packed() | plain(), size);
+        for round in 0..4 {
+            for _ in 0..size / parts {
+                let bytes = [&[0; 12][..], &tcp4(&payload(100))].concat();
+                guest.write(0x10_0000, &bytes);
+                let len = bytes.len() as u32 / u32::from(parts);
+                let part = |at: u32| Part { address: 0x10_0000 + u64::from(at * len), len, write: false };
+                guest.add(1, &(0..parts.into()).map(part).collect::<Vec<_>>());
+            }
+            guest.fetch(0);
+            guest.complete();
+            guest.later();
+            assert_eq!(guest.used(1).len(), usize::from(size / parts), "a ring of {size}, round {round}");
+            assert!(std::mem::take(&mut guest.out).messages.contains(1), "a ring of {size}, round {round}");
+        }
+    }
+}
+
+#[test]
 fn commands_go_through_a_packed_control_queue() {
     let features = [VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_CTRL_RX, VIRTIO_NET_F_MQ].map(bit).iter().sum::<u128>();
     let mut guest = Guest::new(packed() | rich() | features, 5);
