@@ -211,10 +211,13 @@ mod tests {
         assert!(!ring.arm(&window, 1));
         assert_eq!(ring.take(&window).unwrap(), Some((0, 0)));
         assert_eq!(ring.take(&window).unwrap(), None);
-        window.store_u16(152 + 2, 9);
-        ring.take(&window).unwrap();
-        ring.take(&window).unwrap();
+        window.store_u16(152 + 2, 4);
         assert!(ring.take(&window).is_err(), "it was given three");
+        window.store_u16(152 + 2, 3);
+        ring.take(&window).unwrap();
+        ring.take(&window).unwrap();
+        window.store_u16(152 + 2, 4);
+        assert!(ring.take(&window).is_err(), "all three are back");
     }
 
     #[test]
