@@ -1,4 +1,4 @@
-//! Ports that speak vhost-user: a thread each, which listens for front ends, or [connects](connecting) to them, and serves the session.
+//! Ports that speak vhost-user: a thread each, which listens for front ends, or connects to them, and serves the session.
 //!
 //! Control messages are few, and a front end may stop in the middle of one: it blocks only this thread. Frames never pass through
 //! this thread; the port's worker watches the kicks.

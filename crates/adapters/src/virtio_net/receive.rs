@@ -136,7 +136,8 @@ impl VirtioNet {
             let queue = self.hashing.queue(head, batch.layout(packet));
             return if usable(queue) { Ok(queue) } else { Err(Reason::ReceiverOff) };
         }
-        let flow = steering::flow(head, batch.layout(packet));
+        let flow = if self.steers() { steering::flow(head, batch.layout(packet)) } else { 0 };
+        // What the guest has not sent yet is spread.
         let (learnt, spread) = (self.steering.queue(flow), u16::from(flow) % active);
         [learnt, spread, 0].into_iter().find(|queue| usable(*queue)).ok_or(Reason::ReceiverOff)
     }

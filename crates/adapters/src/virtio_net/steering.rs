@@ -6,6 +6,9 @@ use nicety_frame::{L3Kind, Layout};
 /// Flows remembered apart.
 const ENTRIES: usize = 256;
 
+/// Of a flow that the guest has not sent yet: no queue has this number.
+const UNKNOWN: u8 = u8::MAX;
+
 /// The table: a queue pair by flow.
 #[derive(Clone, Debug)]
 pub(super) struct Steering {
@@ -14,7 +17,7 @@ pub(super) struct Steering {
 
 impl Default for Steering {
     fn default() -> Self {
-        Self { pairs: [0; ENTRIES] }
+        Self { pairs: [UNKNOWN; ENTRIES] }
     }
 }
 
@@ -24,7 +27,7 @@ impl Steering {
         self.pairs[usize::from(flow)] = queue as u8;
     }
 
-    /// The queue for this flow.
+    /// The queue for this flow; beyond all that there are, if the guest has not sent it.
     pub fn queue(&self, flow: u8) -> u16 {
         u16::from(self.pairs[usize::from(flow)])
     }

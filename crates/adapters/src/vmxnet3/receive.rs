@@ -91,6 +91,8 @@ struct Plan {
     slots: ArrayVec<Slot, PIECES>,
     rings: [Ring; 2],
     from_data: bool,
+    /// Bodies that were passed over on the way to a head.
+    passed: u32,
 }
 
 /// Why there is no plan.
@@ -238,12 +240,15 @@ impl ReceiveQueue {
         cx: &mut Context<'_>,
     ) -> Result<(), Stop> {
         let mut scratch = Scratch::new();
-        let mut plan = Plan { slots: ArrayVec::new(), rings: self.rings, from_data: false };
+        let mut plan = Plan { slots: ArrayVec::new(), rings: self.rings, from_data: false, passed: 0 };
         let mut lost = None;
         let cut = unfolded.count() > 1;
         let head = arrival.frames.batch.head(unfolded.packet());
         for index in unfolded.wanted() {
-            self.plan(windows, unfolded.len(index), setup.most_pieces, &mut plan).map_err(|miss| match miss {
+            let planned = self.plan(windows, unfolded.len(index), setup.most_pieces, &mut plan);
+            // As many as a frame could have taken are usual.
+            cx.out.charge(std::mem::take(&mut plan.passed).saturating_sub(PIECES as u32));
+            planned.map_err(|miss| match miss {
                 Miss::NoRoom { bodies } => Stop::NoRoom { bodies, from: index },
                 Miss::Never(reason) => Stop::Never(reason),
             })?;
@@ -274,7 +279,7 @@ impl ReceiveQueue {
         plan.slots.clear();
         (plan.rings, plan.from_data) = (self.rings, false);
         let [heads, bodies] = &windows.rings;
-        let head = Self::head(heads, &mut plan.rings[0])?;
+        let head = Self::head(heads, &mut plan.rings[0], &mut plan.passed)?;
         let index = plan.rings[0].next;
         plan.rings[0].advance();
         if len <= u32::from(self.data_len) {
@@ -310,12 +315,13 @@ impl ReceiveQueue {
     }
 
     /// The next head of ring 0, past unused bodies.
-    fn head(window: &Window<'_>, ring: &mut Ring) -> Result<Posted, Miss> {
+    fn head(window: &Window<'_>, ring: &mut Ring, passed: &mut u32) -> Result<Posted, Miss> {
         for _ in 0..ring.size {
             let next = posted(window, ring).ok_or(Miss::NoRoom { bodies: false })?;
             if !next.body {
                 return Ok(next);
             }
+            *passed += 1;
             ring.advance();
         }
         Err(Miss::NoRoom { bodies: false })

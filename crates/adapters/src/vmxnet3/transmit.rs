@@ -318,6 +318,7 @@ impl TransmitQueue {
                     let kind = if reason == Reason::LinkDown { LOSS_SECOND } else { LOSS_FIRST };
                     self.statistics.lose(kind);
                     cx.counters.guest_errors += u64::from(reason != Reason::LinkDown);
+                    cx.out.charge(u32::from(descriptors));
                 }
                 self.fetched.push_back(Fetched { last: last as u16, descriptors, in_batch: sent.is_ok() });
                 self.ring = ring;
@@ -327,6 +328,8 @@ impl TransmitQueue {
                 return Step::Broken(stopped::NO_EOP);
             }
             if !owned(window, ring.next, ring.generation) {
+                // Its end is not there yet: all of it will be read again.
+                cx.out.charge(u32::from(descriptors));
                 return Step::Empty;
             }
             descriptor = Descriptor::read(window, ring.next);

@@ -261,6 +261,21 @@ fn ask(guest: &mut Guest, class: u32, command: u32, data: &[u8], len: u32) -> (u
 }
 
 #[test]
+fn flows_that_the_guest_has_not_sent_are_spread_over_its_queues() {
+    let mut guest = guest(2, &[]);
+    let mut sender = Guest::new(plain(), 128);
+    for port in 1..41 {
+        sender.send(0, &[0; 12], &from_port(port), 2000);
+    }
+    sender.fetch(0);
+    assert_eq!(guest.command(VIRTIO_NET_CTRL_MQ, VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET, &2u16.to_le_bytes()), OK);
+    (0..2).for_each(|queue| drop(guest.post(queue, 32, 2000)));
+    guest.deliver(&sender.batch);
+    let came = [0, 1].map(|queue| guest.received(queue).len());
+    assert!(came.iter().all(|&frames| frames >= 8) && came.iter().sum::<usize>() == 40, "{came:?}");
+}
+
+#[test]
 fn the_driver_reads_back_what_it_has_set_and_what_its_queues_have_carried() {
     let mut guest = guest(2, &[VIRTIO_NET_F_VQ_NOTF_COAL, VIRTIO_NET_F_DEVICE_STATS]);
     let set = [&2u32.to_le_bytes()[..], &7u32.to_le_bytes(), &90u32.to_le_bytes()].concat();

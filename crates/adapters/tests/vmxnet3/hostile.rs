@@ -185,3 +185,32 @@ fn nothing_is_fetched_or_delivered_without_bus_mastering() {
     let mappable = guest.pci(|face: &mut dyn PciFace, _| face.mappable().unwrap());
     assert_eq!((mappable.bar, mappable.offset, mappable.len), (0, 0, 4096));
 }
+
+/// Descriptors that bring no frame further are read again and again: whoever lays them pays for that.
+#[test]
+fn packets_without_an_end_and_rings_of_bodies_are_paid_for() {
+    let mut batch = Batch::new();
+    let mut guest = Guest::opened(Open::default());
+    // The packet's other descriptors are the driver's still.
+    for index in 0..100 {
+        guest.put64(0x1_0000 + 16 * index, 0x80_0000);
+        guest.put32(0x1_0000 + 16 * index + 8, 60 | 1 << 14);
+    }
+    for _ in 0..2 {
+        guest.out = Default::default();
+        guest.fetch(0, &mut batch);
+        assert_eq!((batch.len(), guest.out.excess), (0, 100));
+    }
+
+    let mut source = Guest::opened(Open::default());
+    source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
+    source.fetch(0, &mut batch);
+    let mut guest = Guest::opened(Open { per_packet: 200, ..Open::default() });
+    assert_eq!(guest.deliver(&batch).refused(), 0, "the only head");
+    assert_eq!(guest.out.excess, 0);
+    for _ in 0..2 {
+        guest.out = Default::default();
+        assert_eq!(guest.deliver(&batch).refused(), 1);
+        assert!(guest.out.excess >= 90, "{} of 126 bodies", guest.out.excess);
+    }
+}
