@@ -16,6 +16,8 @@ use nicety_vhost_user::frontend::Frontend;
 
 use logged::{Stage, TIMEOUT, lines_of};
 
+/// Half of what a silent VMM is waited for: who waits for nobody takes less, however busy the host.
+const AT_ONCE: Duration = Duration::from_secs(5);
 /// How often a VMM goes and returns.
 const ROUNDS: usize = 3;
 
@@ -69,7 +71,7 @@ fn until_attached(stage: &Stage) {
 fn the_other_port_is_served(stage: &Stage) {
     let begun = Instant::now();
     drop(is_served(UnixStream::connect(stage.socket().with_extension("2")).unwrap()));
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
 }
 
 fn a_vmm_that_comes_late_goes_and_returns_is_found_each_time(workers: usize) {
@@ -81,8 +83,8 @@ fn a_vmm_that_comes_late_goes_and_returns_is_found_each_time(workers: usize) {
         stage.until_is(Condition::Waiting);
         let how = format!("; `nicety attach {}` says how to start a VM that listens there", stage.name);
         assert_eq!(stage.report().sentence, format!("{nobody}{how}"));
-        // It is tried again meanwhile, and told once.
-        assert_eq!(said(&stage, "nobody listens there"), round);
+        // It is tried again meanwhile, and logged once.
+        stage.until("it is logged", || said(&stage, "nobody listens there") == round);
         let vmm = UnixListener::bind(&path).unwrap();
         let front = is_served(accepted(&vmm));
         until_attached(&stage);
@@ -151,7 +153,8 @@ fn a_vmm_that_says_nothing_keeps_its_connection_until_another_listens() {
     let mut silent = accepted(&vmm);
     let what = format!("connected to {}: who listens there has said nothing for 10s", path.display());
     stage.until("it is told", || stage.report().sentence.starts_with(&what));
-    assert_eq!((stage.report().condition, said(&stage, &what)), (Condition::Waiting, 1));
+    stage.until("it is logged", || said(&stage, &what) == 1);
+    assert_eq!(stage.report().condition, Condition::Waiting);
     the_other_port_is_served(&stage);
     // Late, but the same.
     let front = is_served(silent.try_clone().unwrap());
@@ -182,14 +185,14 @@ fn what_is_no_socket_is_told_and_left_alone_and_no_end_of_the_daemon_waits(worke
     // Between two tries, and while a VMM is silent.
     let begun = Instant::now();
     stage.daemon.close(&stage.name).unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     assert_eq!(std::fs::read_to_string(stage.socket()).unwrap(), "precious");
     let stage = self::stage("silent-end", workers);
     let vmm = UnixListener::bind(stage.socket()).unwrap();
     let _silent = accepted(&vmm);
     let begun = Instant::now();
     stage.daemon.stop();
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
 }
 
 with_one_worker_and_with_two!(

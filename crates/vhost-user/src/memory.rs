@@ -28,6 +28,9 @@ pub(crate) struct Region {
 }
 
 impl Region {
+    /// Of it in a message.
+    pub const BYTES: usize = 32;
+
     pub fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (guest, len, user, offset) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
         let region = Self { guest, len, user, offset };
@@ -35,8 +38,8 @@ impl Region {
         (len > 0 && ends.iter().all(Option::is_some)).then_some(region)
     }
 
-    pub fn bytes(&self) -> [u8; 32] {
-        let mut out = [0; 32];
+    pub fn bytes(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
         for (i, word) in [self.guest, self.len, self.user, self.offset].into_iter().enumerate() {
             out[8 * i..8 * i + 8].copy_from_slice(&word.to_ne_bytes());
         }

@@ -24,7 +24,7 @@
 //! control queue (receive modes, address and VLAN filters, address, announcements, pairs, hashes, receive offloads, notification
 //! coalescing, statistics); MTU, speed, link state.
 //!
-//! **Not implemented**: UDP fragmentation (UFO), tunnels, a standby for another device. None of them is offered.
+//! **Not implemented**: UDP fragmentation (UFO), tunnels. Neither is offered.
 //!
 //! **Quirks**: a front end that runs the control queue itself (QEMU, hw/net/virtio-net.c) does not take CTRL_VQ here and enables
 //! queue pairs ring by ring: then every enabled ring counts, and there is no filter. QEMU sets the same features once per queue

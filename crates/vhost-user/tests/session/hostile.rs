@@ -460,9 +460,22 @@ fn impossible_memory_is_refused_and_changes_nothing() {
     }
     assert_eq!(raw.told(5, &table(&[page(0, 0x1000, 0)]), &[fd, fd]), 1, "a descriptor too many");
     assert_eq!(raw.told(5, &pair(1, 0), &[fd]), 1, "no region follows");
+    assert_eq!(raw.told(5, &[table(&[page(0, 0x1000, 0)]), vec![0; 31]].concat(), &[fd]), 1, "a part of one follows");
     let add = [vec![0; 8], table(&[page(0x8000, 0x1000, 0)])[8..].to_vec()].concat();
     assert_eq!(raw.told(37, &add, &[fd]), 1, "ADD_MEM_REG over what is there");
     assert_eq!(raw.told(38, &add, &[]), 1, "REM_MEM_REG of what is not");
+    served.port.look(|inside| assert_eq!(inside.memory.mapped_bytes(), 0x10_0000));
+    drop(raw);
+    assert!(matches!(served.ended(), Ended::Gone));
+}
+
+/// Linux before 6.12 in user mode (virtio_uml.c, `vhost_user_set_mem_table`) has one region, and sends two.
+#[test]
+fn room_for_regions_that_are_none_is_not_looked_at() {
+    let (served, mut raw) = connected();
+    let file = shared_file("guest", 0x10_0000).unwrap();
+    let region = table(&[[0, 0x10_0000, USER, 0]]);
+    assert_eq!(raw.told(5, &[region, vec![0; 32]].concat(), &[file.as_raw_fd()]), 0);
     served.port.look(|inside| assert_eq!(inside.memory.mapped_bytes(), 0x10_0000));
     drop(raw);
     assert!(matches!(served.ended(), Ended::Gone));

@@ -42,22 +42,30 @@ pub struct Forward {
     waiting: VecDeque<(Vec<u8>, Offload)>,
     spare: Vec<Vec<u8>>,
     polling: bool,
+    /// The adapter knows of our memory.
+    is_open: bool,
+}
+
+/// Whatever has failed: the adapter is to write to our memory no more, which others get.
+impl Drop for Forward {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            eprintln!("nicety-uio: closing the adapter: {error}");
+        }
+    }
 }
 
 impl Forward {
     /// Opens the driver.
-    pub fn open(mut driver: Box<dyn Driver>, mut bus: UioBus, mut tap: Tap) -> Fallible<Self> {
-        driver.open(&mut bus)?;
-        let features = driver.features();
-        tap.expect(features.checksum, features.segment_bytes > 0)?;
+    pub fn open(driver: Box<dyn Driver>, bus: UioBus, tap: Tap) -> Fallible<Self> {
         let (read, write) = UnixStream::pair()?;
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        for signal in [signal_hook::consts::SIGHUP, signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
             let end = write.try_clone()?;
             signal_hook::low_level::pipe::register(signal, end)?;
         }
         assert!(SLOT >= u64::from(PACKET_BYTES));
         let received = Map::private(BUDGET * SLOT as usize)?;
-        Ok(Self {
+        let mut forward = Self {
             driver,
             bus,
             tap,
@@ -69,7 +77,19 @@ impl Forward {
             waiting: VecDeque::new(),
             spare: Vec::new(),
             polling: true,
-        })
+            is_open: true,
+        };
+        forward.driver.open(&mut forward.bus)?;
+        let features = forward.driver.features();
+        forward.tap.expect(features.checksum, features.segment_bytes > 0)?;
+        Ok(forward)
+    }
+
+    fn close(&mut self) -> Fallible<()> {
+        if std::mem::take(&mut self.is_open) {
+            self.driver.close(&mut self.bus)?;
+        }
+        Ok(())
     }
 
     /// The adapter's address.
@@ -82,7 +102,7 @@ impl Forward {
         self.tap.name()
     }
 
-    /// Carries frames until SIGINT or SIGTERM, then closes the device.
+    /// Carries frames until SIGHUP, SIGINT or SIGTERM, then closes the device.
     pub fn until_a_signal(&mut self) -> Fallible<()> {
         loop {
             if self.polling {
@@ -90,7 +110,7 @@ impl Forward {
             }
             let more = self.transmit().map_err(|error| format!("the driver: {error}"))?;
             if self.wait(self.polling || more)? {
-                return Ok(self.driver.close(&mut self.bus)?);
+                return self.close();
             }
         }
     }
