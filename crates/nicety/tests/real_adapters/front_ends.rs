@@ -11,7 +11,7 @@ use std::{
 use nicety_guests::{Folder, Guest, Kernel, Layer};
 use nicety_lab::packets::PACKAGES;
 
-use crate::stage::{LATER, Stage, address, ping, pinged, port, quiet, send, sh, well};
+use crate::stage::{IN_HAND, LATER, Stage, address, ping, pinged, port, quiet, send, sh, well};
 
 /// Pairs of queues of a port, at most.
 const PAIRS: u8 = 8;
@@ -189,8 +189,12 @@ fn a_virtio_user_that_listens_is_found_again_by_a_daemon_that_was_killed_under_t
         }
         stage.wait_more("answers", BETWEEN, || stage.sent("vm1"));
         well(stage.namespace.signal(ping, "INT", ANSWERED));
-        let [sent, answered] = pinged(&fs::read_to_string(&answers).unwrap_or_default());
-        println!("{words}: {KILLS} daemons killed, {} of {sent} requests lost", sent - answered);
+        let [sent, answered, twice] = pinged(&fs::read_to_string(&answers).unwrap_or_default());
+        println!(
+            "{words}: {KILLS} daemons killed, {} of {sent} requests lost, {twice} answered twice",
+            sent - answered
+        );
+        assert!(twice <= KILLS * IN_HAND, "{twice} answered twice");
         assert!(answered > (KILLS + 1) * BETWEEN / 2 && 2 * answered > sent, "{answered} of {sent}\n{}", said());
         let report = stage.report("vm1");
         assert_eq!((&report["condition"], &report["guest_errors"]), (&"up".into(), &0.into()), "{report}\n{}", said());

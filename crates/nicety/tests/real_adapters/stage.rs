@@ -200,16 +200,24 @@ pub fn ping(guest: &mut Guest, options: &str, to: &str) {
 /// three system calls for each kilobyte, which are most of what a send takes.
 pub const SENDER: &str = "sh -c 'exec </tmp/sent 2>/dev/null; dd bs=1000 count=1000; dd bs=64k'";
 
-/// What `ping` counted: requests, and answers, of which none was damaged or came twice.
+/// What `ping` counted: requests, answers, and those that came once more; none was damaged.
 #[track_caller]
-pub fn pinged(text: &str) -> [u64; 2] {
-    for damage in ["wrong data", "duplicates", "corrupted", "DUP"] {
+pub fn pinged(text: &str) -> [u64; 3] {
+    for damage in ["wrong data", "corrupted"] {
         assert!(!text.contains(damage), "{text}");
     }
     let line = text.lines().find(|line| line.contains(" packets transmitted, ")).unwrap_or_else(|| panic!("{text}"));
-    let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
-    [(); 2].map(|()| numbers.next().unwrap_or_else(|| panic!("{text}")))
+    let count = |word: &str| {
+        let part = line.split(", ").find(|part| part.contains(word))?;
+        part.trim_start_matches('+').split(' ').next()?.parse().ok()
+    };
+    [count("transmitted"), count("received"), count("duplicates").or(Some(0))]
+        .map(|count| count.unwrap_or_else(|| panic!("{text}")))
 }
+
+/// Frames that a port's turn has in its hands at most, request and answer: what was delivered and not yet given back to its sender when
+/// the daemon was killed is sent again by the next one.
+pub const IN_HAND: u64 = 2 * nicety_adapter::PACKETS as u64;
 
 /// So many megabytes, or as many as an adapter carries in a gigabit's time: a slow chip is slow for its driver too.
 pub fn amount(adapter: &str, megabytes: u32) -> u32 {
