@@ -139,8 +139,8 @@ fn in_lanes(tests: VecDeque<Test>, lanes: usize) -> Tally {
             let mut command = told_how_much(Command::new(&program.path));
             command.args(["--exact", &name, "--test-threads", "1", "--show-output"]).current_dir(&program.folder);
             let output = command.stdin(Stdio::null()).output();
-            let verdict = output.as_ref().is_ok_and(passed);
             let title = format!("{} {name}", program.name);
+            let verdict = output.as_ref().is_ok_and(passed);
             let word = if verdict { "ok" } else { "FAILED" };
             // One call, so that two lanes' lines do not mix.
             println!(
@@ -151,7 +151,8 @@ fn in_lanes(tests: VecDeque<Test>, lanes: usize) -> Tally {
                     Err(error) => format!("\n{error}"),
                 }
             );
-            let reason = output.as_ref().ok().and_then(|output| taken(output).failures.pop());
+            // Named by the harness, which says why.
+            let reason = output.as_ref().ok().filter(|_| !verdict).and_then(|output| taken(output).failures.pop());
             *lock(&sum) += Tally::of_one(&reason.map_or(title, |reason| format!("{} {reason}", program.name)), verdict);
         }
     };
@@ -168,9 +169,7 @@ fn passed(output: &Output) -> bool {
 }
 
 fn taken(output: &Output) -> Tally {
-    let mut tally = Tally::default();
-    String::from_utf8_lossy(&output.stdout).lines().for_each(|line| tally.take(line));
-    tally
+    Tally::of_text(&String::from_utf8_lossy(&output.stdout))
 }
 
 /// What a test said, indented: of one that failed everything, of one that passed what stands under its name.

@@ -44,6 +44,13 @@ impl Tally {
         Tally { skipped: 1, skips: vec![name.to_owned()], ..Tally::default() }
     }
 
+    /// What Rust's test harness printed.
+    pub fn of_text(text: &str) -> Tally {
+        let mut tally = Tally::default();
+        text.lines().for_each(|line| tally.take(line));
+        tally
+    }
+
     /// Takes a line that Rust's test harness printed.
     pub fn take(&mut self, line: &str) {
         if let Some(counts) = line.trim_start().strip_prefix("test result: ") {
@@ -122,16 +129,16 @@ mod tests {
 
     #[test]
     fn the_harnesss_result_lines_add_up() {
-        let mut tally = Tally::default();
-        for line in [
-            "running 3 tests",
-            "test a::b ... ok",
-            "test a::c ... FAILED",
-            "test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-            "test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 1.25s",
-        ] {
-            tally.take(line);
-        }
+        let tally = Tally::of_text(
+            &[
+                "running 3 tests",
+                "test a::b ... ok",
+                "test a::c ... FAILED",
+                "test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+                "test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 1.25s",
+            ]
+            .join("\n"),
+        );
         let failures = vec!["a::c".into()];
         assert_eq!(tally, Tally { passed: 41, failed: 1, skipped: 1, failures, ..Tally::default() });
         assert_eq!(tally.to_string(), "41 passed, 1 failed, 1 skipped");
@@ -139,44 +146,44 @@ mod tests {
 
     #[test]
     fn a_failure_has_what_its_first_panic_said() {
-        let mut tally = Tally::default();
-        for line in [
-            "test a::b ... FAILED",
-            "test a::c ... FAILED",
-            "---- a::b stdout ----",
-            "frames: 3",
-            "",
-            "thread 'a::b' (56) panicked at src/a.rs:67:5:",
-            "assertion `left == right` failed: two",
-            "  left: 3",
-            " right: 2",
-            "stack backtrace:",
-            "   0: rust_begin_unwind",
-            "thread 'a::b' (56) panicked at src/a.rs:70:5:",
-            "---- a::c stdout ----",
-            "Error: no such file",
-            "",
-        ] {
-            tally.take(line);
-        }
+        let tally = Tally::of_text(
+            &[
+                "test a::b ... FAILED",
+                "test a::c ... FAILED",
+                "---- a::b stdout ----",
+                "frames: 3",
+                "",
+                "thread 'a::b' (56) panicked at src/a.rs:67:5:",
+                "assertion `left == right` failed: two",
+                "  left: 3",
+                " right: 2",
+                "stack backtrace:",
+                "   0: rust_begin_unwind",
+                "thread 'a::b' (56) panicked at src/a.rs:70:5:",
+                "---- a::c stdout ----",
+                "Error: no such file",
+                "",
+            ]
+            .join("\n"),
+        );
         let why = "a::b: src/a.rs:67:5: assertion `left == right` failed: two: left: 3: right: 2";
         assert_eq!(tally.failures, [why, "a::c"]);
     }
 
     #[test]
     fn a_test_that_says_that_it_cannot_run_has_not_passed_and_is_named() {
-        let mut tally = Tally::default();
-        for line in [
-            "running 2 tests",
-            "",
-            "SKIPPED tap::a: /dev/net/tun: No such file or directory",
-            "test tap::a ... ok",
-            "test tap::b ... ok",
-            "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-        ] {
-            tally.take(line);
-        }
+        let tally = Tally::of_text(
+            &[
+                "running 2 tests",
+                "",
+                "SKIPPED tap::a: /dev/net/tun: No such file or directory",
+                "test tap::a ... ok",
+                "test tap::b ... ok",
+                "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+                "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            ]
+            .join("\n"),
+        );
         assert_eq!(tally.to_string(), "4 passed, 0 failed, 1 skipped");
         assert_eq!(tally.skips, ["tap::a: /dev/net/tun: No such file or directory"]);
     }

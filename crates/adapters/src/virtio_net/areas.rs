@@ -140,8 +140,8 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         if !PACKED {
             return to.wrapping_sub(from);
         }
-        let ahead = self.linear(to) + 2 * u32::from(self.size) - self.linear(from);
         let laps = 2 * u32::from(self.size);
+        let ahead = self.linear(to) + laps - self.linear(from);
         if ahead < laps { ahead as u16 } else { (ahead - laps) as u16 }
     }
 

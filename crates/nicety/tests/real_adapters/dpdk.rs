@@ -59,11 +59,8 @@ fn dpdk_s_poll_mode_drivers_in_a_guest_answer_every_request_and_count_as_the_swi
         ask(&mut stage, &mut guest, &address(number), &port(adapter, number).mac, requests);
     }
     let counted = |number: u8| {
-        let report = stage.report(&format!("vm{number}"));
-        ["receive", "transmit"].map(|way| {
-            let queues = report[way].as_array().into_iter().flatten();
-            queues.filter_map(|queue| queue["frames"].as_u64()).sum::<u64>()
-        })
+        let name = format!("vm{number}");
+        [stage.received(&name), stage.sent(&name)]
     };
     let before: Vec<_> = (1..).take(taken.len()).map(counted).collect();
     let said = ended(&mut guest);

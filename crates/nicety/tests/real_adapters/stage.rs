@@ -119,18 +119,19 @@ impl Stage {
 
     /// The frames that a port's guest was given.
     pub fn received(&self, name: &str) -> u64 {
-        self.frames(name, "receive")
+        self.by_queue(name, "receive").iter().sum()
     }
 
     /// The frames that a port's guest has sent.
     pub fn sent(&self, name: &str) -> u64 {
-        self.frames(name, "transmit")
+        self.by_queue(name, "transmit").iter().sum()
     }
 
-    fn frames(&self, name: &str, way: &str) -> u64 {
+    /// The frames of a port's queues, `transmit` or `receive`, but for queues that have carried nothing.
+    pub fn by_queue(&self, name: &str, way: &str) -> Vec<u64> {
         let report = self.report(name);
         let queues = report[way].as_array().into_iter().flatten();
-        queues.filter_map(|queue| queue["frames"].as_u64()).sum()
+        queues.filter_map(|queue| queue["frames"].as_u64()).collect()
     }
 
     /// The frames that came for a port's guest and went nowhere, whatever the reason.

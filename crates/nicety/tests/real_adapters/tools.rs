@@ -171,24 +171,20 @@ fn several_queues_carry_as_the_driver_s_table_says() {
 fn vmxnet3_carries_on_each_of_four_queues_both_ways() {
     let (stage, mut guest) = one("vmxnet3", 4);
     sh(&mut guest, &format!("for n in $(seq 9200 9299); do nc -w 1 {HOST} $n </dev/null >/dev/null 2>&1; done; true"));
-    let report = stage.report("vm1");
     for way in ["transmit", "receive"] {
-        let queues = report[way].as_array().into_iter().flatten();
-        let frames: Vec<u64> = queues.filter_map(|queue| queue["frames"].as_u64()).collect();
+        let frames = stage.by_queue("vm1", way);
         println!("vmxnet3: {way} {frames:?} frames by queue");
         assert!(frames.len() == 4 && frames.iter().all(|&frames| frames >= 4), "{way}: {frames:?}");
     }
-    assert_eq!(report["guest_errors"], 0);
+    assert_eq!(stage.report("vm1")["guest_errors"], 0);
     quiet(&mut guest);
 }
 
 /// The frames of 64 flows of UDP that come on each of two queues after this command.
 fn flows(stage: &mut Stage, guest: &mut Guest, set: &str) -> Vec<u64> {
     let queues = |stage: &Stage| -> Vec<u64> {
-        let report = stage.report("vm1");
-        let frames = report["receive"].as_array().into_iter().flatten().filter_map(|queue| queue["frames"].as_u64());
         // One that has received nothing is not told of.
-        frames.chain([0, 0]).take(2).collect()
+        stage.by_queue("vm1", "receive").into_iter().chain([0, 0]).take(2).collect()
     };
     // Each probe is for another port: a flow of its own, which is refused, and at once: usually Linux refuses one a second.
     sh(guest, &format!("echo 0 >/proc/sys/net/ipv4/icmp_ratelimit; ethtool {set}"));
