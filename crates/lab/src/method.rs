@@ -122,6 +122,24 @@ pub enum Order {
     EveryContestant,
 }
 
+/// How the guests' doorbells reach the daemon: the words of a host file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doorbells {
+    /// Each write is a message.
+    Trapped,
+    /// Writes go to a page that the daemon looks at.
+    Mapped,
+}
+
+impl fmt::Display for Doorbells {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Doorbells::Trapped => "trapped",
+            Doorbells::Mapped => "mapped",
+        })
+    }
+}
+
 /// What a person chooses on the command line of `compare`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -133,6 +151,8 @@ pub struct Options {
     pub repeat: Option<u32>,
     /// `--quick`: three rounds of half a second (of a second with real guests), for a first look without intervals.
     pub quick: bool,
+    /// `--doorbells`. None: each adapter's default.
+    pub doorbells: Option<Doorbells>,
     /// `--report DIR`.
     pub report: PathBuf,
     /// `--seed N`: the order of runs follows from it.
@@ -146,6 +166,7 @@ impl Default for Options {
             seconds: None,
             repeat: None,
             quick: false,
+            doorbells: None,
             report: PathBuf::from("nicety-report"),
             seed: 1,
         }
@@ -215,4 +236,6 @@ pub struct Plan {
     pub seed: u64,
     /// How contestants alternate.
     pub order: Order,
+    /// How doorbells reach our daemons; none: as each adapter's default is.
+    pub doorbells: Option<Doorbells>,
 }

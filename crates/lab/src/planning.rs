@@ -43,10 +43,10 @@ impl Plan {
             None if options.quick => Duration::from_millis(500),
             None => fitting_duration(bench.guests(), runs, bench.overhead()),
         };
-        let (order, seed) = (bench.order(), options.seed);
+        let (order, seed, doorbells) = (bench.order(), options.seed, options.doorbells);
         let items = alternate(&contestants, &loads, repeat, order, seed);
         let (guests, overhead) = (bench.guests(), bench.overhead());
-        Ok(Plan { guests, contestants, loads, items, duration, overhead, repeat, seed, order })
+        Ok(Plan { guests, contestants, loads, items, duration, overhead, repeat, seed, order, doorbells })
     }
 
     /// How long all runs will take, guests' preparation excepted.

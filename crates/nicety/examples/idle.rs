@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use nicety_lab::embedded::{Layout, Place, Program, Rig, cpu};
+use nicety_lab::method::Doorbells;
 use nicety_lab::number::sampled;
 use nicety_vfio_user::{Client, DmaProtection, DmaRange};
 
@@ -42,7 +43,7 @@ fn program() -> Result<PathBuf, Error> {
     program.ok_or_else(|| "build the program first: cargo build --release".into())
 }
 
-fn start(ports: usize, doorbells: &str) -> Result<Daemon, Error> {
+fn start(ports: usize, doorbells: Doorbells) -> Result<Daemon, Error> {
     let folder = std::env::temp_dir().join(format!("nicety-idle-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let mut file = std::fs::File::create(folder.join("host.toml"))?;
@@ -80,7 +81,7 @@ fn resident_kib(daemon: &Daemon) -> Result<u64, Error> {
 }
 
 /// The share of a core that the daemon uses with embedded guests at all ports: their links are up, and nobody sends.
-fn at_work(adapter: &str, doorbells: Option<&'static str>, ports: usize, seconds: u64) -> Result<f64, Error> {
+fn at_work(adapter: &str, doorbells: Option<Doorbells>, ports: usize, seconds: u64) -> Result<f64, Error> {
     let words = |word: &str| vec![word.into()];
     let program = Program { path: program()?, hidden: words("guest"), serve: words("serve") };
     let place = Place { doorbells, ..Place::new(adapter) };
@@ -110,7 +111,7 @@ fn connect(daemon: &Daemon, ports: usize) -> Result<Vec<Client>, Error> {
 
 /// The share of a core that a daemon uses whose ports have a VMM and no driver; its resident memory, and that of each port but the
 /// first, in KiB.
-fn connected(doorbells: &str, ports: usize, seconds: u64) -> Result<(f64, u64, u64), Error> {
+fn connected(doorbells: Doorbells, ports: usize, seconds: u64) -> Result<(f64, u64, u64), Error> {
     let empty = resident_kib(&start(1, doorbells)?)?;
     let daemon = start(ports, doorbells)?;
     let clients = connect(&daemon, ports)?;
@@ -128,7 +129,7 @@ fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |usual: u64| arguments.next().map_or(Ok(usual), |word| word.parse());
     let (ports, seconds, rounds) = (number(10)? as usize, number(10)?, number(7)?);
-    let idle = ["trapped", "mapped"];
+    let idle = [Doorbells::Trapped, Doorbells::Mapped];
     let silent =
         [("e1000", Some(idle[0])), ("vmxnet3", Some(idle[0])), ("vmxnet3", Some(idle[1])), ("virtio-net", None)];
     let mut shares: [Vec<f64>; 6] = Default::default();
@@ -136,7 +137,7 @@ fn main() -> Result<(), Error> {
     for _ in 0..rounds {
         let (first, second) = shares.split_at_mut(idle.len());
         for (index, (doorbells, shares)) in idle.iter().zip(first).enumerate() {
-            let (share, kib, more) = connected(doorbells, ports, seconds)?;
+            let (share, kib, more) = connected(*doorbells, ports, seconds)?;
             shares.push(share);
             resident[index] = resident[index].max(kib);
             each[index].push(more as f64);
@@ -154,7 +155,11 @@ fn main() -> Result<(), Error> {
     }
     println!("{ports} ports, each with a guest whose driver is up, no traffic:");
     for ((adapter, doorbells), shares) in silent.iter().zip(&shares[idle.len()..]) {
-        println!("  {:20} {} % of a core", format!("{adapter} {}", doorbells.unwrap_or_default()), sampled(shares));
+        println!(
+            "  {:20} {} % of a core",
+            format!("{adapter} {}", doorbells.map(|doorbells| doorbells.to_string()).unwrap_or_default()),
+            sampled(shares)
+        );
     }
     Ok(())
 }

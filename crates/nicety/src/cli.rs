@@ -453,8 +453,11 @@ pub struct Compare {
     /// A first look: three rounds of half a second, with real guests of a second; no intervals
     #[arg(long)]
     pub quick: bool,
+    /// How our adapters' doorbells reach the daemon [default: mapped for vmxnet3, trapped for the others]
+    #[arg(long, value_enum)]
+    pub doorbells: Option<Doorbells>,
     /// Measure nothing: make the report again, from the results.json of an earlier one
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["guests", "adapters", "seconds", "repeat", "quick", "seed"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["guests", "adapters", "seconds", "repeat", "quick", "doorbells", "seed"])]
     pub from: Option<PathBuf>,
     /// The folder of the report
     #[arg(long, value_name = "DIR", default_value = "nicety-report")]
@@ -462,6 +465,15 @@ pub struct Compare {
     /// The order of the runs follows from it
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = seed)]
     pub seed: u64,
+}
+
+/// How a guest's doorbells reach the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Doorbells {
+    /// Each write is a message
+    Trapped,
+    /// Writes go to a page that the daemon looks at, where the adapter has one
+    Mapped,
 }
 
 /// A number of rounds. A text that is no number becomes 0; `compare` then says what is allowed.

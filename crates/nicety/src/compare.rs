@@ -13,7 +13,7 @@ use nicety_adapters::REGISTRY;
 use nicety_guests::end_children;
 use nicety_lab::bench::Bench;
 use nicety_lab::embedded::{Embedded, Program, guest_main};
-use nicety_lab::method::{Options, Plan, PlanError};
+use nicety_lab::method::{Doorbells, Options, Plan, PlanError};
 use nicety_lab::progress::Progress;
 use nicety_lab::real::RealBench;
 use nicety_lab::results::Results;
@@ -21,7 +21,7 @@ use nicety_lab::run::RunError;
 use nicety_lab::{report, run, table};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::cli::{Compare, Guests, HIDDEN};
+use crate::cli::{self, Compare, Guests, HIDDEN};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -126,6 +126,10 @@ fn options(args: &Compare) -> Options {
         seconds: args.seconds,
         repeat: args.repeat,
         quick: args.quick,
+        doorbells: args.doorbells.map(|doorbells| match doorbells {
+            cli::Doorbells::Trapped => Doorbells::Trapped,
+            cli::Doorbells::Mapped => Doorbells::Mapped,
+        }),
         report: args.report.clone(),
         seed: args.seed,
     }
@@ -151,8 +155,9 @@ fn stopped(error: RunError) -> Failure {
 fn again(args: &Compare, plan: &Plan) -> String {
     let (guests, adapters) = (plan.guests, args.adapters.join(","));
     let (seconds, repeat, seed) = (plan.duration.as_secs_f64(), plan.repeat, plan.seed);
+    let doorbells = plan.doorbells.map(|doorbells| format!(" --doorbells {doorbells}")).unwrap_or_default();
     format!(
-        "nicety compare --guests {guests} --adapters {adapters} --seconds {seconds} --repeat {repeat} --seed {seed}"
+        "nicety compare --guests {guests} --adapters {adapters} --seconds {seconds} --repeat {repeat}{doorbells} --seed {seed}"
     )
 }
 

@@ -9,7 +9,7 @@ use nicety_adapters::REGISTRY;
 use super::rig::{Layout, Party, Place, Program, Rig};
 use super::words::Counts;
 use crate::bench::{Bench, BenchError, Latency, Measured, Outcome, Usage};
-use crate::method::{Contestant, Guests, Item, Load, Plan, Server};
+use crate::method::{Contestant, Doorbells, Guests, Item, Load, Plan, Server};
 use crate::progress::Progress;
 use crate::series::Sampler;
 
@@ -32,12 +32,13 @@ fn adapters() -> impl Iterator<Item = &'static str> {
 pub struct Embedded {
     program: Program,
     rigs: BTreeMap<String, Rig>,
+    doorbells: Option<Doorbells>,
 }
 
 impl Embedded {
     /// A bench whose daemons and guests are `program`.
     pub fn new(program: Program) -> Embedded {
-        Embedded { program, rigs: BTreeMap::new() }
+        Embedded { program, rigs: BTreeMap::new(), doorbells: None }
     }
 
     /// The processes that run now, to check that they are gone when the bench was dropped.
@@ -52,7 +53,8 @@ impl Embedded {
 
     fn rig(&mut self, adapter: &str, cancel: &AtomicBool) -> Result<&mut Rig, BenchError> {
         if !self.rigs.contains_key(adapter) {
-            let layout = Layout { guests: vec![Place::new(adapter); 2], uplink: true, ..Layout::default() };
+            let place = Place { doorbells: self.doorbells, ..Place::new(adapter) };
+            let layout = Layout { guests: vec![place; 2], uplink: true, ..Layout::default() };
             let mut rig = Rig::start(&self.program, &layout, cancel)?;
             for other in [Party::Peer, B] {
                 rig.transact(A, other, GREETING, cancel)?;
@@ -77,6 +79,7 @@ impl Bench for Embedded {
     }
 
     fn prepare(&mut self, plan: &Plan, progress: &mut Progress, cancel: &AtomicBool) -> Result<(), BenchError> {
+        self.doorbells = plan.doorbells;
         for contestant in &plan.contestants {
             progress.step(&format!("starting {}", contestant.adapter));
             match self.rig(&contestant.adapter, cancel) {

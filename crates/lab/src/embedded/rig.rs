@@ -24,6 +24,7 @@ use super::cpu;
 use super::guest::{EXEC, GUEST};
 use super::words::{Answer, Attach, Counts, Order};
 use crate::bench::BenchError;
+use crate::method::Doorbells;
 use crate::series::Sampler;
 
 /// How long a guest may take to attach, and to answer beyond what its order lasts.
@@ -86,8 +87,8 @@ impl Party {
 pub struct Place {
     /// Its adapter.
     pub adapter: String,
-    /// `trapped` or `mapped`, as in a host file; else the adapter's default.
-    pub doorbells: Option<&'static str>,
+    /// How its doorbells reach the daemon; none: as the adapter's default is.
+    pub doorbells: Option<Doorbells>,
 }
 
 impl Place {

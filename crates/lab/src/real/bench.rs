@@ -17,7 +17,7 @@ use std::{
 };
 
 use nicety_adapters::{Entry, REGISTRY};
-use nicety_guests::{Counts, Error, Machine, Namespace, Root, Served};
+use nicety_guests::{Counts, Error, Machine, Namespace, Port, Root, Served};
 
 use super::{
     netperf::{self, Test},
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     bench::{Bench, BenchError, Latency, Measured, Outcome, Usage},
-    method::{Contestant, Guests, Item, Load, Order, Plan, Server},
+    method::{Contestant, Doorbells, Guests, Item, Load, Order, Plan, Server},
     progress::Progress,
 };
 
@@ -76,6 +76,7 @@ struct Ground {
     namespace: Namespace,
     root: Root,
     program: PathBuf,
+    doorbells: Option<Doorbells>,
 }
 
 /// Two guests, and the daemons that serve them, if any do.
@@ -124,6 +125,14 @@ impl Ground {
         }
     }
 
+    /// A port of this adapter.
+    fn port(&self, name: &str, adapter: &str, mac: &str) -> Result<Port, Error> {
+        let entry = nicety_adapters::find(adapter)
+            .ok_or_else(|| Error::Daemon { why: format!("there is no adapter {adapter}"), said: String::new() })?;
+        let more = self.doorbells.map(|doorbells| format!("doorbells = \"{doorbells}\"\n")).unwrap_or_default();
+        Ok(Port { more, ..Port::new(name, entry, mac) })
+    }
+
     /// Ends daemons; the first error, if one does not end.
     fn stop(&mut self, served: Vec<Served>) -> Result<(), Error> {
         let ends: Vec<Result<(), Error>> = served.into_iter().map(|one| one.stop(&mut self.namespace)).collect();
@@ -137,11 +146,6 @@ impl Ground {
         netserver.args(["-4", "-D", "-N"]);
         self.namespace.start(&netserver, Path::new("/dev/null")).map(drop)
     }
-}
-
-fn entry(adapter: &str) -> Result<&'static Entry, Error> {
-    nicety_adapters::find(adapter)
-        .ok_or_else(|| Error::Daemon { why: format!("there is no adapter {adapter}"), said: String::new() })
 }
 
 /// See the module's page.
@@ -208,7 +212,11 @@ impl RealBench {
 
     fn open(kind: Box<dyn Kind>, root: Root, program: &Path) -> Result<RealBench, Error> {
         let namespace = Namespace::open(&root)?;
-        Ok(RealBench { running: None, kind, ground: Ground { namespace, root, program: program.to_owned() } })
+        Ok(RealBench {
+            running: None,
+            kind,
+            ground: Ground { namespace, root, program: program.to_owned(), doorbells: None },
+        })
     }
 
     /// Ends the guests that run, then the daemons.
@@ -313,8 +321,9 @@ impl Bench for RealBench {
         self.kind.overhead()
     }
 
-    fn prepare(&mut self, _plan: &Plan, progress: &mut Progress, cancel: &AtomicBool) -> Result<(), BenchError> {
+    fn prepare(&mut self, plan: &Plan, progress: &mut Progress, cancel: &AtomicBool) -> Result<(), BenchError> {
         progress.step("preparing the guests");
+        self.ground.doorbells = plan.doorbells;
         self.kind.prepare(&mut self.ground).map_err(|error| BenchError::Fatal(error.to_string()))?;
         if cancel.load(Ordering::Relaxed) { Err(BenchError::Cancelled) } else { Ok(()) }
     }
@@ -332,6 +341,9 @@ impl Bench for RealBench {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.kind.notes(&self.ground.root);
+        if let Some(doorbells) = self.ground.doorbells {
+            notes.push(format!("Except: our doorbells are {doorbells} in every row."));
+        }
         let outside = if self.kind.loads().contains(&Load::BulkTransmit) {
             " The peer outside is netserver on the host, behind a tap."
         } else {

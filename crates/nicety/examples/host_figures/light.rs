@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use nicety_lab::embedded::{Layout, Party, Place, Rig};
+use nicety_lab::method::Doorbells;
 use nicety_lab::number::sampled;
 
 use crate::{Error, ROUNDS, number, program};
@@ -15,8 +16,12 @@ const AFTER: Duration = Duration::from_millis(100);
 /// Of each frame, without its frame check sequence.
 const BYTES: u16 = 60;
 const EVERY_SECOND: [u32; 5] = [10, 100, 470, 1000, 3000];
-const CONTESTANTS: [(&str, Option<&str>); 4] =
-    [("e1000", Some("trapped")), ("vmxnet3", Some("trapped")), ("vmxnet3", Some("mapped")), ("virtio-net", None)];
+const CONTESTANTS: [(&str, Option<Doorbells>); 4] = [
+    ("e1000", Some(Doorbells::Trapped)),
+    ("vmxnet3", Some(Doorbells::Trapped)),
+    ("vmxnet3", Some(Doorbells::Mapped)),
+    ("virtio-net", None),
+];
 const GUEST: Party = Party::Guest(0);
 
 /// What was measured of an adapter at a rate.
@@ -28,7 +33,7 @@ struct Samples {
     frames: Vec<f64>,
 }
 
-fn start(adapter: &str, doorbells: Option<&'static str>) -> Result<Rig, Error> {
+fn start(adapter: &str, doorbells: Option<Doorbells>) -> Result<Rig, Error> {
     let guests = vec![Place { doorbells, ..Place::new(adapter) }];
     Ok(Rig::start(&program(&[])?, &Layout { guests, ..Layout::default() }, &AtomicBool::new(false))?)
 }
@@ -62,7 +67,7 @@ pub fn run(words: &[String]) -> Result<(), Error> {
     }
     println!("{rounds} alternated rounds of {seconds} s; a guest sends frames of {BYTES} bytes one by one:");
     for ((adapter, doorbells), samples) in CONTESTANTS.iter().zip(&samples) {
-        let name = format!("{adapter} {}", doorbells.unwrap_or_default());
+        let name = format!("{adapter} {}", doorbells.map(|doorbells| doorbells.to_string()).unwrap_or_default());
         for (a_second, Samples { shares, frames }) in EVERY_SECOND.iter().zip(samples) {
             println!("  {name:15} {a_second:4}/s  {} % of a core, {} frames/s", sampled(shares), sampled(frames));
         }

@@ -24,7 +24,14 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
         command.env("TMPDIR", scratch.path()).env_remove("RUST_BACKTRACE");
         command
     };
-    let args = ["--adapters", "e1000", "--seconds", "0.1", "--repeat", "1", "--report", "done"];
+    let args = ["--adapters", "e1000", "--seconds", "0.1", "--repeat", "1"];
+    let unmapped = compare(&[&args[..], &["--doorbells", "mapped", "--report", "unmapped"]].concat()).output().unwrap();
+    let unmapped = Ended::of(&unmapped);
+    assert!(
+        unmapped.code == Some(1) && unmapped.err.contains("e1000 cannot have its doorbells mapped"),
+        "{unmapped:?}"
+    );
+    let args = [&args[..], &["--doorbells", "trapped", "--report", "done"]].concat();
     let done = Ended::of(&compare(&args).output().unwrap());
     assert_eq!(done.code, Some(0), "{done:?}");
     let index = scratch.path().join("done/index.html");
@@ -43,6 +50,7 @@ fn compare_writes_its_report_and_ctrl_c_leaves_nothing_behind() {
     for name in ["index.html", "results.json", "results.csv"] {
         assert_eq!(read(&format!("done/{name}")), read(&format!("again/{name}")), "{name}");
     }
+    assert!(read("done/results.json").contains("--repeat 1 --doorbells trapped --seed 1"));
     for (file, said) in [("done/index.html", "these are no results of nicety"), ("nowhere", "No such file")] {
         let refused = from(file);
         assert!(refused.code == Some(1) && refused.err.contains(&format!("--from {file}: {said}")), "{refused:?}");

@@ -10,9 +10,9 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use nicety_guests::{Accel, Error, GuestConfig, Image, Kernel, Port, Root, Served};
+use nicety_guests::{Accel, Error, GuestConfig, Image, Kernel, Root, Served};
 
-use super::{super::pair, Ground, Kind, LEFT_MAC, RIGHT_MAC, UPLINK, Up, address, addressed, entry, version};
+use super::{super::pair, Ground, Kind, LEFT_MAC, RIGHT_MAC, UPLINK, Up, address, addressed, version};
 use crate::method::{Contestant, Guests, Server};
 
 const BRIDGE: &str = "b0";
@@ -62,8 +62,7 @@ impl Kind for Qemu {
         let machine = GuestConfig { accel: self.accel, entrance, ..GuestConfig::new(self.kernel) };
         match server {
             Server::Nicety | Server::NicetyStream => {
-                let entry = entry(adapter)?;
-                let ports = vec![Port::new("left", entry, LEFT_MAC), Port::new("right", entry, RIGHT_MAC)];
+                let ports = vec![ground.port("left", adapter, LEFT_MAC)?, ground.port("right", adapter, RIGHT_MAC)?];
                 let served = Served::start(&ground.program, &mut ground.namespace, ports, Some(UPLINK))?;
                 ground.boot_served(addressed(machine, *server), vec![served], stop)
             }

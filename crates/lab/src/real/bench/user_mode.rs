@@ -20,7 +20,7 @@ use nicety_guests::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::{super::pair, Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, addressed, entry, version};
+use super::{super::pair, Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, addressed, version};
 use crate::method::{Contestant, Guests, Load, Server};
 
 /// What holds a guest's driver to INTx, as QEMU's machine `x-remote` does.
@@ -33,12 +33,12 @@ fn model(adapter: &str) -> Option<&'static str> {
 }
 
 /// A port for a guest with one processor.
-fn port(name: &str, adapter: &str, mac: &str) -> Result<Port, Error> {
-    let mut port = Port::new(name, entry(adapter)?, mac);
+fn port(ground: &Ground, name: &str, adapter: &str, mac: &str) -> Result<Port, Error> {
+    let mut port = ground.port(name, adapter, mac)?;
     if port.entry.about.transports.contains(&"vhost-user") {
         // QEMU's own choice for a vhost-user netdev. A user-mode kernel sets up all pairs that it is offered, and uses as many as it
         // has processors.
-        port.more = "queues = 1\n".into();
+        port.more += "queues = 1\n";
     }
     Ok(port)
 }
@@ -79,7 +79,7 @@ impl UserMode {
 
     /// On Nicety's own switch.
     fn boot_switched(&self, ground: &mut Ground, adapter: &str, stop: &AtomicBool) -> Result<Up, Error> {
-        let ports = vec![port("left", adapter, LEFT_MAC)?, port("right", adapter, RIGHT_MAC)?];
+        let ports = vec![port(ground, "left", adapter, LEFT_MAC)?, port(ground, "right", adapter, RIGHT_MAC)?];
         let setup = Setup { before: self.bound(&ground.root, &[0, 1]), ..Setup::default() };
         let served = Served::start_as(&ground.program, &mut ground.namespace, ports, setup)?;
         ground.boot_served(self.machines(&ground.root, Server::Nicety), vec![served], stop)
@@ -89,7 +89,7 @@ impl UserMode {
     fn boot_joined(&self, ground: &mut Ground, adapter: &str, stop: &AtomicBool) -> Result<Up, Error> {
         let folder = Folder::new()?;
         let mut served = Vec::new();
-        let ports = [port("left", adapter, LEFT_MAC)?, port("right", adapter, RIGHT_MAC)?];
+        let ports = [port(ground, "left", adapter, LEFT_MAC)?, port(ground, "right", adapter, RIGHT_MAC)?];
         for (side, port) in ports.into_iter().enumerate() {
             let link = Link::Stream { socket: folder.join("stream"), listens: side == 0 };
             let setup = Setup { link: Some(link), before: self.bound(&ground.root, &[side]), ..Setup::default() };
