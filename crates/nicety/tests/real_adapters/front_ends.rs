@@ -193,9 +193,13 @@ fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vector
     assert_eq!(report["guest_errors"], 0, "{report}");
 }
 
-/// A virtio-user that listens, with one pair of split rings and with four of packed ones.
-const LISTENING: [(&str, &[&str]); 2] =
-    [("server=1,queues=1", &[]), ("server=1,queues=4,packed_vq=1", &["--rxq=4", "--txq=4", "--disable-rss"])];
+/// A virtio-user that listens: with one pair of split rings, in order, mergeable and vectorised, and with four pairs of packed ones.
+const LISTENING: [(&str, &[&str]); 4] = [
+    ("server=1,queues=1,in_order=1", &[]),
+    ("server=1,queues=1,in_order=0", &[]),
+    ("server=1,queues=1,in_order=0,mrg_rxbuf=0,vectorized=1", &["--rx-offloads=0"]),
+    ("server=1,queues=4,packed_vq=1", &["--rxq=4", "--txq=4", "--disable-rss"]),
+];
 /// How often the daemon is killed under each.
 const KILLS: u64 = 2;
 /// Answered between two kills, at least.
