@@ -1,12 +1,13 @@
-//! What chips count, under Linux's drivers, held against the switch: Intel's to the byte, Realtek's to the frame.
+//! What adapters and their drivers count, under Linux's drivers, held against the switch: Intel's, vmxnet3's and virtio-net's to the byte,
+//! Realtek's to the frame.
 
 use std::{collections::BTreeMap, fmt::Debug, time::Instant};
 
-use nicety_guests::Guest;
+use nicety_guests::{Guest, Kernel};
 use nicety_trials::extent::{entries, is_asked};
 
 use crate::{
-    stage::{SOON, Stage, address, ping, quiet, send, sh, well},
+    stage::{HOST, SOON, Stage, address, ping, port, quiet, send, sh, well},
     user_mode::machine,
 };
 
@@ -16,48 +17,103 @@ const CHIPS: [&str; 5] = ["e1000", "e1000-82545em", "e1000-82544gc", "e1000e", "
 const BULK: u32 = 8;
 /// Headers of a segment of TCP over IPv4 with time stamps: the daemon counts them once for each packet, a wire carries them with each frame.
 const HEADERS: u64 = 66;
+/// TCP's payload in each frame of a packet but the last.
+const PAYLOAD: u64 = 1448;
 /// The check sequence, which the chips count with each frame.
 const CHECK: u64 = 4;
 /// Segments of the largest packet that Linux hands over.
-const SEGMENTS_MAX: u64 = 65_536 / 1448 + 1;
+const SEGMENTS_MAX: u64 = 65_536 / PAYLOAD + 1;
+/// A port counts a frame that is shorter than Ethernet's shortest as padded, as a chip does, and virtio-net's driver counts it as it was.
+/// Where nobody asks for an address that is so of TCP's bare resets alone, of 54 bytes, which the kernel counts with its others.
+const RESET_PADDING: u64 = 6;
+/// Pairs of queues of an adapter that is counted by queue.
+const QUEUES: u64 = 2;
+/// Connections to ports of nobody on the host, each of which goes by the queues that its addresses and ports hash to.
+const FLOWS: &str = "for n in $(seq 9200 9263); do nc -w 1 HOST $n </dev/null >/dev/null 2>&1; done; true";
 
-/// Counters at one moment: those of `ethtool -S` and of the guest's TCP; packets, frames and bytes, out and in, at the switch.
+/// Packets, frames and bytes of a queue, or of several.
+pub type Carried = [u64; 3];
+
+/// Counters at one moment: those of the guest's TCP, of its interface and of `ethtool -S`; and those of each queue, out and in, at the
+/// switch.
 #[derive(Clone, Debug, PartialEq)]
-struct Counted {
+pub struct Counted {
     own: BTreeMap<String, u64>,
-    switch: [[u64; 3]; 2],
+    switch: [BTreeMap<u64, Carried>; 2],
 }
 
 impl Counted {
     fn read(stage: &Stage, guest: &mut Guest, name: &str) -> Counted {
-        let tcp = "grep '^Tcp: [0-9]' /proc/net/snmp | cut -d ' ' -f 11 | sed 's/^/segments_in: /'";
-        let text = sh(guest, &format!("ethtool -S eth0; {tcp}"));
-        let pairs = text.lines().filter_map(|line| line.trim().split_once(": "));
-        let own = pairs.filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?))).collect();
+        let tcp = "awk '/^Tcp: [0-9]/ { print \"segments_in: \" $11; print \"sent_again: \" $13; print \"errors: \" $14; \
+                   print \"resets: \" $15; print \"bad_sums: \" $16 }' /proc/net/snmp";
+        let interface = "cd /sys/class/net/eth0/statistics; for n in [rt]x_packets [rt]x_bytes; do echo \"interface $n: $(cat $n)\"; done";
+        let text = sh(guest, &format!("{tcp}; {interface}; ethtool -S eth0"));
+        let (mut own, mut queue) = (BTreeMap::new(), String::new());
+        for (name, value) in text.lines().filter_map(|line| line.trim().split_once(": ")) {
+            let Ok(value) = value.trim().parse() else { continue };
+            // vmxnet3's names are alike for all queues: each queue's stand behind a line that names it.
+            if let Some(way) = name.strip_suffix(" Queue#") {
+                queue = format!("{way}{value} ");
+                continue;
+            }
+            own.insert(format!("{queue}{name}"), value);
+        }
         let report = stage.report(name);
         let switch = ["transmit", "receive"].map(|way| {
-            ["packets", "frames", "bytes"]
-                .map(|what| report[way].as_array().into_iter().flatten().filter_map(|queue| queue[what].as_u64()).sum())
+            let queues = report[way].as_array().into_iter().flatten();
+            let carried = |queue: &serde_json::Value| ["packets", "frames", "bytes"].map(|what| queue[what].as_u64());
+            queues
+                .filter_map(|queue| match (queue["queue"].as_u64(), carried(queue)) {
+                    (Some(number), [Some(packets), Some(frames), Some(bytes)]) => {
+                        Some((number, [packets, frames, bytes]))
+                    }
+                    _ => None,
+                })
+                .collect()
         });
         Counted { own, switch }
     }
 
-    fn at_rest(stage: &Stage, guest: &mut Guest, name: &str) -> Counted {
+    pub fn at_rest(stage: &Stage, guest: &mut Guest, name: &str) -> Counted {
         at_rest(|| Counted::read(stage, guest, name))
     }
 
     /// What one of the driver's counters has gone up by.
     #[track_caller]
-    fn more(&self, before: &Counted, counter: &str) -> u64 {
+    pub fn more(&self, before: &Counted, counter: &str) -> u64 {
         let of = |counted: &Counted| counted.own.get(counter).copied();
         let of = |counted| of(counted).unwrap_or_else(|| panic!("no counter {counter}: {:?}", self.own));
         of(self) - of(before)
     }
 
+    /// Resets that the guest's TCP has sent, if it is asked of its packets out: of those in, the padding is there.
+    fn resets(&self, before: &Counted, way: &str) -> u64 {
+        if way == "tx" { self.more(before, "resets") } else { 0 }
+    }
+
+    /// What each queue has carried, out and in.
+    fn by_queue(&self, before: &Counted) -> [BTreeMap<u64, Carried>; 2] {
+        [0, 1].map(|way| {
+            let earlier = |queue: &u64| before.switch[way].get(queue).copied().unwrap_or_default();
+            let since = |(queue, now): (&u64, &Carried)| {
+                let then = earlier(queue);
+                (*queue, [0, 1, 2].map(|n| now[n] - then[n]))
+            };
+            self.switch[way].iter().map(since).collect()
+        })
+    }
+
+    /// What all queues have carried, out and in.
+    pub fn carried(&self, before: &Counted) -> [Carried; 2] {
+        let all = |queues: BTreeMap<u64, Carried>| {
+            queues.into_values().fold([0; 3], |sum: Carried, queue| [0, 1, 2].map(|n| sum[n] + queue[n]))
+        };
+        self.by_queue(before).map(all)
+    }
+
     /// Frames out and in, their bytes on a wire, and how many of them a packet was cut into beyond its first.
     fn wire(&self, before: &Counted) -> [(u64, u64, u64); 2] {
-        [0, 1].map(|way| {
-            let [packets, frames, bytes] = [0, 1, 2].map(|n| self.switch[way][n] - before.switch[way][n]);
+        self.carried(before).map(|[packets, frames, bytes]| {
             (frames, bytes + HEADERS * (frames - packets) + CHECK * frames, frames - packets)
         })
     }
@@ -80,17 +136,53 @@ fn at_rest<T: PartialEq + Debug>(mut read: impl FnMut() -> T) -> T {
 /// counted before and after.
 fn bulk(adapter: &str, set_up: &str) -> (Stage, Guest, Counted, Counted) {
     let stage = Stage::new(&[adapter, "virtio-net"]);
-    let start = |number| well(Guest::start(&stage.root, stage.at_port(machine(1), number)));
-    let (mut guest, mut peer) = (start(1), start(2));
+    let guest = well(Guest::start(&stage.root, stage.at_port(machine(1), 1)));
+    moved(stage, guest, set_up, "true")
+}
+
+/// The same with a stage and its first port's guest, which then runs one more command before the counters are read.
+fn moved(mut stage: Stage, mut guest: Guest, set_up: &str, also: &str) -> (Stage, Guest, Counted, Counted) {
+    let mut peer = well(Guest::start(&stage.root, stage.at_port(machine(1), 2)));
     stage.ready(guest.wait_ready());
     stage.ready(peer.wait_ready());
     sh(&mut guest, set_up);
-    ping(&mut guest, "", &address(2));
+    for to in [&*address(2), HOST] {
+        ping(&mut guest, "", to);
+    }
+    know_each_other(&mut stage, &mut guest, &mut peer);
     let before = Counted::at_rest(&stage, &mut guest, "vm1");
     send(&mut guest, &mut peer, &address(2), BULK);
     send(&mut peer, &mut guest, &address(1), BULK);
+    sh(&mut guest, also);
     let after = Counted::at_rest(&stage, &mut guest, "vm1");
     (stage, guest, before, after)
+}
+
+/// Nobody is to ask for an address from here on: see [`RESET_PADDING`].
+fn know_each_other(stage: &mut Stage, guest: &mut Guest, peer: &mut Guest) {
+    sh(guest, "awk 'NR > 1 { print $1, $4 }' /proc/net/arp | while read to mac; do arp -s $to $mac; done");
+    let known = format!("arp -s {} {}", address(1), port("virtio-net", 1).mac);
+    sh(peer, &known);
+    well(stage.namespace.run(&format!("\"$busybox\" {known}"), SOON));
+}
+
+/// A stage whose first port has this adapter with [`QUEUES`], beside a virtio-net.
+fn several_queues(adapter: &str) -> Stage {
+    let mut ports = vec![port(adapter, 1), port("virtio-net", 2)];
+    ports[0].more = format!("queues = {QUEUES}\n");
+    Stage::with(ports)
+}
+
+/// Each of the queues has carried something both ways, and most frames were of packets that were cut, or would be on a wire.
+#[track_caller]
+fn all_carried(adapter: &str, after: &Counted, before: &Counted) {
+    for (way, queues) in ["out", "in"].into_iter().zip(after.by_queue(before)) {
+        println!("{adapter}, {way}: packets, frames and bytes by queue {queues:?}");
+        let used = queues.values().filter(|[_, frames, _]| *frames > 0).count();
+        assert_eq!(used as u64, QUEUES, "{adapter}, {way}: {queues:?}");
+        let [packets, frames] = [0, 1].map(|n| queues.values().map(|queue| queue[n]).sum::<u64>());
+        assert!(frames - packets > frames / 2, "{adapter}, {way}: {frames} frames of {packets} packets");
+    }
 }
 
 #[test]
@@ -147,4 +239,133 @@ fn after_bulk_tcp_with_segmentation_an_rtl8139_s_counters_are_the_switch_s_to_th
     assert!(cut > sent / 2, "{cut} of {sent} frames were of packets that were cut");
     println!("rtl8139: {sent} frames out, {cut} of them cut, {received} in");
     quiet(&mut guest);
+}
+
+/// All of vmxnet3's but those of losses are the device's: the driver has them written into memory (GET_STATS) and adds them up
+/// (`vmxnet3_get_stats64` and `vmxnet3_tq_dev_stats` in Linux's vmxnet3_ethtool.c). By that driver's upt1_defs.h a packet of TSO counts as
+/// the frames that it is cut into, and one that was received whole (LRO) as those that it was made of. Its bytes are the packet's: the
+/// headers that a wire would carry once more with each further frame are not among them, so that they are the switch's as they are.
+#[test]
+fn after_bulk_tcp_with_segmentation_a_vmxnet3_s_counters_are_the_switch_s_by_queue_to_the_frame_and_byte() {
+    if !is_asked("vmxnet3") {
+        return;
+    }
+    let stage = several_queues("vmxnet3");
+    let guest = well(Guest::start(&stage.root, stage.at_port(machine(QUEUES as u32), 1)));
+    let set_up = "ethtool -K eth0 tso on rx on lro on gro off";
+    let (_stage, mut guest, before, after) = moved(stage, guest, set_up, &FLOWS.replace("HOST", HOST));
+    all_carried("vmxnet3", &after, &before);
+    let names = [("Tx", "tx", ["TSO pkts tx", "TSO bytes tx"]), ("Rx", "rx", ["LRO pkts rx", "LRO byte rx"])];
+    for ((prefix, way, large), queues) in names.into_iter().zip(after.by_queue(&before)) {
+        for (queue, [packets, frames, bytes]) in queues {
+            let of = |counter: &str| after.more(&before, &format!("{prefix}{queue} {counter}"));
+            let sum =
+                |what: &str| ["ucast", "mcast", "bcast"].map(|cast| of(&format!("{cast} {what} {way}"))).iter().sum();
+            let own: [u64; 2] = ["pkts", "bytes"].map(sum);
+            assert_eq!(own, [frames, bytes], "{way} queue {queue}: by the device, and by the switch");
+            // How many large packets there were nobody counts: they are what made several frames of one.
+            let [segments, large_bytes] = large.map(of);
+            let (cut, count) = (frames - packets, segments - (frames - packets));
+            assert!(
+                (cut.div_ceil(SEGMENTS_MAX)..=cut).contains(&count),
+                "{way} queue {queue}: {count} made {cut} more"
+            );
+            // All frames of such a packet but the last are full.
+            let payload = large_bytes - HEADERS * count;
+            assert!(
+                (PAYLOAD * cut + count..=PAYLOAD * segments).contains(&payload),
+                "{way} queue {queue}: {payload} bytes of payload in {segments} frames of {count} packets"
+            );
+            println!(
+                "vmxnet3, {way} queue {queue}: {count} large packets of {segments} frames and {large_bytes} bytes"
+            );
+            let lost = match way {
+                "tx" => ["pkts tx err", "pkts tx discard", "drv dropped tx total"],
+                _ => ["pkts rx err", "drv dropped rx total", "rx buf alloc fail"],
+            };
+            for counter in lost {
+                assert_eq!(of(counter), 0, "{way} queue {queue}: {counter}");
+            }
+        }
+    }
+    let all = [0, 1].map(|way| after.carried(&before)[way]);
+    for (way, [_, frames, bytes]) in ["tx", "rx"].into_iter().zip(all) {
+        let own = ["packets", "bytes"].map(|what| after.more(&before, &format!("interface {way}_{what}")));
+        assert_eq!(own, [frames, bytes], "{way}: by the interface, and by the switch");
+    }
+    // What comes whole is one packet for TCP; besides there are a few of ARP and its like.
+    let (packets, segments) = (all[1][0], after.more(&before, "segments_in"));
+    assert!((segments..segments + 50).contains(&packets), "{packets} packets came, {segments} for TCP");
+    quiet(&mut guest);
+}
+
+/// `ethtool -S` has the device's own counters of each queue (`hw`: virtio 1.3, 5.1.6.5.10, asked for by the control queue), the interface the
+/// driver's, which are sums of those that it keeps of each queue (`virtnet_stats` in Linux's virtio_net.c). All of them count packets,
+/// a large one as one and with its headers once, so that they are held against the switch's packets and not its frames: neither device nor driver
+/// counts frames.
+#[test]
+fn after_bulk_tcp_with_segmentation_virtio_net_s_counters_and_its_driver_s_are_the_switch_s_to_the_packet_and_byte() {
+    for adapter in ["virtio-net", "virtio-net-pci"].into_iter().filter(|adapter| is_asked(adapter)) {
+        let stage = several_queues(adapter);
+        let guest = well(Guest::start(&stage.root, stage.at_port(machine(QUEUES as u32), 1)));
+        let set_up = format!("ethtool -L eth0 combined {QUEUES}; ethtool -K eth0 tso on gro off");
+        let (_stage, mut guest, before, after) = moved(stage, guest, &set_up, &FLOWS.replace("HOST", HOST));
+        all_carried(adapter, &after, &before);
+        for (way, queues) in ["tx", "rx"].into_iter().zip(after.by_queue(&before)) {
+            for (queue, [packets, _, bytes]) in queues {
+                let own = ["packets", "bytes"].map(|what| after.more(&before, &format!("{way}{queue}_hw_{what}")));
+                assert_eq!(own, [packets, bytes], "{adapter}, {way} queue {queue}: by the device, and by the switch");
+            }
+        }
+        as_the_interface_counts(adapter, &after, &before);
+        assert_eq!(after.more(&before, "rx_drops"), 0, "{adapter}");
+        quiet(&mut guest);
+    }
+}
+
+/// Linux 6.1's virtio_net.c shows the driver's own counters of each queue by `ethtool -S`; later ones only by netlink. QEMU keeps the control
+/// queue to itself, so that there are none of the device's.
+#[test]
+fn after_bulk_tcp_with_segmentation_what_linux_6_1_counts_of_each_queue_in_qemu_is_what_the_switch_counts() {
+    if !is_asked("virtio-net") {
+        return;
+    }
+    let stage = several_queues("virtio-net");
+    let mut config = stage.config(Kernel::V6_1, 1);
+    config.cpus = QUEUES as u32;
+    for word in &mut config.devices {
+        *word = word.replace("vhost-user,", &format!("vhost-user,queues={QUEUES},"));
+        *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,mq=on,vectors={},", 2 * QUEUES + 2));
+    }
+    let guest = well(Guest::start(&stage.root, config));
+    let set_up = format!("ethtool -L eth0 combined {QUEUES}; ethtool -K eth0 tso on gro off");
+    let (_stage, mut guest, before, after) = moved(stage, guest, &set_up, &FLOWS.replace("HOST", HOST));
+    all_carried("virtio-net in QEMU", &after, &before);
+    for (way, queues) in ["tx", "rx"].into_iter().zip(after.by_queue(&before)) {
+        for (queue, carried) in queues {
+            let own = ["packets", "bytes"].map(|what| after.more(&before, &format!("{way}_queue_{queue}_{what}")));
+            as_the_driver_counts(&format!("{way} queue {queue}"), own, carried, after.resets(&before, way));
+        }
+    }
+    as_the_interface_counts("virtio-net in QEMU", &after, &before);
+    quiet(&mut guest);
+}
+
+/// The interface counts the switch's packets and bytes.
+#[track_caller]
+fn as_the_interface_counts(adapter: &str, after: &Counted, before: &Counted) {
+    for (way, carried) in ["tx", "rx"].into_iter().zip(after.carried(before)) {
+        let own = ["packets", "bytes"].map(|what| after.more(before, &format!("interface {way}_{what}")));
+        as_the_driver_counts(&format!("{adapter}, {way}"), own, carried, after.resets(before, way));
+    }
+}
+
+/// The driver's packets and bytes are the switch's, but for the padding of so many resets at most.
+#[track_caller]
+fn as_the_driver_counts(what: &str, own: [u64; 2], [packets, _, bytes]: Carried, resets: u64) {
+    let padded = (0..=resets).any(|count| own[1] + RESET_PADDING * count == bytes);
+    assert!(
+        own[0] == packets && padded,
+        "{what}: {own:?} by the driver, {packets} and {bytes} by the switch, {resets} resets"
+    );
 }

@@ -37,4 +37,5 @@ mod tunnels;
 mod uio;
 mod user_mode;
 mod vmm;
+mod whole;
 mod widths;

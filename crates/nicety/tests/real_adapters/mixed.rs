@@ -1,5 +1,5 @@
-//! Mixed traffic on the adapters that hypervisors serve worst: TCP both ways, requests of every size, datagrams, an interface that goes
-//! down and comes up. Usually for seconds; of everything for two hours.
+//! Mixed traffic, on the adapters that hypervisors serve worst and on paravirtual ones: TCP both ways, requests of every size, datagrams, an
+//! interface that goes down and comes up. Usually for seconds; of everything for two hours.
 
 use std::{
     thread,
@@ -14,8 +14,9 @@ use crate::{
     user_mode::machine,
 };
 
-/// A chip for each driver.
-const CLASSIC: [&str; 4] = ["pcnet", "rtl8139", "rtl8139-plain", "ne2k_pci"];
+/// A classic chip for each driver, and the paravirtual adapters that Linux drives.
+const ADAPTERS: [&str; 7] =
+    ["pcnet", "rtl8139", "rtl8139-plain", "ne2k_pci", "vmxnet3", "virtio-net", "virtio-net-pci"];
 /// How long each carries, usually and of everything.
 const WHILE: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(7200)];
 /// How long streams and datagrams run in one round.
@@ -62,8 +63,8 @@ fn round(adapter: &str, stage: &Stage, both: &mut [Guest; 2], number: u32) {
 }
 
 #[test]
-fn classic_adapters_carry_mixed_traffic_for_seconds_or_of_everything_for_two_hours_without_a_driver_s_word() {
-    let adapters: Vec<&str> = CLASSIC.into_iter().filter(|adapter| is_asked(adapter)).collect();
+fn adapters_carry_mixed_traffic_for_seconds_or_of_everything_for_two_hours_without_a_driver_s_word() {
+    let adapters: Vec<&str> = ADAPTERS.into_iter().filter(|adapter| is_asked(adapter)).collect();
     side_by_side(&adapters, |adapter| {
         let (stage, mut both) = pair(adapter);
         let (begin, mut rounds) = (Instant::now(), 0);

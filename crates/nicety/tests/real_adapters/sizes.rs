@@ -12,9 +12,9 @@ use crate::{
 };
 
 /// Perl, which no guest's image has.
-const PACKAGES: &[&str] = &["perl-base"];
+pub const PACKAGES: &[&str] = &["perl-base"];
 /// What of it a guest runs.
-const FILES: [&str; 2] = ["usr/bin/perl", "usr/lib/x86_64-linux-gnu/perl-base"];
+pub const FILES: [&str; 2] = ["usr/bin/perl", "usr/lib/x86_64-linux-gnu/perl-base"];
 /// An adapter without DMA, which [`entries`] leaves out: a datagram of each size is little enough for it.
 const PORTS_ALONE: &str = "ne2k_pci";
 /// The longest packets of a chip here; paravirtual adapters carry longer ones.
