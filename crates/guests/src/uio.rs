@@ -47,6 +47,9 @@ pub struct Tap<'a> {
 }
 
 impl Uio {
+    /// The adapters that it is for. Linux drives a flexible one too, but only as the pcnet that it is at first, which is a vlance's row.
+    pub const DRIVES: [&str; 3] = ["vmxnet", "vmxnet2", "flexible"];
+
     /// The program in the folder of `nicety`, where a build puts both.
     ///
     /// # Errors

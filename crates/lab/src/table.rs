@@ -387,15 +387,15 @@ virtio-net  nicety         3090 [3000–3180]
     fn a_user_space_driver_is_named_beside_its_figures_and_below() {
         let table = render(&sample::user_space());
         let expected = "\
-Medians of 7 runs of 3 s [95 % interval]; ratio: nicety ÷ qemu
+Medians of 7 runs of 5 s [95 % interval]; ratio: nicety ÷ qemu
 
-                                   Bulk transmit      Bulk receive       Guest to guest
-adapter                            Mbit/s             Mbit/s             Mbit/s
-e1000   nicety                     1545 [1500–1590]   1545 [1500–1590]   1545 [1500–1590]
-        qemu                       1030 [1000–1060]   1030 [1000–1060]   1030 [1000–1060]
-        ratio                      1.50 × [1.50–1.50] 1.50 × [1.50–1.50] 1.50 × [1.50–1.50]
-vmxnet  nicety, user-space driver  1545 [1500–1590]   1545 [1500–1590]   1545 [1500–1590]
-        qemu                          –¹                 –¹                 –¹
+                                   Bulk transmit       Bulk receive        Guest to guest
+adapter                            Mbit/s              Mbit/s              Mbit/s
+e1000   nicety                     1545 [1500–1590]    1545 [1500–1590]    1545 [1500–1590]
+        qemu                       1030 [1000–1060]    1030 [1000–1060]    1030 [1000–1060]
+        ratio                      1.50 × [1.50–1.50]  1.50 × [1.50–1.50]  1.50 × [1.50–1.50]
+vmxnet  nicety, user-space driver  1545 [1500–1590]    1545 [1500–1590]    1545 [1500–1590]
+        qemu                          –¹                  –¹                  –¹
 ";
         assert!(table.starts_with(expected), "{table}");
         assert_eq!(table.matches("nicety, user-space driver ").count(), table.matches("vmxnet  ").count(), "{table}");

@@ -20,7 +20,7 @@ const OPENSSH: [&str; 7] = [
     "usr/lib/openssh/sshd-auth",
     "usr/lib/openssh/sftp-server",
 ];
-const TAKEN: [&str; 3] = ["vmxnet", "vmxnet2", "flexible"];
+const TAKEN: [&str; 3] = Uio::DRIVES;
 /// The guest that answers, at its own port.
 const PEER: u8 = TAKEN.len() as u8 + 1;
 
