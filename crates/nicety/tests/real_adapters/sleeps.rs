@@ -128,6 +128,5 @@ fn a_guest_suspended_to_ram_and_woken_goes_on_over_every_adapter() {
         let (name, report) = (entry.about.name, sleeper.stage.report(&format!("vm{number}")));
         let counted = (&report["condition"], &report["guest_errors"], &report["bad_accesses"]);
         assert_eq!(counted, (&"up".into(), &0.into(), &holes_read(name).into()), "{name}: {report}");
-        println!("{name}: {report}");
     }
 }
