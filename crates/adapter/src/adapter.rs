@@ -38,9 +38,10 @@ pub struct Progress {
 /// The kind of a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
-    /// Power on, or the bus's reset: everything is reset.
+    /// Power on, for another VM: everything is reset.
     Bus,
-    /// Function-level, or D3hot → D0.
+    /// Function-level, D3hot → D0, or as the VMM asks for it: when its VM starts again, and when a guest wakes that was suspended to
+    /// RAM, whose driver goes on.
     Function,
 }
 

@@ -478,7 +478,7 @@ impl Device for PortDevice {
         if let Some(recorder) = &self.recorder {
             recorder.note(Event::Reset);
         }
-        self.port.reset(Reset::Bus, self.now());
+        self.port.reset(Reset::Function, self.now());
         self.interrupts.set_line(false);
         self.mode_changed();
         self.show_registers();

@@ -27,6 +27,14 @@ pub enum Error {
         /// Each folder that was tried, and why it will not do.
         tried: String,
     },
+    /// No program that drives an adapter from a guest's user space.
+    #[error(
+        "{program} is not there, which drives adapters that Linux has no driver for: `cargo build -p nicety` makes it beside `nicety`"
+    )]
+    NoUio {
+        /// Where it was looked for.
+        program: PathBuf,
+    },
     /// No folder can be made for sockets.
     #[error(transparent)]
     Folder(#[from] FolderError),

@@ -27,7 +27,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// Lays packages of trixie under this name if they are not there yet; `progress` gets a line for each step.
+    /// Lays packages of trixie (`name/bookworm`: of that suite) under this name if they are not there yet; `progress` gets a line for each step.
     ///
     /// # Errors
     /// See [`Error`]; each says what to do.

@@ -49,6 +49,7 @@ mod served;
 mod spawn;
 mod terminal;
 mod u_boot;
+mod uio;
 pub mod uml;
 mod valgrind;
 
@@ -70,4 +71,5 @@ pub use qemu::{GuestConfig, Memory, Start};
 pub use root::{Package, Root, cache};
 pub use served::{Counts, Link, Port, Served, Setup};
 pub use terminal::Terminal;
+pub use uio::{Tap, Uio};
 pub use valgrind::Valgrind;

@@ -81,8 +81,9 @@ fn by_rates(results: &Results, server: Server) -> Vec<&str> {
     let score = |adapter: &str| {
         let (mut sum, mut rates) = (0.0, 0_u32);
         for test in RATES {
-            let best = ranked(results, test, server).first().and_then(|row| row.median);
-            let own = results.row(adapter, test, server).and_then(|row| row.median);
+            let rows = ranked(results, test, server);
+            let best = rows.first().and_then(|row| row.median);
+            let own = rows.iter().find(|row| row.adapter == adapter).and_then(|row| row.median);
             if let (Some(best), Some(own)) = (best, own) {
                 sum += (own / best).ln();
                 rates += 1;
@@ -109,6 +110,7 @@ mod tests {
     use super::*;
     use crate::bench::BenchError;
     use crate::bench::fake::Fault;
+    use crate::method::Driver;
     use crate::results::{Row, Sample, sample};
 
     /// The sample, with e1000's rows put in the place of virtio-net's, each value times what `times` says.
@@ -138,6 +140,17 @@ mod tests {
             choice[1],
             "In order: virtio-net, then e1000 (by the geometric mean of the rates, each as a fraction of the best)."
         );
+    }
+
+    #[test]
+    fn an_adapter_under_a_user_space_driver_is_not_ranked_with_others_but_with_its_like() {
+        let mut results = sample::user_space();
+        assert_eq!(choice(&results), Vec::<String>::new(), "e1000 alone is no choice");
+        for row in &mut results.rows {
+            row.driver = Some(Driver::UserSpace);
+        }
+        let said = choice(&results);
+        assert!(said.last().unwrap().contains("vmxnet") && said.last().unwrap().contains("e1000"), "{said:?}");
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub fn rows(
     taken: &[Taken],
     absent: impl Fn(Load) -> Option<String>,
 ) -> Vec<Row> {
-    let Contestant { adapter, server } = contestant;
+    let Contestant { adapter, server, driver } = contestant;
     let ours: Vec<&Taken> = taken.iter().filter(|taken| taken.item.contestant == *contestant).collect();
     let mut rows = Vec::new();
     for test in Test::ALL {
@@ -110,7 +110,7 @@ pub fn rows(
             }
             _ => continue,
         };
-        rows.push(row);
+        rows.push(Row { driver: *driver, ..row });
     }
     rows
 }

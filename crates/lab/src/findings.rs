@@ -40,10 +40,10 @@ pub fn findings(results: &Results) -> Vec<Finding> {
     TOLD.into_iter().filter_map(finding).collect()
 }
 
-/// The rows of `test` that have a figure, the best first.
+/// The rows of `test` that have a figure and are ranked, the best first.
 pub(crate) fn ranked(results: &Results, test: Test, server: Server) -> Vec<&Row> {
-    let mut rows: Vec<&Row> =
-        results.rows.iter().filter(|row| row.test == test && row.server == server && row.median.is_some()).collect();
+    let of = |row: &&Row| row.test == test && row.server == server && row.median.is_some() && results.is_ranked(row);
+    let mut rows: Vec<&Row> = results.rows.iter().filter(of).collect();
     rows.sort_by(|a, b| {
         let order = a.median.unwrap_or_default().total_cmp(&b.median.unwrap_or_default());
         if test.direction() == Direction::Higher { order.reverse() } else { order }
@@ -225,15 +225,23 @@ pub fn how_ratios_are_made(results: &Results) -> &'static str {
 
 /// Under whose drivers the adapters were judged, and how to judge them under others.
 pub fn judged_under(results: &Results) -> String {
-    match results.method.guests {
-        Guests::Embedded => format!(
-            "These figures judge the adapters under Nicety's own guest drivers. Under unmodified Linux drivers: {REAL_GUESTS_COMMAND}"
-        ),
-        Guests::Qemu => {
-            "These figures judge the adapters under unmodified Linux drivers, in guests of QEMU.".to_owned()
+    let guests = match results.method.guests {
+        Guests::Embedded => {
+            return format!(
+                "These figures judge the adapters under Nicety's own guest drivers. Under unmodified Linux drivers: {REAL_GUESTS_COMMAND}"
+            );
         }
-        Guests::Uml => {
-            "These figures judge the adapters under unmodified Linux drivers, in user-mode kernels.".to_owned()
+        Guests::Qemu => "in guests of QEMU",
+        Guests::Uml => "in user-mode kernels",
+    };
+    let measured = |driven: bool| results.rows.iter().any(|row| row.median.is_some() && row.driver.is_some() == driven);
+    let ours = "Nicety's own in the guest's user space (nicety-uio), for no kernel has one";
+    match (measured(false), measured(true)) {
+        (false, true) => format!("These figures judge the adapters under a user-space driver, {ours}, {guests}."),
+        (_, marked) => {
+            let but = "Rows marked \"user-space driver\" are not ranked with the others: their driver is";
+            let but = if marked { format!(" {but} {ours}.") } else { String::new() };
+            format!("These figures judge the adapters under unmodified Linux drivers, {guests}.{but}")
         }
     }
 }

@@ -66,6 +66,30 @@ impl fmt::Display for Server {
     }
 }
 
+/// What drives an adapter in its guest, where it is not what [`Guests`] says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Driver {
+    /// Our own driver in the user space of a real guest (`nicety-uio`): no kernel has one.
+    UserSpace,
+}
+
+impl Driver {
+    /// The name in `results.json` and `results.csv`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Driver::UserSpace => "user-space",
+        }
+    }
+
+    /// The mark of its rows.
+    pub fn title(self) -> &'static str {
+        match self {
+            Driver::UserSpace => "user-space driver",
+        }
+    }
+}
+
 /// What is compared: an adapter as somebody serves it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Contestant {
@@ -73,12 +97,20 @@ pub struct Contestant {
     pub adapter: String,
     /// Who serves it.
     pub server: Server,
+    /// What drives it; none: what the guests say.
+    pub driver: Option<Driver>,
 }
 
 impl Contestant {
     /// `adapter` served by `server`.
     pub fn new(adapter: impl Into<String>, server: Server) -> Contestant {
-        Contestant { adapter: adapter.into(), server }
+        Contestant { adapter: adapter.into(), server, driver: None }
+    }
+
+    /// The same, driven from the guests' user space.
+    #[must_use]
+    pub fn by_user_space(self) -> Contestant {
+        Contestant { driver: Some(Driver::UserSpace), ..self }
     }
 }
 
@@ -192,6 +224,9 @@ pub enum PlanError {
     /// `--repeat` out of range.
     #[error("--repeat: from 1 to 1000 rounds are possible")]
     Repeat,
+    /// What was chosen is all left out.
+    #[error("--adapters: {0}")]
+    LeftOut(String),
     /// The bench has nothing to run.
     #[error("there is nothing to compare: no adapter can be served here")]
     Nothing,
@@ -210,7 +245,7 @@ pub struct Item {
 
 impl fmt::Display for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Contestant { adapter, server } = &self.contestant;
+        let Contestant { adapter, server, .. } = &self.contestant;
         write!(f, "round {}: {adapter} by {server}, {}", self.round.saturating_add(1), self.load)
     }
 }
@@ -222,6 +257,8 @@ pub struct Plan {
     pub guests: Guests,
     /// The contestants, in the bench's order: the order of rows in table and report.
     pub contestants: Vec<Contestant>,
+    /// Which adapters were chosen and cannot be run here, and why: a sentence each.
+    pub left_out: Vec<String>,
     /// The loads of each round.
     pub loads: Vec<Load>,
     /// The runs.

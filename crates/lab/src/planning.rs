@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::bench::Bench;
+use crate::findings::and;
 use crate::method::{Contestant, Guests, Item, Load, Options, Order, Plan, PlanError};
 use crate::statistics::RUNS_FOR_INTERVAL;
 
@@ -27,12 +28,18 @@ impl Options {
 impl Plan {
     /// The plan of `options` for `bench`. The same options and bench give the same plan.
     pub fn new(options: &Options, bench: &dyn Bench) -> Result<Plan, PlanError> {
-        let all = bench.contestants();
-        options.check(&adapters_of(&all))?;
+        let (all, absent) = (bench.contestants(), bench.absent());
+        let mut adapters = adapters_of(all.iter());
+        let missing = adapters_of(absent.iter().map(|(contestant, _)| contestant));
+        adapters.extend(missing.into_iter().filter(|name| !all.iter().any(|one| one.adapter == *name)));
+        options.check(&adapters)?;
+        let left_out = left_out(&options.adapters, &all, &absent);
         let contestants = chosen(&options.adapters, all);
         let loads = bench.loads();
-        if contestants.is_empty() || loads.is_empty() {
-            return Err(PlanError::Nothing);
+        match left_out.first() {
+            Some(why) if contestants.is_empty() => return Err(PlanError::LeftOut(why.clone())),
+            _ if contestants.is_empty() || loads.is_empty() => return Err(PlanError::Nothing),
+            _ => {}
         }
         let repeat = options.repeat.unwrap_or(if options.quick { 3 } else { RUNS_FOR_INTERVAL as u32 });
         let runs = contestants.len().saturating_mul(loads.len()).saturating_mul(repeat as usize);
@@ -46,7 +53,7 @@ impl Plan {
         let (order, seed, doorbells) = (bench.order(), options.seed, options.doorbells);
         let items = alternate(&contestants, &loads, repeat, order, seed);
         let (guests, overhead) = (bench.guests(), bench.overhead());
-        Ok(Plan { guests, contestants, loads, items, duration, overhead, repeat, seed, order, doorbells })
+        Ok(Plan { guests, contestants, left_out, loads, items, duration, overhead, repeat, seed, order, doorbells })
     }
 
     /// How long all runs will take, guests' preparation excepted.
@@ -57,7 +64,7 @@ impl Plan {
 
     /// What the person should know before the runs begin, a sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = self.left_out.clone();
         if (self.repeat as usize) < RUNS_FOR_INTERVAL {
             let rounds = if self.repeat == 1 { "1 round".to_owned() } else { format!("{} rounds", self.repeat) };
             warnings.push(format!("{rounds}: fewer than {RUNS_FOR_INTERVAL} runs give no 95 % interval"));
@@ -66,7 +73,7 @@ impl Plan {
     }
 }
 
-fn adapters_of(contestants: &[Contestant]) -> Vec<&str> {
+fn adapters_of<'a>(contestants: impl Iterator<Item = &'a Contestant>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for contestant in contestants {
         if !names.contains(&contestant.adapter.as_str()) {
@@ -92,12 +99,37 @@ fn known(adapters: &[String], names: &[&str]) -> Result<(), PlanError> {
     Ok(())
 }
 
+/// Whether `adapters` name this one.
+fn is_chosen(adapters: &[String], contestant: &Contestant) -> bool {
+    adapters.is_empty() || adapters.iter().any(|name| name == "all" || *name == contestant.adapter)
+}
+
 /// The contestants whose adapter is in `adapters`, in the bench's order.
 fn chosen(adapters: &[String], all: Vec<Contestant>) -> Vec<Contestant> {
-    if adapters.is_empty() || adapters.iter().any(|name| name == "all") {
-        return all;
+    all.into_iter().filter(|contestant| is_chosen(adapters, contestant)).collect()
+}
+
+/// Of the adapters that were chosen and that nobody serves: `vmxnet and vmxnet2 are left out: `, and why.
+fn left_out(adapters: &[String], all: &[Contestant], absent: &[(Contestant, String)]) -> Vec<String> {
+    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+    for (contestant, why) in absent {
+        let name = &contestant.adapter;
+        if !is_chosen(adapters, contestant) || all.iter().any(|one| one.adapter == *name) {
+            continue;
+        }
+        // An adapter has the reason of its first server: the others are ways to serve what cannot be driven.
+        if reasons.iter().any(|(_, names)| names.contains(name)) {
+            continue;
+        }
+        match reasons.iter_mut().find(|(known, _)| known == why) {
+            Some((_, names)) => names.push(name.clone()),
+            None => reasons.push((why, vec![name.clone()])),
+        }
     }
-    all.into_iter().filter(|contestant| adapters.contains(&contestant.adapter)).collect()
+    let sentence = |(why, names): (&str, Vec<String>)| {
+        format!("{} {} left out: {why}", and(&names), if names.len() == 1 { "is" } else { "are" })
+    };
+    reasons.into_iter().map(sentence).collect()
 }
 
 /// The length of a run that fits all of them into the time that `compare` promises: 3 minutes with embedded guests, 5 with

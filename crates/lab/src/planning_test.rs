@@ -89,6 +89,33 @@ fn adapters_are_chosen_by_name_and_a_wrong_name_is_answered_with_the_nearest() {
 }
 
 #[test]
+fn an_adapter_that_cannot_be_driven_here_is_left_out_with_the_reason_and_alone_is_an_error() {
+    let why = "the program is not there";
+    let gone = |adapter, server| (Contestant::new(adapter, server), why.to_owned());
+    let mut bench = FakeBench::two_servers();
+    bench.absent = vec![gone("vmxnet", Server::Nicety), gone("vmxnet2", Server::Nicety)];
+    bench.absent.push((Contestant::new("vmxnet", Server::Qemu), "QEMU has no such adapter".to_owned()));
+    let of = |names: &[&str]| {
+        let adapters = names.iter().map(|name| (*name).to_owned()).collect();
+        Plan::new(&Options { adapters, ..Options::default() }, &bench)
+    };
+    let said = "vmxnet and vmxnet2 are left out: the program is not there";
+    for all in [of(&[]), of(&["all"])] {
+        let all = all.unwrap();
+        assert_eq!((all.contestants.len(), all.warnings()), (4, vec![said.to_owned()]));
+    }
+    let some = of(&["e1000", "vmxnet2"]).unwrap();
+    assert_eq!(some.left_out, ["vmxnet2 is left out: the program is not there"]);
+    assert_eq!(of(&["e1000"]).unwrap().left_out, Vec::<String>::new());
+    assert_eq!(of(&["vmxnet", "vmxnet2"]).unwrap_err().to_string(), format!("--adapters: {said}"));
+    let unknown = of(&["vmxnet4"]).unwrap_err().to_string();
+    assert!(unknown.ends_with("allowed are all, e1000, virtio-net, vmxnet, vmxnet2"), "{unknown}");
+    // Only QEMU's own is missing: nothing is left out.
+    let linked = FakeBench::linked();
+    assert_eq!(Plan::new(&Options::default(), &linked).unwrap().left_out, Vec::<String>::new());
+}
+
+#[test]
 fn impossible_numbers_are_refused() {
     let bench = FakeBench::two_servers();
     for seconds in [0.0, -1.0, 0.05, 3601.0, f64::NAN, f64::INFINITY] {

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::bench::Percentile;
 use crate::host::Host;
-use crate::method::{Guests, Load, Order, Server};
+use crate::method::{Driver, Guests, Load, Order, Server};
 use crate::series::Series;
 use crate::statistics::{self, Estimate, Interval, RUNS_FOR_INTERVAL};
 
@@ -253,6 +253,9 @@ pub struct Row {
     pub counts: Option<Counts>,
     /// Why there is no figure; null if there is.
     pub absent: Option<String>,
+    /// What drives the adapter, where it is not what [`Method::guests`] says; null elsewhere, and in files from before it was here.
+    #[serde(default)]
+    pub driver: Option<Driver>,
 }
 
 impl Row {
@@ -275,6 +278,7 @@ impl Row {
                 Some(absent.unwrap_or_else(|| "it was not measured".to_owned()))
             },
             samples,
+            driver: None,
         }
     }
 
@@ -364,10 +368,27 @@ impl Results {
         Server::ALL.into_iter().filter(|server| self.rows.iter().any(|row| row.server == *server)).collect()
     }
 
-    /// Those that are compared with QEMU, if it is there.
+    /// Those that are compared with QEMU, if it was measured.
     pub fn compared(&self) -> Vec<Server> {
-        let (qemu, ours) = self.servers().into_iter().partition::<Vec<_>, _>(|server| *server == Server::Qemu);
-        if qemu.is_empty() { Vec::new() } else { ours }
+        let of_qemu = |row: &Row| row.server == Server::Qemu && row.median.is_some();
+        let ours = self.servers().into_iter().filter(|server| *server != Server::Qemu);
+        if self.rows.iter().any(of_qemu) { ours.collect() } else { Vec::new() }
+    }
+
+    /// What drives an adapter that this server serves, where it is not what [`Method::guests`] says.
+    pub fn driver(&self, adapter: &str, server: Server) -> Option<Driver> {
+        self.rows.iter().find(|row| row.adapter == adapter && row.server == server)?.driver
+    }
+
+    /// An adapter's name above all its figures: with the driver, if that is not what [`Method::guests`] says.
+    pub fn heading(&self, adapter: &str) -> String {
+        let driver = self.servers().into_iter().find_map(|server| self.driver(adapter, server));
+        driver.map_or(adapter.to_owned(), |driver| format!("{adapter}, {}", driver.title()))
+    }
+
+    /// Whether this row is ranked with the others. One under another driver than they have is not: the difference is the drivers', too.
+    pub fn is_ranked(&self, row: &Row) -> bool {
+        row.driver.is_none() || self.rows.iter().all(|row| row.driver.is_some() || row.median.is_none())
     }
 
     /// The tests that have a row, in the order of tables.

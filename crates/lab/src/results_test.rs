@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn what_is_written_is_what_is_read() {
-    for results in [sample::two_servers(), sample::embedded(), sample::quick()] {
+    for results in [sample::two_servers(), sample::embedded(), sample::quick(), sample::user_space()] {
         let text = results.to_json().unwrap();
         assert_eq!(Results::from_json(&text).unwrap(), results);
     }
@@ -92,6 +92,24 @@ fn results_of_version_1_are_read_and_what_they_lack_is_absent() {
     assert!(old.runs.iter().all(|run| run.series.is_none() && run.latency.is_none()));
     assert_eq!((&old.host.governor, old.host.memory_bytes), (&None, None));
     assert_eq!(Results::from_json(&old.to_json().unwrap()).unwrap(), old, "it is written as of today's version");
+}
+
+#[test]
+fn the_driver_of_a_row_is_written_and_a_file_from_before_it_was_is_read() {
+    let mut file = serde_json::to_value(sample::user_space()).unwrap();
+    let rows = file["rows"].as_array_mut().unwrap();
+    for row in rows {
+        let driver = row.as_object_mut().unwrap().remove("driver").unwrap();
+        let ours = row["adapter"] == "vmxnet" && row["server"] == "nicety";
+        assert_eq!(driver, if ours { json!("user-space") } else { Value::Null }, "{row}");
+    }
+    let old = Results::from_json(&file.to_string()).unwrap();
+    assert!(old.rows.iter().all(|row| row.driver.is_none()));
+    let error = changed(|file| file["rows"][0]["driver"] = json!("by hand"));
+    assert!(matches!(error, ResultsError::Malformed(_)), "{error}");
+    let document = include_str!("../../../docs/results-format.md");
+    assert!(document.contains(&format!("`\"{}\"`", Driver::UserSpace.name())));
+    assert_eq!(json!(Driver::UserSpace), json!(Driver::UserSpace.name()));
 }
 
 #[test]

@@ -74,7 +74,7 @@ pub fn run(
         repeat: plan.repeat,
         seed: plan.seed,
         order: plan.order,
-        notes: bench.notes(),
+        notes: bench.notes().into_iter().chain(plan.left_out.iter().cloned()).collect(),
     };
     let mut rows: Vec<Row> = plan
         .contestants
@@ -147,7 +147,7 @@ impl Walk {
             progress.note(&format!("{item}: {reason}"));
             self.failed(item, reason, *impossible);
         }
-        let Contestant { adapter, server } = item.contestant.clone();
+        let Contestant { adapter, server, .. } = item.contestant.clone();
         self.runs.push(Run {
             run: u32::try_from(self.runs.len()).unwrap_or(u32::MAX),
             round: item.round,

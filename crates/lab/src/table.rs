@@ -256,7 +256,7 @@ fn evenly(label_width: usize, columns: &[Column]) -> usize {
     columns.len().div_ceil(blocks)
 }
 
-/// `e1000  nicety`, `qemu`, `ratio`, the adapter's name only once.
+/// `e1000  nicety`, `qemu`, `ratio`, the adapter's name only once, each with the driver if that is not the guests' own.
 fn labels(lines: &[Line<'_>], results: &Results) -> Vec<String> {
     let adapter_width = lines.iter().map(|line| width(line.adapter())).max().unwrap_or(0);
     let (name_servers, compared) = (results.servers().len() > 1, results.compared().len());
@@ -266,9 +266,14 @@ fn labels(lines: &[Line<'_>], results: &Results) -> Vec<String> {
         .map(|line| {
             let shown = if last == Some(line.adapter()) { "" } else { line.adapter() };
             last = Some(line.adapter());
+            let mark = match line {
+                Line::Figures(adapter, server) => results.driver(adapter, *server),
+                Line::Ratio(..) => None,
+            };
+            let mark = mark.map_or(String::new(), |driver| format!(", {}", driver.title()));
             match name_servers {
-                true => format!("{}  {}", padded(shown, adapter_width), line.name(compared)),
-                false => shown.to_owned(),
+                true => format!("{}  {}{mark}", padded(shown, adapter_width), line.name(compared)),
+                false => format!("{shown}{mark}"),
             }
         })
         .collect()
@@ -379,6 +384,33 @@ virtio-net  nicety         3090 [3000–3180]
     }
 
     #[test]
+    fn a_user_space_driver_is_named_beside_its_figures_and_below() {
+        let table = render(&sample::user_space());
+        let expected = "\
+Medians of 7 runs of 5 s [95 % interval]; ratio: nicety ÷ qemu
+
+                                   Bulk transmit       Bulk receive        Guest to guest
+adapter                            Mbit/s              Mbit/s              Mbit/s
+e1000   nicety                     1545 [1500–1590]    1545 [1500–1590]    1545 [1500–1590]
+        qemu                       1030 [1000–1060]    1030 [1000–1060]    1030 [1000–1060]
+        ratio                      1.50 × [1.50–1.50]  1.50 × [1.50–1.50]  1.50 × [1.50–1.50]
+vmxnet  nicety, user-space driver  1545 [1500–1590]    1545 [1500–1590]    1545 [1500–1590]
+        qemu                          –¹                  –¹                  –¹
+";
+        assert!(table.starts_with(expected), "{table}");
+        assert_eq!(table.matches("nicety, user-space driver ").count(), table.matches("vmxnet  ").count(), "{table}");
+        assert!(table.contains("¹ QEMU has no such adapter.\n"), "{table}");
+        let last = table.split("\n\n").last().unwrap().replace('\n', " ");
+        assert!(last.contains("Rows marked \"user-space driver\" are not ranked with the others"), "{last}");
+        let mut alone = sample::user_space();
+        alone.rows.retain(|row| row.adapter == "vmxnet" && row.median.is_some());
+        let table = render(&alone);
+        assert!(table.contains("\nvmxnet, user-space driver  1545 [1500–1590]"), "{table}");
+        assert!(table.contains("judge the adapters under a user-space driver, Nicety's own"), "{table}");
+        assert!(!table.contains("unmodified"), "{table}");
+    }
+
+    #[test]
     fn a_figure_of_fewer_runs_than_the_title_says_has_a_footnote_that_says_why() {
         let failed = BenchError::Failed("the guest stopped answering".to_owned());
         let results = sample::with_faults(vec![Fault::On("round 4: e1000 by nicety, bulk receive".to_owned(), failed)]);
@@ -407,6 +439,7 @@ virtio-net  nicety         3090 [3000–3180]
             sample::quick(),
             sample::two_servers(),
             sample::linked(),
+            sample::user_space(),
             sample::with_faults(vec![fault]),
             wide,
         ] {

@@ -476,8 +476,13 @@ mod native {
     }
 
     pub unsafe fn load_u64(from: *const u8) -> u64 {
-        // SAFETY: it is mapped.
-        unsafe { from.cast::<u64>().read_unaligned() }
+        let from = from.cast::<u64>();
+        if !from.is_aligned() {
+            // SAFETY: it is mapped.
+            return unsafe { from.read_unaligned() };
+        }
+        // SAFETY: it is mapped, and aligned.
+        unsafe { (*from.cast::<AtomicU64>()).load(Ordering::Acquire) }
     }
 
     pub unsafe fn store_u8(to: *mut u8, value: u8) {

@@ -179,6 +179,17 @@ impl<'a> Window<'a> {
         u32::from_le(unsafe { touch::load_u32(place) })
     }
 
+    /// An atomic 64-bit load with acquire ordering; unaligned numbers are not atomic.
+    #[inline]
+    pub fn load_u64(&self, offset: usize) -> u64 {
+        let Some(place) = self.place(offset, 8) else { return 0 };
+        if let Some(bytes) = self.source(place) {
+            return u64::from_le_bytes(bytes);
+        }
+        // SAFETY: it lies within.
+        u64::from_le(unsafe { touch::load_u64(place) })
+    }
+
     /// An atomic 16-bit store with release ordering: who sees it sees all earlier writes.
     #[inline]
     pub fn store_u16(&self, offset: usize, value: u16) {

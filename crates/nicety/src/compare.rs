@@ -138,7 +138,7 @@ fn options(args: &Compare) -> Options {
 fn unplanned(error: PlanError) -> Failure {
     let exit = match error {
         PlanError::UnknownAdapter { .. } | PlanError::Seconds | PlanError::Repeat => Exit::Usage,
-        PlanError::Nothing => Exit::Missing,
+        PlanError::LeftOut(_) | PlanError::Nothing => Exit::Missing,
     };
     Failure::new(exit, error)
 }

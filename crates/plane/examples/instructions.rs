@@ -6,7 +6,7 @@
 //!     target/release/examples/instructions 64 1000 100000
 //! ```
 //! The arguments are bytes of a frame (its check sequence counted), addresses per port, frames; and `policed` for ports with a VLAN,
-//! guards, storm control and shapes. "Collected" over the
+//! guards, storm control and shapes, or `packed` for packed rings. "Collected" over the
 //! frames is the figure: `Plane::turn` and all beneath it, without system calls, transports and the drivers' work.
 //! Each driver fills rings as DPDK's virtio-user does: a frame and its header in one descriptor, buffers of 2 KiB that
 //! come back in order, both directions at once.
@@ -33,6 +33,11 @@ const AREA: u64 = 1 << 20;
 const HEADER: u64 = 12;
 /// VIRTIO_F_VERSION_1 and VIRTIO_NET_F_MRG_RXBUF.
 const FEATURES: u128 = 1 << 32 | 1 << 15;
+/// VIRTIO_F_RING_PACKED, the flags of its descriptors (virtio 1.2, section 2.8.1), and where such a ring begins.
+const PACKED: u128 = 1 << 34;
+const AVAILABLE: u16 = 1 << 7;
+const USED: u16 = 1 << 15;
+const FIRST_LAP: u32 = 0x8000_8000;
 /// Each turn is this much later than the one before.
 const STEP_NS: u64 = 20_000;
 
@@ -50,21 +55,29 @@ impl Shell for Silent {
 struct Ring {
     base: u64,
     index: u16,
+    packed: bool,
+    /// Of a descriptor that is not available: its length and its flags.
+    len: u32,
+    flags: u16,
 }
 
 impl Ring {
     const DRIVER: u64 = 16 * RING as u64;
     const DEVICE: u64 = Self::DRIVER + 8 * RING as u64;
 
-    fn new(memory: &Map, base: u64, len: u32, flags: u16) -> Result<Self, Error> {
-        for entry in 0..RING {
-            let mut descriptor = Self::buffer(base, entry).to_le_bytes().to_vec();
-            descriptor.extend(len.to_le_bytes());
-            descriptor.extend(flags.to_le_bytes());
-            memory.write(base + 16 * u64::from(entry), &descriptor)?;
+    fn new(memory: &Map, packed: bool, base: u64, len: u32, flags: u16) -> Result<Self, Error> {
+        let ring = Self { base, index: 0, packed, len, flags };
+        for entry in 0..if packed { 0 } else { RING } {
+            ring.write(memory, entry, &[len.to_le_bytes().as_slice(), &flags.to_le_bytes()].concat())?;
             memory.write(base + Self::DRIVER + 4 + 2 * u64::from(entry), &entry.to_le_bytes())?;
         }
-        Ok(Self { base, index: 0 })
+        Ok(ring)
+    }
+
+    /// A descriptor: what follows its buffer's address.
+    fn write(&self, memory: &Map, entry: u16, rest: &[u8]) -> Result<(), Error> {
+        let address = Self::buffer(self.base, entry).to_le_bytes();
+        Ok(memory.write(self.base + 16 * u64::from(entry % RING), &[&address, rest].concat())?)
     }
 
     fn buffer(base: u64, entry: u16) -> u64 {
@@ -76,16 +89,40 @@ impl Ring {
         RingPlace { size: RING, descriptors: base, driver: base + Self::DRIVER, device: base + Self::DEVICE }
     }
 
+    /// Of a packed ring: the flag of a descriptor that is available there, of its lap.
+    fn lap(entry: u16) -> u16 {
+        if (entry / RING).is_multiple_of(2) { AVAILABLE } else { USED }
+    }
+
     /// Shows the device this many more entries.
     fn add(&mut self, memory: &Map, entries: u16) -> Result<(), Error> {
+        if self.packed {
+            for entry in (0..entries).map(|ahead| self.index.wrapping_add(ahead)) {
+                let flags = self.flags | Self::lap(entry);
+                let words = [entry % RING, flags].map(u16::to_le_bytes).concat();
+                self.write(memory, entry, &[self.len.to_le_bytes().as_slice(), &words].concat())?;
+            }
+        }
         self.index = self.index.wrapping_add(entries);
-        memory.window(self.base + Self::DRIVER, 4, Rights::BOTH)?.store_u16(2, self.index);
+        if !self.packed {
+            memory.window(self.base + Self::DRIVER, 4, Rights::BOTH)?.store_u16(2, self.index);
+        }
         Ok(())
     }
 
     /// Entries that the device has not given back.
     fn outstanding(&self, memory: &Map) -> Result<u16, Error> {
-        Ok(self.index.wrapping_sub(memory.window(self.base + Self::DEVICE, 4, Rights::BOTH)?.load_u16(2)))
+        if !self.packed {
+            return Ok(self.index.wrapping_sub(memory.window(self.base + Self::DEVICE, 4, Rights::BOTH)?.load_u16(2)));
+        }
+        let table = memory.window(self.base, 16 * u32::from(RING), Rights::BOTH)?;
+        // It gives them back in their order: those before the first that is still available are its.
+        let waits = |back: &u16| {
+            let entry = self.index.wrapping_sub(*back);
+            let flags = table.load_u16(16 * usize::from(entry % RING) + 14) & (AVAILABLE | USED);
+            flags == Self::lap(entry)
+        };
+        Ok((1..=RING).rev().find(waits).unwrap_or(0))
     }
 }
 
@@ -108,24 +145,25 @@ fn memory() -> Result<Map, Error> {
 }
 
 impl Guest {
-    fn new(plane: &Plane, number: u8, frame: &[u8]) -> Result<Self, Error> {
+    fn new(plane: &Plane, number: u8, frame: &[u8], packed: bool) -> Result<Self, Error> {
         let adapter = find("virtio-net").ok_or("virtio-net is not registered")?;
         let adapter = (adapter.create)(&Settings::new(Mac([2, 0, 0, 0, 1, number])))?;
         let port = Port::new(PortId(number.into()), End::Adapter(adapter), Box::new(Silent), 1 << 20)?;
         let memory = Arc::new(memory()?);
-        let mut receive = Ring::new(&memory, AREA, BUFFER as u32, 2)?;
-        let transmit = Ring::new(&memory, 2 * AREA, HEADER as u32 + frame.len() as u32, 0)?;
+        let mut receive = Ring::new(&memory, packed, AREA, BUFFER as u32, 2)?;
+        let transmit = Ring::new(&memory, packed, 2 * AREA, HEADER as u32 + frame.len() as u32, 0)?;
         for entry in 0..RING {
             memory.write(Ring::buffer(transmit.base, entry) + HEADER, frame)?;
         }
         receive.add(&memory, RING)?;
         port.attach();
         port.set_memory(Arc::clone(&memory), Time::ZERO);
+        let (features, base) = if packed { (FEATURES | PACKED, FIRST_LAP) } else { (FEATURES, 0) };
         let ready = port.with_rings(Time::ZERO, |rings, cx| {
-            rings.take_features(FEATURES)
+            rings.take_features(features)
                 && [&receive, &transmit].iter().zip(0..).all(|(ring, number)| {
                     rings.enable(number, true, cx);
-                    rings.place(number, ring.place()) && rings.start(number, 0, cx)
+                    rings.place(number, ring.place()) && rings.start(number, base, cx)
                 })
         });
         let port = Arc::new(port);
@@ -203,12 +241,12 @@ fn police(plane: &Plane, guest: &Guest) -> Result<(), Error> {
 
 fn main() -> Result<(), Error> {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let policed = words.pop_if(|word| word == "policed").is_some();
+    let [packed, policed] = ["packed", "policed"].map(|kind| words.pop_if(|word| word == kind).is_some());
     let arguments: Vec<u32> = words.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
     let [bytes, addresses, frames] = arguments[..] else { return Err("arguments: bytes addresses frames".into()) };
     let frame = frame(bytes.try_into()?)?;
     let plane = Plane::new(Limits::default());
-    let mut guests = [Guest::new(&plane, 0, &frame)?, Guest::new(&plane, 1, &frame)?];
+    let mut guests = [Guest::new(&plane, 0, &frame, packed)?, Guest::new(&plane, 1, &frame, packed)?];
     if policed {
         guests.iter().try_for_each(|guest| police(&plane, guest))?;
     }

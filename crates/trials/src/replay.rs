@@ -93,7 +93,7 @@ pub fn replay(trace: &Trace) -> Result<Coverage, Box<Difference>> {
         match &record.event {
             Event::Access(access) if !access.has_value() => {}
             Event::Access(access) => player.access(*line, *access, &mut coverage)?,
-            Event::Reset => player.rig.port.reset(Reset::Bus, player.rig.now),
+            Event::Reset => player.rig.port.reset(Reset::Function, player.rig.now),
             Event::Mark(phase) => {
                 player.phase = phase;
                 player.traffic |= phase == FIRST_TRAFFIC;

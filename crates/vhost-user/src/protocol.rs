@@ -48,6 +48,9 @@ impl ProtocolFeatures {
     pub const REPLY_ACK: Self = Self(1 << 3);
     /// The front end sends its MTU.
     pub const MTU: Self = Self(1 << 4);
+    /// The front end takes requests of the back end's, at a socket of their own. A session makes none: this is for Linux in user mode,
+    /// of whose versions some (6.1, not 7.3) take a ring's interrupts only where they have that socket.
+    pub const BACKEND_REQ: Self = Self(1 << 5);
     /// Configuration space is read from the back end.
     pub const CONFIG: Self = Self(1 << 9);
     /// A file keeps the state that a new back end needs after the old one was killed.
@@ -65,6 +68,7 @@ impl ProtocolFeatures {
             | Self::RARP.0
             | Self::REPLY_ACK.0
             | Self::MTU.0
+            | Self::BACKEND_REQ.0
             | Self::CONFIG.0
             | Self::INFLIGHT_SHMFD.0
             | Self::RESET_DEVICE.0
@@ -120,6 +124,7 @@ requests! {
     SetVringEnable = 18,
     SendRarp = 19,
     NetSetMtu = 20,
+    SetBackendReqFd = 21,
     GetConfig = 24,
     SetConfig = 25,
     GetInflightFd = 31,

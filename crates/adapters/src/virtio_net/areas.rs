@@ -100,9 +100,13 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
 
     /// Whether the driver has made a packed ring's descriptor available (2.8.1).
     fn is_available(&self, at: u16) -> bool {
-        let flags = self.descriptors.load_u16(16 * self.slot(at) + 14);
-        let wrap = at & WRAP != 0;
-        (flags & AVAILABLE != 0) == wrap && (flags & USED != 0) != wrap
+        Self::hands_over(at, self.descriptors.load_u16(16 * self.slot(at) + 14))
+    }
+
+    /// Whether a packed ring's descriptor with these flags is available in the lap of its place.
+    #[inline]
+    fn hands_over(at: u16, flags: u16) -> bool {
+        flags & (AVAILABLE | USED) == if at & WRAP != 0 { AVAILABLE } else { USED }
     }
 
     /// The entry, or descriptor, of a place.
@@ -140,15 +144,12 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         if !PACKED {
             return to.wrapping_sub(from);
         }
-        let laps = 2 * u32::from(self.size);
-        let ahead = self.linear(to) + laps - self.linear(from);
-        if ahead < laps { ahead as u16 } else { (ahead - laps) as u16 }
-    }
-
-    /// A packed ring's places of two laps, in a row.
-    #[inline]
-    fn linear(&self, at: u16) -> u32 {
-        u32::from(at & !WRAP) + if at & WRAP == 0 { self.size.into() } else { 0 }
+        let (ahead, same_lap) = ((to & !WRAP).wrapping_sub(from & !WRAP), (from ^ to) & WRAP == 0);
+        match same_lap {
+            true if ahead & WRAP == 0 => ahead,
+            true => ahead.wrapping_add(2 * self.size),
+            false => ahead.wrapping_add(self.size),
+        }
     }
 
     /// The chain at a place.
@@ -171,7 +172,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     /// Reads the descriptors that chains begin with, from a place on, and what a chain of that one alone is given back by. How many
     /// there are: at most `most`, and those that were [seen](Areas::seen).
     pub fn read_ahead(&self, first: u16, seen: u16, most: u16, tokens: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        let most = most.min(self.size).min(tokens.len() as u16);
+        let most = most.min(self.size).min(tokens.len().min(descriptors.len()) as u16);
         if PACKED {
             return self.read_ahead_packed(first, most, tokens, descriptors);
         }
@@ -186,17 +187,32 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     }
 
     fn read_ahead_packed(&self, first: u16, most: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
-        let mut at = first;
-        for (count, (id, descriptor)) in (0..most).zip(ids.iter_mut().zip(descriptors)) {
-            // Its flags first: what they hand over is read after them.
-            if !self.is_available(at) {
+        // To the ring's end, and from its beginning on.
+        let before = most.min(self.size - (first & !WRAP));
+        let (ids, ids_behind) = ids.split_at_mut(before.into());
+        let (near, far) = descriptors.split_at_mut(before.into());
+        let count = self.read_run(first, ids, near);
+        if count < before || before == most {
+            return count;
+        }
+        let behind = usize::from(most - before);
+        count + self.read_run((first & WRAP) ^ WRAP, &mut ids_behind[..behind], &mut far[..behind])
+    }
+
+    /// Those of a packed ring that are available from a place on, as many as there is room for in both; all of them in one lap.
+    fn read_run(&self, first: u16, ids: &mut [u16], descriptors: &mut [u128]) -> u16 {
+        let mut place = 16 * self.slot(first);
+        for (count, (id, descriptor)) in (0..).zip(ids.iter_mut().zip(descriptors)) {
+            // Its flags first, with its length: what they hand over is read after them.
+            let high = self.descriptors.load_u64(place + 8);
+            if !Self::hands_over(first, (high >> 48) as u16) {
                 return count;
             }
-            *descriptor = u128::from_le_bytes(self.descriptors.read(16 * self.slot(at)));
-            *id = (*descriptor >> 96) as u16;
-            at = self.after(at, 1);
+            *descriptor = u128::from(high) << 64 | u128::from(self.descriptors.load_u64(place));
+            *id = (high >> 32) as u16;
+            place += 16;
         }
-        most
+        ids.len() as u16
     }
 
     /// The flags of a descriptor.
@@ -261,7 +277,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
     /// A used descriptor takes the place of each chain's first (2.8.8): length, identifier and flags in one store; the first chain's
     /// last. The place behind them.
     fn write_used(&self, first: u16, chains: &[u64]) -> u16 {
-        let mut at = first;
+        let Some((head, rest)) = chains.split_first() else { return first };
         let store = |at: u16, chain: u64| {
             let (token, bytes) = (Token(chain as u32), chain >> 32);
             let lap = if at & WRAP != 0 { AVAILABLE | USED } else { 0 };
@@ -269,15 +285,12 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
             let used = bytes | u64::from(token.id()) << 32 | u64::from(flags) << 48;
             self.descriptors.store_u64(16 * self.slot(at) + 8, used);
         };
-        for (index, chain) in chains.iter().enumerate() {
-            if index > 0 {
-                store(at, *chain);
-            }
+        let mut at = self.behind(first, Token(*head as u32));
+        for chain in rest {
+            store(at, *chain);
             at = self.behind(at, Token(*chain as u32));
         }
-        if let Some(chain) = chains.first() {
-            store(first, *chain);
-        }
+        store(first, *head);
         at
     }
 

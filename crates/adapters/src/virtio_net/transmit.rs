@@ -90,7 +90,9 @@ impl VirtioNet {
         ahead.read(ring, &areas, seen, budget.packets as u16);
         let (mut dropped, mut sent, mut broken) = (0, QueueCounters::default(), None);
         // A dropped chain takes nothing of the batch: it is charged here.
-        while areas.has(ring.next, seen) && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
+        // A packed ring tells by each descriptor whether it is there: those that were read need not be asked again.
+        let waits = |at, ahead: &Ahead<'_, false, PACKED>| PACKED && ahead.has_read(&areas, at) || areas.has(at, seen);
+        while waits(ring.next, &ahead) && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
             let only = ahead.only(&areas, ring.next).filter(|_| link);
             ahead.look();
             let taken = match only {

@@ -43,7 +43,7 @@ impl Vmxnet3 {
             Reg::RXPROD | Reg::RXPROD2 => self.look_for_room(cx),
             // One bit, of those on offer.
             Reg::VRRS if value.is_power_of_two() && value & registers::VERSIONS != 0 => {
-                self.version = value.trailing_zeros() as u8 + 1;
+                self.begin(value.trailing_zeros() as u8 + 1);
             }
             // The driver takes its memory back.
             Reg::DSAL if value == 0 => self.quiesce(cx),
@@ -63,7 +63,7 @@ impl PciFace for Vmxnet3 {
     fn config_write(&mut self, offset: u16, data: &[u8], cx: &mut Context<'_>) {
         let changes = self.function.config_write(u64::from(offset), data);
         if changes.intersects(Changes::FUNCTION_RESET | Changes::SOFT_RESET) {
-            self.reset_all(cx);
+            self.reset_function(cx);
             return;
         }
         let routes = Changes::INTX | Changes::MSI | Changes::MSIX | Changes::POWER | Changes::BUS_MASTER;

@@ -362,16 +362,23 @@ impl Vmxnet3 {
         }
     }
 
-    fn reset_all(&mut self, cx: &mut Context<'_>) {
+    /// Keeps what a driver has chosen when it probed: it does not choose again when its guest wakes.
+    fn reset_function(&mut self, cx: &mut Context<'_>) {
         self.reset_device(cx);
         self.function.reset();
-        self.version = 1;
+        let address = [Reg::MACL, Reg::MACH].map(|name| self.registers[name]);
         self.registers.reset(|_| true);
-        self.capabilities = 0;
+        [self.registers[Reg::MACL], self.registers[Reg::MACH]] = address;
         self.filter = Filter::default();
         self.transmit.clear();
         self.receive.clear();
         self.room_delay = ROOM_FIRST;
+    }
+
+    /// A driver begins, and has chosen nothing but a version.
+    fn begin(&mut self, version: u8) {
+        self.version = version;
+        self.capabilities = 0;
         self.restore_address();
     }
 }
@@ -511,8 +518,12 @@ impl Adapter for Vmxnet3 {
         self.tell_completions(cx);
     }
 
-    fn reset(&mut self, _kind: Reset, cx: &mut Context<'_>) {
-        self.reset_all(cx);
+    fn reset(&mut self, kind: Reset, cx: &mut Context<'_>) {
+        self.reset_function(cx);
+        match kind {
+            Reset::Bus => self.begin(1),
+            Reset::Function => {}
+        }
     }
 
     fn transmit_queues(&self) -> u16 {

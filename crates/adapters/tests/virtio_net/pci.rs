@@ -19,6 +19,7 @@ use crate::packets::{payload, tcp4};
 /// Configuration space (PCI 3.0, section 6): the command register with memory and bus mastering; MSI-X's ID.
 const COMMAND: u16 = 4;
 const MASTER: u16 = 7;
+const POWER: u8 = 0x01;
 const MSIX: u8 = 0x11;
 const VENDOR: u8 = 9;
 
@@ -362,6 +363,23 @@ fn a_legacy_driver_sends_by_the_ports() {
     machine.write(0, 14, 1, 2);
     machine.write(0, 8, 0, 4);
     assert_eq!(machine.read(0, 8, 4), 0, "an address of 0 ends it");
+}
+
+/// Linux (6.10 on) starts a device again that it finds so when its guest wakes, and no other (`vp_supports_pm_no_reset`).
+#[test]
+fn in_d3hot_the_function_promises_to_keep_nothing_and_keeps_nothing() {
+    let mut machine = Machine::new();
+    let power = machine.capability(POWER, None) + 4;
+    machine.negotiate(bit(VIRTIO_F_VERSION_1));
+    machine.enable();
+    machine.status(VIRTIO_CONFIG_S_DRIVER_OK);
+    assert_eq!(machine.config(power, 2), [0, 0], "no No_Soft_Reset");
+    machine.config_write(power, &3u16.to_le_bytes());
+    machine.config_write(power, &0u16.to_le_bytes());
+    machine.config_write(COMMAND, &MASTER.to_le_bytes());
+    assert_eq!(machine.read(1, 0x14, 1), 0, "the device status");
+    machine.write(1, 0x16, 1, 2);
+    assert_eq!(machine.read(1, 0x1c, 2), 0, "the queue is off");
 }
 
 #[test]

@@ -386,8 +386,6 @@ fn a_reset_in_the_middle_of_a_batch_makes_its_completion_stale() {
 #[test]
 fn flows_spread_over_queues_and_carry_their_hash() {
     let mut guest = Guest::new();
-    guest.write(1, 0, 1 << 6);
-    guest.write(1, 0x48, 1);
     // hashType all, Toeplitz, key of 40, table of 128; the key of Microsoft's examples.
     let key = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
@@ -400,6 +398,7 @@ fn flows_spread_over_queues_and_carry_their_hash() {
     guest.put(RSS + 48, &table);
     let open = Open { queues: 4, features: F_RSS | F_RXCSUM, ..Open::default() };
     assert_eq!(guest.open(open), 0);
+    guest.write(1, 0x48, 1);
     // 66.9.149.187:2794 to 161.142.100.80:1766 is 0x51ccc178 (Microsoft, "Verifying the RSS hash calculation").
     let mut bytes = Vec::new();
     let builder = etherparse::PacketBuilder::ethernet2([2; 6], MAC.0).ipv4([66, 9, 149, 187], [161, 142, 100, 80], 64);

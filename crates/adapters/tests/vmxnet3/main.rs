@@ -253,6 +253,28 @@ fn a_reset_masks_everything_and_keeps_the_address_that_the_driver_set() {
     assert_eq!(guest.read(1, 0x28).to_le_bytes(), MAC.0[..4]);
 }
 
+/// Linux's driver does not choose again when its guest wakes (`vmxnet3_resume`), and a VMM may have reset the function meanwhile.
+#[test]
+fn what_a_driver_chose_when_it_probed_outlives_a_reset_until_the_next_driver_probes() {
+    let mut guest = Guest::opened(Open::default());
+    guest.write(1, 0x48, 1);
+    guest.write(1, 0x28, 0x1234_5602);
+    guest.with(|adapter, cx| adapter.reset(Reset::Function, cx));
+    assert_eq!(guest.read(1, 0x10), 0, "the shared area is the driver's to tell again");
+    assert_eq!(guest.command(0xf00d_000f), 0x0808, "version 7 has this command");
+    assert_eq!(guest.command(0xf00d_0012), 1, "DCR");
+    assert_eq!(guest.read(1, 0x28), 0x1234_5602);
+    guest.config(4, &[6]);
+    guest.write(1, 0x10, SHARED as u32);
+    assert_eq!(guest.command(0xcafe_0000), 0);
+    assert_eq!((guest.counters.guest_errors, guest.counters.bad_accesses), (0, 0));
+    guest.write(1, 0, 1 << 6);
+    assert_eq!(guest.command(0xf00d_0012), 0);
+    assert_eq!(guest.read(1, 0x28).to_le_bytes(), MAC.0[..4]);
+    guest.with(|adapter, cx| adapter.reset(Reset::Bus, cx));
+    assert_eq!(guest.command(0xf00d_000f), u32::MAX, "version 1 has no such command");
+}
+
 #[test]
 fn holes_read_as_ones_and_are_counted() {
     let mut guest = Guest::new();

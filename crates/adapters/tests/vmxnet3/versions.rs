@@ -30,6 +30,7 @@ fn a_driver_that_picks_a_version_gets_its_commands_and_no_other() {
         assert_eq!(guest.command(0xcafe_0013), since(7, 0), "version {version}: ring buffer sizes");
         assert_eq!(guest.command(0xcafe_000f), since(3, 0), "version {version}: memory regions");
         assert_eq!(guest.open(Open { version, ..Open::default() }), 0);
+        guest.write(1, 0x48, u32::MAX);
         guest.put32(SHARED + 704, 0x3f);
         assert_eq!(guest.command(0xcafe_0010), since(4, 0), "version {version}: setting fields");
         let fields = if version >= 5 { 0x3f } else { since(4, 0x1f) };

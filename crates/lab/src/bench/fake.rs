@@ -57,6 +57,17 @@ impl FakeBench {
         }
     }
 
+    /// One adapter served by two servers, and one that is driven from user space.
+    pub(crate) fn user_space() -> FakeBench {
+        let e1000 = [Server::Nicety, Server::Qemu].map(|server| Contestant::new("e1000", server));
+        let vmxnet = Contestant::new("vmxnet", Server::Nicety).by_user_space();
+        FakeBench {
+            contestants: e1000.into_iter().chain([vmxnet]).collect(),
+            absent: vec![(Contestant::new("vmxnet", Server::Qemu), "QEMU has no such adapter".to_owned())],
+            ..FakeBench::two_servers()
+        }
+    }
+
     /// Mbit/s of a bulk run: virtio-net moves twice e1000's, Nicety 1.5 times QEMU's, 1.2 times over a stream, and each round is 1 % faster.
     fn megabits(item: &Item) -> f64 {
         let adapter = if item.contestant.adapter == "virtio-net" { 2.0 } else { 1.0 };

@@ -1,4 +1,5 @@
-//! The benches of real guests: unmodified Linux, measured by netperf. What a guest runs in is the [`Kind`]'s matter: QEMU
+//! The benches of real guests: unmodified Linux, measured by netperf, and for adapters that it has no driver for our own in its user
+//! space ([`Uio`]). What a guest runs in is the [`Kind`]'s matter: QEMU
 //! ([`qemu`]) or a user-mode kernel ([`user_mode`]).
 //!
 //! Two guests at a time, booted afresh for each contestant of each round, in a [`Namespace`]:
@@ -17,7 +18,7 @@ use std::{
 };
 
 use nicety_adapters::{Entry, REGISTRY};
-use nicety_guests::{Counts, Error, Machine, Namespace, Port, Root, Served};
+use nicety_guests::{Counts, Error, Machine, Namespace, Port, Root, Served, Tap, Uio};
 
 use super::{
     netperf::{self, Test},
@@ -25,7 +26,7 @@ use super::{
 };
 use crate::{
     bench::{Bench, BenchError, Latency, Measured, Outcome, Usage},
-    method::{Contestant, Doorbells, Guests, Item, Load, Order, Plan, Server},
+    method::{Contestant, Doorbells, Driver, Guests, Item, Load, Order, Plan, Server},
     progress::Progress,
 };
 
@@ -38,6 +39,14 @@ const SLACK: Duration = Duration::from_secs(30);
 const UPLINK: &str = "n0";
 const LEFT_MAC: &str = "52:54:00:4e:00:01";
 const RIGHT_MAC: &str = "52:54:00:4e:00:02";
+/// The guests' interface under a user-space driver.
+const TAP: &str = "v0";
+/// What the report says of its rows.
+const USER_SPACE: &str = "Rows marked \"user-space driver\": no kernel has a driver of a vmxnet, so nicety-uio, our own in each \
+                          guest's user space over uio_pci_generic, drives it, and netperf runs over its tap. Each packet costs system \
+                          calls that a kernel's driver has not: these rows do not compare with the others.";
+/// Why QEMU does not serve an adapter that it has no model of.
+const NOT_QEMUS: &str = "QEMU has no such adapter";
 
 /// What guests run in, and who serves them.
 trait Kind: fmt::Debug {
@@ -46,14 +55,11 @@ trait Kind: fmt::Debug {
     /// Booting two guests and warming them, over the four loads of a contestant, and a run's own beginning and end.
     fn overhead(&self) -> Duration;
 
-    /// Who serves this adapter.
+    /// Who serves this adapter, under Linux's driver.
     fn servers(&self, adapter: &str) -> Vec<Server>;
 
-    /// Who might be thought to serve it, and does not: why.
-    fn absent(&self, adapter: &str) -> Option<(Server, String)> {
-        let _ = adapter;
-        None
-    }
+    /// Who might be thought to serve it under this driver, and does not: why.
+    fn absent(&self, adapter: &str, driver: Option<Driver>) -> Vec<(Server, String)>;
 
     /// The loads of a round.
     fn loads(&self) -> Vec<Load> {
@@ -77,6 +83,7 @@ struct Ground {
     root: Root,
     program: PathBuf,
     doorbells: Option<Doorbells>,
+    uio: Result<Uio, String>,
 }
 
 /// Two guests, and the daemons that serve them, if any do.
@@ -101,13 +108,24 @@ fn addressed<M: Machine>(machine: M, server: Server) -> (M, M) {
     (with(machine.clone(), 1), with(machine, 2))
 }
 
+/// Has `nicety-uio` drive each guest's adapter, and gives its tap the guest's address in a server's network.
+fn drive(pair: &mut Pair, server: Server, stop: &AtomicBool) -> Result<(), Error> {
+    for (guest, mac, last) in [(&mut pair.left, LEFT_MAC, 1), (&mut pair.right, RIGHT_MAC, 2)] {
+        let function = Uio::hand_over(guest, 1, stop)?;
+        let address = format!("{}/24", address(server, last));
+        Uio::start(guest, &function, Tap { name: TAP, mac, address: &address }, stop)?;
+    }
+    Ok(())
+}
+
 impl Ground {
-    /// Boots two guests, each at the port of its name of a daemon of ours.
+    /// Boots two guests, each at the port of its name of a daemon of ours, and does `then` with them.
     fn boot_served<M: Machine>(
         &mut self,
         (left, right): (M, M),
         served: Vec<Served>,
         stop: &AtomicBool,
+        then: impl FnOnce(&mut Pair) -> Result<(), Error>,
     ) -> Result<Up, Error> {
         // One daemon has both ports, of two the first has the left one.
         let at = |machine, served: Option<&Served>, name| match served {
@@ -115,7 +133,8 @@ impl Ground {
             None => machine,
         };
         let (left, right) = (at(left, served.first(), "left"), at(right, served.last(), "right"));
-        match pair::boot_unless(&self.root, left, right, stop) {
+        let booted = pair::boot_unless(&self.root, left, right, stop);
+        match booted.and_then(|mut pair| then(&mut pair).map(|()| pair)) {
             Ok(pair) => Ok(Up { pair, served }),
             Err(error) => {
                 // They would keep a tap from the next ones. What their end complains of is the same trouble.
@@ -123,6 +142,12 @@ impl Ground {
                 Err(error)
             }
         }
+    }
+
+    /// What drives adapters from the guests' user space.
+    fn uio(&self) -> Result<Uio, Error> {
+        let missing = |said| Error::Run { doing: "driving an adapter from user space".to_owned(), said };
+        self.uio.clone().map_err(missing)
     }
 
     /// A port of this adapter.
@@ -152,6 +177,8 @@ impl Ground {
 #[derive(Debug)]
 pub struct RealBench {
     running: Option<Running>,
+    /// Whether some are driven from the guests' user space.
+    user_space: bool,
     kind: Box<dyn Kind>,
     ground: Ground,
 }
@@ -212,11 +239,14 @@ impl RealBench {
 
     fn open(kind: Box<dyn Kind>, root: Root, program: &Path) -> Result<RealBench, Error> {
         let namespace = Namespace::open(&root)?;
-        Ok(RealBench {
-            running: None,
-            kind,
-            ground: Ground { namespace, root, program: program.to_owned(), doorbells: None },
-        })
+        let uio = Uio::beside(program).map_err(|error| error.to_string());
+        let ground = Ground { namespace, root, program: program.to_owned(), doorbells: None, uio };
+        Ok(RealBench { running: None, user_space: false, kind, ground })
+    }
+
+    fn field(&self, entry: &Entry) -> (Vec<Contestant>, Vec<(Contestant, String)>) {
+        let uio = self.ground.uio.as_ref().map(drop).map_err(String::as_str);
+        field(self.kind.as_ref(), entry, uio)
     }
 
     /// Ends the guests that run, then the daemons.
@@ -289,9 +319,24 @@ impl Running {
     }
 }
 
-/// The adapters whose driver these guests have.
-fn linux() -> impl Iterator<Item = &'static Entry> {
-    REGISTRY.iter().filter(|entry| entry.about.in_linux())
+/// What drives this adapter in the guests, where it is not their kernel.
+fn driver(entry: &Entry) -> Option<Driver> {
+    Uio::DRIVES.contains(&entry.about.name).then_some(Driver::UserSpace)
+}
+
+/// An adapter's contestants, and who is missing among them; `uio` says why there is no user-space driver, if there is none.
+fn field(kind: &dyn Kind, entry: &Entry, uio: Result<(), &str>) -> (Vec<Contestant>, Vec<(Contestant, String)>) {
+    let of = |server| Contestant::new(entry.about.name, server);
+    let driver = driver(entry);
+    let absent = kind.absent(entry.about.name, driver).into_iter().map(|(server, why)| (of(server), why));
+    match (driver, uio) {
+        (None, _) => (kind.servers(entry.about.name).into_iter().map(of).collect(), absent.collect()),
+        (Some(_), Ok(())) => (vec![of(Server::Nicety).by_user_space()], absent.collect()),
+        (Some(_), Err(why)) => {
+            let gone = (of(Server::Nicety).by_user_space(), why.to_owned());
+            (Vec::new(), [gone].into_iter().chain(absent).collect())
+        }
+    }
 }
 
 impl Bench for RealBench {
@@ -300,13 +345,11 @@ impl Bench for RealBench {
     }
 
     fn contestants(&self) -> Vec<Contestant> {
-        let of = |name: &'static str| self.kind.servers(name).into_iter().map(move |it| Contestant::new(name, it));
-        linux().flat_map(|entry| of(entry.about.name)).collect()
+        REGISTRY.iter().flat_map(|entry| self.field(entry).0).collect()
     }
 
     fn absent(&self) -> Vec<(Contestant, String)> {
-        let of = |name: &str| self.kind.absent(name).map(|(server, why)| (Contestant::new(name, server), why));
-        linux().filter_map(|entry| of(entry.about.name)).collect()
+        REGISTRY.iter().flat_map(|entry| self.field(entry).1).collect()
     }
 
     fn loads(&self) -> Vec<Load> {
@@ -324,6 +367,7 @@ impl Bench for RealBench {
     fn prepare(&mut self, plan: &Plan, progress: &mut Progress, cancel: &AtomicBool) -> Result<(), BenchError> {
         progress.step("preparing the guests");
         self.ground.doorbells = plan.doorbells;
+        self.user_space = plan.contestants.iter().any(|contestant| contestant.driver.is_some());
         self.kind.prepare(&mut self.ground).map_err(|error| BenchError::Fatal(error.to_string()))?;
         if cancel.load(Ordering::Relaxed) { Err(BenchError::Cancelled) } else { Ok(()) }
     }
@@ -355,6 +399,9 @@ impl Bench for RealBench {
              again, and counts as nothing.",
             version(&self.ground.root, "netperf")
         ));
+        if self.user_space {
+            notes.push(USER_SPACE.to_owned());
+        }
         notes.push("Counts per frame are the daemons', of both guests' ports; QEMU does not count its own.".to_owned());
         notes
     }
@@ -368,6 +415,70 @@ fn version(root: &Root, package: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is not asked for here.
+    #[derive(Debug)]
+    struct Any;
+
+    impl Kind for Any {
+        fn guests(&self) -> Guests {
+            Guests::Qemu
+        }
+
+        fn overhead(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn servers(&self, _adapter: &str) -> Vec<Server> {
+            Server::ALL.to_vec()
+        }
+
+        fn absent(&self, _adapter: &str, driver: Option<Driver>) -> Vec<(Server, String)> {
+            driver.map(|_| (Server::Qemu, NOT_QEMUS.to_owned())).into_iter().collect()
+        }
+
+        fn prepare(&mut self, _ground: &mut Ground) -> Result<(), Error> {
+            Err(Error::Stopped)
+        }
+
+        fn boot(&self, _ground: &mut Ground, _contestant: &Contestant, _stop: &AtomicBool) -> Result<Up, Error> {
+            Err(Error::Stopped)
+        }
+
+        fn notes(&self, _root: &Root) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    fn all(uio: Result<(), &str>) -> (Vec<Contestant>, Vec<(Contestant, String)>) {
+        let (there, absent): (Vec<_>, Vec<_>) = REGISTRY.iter().map(|entry| field(&Any, entry, uio)).unzip();
+        (there.concat(), absent.concat())
+    }
+
+    #[test]
+    fn what_linux_has_no_driver_for_is_served_by_nicety_alone_under_ours() {
+        let (there, absent) = all(Ok(()));
+        let ours = |one: &&Contestant| one.driver.is_some();
+        let mut names: Vec<(&str, Server)> =
+            there.iter().filter(ours).map(|one| (one.adapter.as_str(), one.server)).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["flexible", "vmxnet", "vmxnet2"].map(|name| (name, Server::Nicety)));
+        let undriven = |entry: &&Entry| !entry.about.in_linux() && driver(entry).is_none();
+        assert_eq!(REGISTRY.iter().filter(undriven).count(), 0, "nobody drives it");
+        assert_eq!(there.iter().filter(|one| one.adapter == "vmxnet3").count(), Server::ALL.len());
+        assert!(absent.iter().all(|(one, why)| (one.server, why.as_str()) == (Server::Qemu, NOT_QEMUS)), "{absent:?}");
+        assert_eq!(absent.len(), 3);
+    }
+
+    #[test]
+    fn without_the_program_those_are_absent_with_the_reason_first() {
+        let (there, absent) = all(Err("it is not there"));
+        assert!(there.iter().all(|one| one.driver.is_none()));
+        for name in ["vmxnet", "vmxnet2", "flexible"] {
+            let (first, why) = absent.iter().find(|(one, _)| one.adapter == name).unwrap();
+            assert_eq!((first.server, why.as_str()), (Server::Nicety, "it is not there"), "{name}");
+        }
+    }
 
     #[test]
     fn a_stop_is_no_failure() {

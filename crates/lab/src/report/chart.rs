@@ -44,7 +44,8 @@ pub(super) fn chart(results: &Results, test: Test) -> String {
     axis(&mut svg, &scale, bottom);
     for (index, adapter) in adapters.iter().enumerate() {
         let top = TOP + index as f64 * group;
-        let _ = write!(svg, "<text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text>", top + NAME - 5.0, Escaped(adapter));
+        let name = results.heading(adapter);
+        let _ = write!(svg, "<text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text>", top + NAME - 5.0, Escaped(&name));
         let (first, last) = (top + NAME, top + group - BETWEEN_GROUPS);
         let _ = write!(svg, "<line class=\"base\" x1=\"0\" x2=\"0\" y1=\"{first:.1}\" y2=\"{last:.1}\"/>");
         for (place, server) in servers.iter().enumerate() {

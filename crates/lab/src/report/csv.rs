@@ -2,25 +2,29 @@
 
 use std::fmt::Write as _;
 
+use crate::method::Driver;
 use crate::results::{Direction, Results};
 
 /// How every file begins: by this a later report knows that it may take the place.
-pub(super) const HEAD: &str = "adapter,test,server,unit,direction,round,value\n";
+pub(super) const HEAD: &str = "adapter,test,server,unit,direction,round,value";
+/// The columns since.
+const SINCE: &str = ",driver\n";
 
 /// The whole file.
 pub(super) fn csv(results: &Results) -> String {
-    let mut out = HEAD.to_owned();
+    let mut out = [HEAD, SINCE].concat();
     for row in &results.rows {
         let direction = match row.direction {
             Direction::Higher => "higher",
             Direction::Lower => "lower",
         };
         let (adapter, unit) = (field(&row.adapter), field(&row.unit));
+        let driver = row.driver.map_or("", Driver::name);
         for sample in &row.samples {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 out,
-                "{adapter},{},{},{unit},{direction},{},{}",
+                "{adapter},{},{},{unit},{direction},{},{},{driver}",
                 row.test.name(),
                 row.server,
                 sample.round,
@@ -48,10 +52,19 @@ mod tests {
         let samples: usize = results.rows.iter().map(|row| row.samples.len()).sum();
         assert_eq!(text.lines().count(), samples + 1);
         assert!(text.starts_with(HEAD));
-        assert!(text.contains("\ne1000,bulk-transmit,nicety,Mbit/s,higher,0,1500"), "{text}");
-        assert!(text.lines().all(|line| line.split(',').count() == HEAD.split(',').count()));
+        assert!(text.contains("\ne1000,bulk-transmit,nicety,Mbit/s,higher,0,1500,\n"), "{text}");
+        let head = [HEAD, SINCE].concat();
+        assert!(text.lines().all(|line| line.split(',').count() == head.split(',').count()));
         let document = include_str!("../../../../docs/results-format.md");
-        assert!(document.contains(&format!("`{}`", HEAD.trim_end())));
+        assert!(document.contains(&format!("`{}`", head.trim_end())));
+    }
+
+    #[test]
+    fn a_sample_under_a_user_space_driver_says_so() {
+        let text = csv(&sample::user_space());
+        let of = |adapter: &str| text.lines().filter(|line| line.starts_with(adapter)).collect::<Vec<_>>();
+        assert!(!of("vmxnet").is_empty() && of("vmxnet,").iter().all(|line| line.ends_with(",user-space")), "{text}");
+        assert!(of("e1000,").iter().all(|line| line.ends_with(',')), "{text}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::html::Escaped;
 use crate::findings;
+use crate::method::{Driver, Server};
 use crate::number;
 use crate::results::{Direction, Results, Row, Test};
 
@@ -45,10 +46,7 @@ pub(super) fn all(out: &mut String, results: &Results) {
     let mut reasons: Vec<&str> = Vec::new();
     for adapter in results.adapters() {
         for server in &servers {
-            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", Escaped(adapter));
-            if servers.len() > 1 {
-                let _ = write!(out, "<td>{}</td>", server.title());
-            }
+            row_head(out, results, adapter, *server);
             for test in &tests {
                 let cell = summary_cell(results.row(adapter, *test, *server), &mut reasons);
                 let _ = write!(out, "<td class=\"n\">{cell}</td>");
@@ -63,6 +61,16 @@ pub(super) fn all(out: &mut String, results: &Results) {
             let _ = writeln!(out, "<li>{}</li>", Escaped(reason));
         }
         let _ = writeln!(out, "</ol>");
+    }
+}
+
+/// The beginning of a row: whose figures they are. The server's cell only where there are several.
+pub(super) fn row_head(out: &mut String, results: &Results, adapter: &str, server: Server) {
+    let mark = results.driver(adapter, server).map_or("", Driver::title);
+    let mark = if mark.is_empty() { String::new() } else { format!("<span class=\"driver\">{mark}</span>") };
+    let _ = write!(out, "<tr><th scope=\"row\">{}{mark}</th>", Escaped(adapter));
+    if results.servers().len() > 1 {
+        let _ = write!(out, "<td>{}</td>", server.title());
     }
 }
 

@@ -169,10 +169,7 @@ fn one_test(out: &mut String, results: &Results, test: Test) {
     for adapter in results.adapters() {
         for server in &servers {
             let Some(row) = results.row(adapter, test, *server) else { continue };
-            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", Escaped(adapter));
-            if servers.len() > 1 {
-                let _ = write!(out, "<td>{}</td>", server.title());
-            }
+            figures::row_head(out, results, adapter, *server);
             let median = row.median.map_or(number::NONE.to_owned(), number::figure);
             let range = row.median.zip(row.interval.as_ref()).map(|(median, interval)| number::range(interval, median));
             let range = range.unwrap_or_else(|| number::NONE.to_owned());
@@ -261,9 +258,11 @@ fn runs(out: &mut String, results: &Results) {
          <th scope=\"col\" class=\"n\">Took</th><th scope=\"col\" class=\"n\">Stolen</th><th scope=\"col\">Failure</th></tr></thead><tbody>"
     );
     for run in &results.runs {
+        let driver = results.driver(&run.adapter, run.server);
+        let driver = driver.map_or(String::new(), |driver| format!(", {}", driver.title()));
         let _ = writeln!(
             out,
-            "<tr><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{:.1} s</td><td class=\"n\">{}</td><td>{}</td></tr>",
+            "<tr><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td><td>{}{driver}</td><td>{}</td><td class=\"n\">{:.1} s</td><td class=\"n\">{}</td><td>{}</td></tr>",
             run.run.saturating_add(1),
             run.round.saturating_add(1),
             Escaped(&run.adapter),

@@ -5,7 +5,8 @@ use crate::results::sample;
 
 #[test]
 fn the_page_needs_nothing_but_itself() {
-    for results in [sample::embedded(), sample::two_servers(), sample::linked(), sample::quick()] {
+    for results in [sample::embedded(), sample::two_servers(), sample::linked(), sample::user_space(), sample::quick()]
+    {
         let page = page(&results);
         for outside in ["<script", "<link", "<img", "<iframe", "src=", "http:", "https:", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
@@ -22,7 +23,8 @@ fn the_page_needs_nothing_but_itself() {
 
 #[test]
 fn every_id_is_there_once_and_every_section_can_be_pointed_at() {
-    for results in [sample::embedded(), sample::two_servers(), sample::linked(), sample::quick()] {
+    for results in [sample::embedded(), sample::two_servers(), sample::linked(), sample::user_space(), sample::quick()]
+    {
         let page = page(&results);
         let ids: Vec<&str> = page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
         let mut once = ids.clone();
@@ -88,6 +90,20 @@ fn what_is_worse_than_qemus_own_is_marked_in_its_table_and_named_in_a_sentence()
 }
 
 #[test]
+fn a_user_space_driver_is_named_wherever_its_figures_are() {
+    let results = sample::user_space();
+    let page = page(&results);
+    let marked = "<th scope=\"row\">vmxnet<span class=\"driver\">user-space driver</span></th><td>Nicety</td>";
+    assert_eq!(page.matches(marked).count(), 1 + Test::ALL.len(), "all figures, and each test's table");
+    assert!(page.contains("<th scope=\"row\">vmxnet</th><td>QEMU</td>"), "who does not serve it has no driver");
+    assert_eq!(page.matches("<figcaption>vmxnet, user-space driver</figcaption>").count(), 5);
+    assert_eq!(page.matches(">vmxnet, user-space driver</text>").count(), Test::ALL.len());
+    assert_eq!(page.matches("<td>vmxnet</td><td>Nicety, user-space driver</td>").count(), 7 * 4);
+    assert!(page.contains("Rows marked &quot;user-space driver&quot; are not ranked with the others"));
+    assert!(!page.contains("e1000, user-space") && !super::page(&sample::two_servers()).contains("user-space"));
+}
+
+#[test]
 fn text_from_outside_cannot_become_markup() {
     let mut results = sample::two_servers();
     let evil = "<script>alert(\"1\")</script>&'";
@@ -108,7 +124,8 @@ fn text_from_outside_cannot_become_markup() {
 
 #[test]
 fn elements_are_closed_in_the_order_in_which_they_are_opened() {
-    for results in [sample::embedded(), sample::two_servers(), sample::linked(), sample::quick()] {
+    for results in [sample::embedded(), sample::two_servers(), sample::linked(), sample::user_space(), sample::quick()]
+    {
         let page = page(&results);
         let mut open: Vec<&str> = Vec::new();
         for tag in page.split('<').skip(1) {

@@ -26,9 +26,9 @@ const MARKS: [(f64, &str); 5] = [(50.0, "50 %"), (90.0, "90 %"), (99.0, "99 %"),
 /// A mark on an axis: where, from 0 to 1, and its text.
 type Mark = (f64, String);
 
-struct Panel<'a> {
+struct Panel {
     id: String,
-    adapter: &'a str,
+    heading: String,
     title: String,
     across: Vec<Mark>,
     up: Vec<Mark>,
@@ -52,7 +52,7 @@ pub(super) fn over_time(results: &Results, load: Load, unit: &str) -> String {
                 |(number, (place, text)): (usize, Mark)| (place, if number == 0 { text + " s" } else { text });
             Panel {
                 id: format!("{}-time-{number}", load.to_string().replace(' ', "-")),
-                adapter,
+                heading: results.heading(adapter),
                 title: format!("{adapter}, {load} over time, {unit}: {} runs", of.len()),
                 across: marks(&time).into_iter().enumerate().map(seconds).collect(),
                 up: marks(&rate),
@@ -112,7 +112,7 @@ pub(super) fn latencies(results: &Results) -> String {
         }
         (!of.is_empty()).then(|| Panel {
             id: format!("latency-{number}"),
-            adapter,
+            heading: results.heading(adapter),
             title: format!("{adapter}, latency in µs by percentile: {} runs", of.len()),
             across: across.clone(),
             up: scale.marks(),
@@ -200,12 +200,12 @@ impl Decades {
     }
 }
 
-impl Panel<'_> {
+impl Panel {
     fn svg(&self) -> String {
-        let Panel { id, adapter, title, across, up, lines } = self;
-        let (adapter, title) = (Escaped(adapter), Escaped(title));
+        let Panel { id, heading, title, across, up, lines } = self;
+        let (heading, title) = (Escaped(heading), Escaped(title));
         let mut svg = format!(
-            "<figure class=\"panel\"><figcaption>{adapter}</figcaption><svg class=\"chart\" height=\"{:.0}\" role=\"img\" aria-labelledby=\"{id}\">\
+            "<figure class=\"panel\"><figcaption>{heading}</figcaption><svg class=\"chart\" height=\"{:.0}\" role=\"img\" aria-labelledby=\"{id}\">\
              <title id=\"{id}\">{title}</title>",
             TOP + PLOT + AXIS
         );

@@ -40,6 +40,11 @@ pub(crate) fn linked() -> Results {
     of(FakeBench::linked(), false)
 }
 
+/// An adapter served by Nicety and by QEMU, and one that is driven from user space and that QEMU has not, seven rounds.
+pub(crate) fn user_space() -> Results {
+    of(FakeBench::user_space(), false)
+}
+
 fn embedded_bench(faults: Vec<Fault>) -> FakeBench {
     let mut bench = FakeBench { guests: Guests::Embedded, faults, ..FakeBench::two_servers() };
     bench.contestants.retain(|contestant| contestant.server == Server::Nicety);

@@ -1,5 +1,6 @@
 //! Every vhost-user front end of others that can be had, over every kind of ring that it has: QEMU with one to eight pairs of queues, and
-//! DPDK's virtio-user; and both where they listen, and the daemon connects. The user-mode kernel's is in `user_mode.rs`, the crate `vhost`'s in the tests of `nicety-vhost-user`.
+//! DPDK's virtio-user; both where they listen, and the daemon connects; Debian's user-mode kernel. Our own build of that is in
+//! `user_mode.rs`, the crate `vhost`'s front end in the tests of `nicety-vhost-user`.
 
 use std::{
     fs,
@@ -8,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nicety_guests::{Folder, Guest, Kernel, Layer};
+use nicety_guests::{
+    Folder, Guest, Kernel, Layer,
+    uml::{UmlConfig, UmlKernel},
+};
 use nicety_lab::packets::PACKAGES;
 
 use crate::stage::{IN_HAND, LATER, Stage, address, ping, pinged, port, quiet, send, sh, well};
@@ -57,6 +61,36 @@ fn qemu_s_guest_carries_with_one_to_eight_pairs_of_split_rings() {
 #[test]
 fn qemu_s_guest_carries_with_one_to_eight_pairs_of_packed_rings() {
     every_count_of_pairs("packed=on,");
+}
+
+/// The package, whose kernel runs with the libraries of every Debian from 12 on, and the modules of that kernel which virtio-net consists
+/// of, in the order of loading.
+const DEBIAN_S: &[&str] = &["user-mode-linux/bookworm"];
+const MODULES: [&str; 3] = ["net/core/failover.ko", "drivers/net/net_failover.ko", "drivers/net/virtio_net.ko"];
+
+#[test]
+fn debian_s_user_mode_kernel_carries() {
+    let layer = well(Layer::lay("user-mode-linux", DEBIAN_S, &mut |line| eprintln!("{line}")));
+    let kernel = well(UmlKernel::at(&layer.path("usr/bin/linux.uml")));
+    let modules = layer.path(format!("usr/lib/uml/modules/{}/kernel", kernel.release()));
+    let stage = Stage::new(&["virtio-net", "virtio-net"]);
+    let boot = |number: u8| {
+        let machine = stage.served.attach(UmlConfig::new(&kernel), &format!("vm{number}"));
+        let mut guest = stage.ready(Guest::boot(&stage.root, machine));
+        sh(&mut guest, &format!("mkdir /host; mount -t hostfs -o {} none /host", modules.display()));
+        MODULES.iter().for_each(|module| drop(sh(&mut guest, &format!("insmod /host/{module}"))));
+        sh(&mut guest, &format!("ip addr add {}/24 dev eth0; ip link set eth0 up", address(number)));
+        guest
+    };
+    let (mut guest, mut peer) = (boot(1), boot(2));
+    ping(&mut guest, "", &address(2));
+    ping(&mut guest, "-s 1472 -M do", &address(2));
+    send(&mut guest, &mut peer, &address(2), 64);
+    send(&mut peer, &mut guest, &address(1), 64);
+    println!("Linux {}: 64 MB each way", kernel.release());
+    [&mut guest, &mut peer].into_iter().for_each(quiet);
+    let report = stage.report("vm1");
+    assert_eq!(report["guest_errors"], 0, "{report}");
 }
 
 /// testpmd at a port, which ends with it.
@@ -159,9 +193,13 @@ fn dpdk_s_virtio_user_answers_every_request_over_split_packed_ordered_and_vector
     assert_eq!(report["guest_errors"], 0, "{report}");
 }
 
-/// A virtio-user that listens, with one pair of split rings and with four of packed ones.
-const LISTENING: [(&str, &[&str]); 2] =
-    [("server=1,queues=1", &[]), ("server=1,queues=4,packed_vq=1", &["--rxq=4", "--txq=4", "--disable-rss"])];
+/// A virtio-user that listens: with one pair of split rings, in order, mergeable and vectorised, and with four pairs of packed ones.
+const LISTENING: [(&str, &[&str]); 4] = [
+    ("server=1,queues=1,in_order=1", &[]),
+    ("server=1,queues=1,in_order=0", &[]),
+    ("server=1,queues=1,in_order=0,mrg_rxbuf=0,vectorized=1", &["--rx-offloads=0"]),
+    ("server=1,queues=4,packed_vq=1", &["--rxq=4", "--txq=4", "--disable-rss"]),
+];
 /// How often the daemon is killed under each.
 const KILLS: u64 = 2;
 /// Answered between two kills, at least.

@@ -1,63 +1,22 @@
 //! QEMU moves a running guest, with its virtio-net, from one daemon to another. Neither daemon knows of the other: QEMU reads the log of
 //! written pages that the first one fills, and tells the second one where the rings stood.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
 
 use nicety_guests::{Accel, Guest, GuestConfig, Kernel, Link, Machine, Served, Setup};
 use serde_json::{Value, json};
 
 use crate::{
-    stage::{LATER, SOON, Stage, address, ping, port, quiet, sh, well},
+    monitor::Monitor,
+    stage::{LATER, Stage, address, ping, port, quiet, sh, well},
     user_mode::machine,
 };
 
-/// QEMU's own control socket (docs/interop/qmp-spec.rst).
-struct Monitor(BufReader<UnixStream>);
-
-impl Monitor {
-    fn of(path: &Path) -> Monitor {
-        let stream = well(UnixStream::connect(path));
-        well(stream.set_read_timeout(Some(SOON)));
-        let mut monitor = Monitor(BufReader::new(stream));
-        monitor.run("qmp_capabilities", json!({}));
-        monitor
-    }
-
-    fn run(&mut self, command: &str, arguments: Value) -> Value {
-        let request = json!({"execute": command, "arguments": arguments});
-        well(self.0.get_mut().write_all(request.to_string().as_bytes()));
-        loop {
-            let mut line = String::new();
-            well(self.0.read_line(&mut line));
-            let answer: Value = well(serde_json::from_str(&line));
-            assert!(answer.get("error").is_none(), "{command}: {answer}");
-            // There are greetings and events, too.
-            if let Some(value) = answer.get("return") {
-                return value.clone();
-            }
-        }
-    }
-
-    /// Sends the guest away, and waits until it has gone. What QEMU tells of that.
-    fn migrate(&mut self, to: &str) -> Value {
-        self.run("migrate-set-parameters", json!({"max-bandwidth": 0}));
-        self.run("migrate", json!({"uri": to}));
-        let end = Instant::now() + LATER;
-        loop {
-            let told = self.run("query-migrate", json!({}));
-            match told["status"].as_str() {
-                Some("completed") => return told,
-                Some("failed" | "cancelled") => panic!("{told}"),
-                _ => assert!(Instant::now() < end, "it does not end: {told}"),
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
+/// Sends the guest away, and waits until it has gone. What QEMU tells of that.
+fn migrate(monitor: &mut Monitor, to: &str) -> Value {
+    monitor.run("migrate-set-parameters", json!({"max-bandwidth": 0}));
+    monitor.run("migrate", json!({"uri": to}));
+    monitor.wait("query-migrate", "completed", LATER)
 }
 
 /// A stage whose first port's guest may move to another daemon, which a stream joins to the stage's own.
@@ -95,9 +54,7 @@ impl Move {
         for word in &mut config.devices {
             *word = word.replace("virtio-net-pci,", &format!("virtio-net-pci,{words}"));
         }
-        let monitor = format!("unix:{},server=on,wait=off", self.path(monitor).display());
-        config.devices.extend(["-qmp".to_owned(), monitor]);
-        config
+        Monitor::at(config, &self.path(monitor))
     }
 
     /// The frames that have passed the first port of the other daemon: sent, and received.
@@ -149,7 +106,7 @@ fn moves(words: &str) {
     stream(&mut guest, &mut peer, &address(2));
     stream(&mut peer, &mut guest, &address(1));
     stage.wait_more("frames", 500, || stage.received("vm1"));
-    let told = Monitor::of(&moving.path("here")).migrate(&moving.incoming());
+    let told = migrate(&mut Monitor::of(&moving.path("here")), &moving.incoming());
     let before = moving.passed();
     let goes_on = || moving.passed().iter().zip(before).all(|(now, before)| *now >= before + 500);
     stage.wait_until("frames at the other daemon", goes_on);
@@ -179,7 +136,7 @@ fn a_guest_that_says_nothing_is_found_where_it_has_moved_to() {
     for words in ["", "guest_announce=off,"] {
         let moving = Move::new(&["virtio-net", "e1000"]);
         let [guest, mut peer, mut moved] = guests(&moving, words);
-        Monitor::of(&moving.path("here")).migrate(&moving.incoming());
+        migrate(&mut Monitor::of(&moving.path("here")), &moving.incoming());
         drop(guest);
         moving.stage.wait_until("an announcement", || moving.passed()[0] > 0);
         ping(&mut peer, "", &address(1));

@@ -51,10 +51,15 @@ pub fn address(number: u8) -> String {
     format!("10.9.3.{number}")
 }
 
+/// The address of the adapter at the port of this number.
+pub fn mac(number: u8) -> String {
+    format!("52:54:00:4e:03:{number:02x}")
+}
+
 /// A port of this adapter, named after its number.
 pub fn port(adapter: &str, number: u8) -> Port {
     let entry = nicety_adapters::find(adapter).unwrap_or_else(|| panic!("{adapter} is registered"));
-    Port::new(&format!("vm{number}"), entry, &format!("52:54:00:4e:03:{number:02x}"))
+    Port::new(&format!("vm{number}"), entry, &mac(number))
 }
 
 impl Stage {

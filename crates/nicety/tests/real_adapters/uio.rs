@@ -1,18 +1,15 @@
 //! `nicety-uio` in a guest: adapters that no kernel has a driver for, driven from user space, with a tap as the guest's interface.
 
-use std::path::Path;
+use std::{path::Path, sync::atomic::AtomicBool};
 
-use nicety_guests::{Archive, Folder, Guest, GuestConfig, Kernel, Layer};
+use nicety_guests::{Folder, Guest, GuestConfig, Kernel, Layer, Tap, Uio};
 
 use crate::{
     scp::{self, copy, serve},
-    stage::{LATER, Stage, address, amount, ping, quiet, send, sh, well},
+    stage::{LATER, Stage, address, amount, mac, ping, quiet, send, sh, well},
     user_mode::machine,
 };
 
-/// What a Rust program needs and the guest's image has not.
-const PACKAGES: &[&str] = &["libgcc-s1"];
-const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libgcc_s.so.1";
 /// OpenSSH, as a guest without the host's files needs it.
 const OPENSSH: [&str; 7] = [
     "usr/bin/scp",
@@ -23,7 +20,7 @@ const OPENSSH: [&str; 7] = [
     "usr/lib/openssh/sshd-auth",
     "usr/lib/openssh/sftp-server",
 ];
-const TAKEN: [&str; 3] = ["vmxnet", "vmxnet2", "flexible"];
+const TAKEN: [&str; 3] = Uio::DRIVES;
 /// The guest that answers, at its own port.
 const PEER: u8 = TAKEN.len() as u8 + 1;
 
@@ -56,9 +53,7 @@ fn vmxnet_and_enhanced_vmxnet_carry_tcp_in_a_user_mode_guest_by_a_driver_in_its_
     let all = (1..PEER).fold(machine(1), |machine, number| stage.served.attach(machine, &format!("vm{number}")));
     let mut guest = stage.ready(Guest::boot(&stage.root, all));
     stage.ready(peer.wait_ready());
-    let program = Path::new(env!("CARGO_BIN_EXE_nicety-uio"));
-    let folder = program.parent().unwrap_or(program).display();
-    sh(&mut guest, &format!("mkdir /host; mount -t hostfs -o {folder} none /host; ln -s /host/nicety-uio /bin"));
+    well(uio().in_user_mode(&mut guest, &GO_ON));
     let unbound = sh(&mut guest, "nicety-uio 0000:00:00.0 t0 2>&1; [ $? = 1 ]");
     assert!(unbound.starts_with("nicety-uio: 0000:00:00.0 is not bound to uio_pci_generic; run\n"), "{unbound}");
     let nobody = sh(&mut guest, "su nobody -c 'nicety-uio 0000:00:00.0 t0 2>&1; [ $? = 1 ]'");
@@ -76,15 +71,24 @@ fn vmxnet_and_enhanced_vmxnet_carry_tcp_in_a_user_mode_guest_by_a_driver_in_its_
     });
 }
 
+/// Nobody stops these.
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
+fn uio() -> Uio {
+    well(Uio::beside(Path::new(env!("CARGO_BIN_EXE_nicety"))))
+}
+
 /// What is to be done with the guest and its peer: at which port, of which adapter, with so many megabytes.
 type Also<'a> = &'a mut dyn FnMut(&mut Guest, &mut Guest, (u8, &str, u32));
 
 /// Ours in the guest at each of these adapters: packets of all sizes and TCP both ways, and what else is to be done; then the adapter
 /// that was a pcnet before is one again.
 fn drive(stage: &Stage, guest: &mut Guest, peer: &mut Guest, also: Also<'_>) {
+    let mut function = String::new();
     for (number, adapter) in (1..).zip(TAKEN) {
-        let pci = hand_over(guest, number);
-        start(guest, &pci, number);
+        function = well(Uio::hand_over(guest, number, &GO_ON));
+        let (name, mac, own) = (format!("v{number}"), mac(number), format!("{}/24", address(number)));
+        well(Uio::start(guest, &function, Tap { name: &name, mac: &mac, address: &own }, &GO_ON));
         ping(guest, "", &address(PEER));
         ping(guest, "-s 1472 -M do", &address(PEER));
         let megabytes = amount(adapter, 8).max(4);
@@ -93,11 +97,11 @@ fn drive(stage: &Stage, guest: &mut Guest, peer: &mut Guest, also: Also<'_>) {
         also(guest, peer, (number, adapter, megabytes));
         let report = stage.report(&format!("vm{number}"));
         assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
-        stop(guest, number);
+        well(Uio::stop(guest, &GO_ON));
     }
-    let taken_back = "cd /sys/bus/pci; f=$(cat /tmp/function); echo >devices/$f/driver_override; echo $f >devices/$f/driver/unbind; \
+    let taken_back = "cd /sys/bus/pci; echo >devices/$f/driver_override; echo $f >devices/$f/driver/unbind; \
                       modprobe pcnet32 2>/dev/null; echo $f >drivers_probe; until [ -e devices/$f/net ]; do usleep 20000; done; ls devices/$f/net";
-    let name = sh(guest, taken_back);
+    let name = sh(guest, &format!("f={function}; {taken_back}"));
     sh(guest, &format!("ip addr add {}/24 dev {name}", address(TAKEN.len() as u8)).replace('\n', ""));
     sh(guest, &format!("ip link set {} up", name.trim()));
     ping(guest, "", &address(PEER));
@@ -118,46 +122,9 @@ fn nicety_uio_says_what_is_missing() {
 }
 
 fn config(stage: &Stage, folder: &Folder, openssh: &[u8]) -> GuestConfig {
-    let layer = well(Layer::lay("libgcc", PACKAGES, &mut |line| eprintln!("{line}")));
-    let mut program = Archive::new();
-    program.file("bin/nicety-uio", 0o755, &well(std::fs::read(Path::new(env!("CARGO_BIN_EXE_nicety-uio")))));
-    let archives = [&program.finish(), &well(layer.archive(&[LIBRARY])), openssh].concat();
-    let config = GuestConfig {
-        memory_mib: 768,
-        drivers: vec!["uio_pci_generic".into(), "tun".into()],
-        archive: Some(well(folder.write("uio.cpio", archives))),
-        append: vec!["hugepages=32".into()],
-        ..GuestConfig::new(Kernel::V6_12)
-    };
+    let config = GuestConfig { memory_mib: 768, ..GuestConfig::new(Kernel::V6_12) };
+    let config = well(uio().in_qemu(config, folder, openssh));
     (1..PEER).fold(config, |config, number| stage.served.attach(config, &format!("vm{number}")))
-}
-
-/// Gives the function of this number among the network functions to `uio_pci_generic`; its PCI address.
-fn hand_over(guest: &mut Guest, number: u8) -> String {
-    let find = format!(
-        "cd /sys/bus/pci; f=$(for d in devices/*; do case $(cat $d/class) in 0x02*) echo ${{d##*/}};; esac; done | sed -n {number}p)"
-    );
-    let give = "echo uio_pci_generic >devices/$f/driver_override; [ ! -e devices/$f/driver ] || echo $f >devices/$f/driver/unbind; \
-                echo $f >drivers_probe; [ -d devices/$f/uio ] && echo $f | tee /tmp/function";
-    sh(guest, &format!("{find}; {give}")).trim().to_owned()
-}
-
-fn start(guest: &mut Guest, pci: &str, number: u8) {
-    let run = format!(
-        "rm -f /tmp/uio; [ -e /dev/net/tun ] || {{ mkdir -p /dev/net; mknod /dev/net/tun c 10 200; }}; (nicety-uio {pci} v{number} vmxnet >/tmp/uio 2>&1; echo $? >>/tmp/uio) >/dev/null 2>&1 &"
-    );
-    sh(guest, &run);
-    let said = sh(guest, "until [ -s /tmp/uio ]; do usleep 20000; done; cat /tmp/uio");
-    let mac = format!("52:54:00:4e:03:{number:02x}");
-    let asked = format!("{pci}: run `ip link set v{number} address {mac} up`\n");
-    assert_eq!(said, asked);
-    sh(guest, &format!("ip link set v{number} address {mac} up; ip addr add {}/24 dev v{number}", address(number)));
-}
-
-fn stop(guest: &mut Guest, number: u8) {
-    sh(guest, "killall nicety-uio");
-    let code = sh(guest, "until grep -x '[0-9]*' /tmp/uio; do usleep 20000; done");
-    assert_eq!(code, "0\n", "v{number}");
 }
 
 /// What netperf and iperf measure, each way.

@@ -8,14 +8,15 @@ use nicety_adapter::RingPlace;
 use nicety_bell::Lent;
 use nicety_memory::{Map, MapError, Mapping, Rights, shared_file};
 
-use super::{Answer, Refusal, Session};
+use super::{Answer, Refusal, Session, single};
 use crate::port::RECORD_RING_BYTES as PAGE;
 use crate::protocol::{F_RING_PACKED, Fields, Request};
 
 /// Where the page of a record tells its ring: places, size, where it was started, features.
 const RING_AT: u64 = PAGE - 40;
-/// Flag of a packed ring's descriptor (virtio 1.2, section 2.8.1), in its last two bytes.
-const USED: u16 = 1 << 15;
+/// Flags of a packed ring's descriptor (virtio 1.2, section 2.8.1), in its last two bytes.
+pub(super) const AVAILABLE: u16 = 1 << 7;
+pub(super) const USED: u16 = 1 << 15;
 /// Most rings of one front end.
 const RINGS_MOST: u16 = 1024;
 
@@ -56,8 +57,7 @@ impl Session {
     pub(super) fn set_inflight(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
         let request = Request::SetInflightFd;
         let told = Inflight::read(request, body)?;
-        let [fd] =
-            <[Lent; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors { request, found: fds.len(), wanted: 1 })?;
+        let fd = single(request, fds)?;
         let len = PAGE * u64::from(told.rings);
         if told.len < len {
             return Err(Refusal::Body(request));
@@ -94,9 +94,15 @@ impl Session {
     /// Whether a packed ring has a descriptor that a device gave back. A driver that starts it anew, while no back end is there, clears
     /// them all.
     fn was_served(&self, place: &RingPlace) -> bool {
+        self.marked(place, USED).unwrap_or(false)
+    }
+
+    /// Whether a packed ring has a descriptor with one of these flags; nothing if it is not in the guest's memory.
+    pub(super) fn marked(&self, place: &RingPlace, flags: u16) -> Option<bool> {
         let mut table = vec![0; 16 * usize::from(place.size)];
-        let read = self.rings.memory.map().read(place.descriptors, &mut table);
-        read.is_ok() && table.chunks_exact(16).any(|descriptor| descriptor[15] & (USED >> 8) as u8 != 0)
+        self.rings.memory.map().read(place.descriptors, &mut table).ok()?;
+        let any = |descriptor: &[u8]| u16::from_le_bytes([descriptor[14], descriptor[15]]) & flags != 0;
+        Some(table.chunks_exact(16).any(any))
     }
 
     /// A ring was stopped in order: its saved state is obsolete.

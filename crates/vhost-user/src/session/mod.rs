@@ -56,6 +56,8 @@ pub struct Session {
     /// As negotiated, bit 30 included.
     features: u64,
     status: u8,
+    /// Where the front end takes requests, which would be a closed connection to it if this was dropped.
+    requests: Option<Lent>,
     /// The state that the front end keeps for the next back end.
     kept: Option<Arc<Map>>,
     /// The state that this side records, if the front end keeps none.
@@ -64,9 +66,10 @@ pub struct Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { socket: _, port: _, rings, protocol, features, status, kept, record } = self;
+        let Self { socket: _, port: _, rings, protocol, features, status, requests, kept, record } = self;
         let mut out = f.debug_struct("Session");
         out.field("rings", rings).field("protocol", protocol).field("features", features).field("status", status);
+        out.field("requests", &requests.is_some());
         out.field("kept", &kept.is_some()).field("record", &record.is_some()).finish()
     }
 }
@@ -92,7 +95,8 @@ impl Session {
         let mut count = 0;
         port.with(&mut |face, _| count = face.rings());
         let (protocol, features, status) = (ProtocolFeatures::default(), 0, 0);
-        Ok(Self { socket, port, rings: Rings::new(count), protocol, features, status, kept: None, record: None })
+        let (requests, kept, record) = (None, None, None);
+        Ok(Self { socket, port, rings: Rings::new(count), protocol, features, status, requests, kept, record })
     }
 
     /// A handle that ends it from another thread.
@@ -190,6 +194,7 @@ impl Session {
             Request::GetMaxMemSlots | Request::AddMemReg | Request::RemMemReg => ProtocolFeatures::CONFIGURE_MEM_SLOTS,
             Request::SetStatus | Request::GetStatus => ProtocolFeatures::STATUS,
             Request::SetLogBase => ProtocolFeatures::LOG_SHMFD,
+            Request::SetBackendReqFd => ProtocolFeatures::BACKEND_REQ,
             Request::SendRarp => ProtocolFeatures::RARP,
             Request::GetInflightFd | Request::SetInflightFd => ProtocolFeatures::INFLIGHT_SHMFD,
             _ => ProtocolFeatures::default(),
@@ -206,6 +211,7 @@ impl Session {
             }
             Request::SetLogBase => return self.set_log(&body, fds).map(Answer::Body),
             Request::SetInflightFd => self.set_inflight(&body, fds)?,
+            Request::SetBackendReqFd => self.requests = Some(single(request, fds)?),
             // To be signalled when pages were logged: neither QEMU nor the kernel's vhost uses it.
             Request::SetLogFd => {}
             _ if !fds.is_empty() => return Err(Refusal::Descriptors { request, found: fds.len(), wanted: 0 }),
@@ -290,8 +296,7 @@ impl Session {
         let mut fields = Fields(body);
         let place = fields.u64().zip(fields.u64()).filter(|_| fields.0.is_empty());
         let (len, offset) = place.ok_or(Refusal::Body(request))?;
-        let [fd] =
-            <[Lent; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors { request, found: fds.len(), wanted: 1 })?;
+        let fd = single(request, fds)?;
         self.rings.memory.set_log(fd, offset, len)?;
         self.memory_changed();
         Ok(body.to_vec())
@@ -353,8 +358,7 @@ impl Session {
     fn add_region(&mut self, body: &[u8], fds: Vec<Lent>) -> Result<(), Refusal> {
         let request = Request::AddMemReg;
         let region = single_region(request, body)?;
-        let [fd] =
-            <[Lent; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors { request, found: fds.len(), wanted: 1 })?;
+        let fd = single(request, fds)?;
         self.rings.memory.add(region, fd)?;
         self.memory_changed();
         Ok(())
@@ -396,6 +400,13 @@ impl Session {
 
 fn number_in(request: Request, body: &[u8]) -> Result<u64, Refusal> {
     Ok(u64::from_ne_bytes(body.try_into().map_err(|_| Refusal::Body(request))?))
+}
+
+/// The one descriptor that a message has.
+fn single(request: Request, fds: Vec<Lent>) -> Result<Lent, Refusal> {
+    let [fd] =
+        <[Lent; 1]>::try_from(fds).map_err(|fds| Refusal::Descriptors { request, found: fds.len(), wanted: 1 })?;
+    Ok(fd)
 }
 
 fn single_region(request: Request, body: &[u8]) -> Result<Region, Refusal> {

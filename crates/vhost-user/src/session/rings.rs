@@ -3,10 +3,16 @@
 use nicety_adapter::RingPlace;
 use nicety_bell::{Bell, Lent};
 
-use super::{Refusal, Session};
+use super::{
+    Refusal, Session,
+    inflight::{AVAILABLE, USED},
+};
 use crate::memory::Memory;
 use crate::port::Kick;
-use crate::protocol::{F_PROTOCOL_FEATURES, Fields, NO_FD, RING_LOG, Request};
+use crate::protocol::{F_PROTOCOL_FEATURES, F_RING_PACKED, Fields, NO_FD, RING_LOG, Request};
+
+/// The base of a new packed ring: both places at descriptor 0, both wrap counters 1.
+const FIRST_LAP: u32 = 0x8000_8000;
 
 /// The addresses of a ring in the front end's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,6 +206,13 @@ impl Session {
         self.told(ring).enabled || self.features & F_PROTOCOL_FEATURES == 0
     }
 
+    /// Where a ring begins. Linux in user mode (virtio_uml.c) says 0 of a new packed ring as of a split one, and means the first lap. In any
+    /// later lap, as 0 says, every descriptor has been available once.
+    fn begin(&self, base: u32, place: &RingPlace) -> u32 {
+        let packed = self.features & F_RING_PACKED != 0;
+        if packed && base == 0 && self.marked(place, AVAILABLE | USED) == Some(false) { FIRST_LAP } else { base }
+    }
+
     /// Starts a ring if its configuration is complete and it does not run yet.
     fn start(&mut self, ring: u16) -> Result<(), Refusal> {
         let told = *self.told(ring);
@@ -207,12 +220,13 @@ impl Session {
             return Ok(());
         }
         let Some(place) = self.rings.place(ring)? else { return Ok(()) };
-        self.recall(ring, &place, told.base);
+        let base = self.begin(told.base, &place);
+        self.recall(ring, &place, base);
         let enabled = self.enabled(ring);
         let (mut placed, mut started) = (false, false);
         self.port.with(&mut |face, cx| {
             placed = face.place(ring, place);
-            started = placed && face.start(ring, told.base, cx);
+            started = placed && face.start(ring, base, cx);
             if started {
                 face.enable(ring, enabled, cx);
             }

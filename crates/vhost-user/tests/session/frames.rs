@@ -276,15 +276,19 @@ const NEW: u32 = 0x8000_8000;
 
 impl Packed {
     fn new() -> Self {
-        let file = shared_file("guest", LEN).unwrap();
-        let mapping = Mapping::of_file(file.try_clone().unwrap(), 0, LEN, true).unwrap();
-        let memory = Arc::new(Map::default().with(BASE, Arc::new(mapping), Rights::BOTH).unwrap());
-        let record = Arc::new(Map::private(5 * 4096).unwrap());
-        let packed = Self { memory, file, record };
+        let packed = Self::empty();
         packed.offer(0);
         packed.offer(1);
         assert_eq!(packed.carried(NEW, place(1)), 2);
         packed
+    }
+
+    fn empty() -> Self {
+        let file = shared_file("guest", LEN).unwrap();
+        let mapping = Mapping::of_file(file.try_clone().unwrap(), 0, LEN, true).unwrap();
+        let memory = Arc::new(Map::default().with(BASE, Arc::new(mapping), Rights::BOTH).unwrap());
+        let record = Arc::new(Map::private(5 * 4096).unwrap());
+        Self { memory, file, record }
     }
 
     /// The first lap's descriptor in this slot.
@@ -299,6 +303,11 @@ impl Packed {
 
     /// The frames that the next back end takes from the ring.
     fn carried(&self, base: u32, place: RingPlace) -> usize {
+        self.carried_after(base, place, || {})
+    }
+
+    /// The same of what the driver makes available once the ring has started.
+    fn carried_after(&self, base: u32, place: RingPlace, offer: impl FnOnce()) -> usize {
         let port = TestPort::new(None);
         port.look(|inside| inside.record = Some(Arc::clone(&self.record)));
         let (served, stream) = serve(&port);
@@ -306,11 +315,23 @@ impl Packed {
         front.negotiate(VERSION_1 | RING_PACKED).unwrap();
         front.share(&[shared(&self.file)]).unwrap();
         let _bells = front.start(1, place, base).unwrap();
+        offer();
         let count = port.forward(&TestPort::new(None));
         drop(front);
         assert!(matches!(served.ended(), Ended::Gone));
         count
     }
+}
+
+#[test]
+fn a_packed_ring_that_begins_at_0_is_in_its_first_lap_only_if_no_descriptor_was_ever_available() {
+    let packed = Packed::empty();
+    assert_eq!(packed.carried_after(0, place(1), || packed.offer(0)), 1);
+    assert_eq!(
+        packed.carried_after(0, place(1), || packed.offer(0)),
+        0,
+        "a later lap, which that descriptor is not of"
+    );
 }
 
 #[test]

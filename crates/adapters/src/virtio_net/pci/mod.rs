@@ -110,7 +110,9 @@ fn describe(rom: Option<&Rom>) -> Result<Function, nicety_pci::BuildError> {
         .capability(place(ISR_CFG, registers::ISR_AT, &[]))
         .capability(place(COMMON_CFG, 0, &[]))
         .capability(Capability::Msix(msix))
-        .capability(Capability::Power(Power::default()))
+        // Without No_Soft_Reset, for a VMM's reset on waking from S3 keeps nothing either: with it Linux (6.10 on) takes the device to go on
+        // as it was (virtio_pci_common.c, vp_supports_pm_no_reset), and does not start it again.
+        .capability(Capability::Power(Power { control: 0, ..Power::default() }))
         .capability(Capability::Express(Express::default()));
     match rom {
         Some(rom) => builder.rom(rom.size()).build(),

@@ -10,10 +10,12 @@
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
-use nicety_guests::{Accel, Error, GuestConfig, Image, Kernel, Root, Served};
+use nicety_guests::{Accel, Error, Folder, GuestConfig, Image, Kernel, Root, Served};
 
-use super::{super::pair, Ground, Kind, LEFT_MAC, RIGHT_MAC, UPLINK, Up, address, addressed, version};
-use crate::method::{Contestant, Guests, Server};
+use super::{
+    super::pair, Ground, Kind, LEFT_MAC, NOT_QEMUS, RIGHT_MAC, UPLINK, Up, address, addressed, drive, version,
+};
+use crate::method::{Contestant, Driver, Guests, Server};
 
 const BRIDGE: &str = "b0";
 const BRIDGED: [&str; 2] = ["q1", "q2"];
@@ -49,6 +51,10 @@ impl Kind for Qemu {
         [Some(Server::Nicety), model(adapter).map(|_| Server::Qemu)].into_iter().flatten().collect()
     }
 
+    fn absent(&self, adapter: &str, _driver: Option<Driver>) -> Vec<(Server, String)> {
+        if model(adapter).is_some() { Vec::new() } else { vec![(Server::Qemu, NOT_QEMUS.to_owned())] }
+    }
+
     fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error> {
         ground.namespace.bridge(BRIDGE, &format!("{}/24", address(Server::Qemu, 254)), &BRIDGED)?;
         Image::of(&ground.root, self.kernel)?;
@@ -57,14 +63,22 @@ impl Kind for Qemu {
     }
 
     fn boot(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error> {
-        let Contestant { adapter, server } = contestant;
+        let Contestant { adapter, server, driver } = contestant;
         let entrance = ground.namespace.entrance();
         let machine = GuestConfig { accel: self.accel, entrance, ..GuestConfig::new(self.kernel) };
         match server {
             Server::Nicety | Server::NicetyStream => {
                 let ports = vec![ground.port("left", adapter, LEFT_MAC)?, ground.port("right", adapter, RIGHT_MAC)?];
                 let served = Served::start(&ground.program, &mut ground.namespace, ports, Some(UPLINK))?;
-                ground.boot_served(addressed(machine, *server), vec![served], stop)
+                match driver {
+                    None => ground.boot_served(addressed(machine, *server), vec![served], stop, |_| Ok(())),
+                    Some(Driver::UserSpace) => {
+                        let folder = Folder::new()?;
+                        let machine = ground.uio()?.in_qemu(machine, &folder, &[])?;
+                        let machines = (machine.clone(), machine);
+                        ground.boot_served(machines, vec![served], stop, |pair| drive(pair, *server, stop))
+                    }
+                }
             }
             Server::Qemu => {
                 let model = model(adapter).unwrap_or(adapter);

@@ -20,8 +20,8 @@ use nicety_guests::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::{super::pair, Ground, Kind, LEFT_MAC, RIGHT_MAC, Up, addressed, version};
-use crate::method::{Contestant, Guests, Load, Server};
+use super::{super::pair, Ground, Kind, LEFT_MAC, NOT_QEMUS, RIGHT_MAC, Up, addressed, drive, version};
+use crate::method::{Contestant, Driver, Guests, Load, Server};
 
 /// What holds a guest's driver to INTx, as QEMU's machine `x-remote` does.
 const INTX: &str = "pci=nomsi";
@@ -70,19 +70,35 @@ impl UserMode {
         vec![root.busybox().display().to_string(), "taskset".into(), "-c".into(), list.join(",")]
     }
 
-    /// Both machines, each bound to its processor.
+    /// Both machines with their addresses, each bound to its processor.
     fn machines(&self, root: &Root, server: Server) -> (UmlConfig, UmlConfig) {
-        let (mut left, mut right) = addressed(UmlConfig::new(&self.kernel), server);
+        self.apart(root, addressed(UmlConfig::new(&self.kernel), server))
+    }
+
+    /// Each machine bound to its processor.
+    fn apart(&self, root: &Root, (mut left, mut right): (UmlConfig, UmlConfig)) -> (UmlConfig, UmlConfig) {
         (left.before, right.before) = (self.bound(root, &[0]), self.bound(root, &[1]));
         (left, right)
     }
 
     /// On Nicety's own switch.
-    fn boot_switched(&self, ground: &mut Ground, adapter: &str, stop: &AtomicBool) -> Result<Up, Error> {
+    fn boot_switched(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error> {
+        let Contestant { adapter, driver, .. } = contestant;
         let ports = vec![port(ground, "left", adapter, LEFT_MAC)?, port(ground, "right", adapter, RIGHT_MAC)?];
         let setup = Setup { before: self.bound(&ground.root, &[0, 1]), ..Setup::default() };
         let served = Served::start_as(&ground.program, &mut ground.namespace, ports, setup)?;
-        ground.boot_served(self.machines(&ground.root, Server::Nicety), vec![served], stop)
+        match driver {
+            None => ground.boot_served(self.machines(&ground.root, Server::Nicety), vec![served], stop, |_| Ok(())),
+            Some(Driver::UserSpace) => {
+                let machine = UmlConfig::new(&self.kernel);
+                let (machines, uio) = (self.apart(&ground.root, (machine.clone(), machine)), ground.uio()?);
+                ground.boot_served(machines, vec![served], stop, |pair| {
+                    uio.in_user_mode(&mut pair.left, stop)?;
+                    uio.in_user_mode(&mut pair.right, stop)?;
+                    drive(pair, Server::Nicety, stop)
+                })
+            }
+        }
     }
 
     /// A daemon for each guest, and a stream between them.
@@ -106,7 +122,7 @@ impl UserMode {
         for machine in [&mut left, &mut right] {
             machine.append.push(INTX.to_owned());
         }
-        let mut up = ground.boot_served((left, right), served, stop)?;
+        let mut up = ground.boot_served((left, right), served, stop, |_| Ok(()))?;
         up.pair.keep(folder);
         Ok(up)
     }
@@ -140,14 +156,19 @@ impl Kind for UserMode {
         Server::ALL.into_iter().filter(|server| *server != Server::Qemu || model(adapter).is_some()).collect()
     }
 
-    fn absent(&self, adapter: &str) -> Option<(Server, String)> {
+    fn absent(&self, adapter: &str, driver: Option<Driver>) -> Vec<(Server, String)> {
         let why = match adapter {
             "virtio-net" => {
                 "QEMU has no vhost-user back end of its own for virtio-net, by which these guests would reach it"
             }
-            _ => "QEMU has no such model, or it has not been tried in its machine x-remote",
+            _ => NOT_QEMUS,
         };
-        model(adapter).is_none().then(|| (Server::Qemu, why.to_owned()))
+        let qemu = model(adapter).is_none().then(|| (Server::Qemu, why.to_owned()));
+        let stream = driver.map(|driver| {
+            let why = format!("under a {} it is measured on the switch alone", driver.title());
+            (Server::NicetyStream, why)
+        });
+        stream.into_iter().chain(qemu).collect()
     }
 
     fn loads(&self) -> Vec<Load> {
@@ -159,11 +180,11 @@ impl Kind for UserMode {
     }
 
     fn boot(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error> {
-        let Contestant { adapter, server } = contestant;
+        let Contestant { adapter, server, .. } = contestant;
         match (server, model(adapter)) {
             (Server::Qemu, Some(model)) => self.boot_modelled(ground, model, stop),
             (Server::NicetyStream, _) => self.boot_joined(ground, adapter, stop),
-            _ => self.boot_switched(ground, adapter, stop),
+            _ => self.boot_switched(ground, contestant, stop),
         }
     }
 

@@ -1,0 +1,64 @@
+//! QEMU's own control socket (docs/interop/qmp-spec.rst).
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use nicety_guests::GuestConfig;
+use serde_json::{Value, json};
+
+use crate::stage::{SOON, well};
+
+/// How often what QEMU tells is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A connection to it.
+pub struct Monitor(BufReader<UnixStream>);
+
+impl Monitor {
+    /// Gives a guest such a socket at this path.
+    pub fn at(mut config: GuestConfig, path: &Path) -> GuestConfig {
+        config.devices.extend(["-qmp".to_owned(), format!("unix:{},server=on,wait=off", path.display())]);
+        config
+    }
+
+    pub fn of(path: &Path) -> Monitor {
+        let stream = well(UnixStream::connect(path));
+        well(stream.set_read_timeout(Some(SOON)));
+        let mut monitor = Monitor(BufReader::new(stream));
+        monitor.run("qmp_capabilities", json!({}));
+        monitor
+    }
+
+    pub fn run(&mut self, command: &str, arguments: Value) -> Value {
+        let request = json!({"execute": command, "arguments": arguments});
+        well(self.0.get_mut().write_all(request.to_string().as_bytes()));
+        loop {
+            let mut line = String::new();
+            well(self.0.read_line(&mut line));
+            let answer: Value = well(serde_json::from_str(&line));
+            assert!(answer.get("error").is_none(), "{command}: {answer}");
+            // There are greetings and events, too.
+            if let Some(value) = answer.get("return") {
+                return value.clone();
+            }
+        }
+    }
+
+    /// Asks a command until its `status` is this one, at most for `limit`. What QEMU tells then.
+    pub fn wait(&mut self, command: &str, status: &str, limit: Duration) -> Value {
+        let end = Instant::now() + limit;
+        loop {
+            let told = self.run(command, json!({}));
+            match told["status"].as_str() {
+                Some(now) if now == status => return told,
+                Some("failed" | "cancelled") => panic!("{told}"),
+                _ => assert!(Instant::now() < end, "it does not become {status}: {told}"),
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
