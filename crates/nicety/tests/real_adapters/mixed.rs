@@ -1,5 +1,5 @@
 //! Mixed traffic, on the adapters that hypervisors serve worst and on paravirtual ones: TCP both ways, requests of every size, datagrams, an
-//! interface that goes down and comes up. Usually for seconds; of everything for two hours.
+//! interface that goes down and comes up. Usually for seconds; of everything for two hours, and for ten minutes.
 
 use std::{
     thread,
@@ -14,11 +14,12 @@ use crate::{
     user_mode::machine,
 };
 
-/// A classic chip for each driver, and the paravirtual adapters that Linux drives.
-const ADAPTERS: [&str; 7] =
-    ["pcnet", "rtl8139", "rtl8139-plain", "ne2k_pci", "vmxnet3", "virtio-net", "virtio-net-pci"];
-/// How long each carries, usually and of everything.
-const WHILE: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(7200)];
+/// A chip for each driver.
+const CLASSIC: [&str; 4] = ["pcnet", "rtl8139", "rtl8139-plain", "ne2k_pci"];
+/// The paravirtual adapters that Linux drives.
+const PARAVIRTUAL: [&str; 3] = ["vmxnet3", "virtio-net", "virtio-net-pci"];
+/// How long each carries, usually.
+const SHORT: Duration = Duration::from_secs(8);
 /// How long streams and datagrams run in one round.
 const STREAMS: Duration = Duration::from_secs(2);
 
@@ -62,13 +63,14 @@ fn round(adapter: &str, stage: &Stage, both: &mut [Guest; 2], number: u32) {
     send(right, left, &address(1), amount(adapter, 8));
 }
 
-#[test]
-fn adapters_carry_mixed_traffic_for_seconds_or_of_everything_for_two_hours_without_a_driver_s_word() {
-    let adapters: Vec<&str> = ADAPTERS.into_iter().filter(|adapter| is_asked(adapter)).collect();
+/// Each of these adapters at the same time, for seconds, or of everything so long, without a driver's word.
+fn carry(adapters: &[&str], long: Duration) {
+    let adapters: Vec<&str> = adapters.iter().copied().filter(|adapter| is_asked(adapter)).collect();
+    let lasts = if is_full() { long } else { SHORT };
     side_by_side(&adapters, |adapter| {
         let (stage, mut both) = pair(adapter);
         let (begin, mut rounds) = (Instant::now(), 0);
-        while begin.elapsed() < WHILE[usize::from(is_full())] {
+        while begin.elapsed() < lasts {
             rounds += 1;
             round(adapter, &stage, &mut both, rounds);
             both.iter_mut().for_each(quiet);
@@ -80,4 +82,14 @@ fn adapters_carry_mixed_traffic_for_seconds_or_of_everything_for_two_hours_witho
             assert_eq!((&report["guest_errors"], &report["bad_accesses"]), (&0.into(), &0.into()), "{report}");
         }
     });
+}
+
+#[test]
+fn classic_adapters_carry_mixed_traffic_for_seconds_or_of_everything_for_two_hours_without_a_driver_s_word() {
+    carry(&CLASSIC, Duration::from_secs(7200));
+}
+
+#[test]
+fn paravirtual_adapters_carry_mixed_traffic_for_seconds_or_of_everything_for_ten_minutes_without_a_driver_s_word() {
+    carry(&PARAVIRTUAL, Duration::from_secs(600));
 }
