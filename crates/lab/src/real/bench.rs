@@ -146,9 +146,8 @@ impl Ground {
 
     /// What drives adapters from the guests' user space.
     fn uio(&self) -> Result<Uio, Error> {
-        let missing =
-            |why: &String| Error::Run { doing: "driving an adapter from user space".to_owned(), said: why.clone() };
-        self.uio.as_ref().map(Uio::clone).map_err(missing)
+        let missing = |said| Error::Run { doing: "driving an adapter from user space".to_owned(), said };
+        self.uio.clone().map_err(missing)
     }
 
     /// A port of this adapter.
