@@ -306,6 +306,17 @@ mod tests {
     }
 
     #[test]
+    fn a_table_from_before_there_was_a_column_for_the_driver_is_still_a_reports() {
+        let scratch = Scratch::new("columns");
+        let (place, head) = (scratch.0.join("results.csv"), "adapter,test,server,unit,direction,round,value");
+        fs::write(&place, format!("{head}\ne1000,bulk-transmit,nicety,Mbit/s,higher,0,1500\n")).unwrap();
+        report::write(&sample::quick(), &scratch.0).unwrap();
+        assert!(fs::read_to_string(&place).unwrap().starts_with(&format!("{head},driver\n")));
+        fs::write(&place, "adapter,test,by whom\n").unwrap();
+        report::write(&sample::quick(), &scratch.0).unwrap_err();
+    }
+
+    #[test]
     fn a_full_disk_takes_away_the_folder_that_was_made_for_the_report() {
         let scratch = Scratch::new("new");
         let dir = scratch.0.join("deep/report");
