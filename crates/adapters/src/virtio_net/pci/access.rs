@@ -157,9 +157,7 @@ impl PciFace for VirtioPci {
     fn config_write(&mut self, offset: u16, data: &[u8], cx: &mut Context<'_>) {
         let changes = self.function.config_write(u64::from(offset), data);
         if changes.intersects(Changes::FUNCTION_RESET | Changes::SOFT_RESET) {
-            self.reset_device(cx);
-            self.function.reset();
-            self.interrupts.show(&mut self.function, cx);
+            self.reset_function(cx);
             return;
         }
         if changes.intersects(Changes::INTX | Changes::MSIX | Changes::POWER | Changes::BUS_MASTER) {

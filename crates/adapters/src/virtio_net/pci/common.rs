@@ -287,6 +287,14 @@ impl VirtioPci {
         self.enable_queue(cx);
     }
 
+    /// As after power-on, all of it.
+    pub(super) fn reset_function(&mut self, cx: &mut Context<'_>) {
+        self.reset_device(cx);
+        self.function.reset();
+        self.common.generation = 0;
+        self.interrupts.show(&mut self.function, cx);
+    }
+
     /// As after power-on, but for configuration space.
     pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
         self.device.reset(Reset::Function, cx);

@@ -239,9 +239,7 @@ impl Adapter for VirtioPci {
     }
 
     fn reset(&mut self, _kind: Reset, cx: &mut Context<'_>) {
-        self.reset_device(cx);
-        self.function.reset();
-        self.interrupts.show(&mut self.function, cx);
+        self.reset_function(cx);
     }
 
     fn transmit_queues(&self) -> u16 {

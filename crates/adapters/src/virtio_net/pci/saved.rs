@@ -17,12 +17,27 @@ struct State {
     device: Vec<u8>,
 }
 
-impl Version for State {
+/// The same of a function that promised to keep its state over D3hot.
+#[derive(Serialize, Deserialize)]
+struct State1(State);
+
+impl Version for State1 {
     const NUMBER: u16 = 1;
     type Before = Nothing;
 
     fn from_before(before: Nothing) -> Result<Self, RestoreError> {
         match before {}
+    }
+}
+
+impl Version for State {
+    const NUMBER: u16 = 2;
+    type Before = State1;
+
+    fn from_before(State1(before): State1) -> Result<Self, RestoreError> {
+        let mut function = SavedFunction::from_bytes(&before.function).map_err(|_| RestoreError::Damaged)?;
+        function.promise_nothing_over_d3hot();
+        Ok(Self { function: function.to_bytes(), ..before })
     }
 }
 
