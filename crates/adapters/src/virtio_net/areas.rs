@@ -147,7 +147,7 @@ impl<'m, const PACKED: bool> Areas<'m, PACKED> {
         let (ahead, same_lap) = ((to & !WRAP).wrapping_sub(from & !WRAP), (from ^ to) & WRAP == 0);
         match same_lap {
             true if ahead & WRAP == 0 => ahead,
-            true => ahead.wrapping_add(2 * self.size),
+            true => ahead.wrapping_add(self.size.wrapping_mul(2)),
             false => ahead.wrapping_add(self.size),
         }
     }

@@ -258,3 +258,20 @@ fn whatever_the_device_gives_back_while_the_driver_goes_to_sleep_is_found_or_tol
         }
     }
 }
+
+#[test]
+fn places_of_a_packed_ring_of_any_size_lie_as_far_apart_as_there_are_steps_between_them() {
+    let memory = Map::private(0x10_0000).unwrap();
+    for size in [1, 3, SIZE, 0x8000] {
+        let placed = Ring { size, descriptors: 0x1_0000, driver: 0, device: 0x1000, ..Ring::default() };
+        let areas = placed.open::<true>(&memory, 0).unwrap();
+        for from in [0, size / 2, size - 1, 0x8000, 0x8000 | (size - 1)] {
+            let mut at = from;
+            for steps in 0..2 * u32::from(size) {
+                assert_eq!(u32::from(areas.distance(from, at)), steps, "of {size}, from {from:#x} to {at:#x}");
+                at = areas.after(at, 1);
+            }
+            assert_eq!(at, from, "after two laps");
+        }
+    }
+}
