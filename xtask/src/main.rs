@@ -15,10 +15,14 @@ use std::{
 
 use clap::{Parser, Subcommand};
 
+mod beside;
+mod changed;
 mod fuzz;
 mod guests;
 mod instructions;
+mod lanes;
 mod package;
+mod programs;
 mod steps;
 mod tally;
 
@@ -45,6 +49,15 @@ enum Task {
         /// Everything: each adapter with each, each booting in each way, a simulated hour and not some minutes of it
         #[arg(long)]
         full: bool,
+        /// A part of another run, which has the sum
+        #[arg(long, hide = true)]
+        part: bool,
+    },
+    /// Formatting, lints and tests of the crates that changed, without real guests: minutes, while you work
+    Quick {
+        /// What they are compared with; the last commit, or its parent if nothing is changed
+        #[arg(long, value_name = "REVISION")]
+        since: Option<String>,
     },
     /// Feeds arbitrary bytes to whatever a guest, a VMM, a peer or a person can reach; two targets at a time
     Fuzz {
@@ -78,10 +91,11 @@ fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
         Task::Fuzz { minutes, targets } => Ok(told(&fuzz::run(minutes, &targets)?)),
         Task::Package => Ok(told(&package::run(true))),
-        Task::Test { only, adapters, skip, full } => {
+        Task::Quick { since } => Ok(told(&changed::run(since.as_deref())?)),
+        Task::Test { only, adapters, skip, full, part } => {
             FULL.store(full, Ordering::Relaxed);
             _ = ADAPTERS.set(adapters);
-            Ok(steps::run(&only, &skip))
+            Ok(steps::run(&only, &skip, part))
         }
         Task::Guests { again, boot } => {
             let mut command = cargo();

@@ -9,26 +9,45 @@ use std::{
     time::Instant,
 };
 
-use crate::{cargo, tally::Tally};
+use crate::{
+    cargo,
+    lanes::Lanes,
+    programs::Test,
+    tally::{FAILED, SKIP, Tally},
+};
 
 struct Step {
     name: &'static str,
-    what: &'static str,
+    about: &'static str,
     run: fn() -> Tally,
+    /// Whether it may run beside the tests.
+    beside: bool,
 }
 
+const fn step(name: &'static str, about: &'static str, run: fn() -> Tally) -> Step {
+    Step { name, about, run, beside: false }
+}
+
+const fn beside(name: &'static str, about: &'static str, run: fn() -> Tally) -> Step {
+    Step { name, about, run, beside: true }
+}
+
+const TESTS: &str = "tests";
 const GUESTS: &str = "guests";
+/// The cheap ones first. Those that may run beside the tests begin with them.
 const STEPS: &[Step] = &[
-    Step { name: "fmt", what: "the source is formatted", run: fmt },
-    Step { name: "locks", what: "both lock files are of these manifests", run: locks },
-    Step { name: "clippy", what: "no warnings", run: clippy },
-    Step { name: "tests", what: "the workspace's tests", run: tests },
-    Step { name: "instructions", what: "frames cost no more instructions than is kept", run: crate::instructions::run },
-    Step { name: "doc", what: "the documentation builds without warnings", run: doc },
-    Step { name: "package", what: "the crates can be packaged", run: package },
-    Step { name: "deny", what: "licences, bans and sources of what we depend on", run: deny },
-    Step { name: "fuzz", what: "a minute of the fuzz targets and of the hostile guest", run: crate::fuzz::smoke },
-    Step { name: GUESTS, what: "unmodified kernels, in user mode and in QEMU", run: crate::guests::run },
+    step("fmt", "the source is formatted", fmt),
+    step("locks", "both lock files are of these manifests", locks),
+    step("clippy", "no warnings", clippy),
+    step("build", "the tests build", build),
+    beside("instructions", "frames cost no more instructions than is kept", crate::instructions::run),
+    beside("fuzz", "a minute of the fuzz targets and of the hostile guest", crate::fuzz::smoke),
+    beside("doc", "the documentation builds without warnings", doc),
+    beside("package", "the crates can be packaged", package),
+    beside("deny", "licences, bans and sources of what we depend on", deny),
+    step(TESTS, "the workspace's tests", tests),
+    step("examples", "the examples in the documentation", examples),
+    step(GUESTS, "unmodified kernels, in user mode and in QEMU", crate::guests::run),
 ];
 
 /// The names of the steps, for the command line.
@@ -36,8 +55,11 @@ pub fn names() -> Vec<&'static str> {
     STEPS.iter().map(|step| step.name).collect()
 }
 
-/// Runs the steps, however many fail, and prints the sum as the last line.
-pub fn run(only: &[String], skip: &[String]) -> ExitCode {
+/// The slowest tests that are named at the end.
+const SLOWEST: usize = 20;
+
+/// Runs the steps, however many fail, and prints the sum as the last line. A `part` is a run for another one, which has the sum.
+pub fn run(only: &[String], skip: &[String], part: bool) -> ExitCode {
     let (only, words): (Vec<&str>, Vec<&str>) =
         only.iter().map(String::as_str).partition(|name| names().contains(name));
     let goes = |step: &Step| {
@@ -46,32 +68,65 @@ pub fn run(only: &[String], skip: &[String]) -> ExitCode {
             || step.name == GUESTS && !words.is_empty();
         asked && !skip.iter().any(|name| name == step.name)
     };
+    let (chosen, left): (Vec<&Step>, Vec<&Step>) = STEPS.iter().partition(|step| goes(step));
+    // Beside nothing there is no beside.
+    let has_tests = chosen.iter().any(|step| [TESTS, GUESTS].contains(&step.name));
+    let (mut aside, mut rest): (Vec<&Step>, Vec<&Step>) = chosen.iter().partition(|step| step.beside && has_tests);
     let mut sum = Tally::default();
-    println!("=== {}", extent());
-    let plan: Vec<&str> = STEPS.iter().filter(|step| goes(step)).map(|step| step.name).collect();
-    println!("=== {}", plan.join(", "));
+    if !part {
+        println!("=== {}", extent());
+        println!("=== {}", chosen.iter().map(|step| step.name).collect::<Vec<_>>().join(", "));
+        left.iter().for_each(|step| sum += Tally::of_skipped(&format!("{}: not asked for", step.name)));
+    }
     crate::guests::choose(&words);
-    for step in STEPS {
-        if !goes(step) {
-            sum.skipped += 1;
-            sum.skips.push(format!("{}: not asked for", step.name));
-            println!("=== {}: skipped", step.name);
-            continue;
+    let mut costs = Vec::new();
+    for step in std::mem::take(&mut rest) {
+        if [TESTS, GUESTS].contains(&step.name) && !aside.is_empty() {
+            let names: Vec<&str> = std::mem::take(&mut aside).iter().map(|step| step.name).collect();
+            println!("=== beside the next steps, shown at the end: {}", names.join(", "));
+            if let Err(error) = crate::beside::start(&names) {
+                sum += Tally::of_one(&format!("{}: {error}", names.join(", ")), false);
+            }
         }
-        println!("=== {}: {}", step.name, step.what);
-        let begin = Instant::now();
+        println!("=== {}: {}", step.name, step.about);
+        let (begin, before) = (Instant::now(), processor_seconds());
         let tally = (step.run)();
-        println!("=== {}: {tally} in {:.1} s\n", step.name, begin.elapsed().as_secs_f64());
+        let cost = [begin.elapsed().as_secs_f64(), processor_seconds() - before];
+        println!("=== {}: {tally} in {:.1} s\n", step.name, cost[0]);
+        costs.push((step.name, cost));
         sum += tally;
     }
+    sum += crate::beside::finish();
+    report(&sum, &costs);
+    if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the steps cost, the slowest tests, what was skipped, what failed, and the sum.
+fn report(sum: &Tally, costs: &[(&str, [f64; 2])]) {
+    for (name, [seconds, processors]) in costs {
+        println!("step {name:12} {seconds:7.1} s, {processors:7.1} s of processors");
+    }
+    let mut times: Vec<&(f64, String)> = sum.times.iter().collect();
+    times.sort_by(|a, b| b.0.total_cmp(&a.0));
+    for (seconds, name) in times.into_iter().take(SLOWEST) {
+        println!("slow {seconds:7.1} s  {name}");
+    }
     for skip in &sum.skips {
-        println!("skipped: {skip}");
+        println!("{SKIP}{skip}");
     }
     for failure in &sum.failures {
-        println!("failed: {failure}");
+        println!("{FAILED}{failure}");
     }
     println!("{sum}");
-    if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Processor time of the children that have ended, from /proc (proc_pid_stat(5): `cutime` and `cstime`, fields 16 and 17, in hundredths of a
+/// second); 0 without /proc.
+fn processor_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The second field, the program's name in brackets, may have spaces.
+    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// How much the tests try, in a sentence.
@@ -117,8 +172,37 @@ fn clippy() -> Tally {
     })
 }
 
+fn build() -> Tally {
+    let built = crate::programs::all();
+    if let Err(error) = &built {
+        println!("{error:#}");
+    }
+    Tally::of_one("build", built.is_ok())
+}
+
+/// As many at a time as keep the processors busy: a test waits for two thirds of its time.
 fn tests() -> Tally {
-    harness("tests", cargo().args(["test", "--workspace", "--no-fail-fast"]))
+    let tests = crate::programs::all()
+        .and_then(|all| crate::programs::tests(all.iter().filter(|program| !crate::guests::is_theirs(program))));
+    in_lanes(tests)
+}
+
+pub fn in_lanes(tests: anyhow::Result<Vec<Test>>) -> Tally {
+    match tests {
+        Ok(tests) => {
+            let count = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+            println!("{} tests, {count} at a time", tests.len());
+            Lanes { count, shows_output: false }.run(tests)
+        }
+        Err(error) => {
+            println!("{error:#}");
+            Tally::of_one("the tests do not build", false)
+        }
+    }
+}
+
+fn examples() -> Tally {
+    harness("examples", cargo().args(["test", "--workspace", "--doc", "--quiet", "--no-fail-fast"]))
 }
 
 fn doc() -> Tally {

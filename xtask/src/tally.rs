@@ -5,11 +5,15 @@ use std::{fmt, ops::AddAssign};
 /// What a test prints, at the beginning of a line, that cannot run on this machine: its name and the reason follow. The harness has
 /// no word for it and says that it passed.
 const SKIPPED: &str = "SKIPPED ";
+/// Before a failure's name in a report.
+pub const FAILED: &str = "failed: ";
+/// Before a skip's name in a report.
+pub const SKIP: &str = "skipped: ";
 /// How many lines of a panic's message are kept.
 const REASON_LINES: usize = 6;
 
 /// How many of a step's checks passed, failed, were skipped.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
     /// Checks that passed.
     pub passed: u64,
@@ -21,6 +25,8 @@ pub struct Tally {
     pub failures: Vec<String>,
     /// Those that found themselves unable to run, and why.
     pub skips: Vec<String>,
+    /// Seconds that a test took, and its name.
+    pub times: Vec<(f64, String)>,
     /// How many of those the harness has still to count, as passed.
     unable: u64,
     /// Which of the failures the lines are about that come now.
@@ -44,11 +50,36 @@ impl Tally {
         Tally { skipped: 1, skips: vec![name.to_owned()], ..Tally::default() }
     }
 
+    /// How many checks there were.
+    pub fn count(&self) -> u64 {
+        self.passed + self.failed + self.skipped
+    }
+
     /// What Rust's test harness printed.
     pub fn of_text(text: &str) -> Tally {
         let mut tally = Tally::default();
         text.lines().for_each(|line| tally.take(line));
         tally
+    }
+
+    /// The sum at the end of what [`crate::steps::run`] printed, with the failures and skips that it named; `None` without one.
+    pub fn of_report(text: &str) -> Option<Tally> {
+        let last = text.lines().last()?;
+        let mut tally = Tally::default();
+        for part in last.split(", ") {
+            let (number, word) = part.split_once(' ')?;
+            let number = number.parse().ok()?;
+            match word {
+                "passed" => tally.passed = number,
+                "failed" => tally.failed = number,
+                "skipped" => tally.skipped = number,
+                _ => return None,
+            }
+        }
+        let named = |prefix| text.lines().filter_map(move |line| line.strip_prefix(prefix)).map(str::to_owned);
+        tally.failures = named(FAILED).collect();
+        tally.skips = named(SKIP).collect();
+        Some(tally)
     }
 
     /// Takes a line that Rust's test harness printed.
@@ -109,6 +140,7 @@ impl AddAssign for Tally {
         self.skipped += other.skipped;
         self.failures.extend(other.failures);
         self.skips.extend(other.skips);
+        self.times.extend(other.times);
         self.unable += other.unable;
     }
 }
@@ -186,6 +218,16 @@ mod tests {
         );
         assert_eq!(tally.to_string(), "4 passed, 0 failed, 1 skipped");
         assert_eq!(tally.skips, ["tap::a: /dev/net/tun: No such file or directory"]);
+    }
+
+    #[test]
+    fn the_sum_of_a_report_is_its_last_line_with_the_names_before_it() {
+        let report = "=== doc: 1 passed\nskipped: tshark\nfailed: fuzz pair\n12 passed, 1 failed, 1 skipped\n";
+        let tally = Tally::of_report(report).unwrap();
+        assert_eq!(tally.to_string(), "12 passed, 1 failed, 1 skipped");
+        assert_eq!((tally.failures, tally.skips), (vec!["fuzz pair".to_owned()], vec!["tshark".to_owned()]));
+        assert_eq!(Tally::of_report("=== doc: documentation\nerror: killed\n"), None);
+        assert_eq!(Tally::of_report(""), None);
     }
 
     #[test]

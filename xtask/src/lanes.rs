@@ -1,0 +1,158 @@
+//! Runs tests, each in a process of its own, several at a time.
+//!
+//! Most of a test's time is waiting: for a guest, a timer, a peer. A process of its own lets tests of different programs run side by
+//! side, gives each its time, and ends one that hangs without ending the others.
+
+use std::{
+    collections::VecDeque,
+    process::{Command, Output, Stdio},
+    sync::Mutex,
+    thread,
+    time::Instant,
+};
+
+use crate::{lock, programs::Test, tally::Tally, told_how_much};
+
+/// A test that runs longer hangs: the longest takes some minutes, on two busy processors.
+const TEST_SECONDS_MAX: u32 = 900;
+/// timeout(1): the exit code that says that it ended the command.
+const TIMED_OUT: i32 = 124;
+
+/// How tests are run.
+#[derive(Debug, Clone, Copy)]
+pub struct Lanes {
+    /// Tests at a time.
+    pub count: usize,
+    /// Whether a test that passed is shown with its output, for what it measured.
+    pub shows_output: bool,
+}
+
+impl Lanes {
+    /// Runs all of them, in order.
+    pub fn run(self, tests: impl Into<VecDeque<Test>>) -> Tally {
+        let (waiting, sum) = (Mutex::new(tests.into()), Mutex::new(Tally::default()));
+        let lane = || {
+            let next = || lock(&waiting).pop_front();
+            while let Some(test) = next() {
+                let tally = self.one(&test);
+                *lock(&sum) += tally;
+            }
+        };
+        thread::scope(|scope| {
+            (0..self.count).for_each(|_| drop(scope.spawn(lane)));
+        });
+        sum.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn one(self, test: &Test) -> Tally {
+        let begin = Instant::now();
+        let output = command(test).output();
+        let seconds = begin.elapsed().as_secs_f64();
+        let title = format!("{} {}", test.program.name, test.name);
+        let mut tally = output.as_ref().map_or_else(|_| Tally::default(), tally_of);
+        // A program that knows no test of this name ends well too.
+        let ran = output.as_ref().is_ok_and(|output| output.status.success()) && tally.count() == 1;
+        if !ran {
+            let said = tally.failures.pop().unwrap_or_else(|| match &output {
+                Ok(output) if output.status.code() == Some(TIMED_OUT) => {
+                    format!("{}: not ended after {TEST_SECONDS_MAX} s", test.name)
+                }
+                _ => test.name.clone(),
+            });
+            tally = Tally::of_one(&format!("{} {said}", test.program.name), false);
+        }
+        let word = if !ran {
+            "FAILED"
+        } else if tally.skipped > 0 {
+            "skipped"
+        } else {
+            "ok"
+        };
+        let text = match &output {
+            Ok(output) if !ran || self.shows_output => shown(output, &test.name, ran),
+            Ok(_) => String::new(),
+            Err(error) => format!("\n    {error}"),
+        };
+        // One call, so that two lanes' lines do not mix.
+        println!("test {title} ... {word} in {seconds:.1} s{text}");
+        tally.times.push((seconds, title));
+        tally
+    }
+}
+
+fn command(test: &Test) -> Command {
+    let mut command = told_how_much(Command::new("timeout"));
+    command.args(["--kill-after=5", &TEST_SECONDS_MAX.to_string()]).arg(&test.program.path);
+    command.args(["--exact", &test.name, "--test-threads", "1", "--show-output"]);
+    command.current_dir(&test.program.folder).stdin(Stdio::null());
+    command
+}
+
+fn tally_of(output: &Output) -> Tally {
+    Tally::of_text(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// A test's output, indented: all of it if the test failed; if it passed, the part under its name.
+fn shown(output: &Output, name: &str, passed: bool) -> String {
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = if passed { own_part(&said, name).to_owned() } else { said + &errors };
+    text.trim_end().lines().map(|line| format!("\n    {line}")).collect()
+}
+
+/// The part of the harness's output that is a test's own.
+fn own_part<'a>(said: &'a str, name: &str) -> &'a str {
+    let own = said.split_once(&format!("---- {name} stdout ----\n")).map_or("", |(_, rest)| rest);
+    own.rsplit_once("\n\nsuccesses:\n").map_or(own, |(own, _)| own)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::process::ExitStatusExt, path::Path, sync::Arc};
+
+    use super::*;
+    use crate::programs::Program;
+
+    fn output(stdout: &str, code: i32) -> Output {
+        let status = std::process::ExitStatus::from_raw(code << 8);
+        Output { status, stdout: stdout.into(), stderr: b"why\n".to_vec() }
+    }
+
+    #[test]
+    fn a_measurement_is_shown_and_everything_that_a_failed_test_said() {
+        let said = "\nrunning 1 test\ntest a::b ... ok\n\nsuccesses:\n\n---- a::b stdout ----\nboots in 2 s\nrate 5\n\n\n\
+                    successes:\n    a::b\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 21 filtered out; finished in 0.1s\n\n";
+        assert_eq!(shown(&output(said, 0), "a::b", true), "\n    boots in 2 s\n    rate 5");
+        assert!(shown(&output(said, 101), "a::b", false).ends_with("\n    why"));
+        assert_eq!(own_part("running 1 test\ntest a::b ... ok\n", "a::b"), "");
+    }
+
+    /// A script that answers as a test program would.
+    fn scripted(folder: &Path, script: &str) -> Tally {
+        let path = folder.join("program");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let program = Program { name: "p/t".into(), target: "t".into(), path, folder: folder.into() };
+        let test = Test { program: Arc::new(program), name: "a".into() };
+        Lanes { count: 1, shows_output: false }.run([test])
+    }
+
+    #[test]
+    fn a_test_has_passed_only_if_it_ran_and_its_process_ended_well() {
+        let folder = std::env::temp_dir().join(format!("nicety-xtask-lanes-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let one = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out'";
+        let none = one.replace("1 passed", "0 passed");
+        let counts = |script: &str| {
+            let tally = scripted(&folder, script);
+            (tally.passed, tally.failed, tally.skipped)
+        };
+        assert_eq!(counts(one), (1, 0, 0));
+        assert_eq!(counts(&none), (0, 1, 0));
+        assert_eq!(counts(&format!("{one}; exit 1")), (0, 1, 0));
+        assert_eq!(counts(&one.replace("1 passed; 0 failed; 0 ignored", "0 passed; 0 failed; 1 ignored")), (0, 0, 1));
+        assert_eq!(counts(&format!("echo 'SKIPPED a: no tun'; {one}")), (0, 0, 1));
+        assert_eq!(scripted(&folder, "exit 3").failures, ["p/t a"]);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
