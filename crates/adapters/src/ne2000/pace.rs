@@ -1,11 +1,14 @@
-//! How many frames a driver is given before it has taken them: as many as it takes in twenty milliseconds.
+//! How many frames a driver is given before it has taken them: as many as it takes in twenty milliseconds, and nine at most.
 //!
 //! ei_interrupt in Linux's lib8390.c takes what lies in the ring, up to nine frames, before it looks whether its own frame has been sent,
 //! and its watchdog gives that 200 ms. A wire of 10 Mbit/s brings a frame a millisecond; a ring that is filled at once holds up to fifty,
-//! and where an access takes a millisecond, as under a translating VMM, they last for longer than that.
+//! and where an access takes a millisecond, as under a translating VMM, they last for longer than that. Having taken nine, it clears the
+//! cause of all: those that it left would lie there until another comes.
 
 use nicety_adapter::Time;
 
+/// Frames that Linux's ei_receive takes at most (`rx_pkt_count`).
+const AT_ONCE: u64 = 9;
 /// How long a driver may take frames until it hears of anything else.
 const ROUND_NS: u64 = 20_000_000;
 /// A driver that has found frames is thought to take them for so long after it last looked for the next one, or twice as long as it usually
@@ -60,7 +63,7 @@ impl Pace {
         if !unread {
             self.given = 0;
         }
-        self.given < (ROUND_NS / self.took_ns.max(1)).max(1)
+        self.given < (ROUND_NS / self.took_ns.max(1)).clamp(1, AT_ONCE)
     }
 
     /// A frame has come.
