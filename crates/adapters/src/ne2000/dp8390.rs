@@ -123,6 +123,11 @@ impl Dp8390 {
         self.command_is(cr::STA) && !self.command_is(cr::STP)
     }
 
+    /// It has been started, and counts frames without storing them [10.3: RCR].
+    pub fn monitors(&self) -> bool {
+        self.runs() && !self.loops() && self.registers[r::RCR] & rcr::MON != 0
+    }
+
     /// Frames are for itself alone.
     pub fn loops(&self) -> bool {
         self.registers[r::TCR] & r::TCR_LB != 0

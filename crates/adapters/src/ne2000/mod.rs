@@ -293,7 +293,7 @@ impl Adapter for Ne2000 {
     }
 
     fn is_driven(&self) -> bool {
-        self.chip.runs() && !self.chip.loops() && self.chip.registers[r::RCR] & r::rcr::MON == 0
+        self.chip.runs() && !self.chip.loops() && !self.chip.monitors()
     }
 
     fn features(&self) -> Vec<&'static str> {

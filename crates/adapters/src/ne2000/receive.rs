@@ -12,7 +12,7 @@ use nicety_memory::Span;
 
 use super::buffer::PAGE;
 use super::dp8390::Ring;
-use super::registers::{self as r, rcr, rsr};
+use super::registers::{self as r, rsr};
 use super::{Ne2000, RECEIVE_RING};
 
 /// Bytes of a frame's header in the ring.
@@ -36,6 +36,10 @@ enum Miss {
 impl Ne2000 {
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
+        if self.chip.monitors() {
+            self.monitor(frames, cx);
+            return delivery;
+        }
         let on = self.chip.runs() && !self.chip.loops();
         let ring = self.chip.ring();
         self.saw_ring(on && ring.is_none(), cx);
@@ -72,6 +76,23 @@ impl Ne2000 {
         delivery
     }
 
+    /// Monitor mode: frames are counted, and stored nowhere.
+    #[cold]
+    fn monitor(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
+        for (_, _, packet) in frames.iter() {
+            let destination = frames.batch.head(packet).first_chunk::<6>().copied().unwrap_or_default();
+            if self.chip.wants(destination) {
+                self.chip.missed();
+                self.chip.registers[r::RSR] = rsr::DIS;
+                cx.counters.receive_drop(Reason::ReceiverOff);
+            } else {
+                cx.counters.receive_drop(Reason::Filtered);
+            }
+        }
+        self.saw_ring(false, cx);
+        self.settle_line(cx);
+    }
+
     /// All frames of a packet: how many, and its bytes.
     fn place(
         &mut self,
@@ -85,11 +106,6 @@ impl Ne2000 {
         let destination = head.first_chunk::<6>().copied().unwrap_or_default();
         if !self.chip.wants(destination) {
             return Err(Miss::Never(Reason::Filtered));
-        }
-        if self.chip.registers[r::RCR] & rcr::MON != 0 {
-            self.chip.missed();
-            self.chip.registers[r::RSR] = rsr::DIS;
-            return Err(Miss::Never(Reason::ReceiverOff));
         }
         let status = if destination[0] & 1 == 0 { rsr::PRX } else { rsr::PRX | rsr::PHY };
         for index in unfolded.wanted() {

@@ -65,6 +65,23 @@ fn a_tally_that_is_half_full_interrupts_and_reading_clears_it() {
     assert_eq!(b.counters.receive_drops.iter().sum::<u64>(), 300);
 }
 
+/// DP8390D, 10.3, RCR: in monitor mode frames are counted and not buffered. eth_probe in iPXE's ns8390.c starts the chip so before it has placed
+/// CURR, to try its memory.
+#[test]
+fn monitor_mode_needs_no_ring() {
+    let mut b = Bench::new();
+    b.link(true);
+    for (value, offset) in [(0x24, EN0_RXCR), (0x40, EN0_STARTPG), (0x80, EN0_STOPPG), (0x22, E8390_CMD)] {
+        b.outb(value, offset);
+    }
+    assert!(b.arrive(&frame(MAC, PEER, 60, 0)) && b.arrive(&frame([0xff; 6], PEER, 60, 0)));
+    assert_eq!((b.counters.guest_errors, b.nic.stall(0), b.out.stalled.is_empty()), (0, None, true));
+    assert_eq!(b.inb(EN0_RSR), 0x40, "DIS");
+    b.outb(0x04, EN0_RXCR);
+    assert!(b.arrive(&frame([0xff; 6], PEER, 60, 0)));
+    assert_eq!(b.counters.guest_errors, 1, "a receiver that is on needs one");
+}
+
 #[test]
 fn an_interrupt_that_waited_for_the_mask_comes_once_for_all_frames() {
     let mut b = Bench::opened();
