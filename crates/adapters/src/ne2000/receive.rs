@@ -7,7 +7,7 @@
 //! The length counts the check sequence, whose four bytes have room and are not written.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Context, Delivery, Frames, Pick, Reason, Scratch, Unfolded, Wants};
+use nicety_adapter::{Context, Delivery, Frames, Pick, Reason, Scratch, Time, Unfolded, Wants};
 use nicety_memory::Span;
 
 use super::buffer::PAGE;
@@ -58,6 +58,7 @@ impl Ne2000 {
             } else {
                 self.place(&mut ring, frames, pick, &mut scratch)
             };
+            let placed = placed.map_err(|miss| self.wait(miss, frames, pick, cx.now));
             match placed {
                 Ok((frames, bytes)) => cx.counters.received(0, frames, bytes),
                 Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
@@ -76,12 +77,28 @@ impl Ne2000 {
         delivery
     }
 
+    /// A frame finds no room: it waits, unless nobody wants it, or it is one for all and others of that kind have waited just now.
+    fn wait(&mut self, miss: Miss, frames: &Frames<'_>, pick: Pick, now: Time) -> Miss {
+        // What has come in part comes whole.
+        if !matches!(miss, Miss::NoRoom(0)) {
+            return miss;
+        }
+        let destination = destination(frames, pick);
+        if !self.chip.wants(destination) {
+            return Miss::Never(Reason::Filtered);
+        }
+        if destination[0] & 1 == 0 || self.chip.pace.lets_group_wait(now) {
+            return miss;
+        }
+        self.chip.missed();
+        Miss::Never(Reason::BufferFull)
+    }
+
     /// Monitor mode: frames are counted, and stored nowhere.
     #[cold]
     fn monitor(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
-        for (_, _, packet) in frames.iter() {
-            let destination = frames.batch.head(packet).first_chunk::<6>().copied().unwrap_or_default();
-            if self.chip.wants(destination) {
+        for (_, pick, _) in frames.iter() {
+            if self.chip.wants(destination(frames, pick)) {
                 self.chip.missed();
                 self.chip.registers[r::RSR] = rsr::DIS;
                 cx.counters.receive_drop(Reason::ReceiverOff);
@@ -102,8 +119,7 @@ impl Ne2000 {
         scratch: &mut Scratch,
     ) -> Result<(u64, u64), Miss> {
         let unfolded = Unfolded::new(frames, pick, WANTS).map_err(Miss::Never)?;
-        let head = frames.batch.head(unfolded.packet());
-        let destination = head.first_chunk::<6>().copied().unwrap_or_default();
+        let destination = destination(frames, pick);
         if !self.chip.wants(destination) {
             return Err(Miss::Never(Reason::Filtered));
         }
@@ -153,6 +169,12 @@ impl Ne2000 {
         }
         self.broken = broken;
     }
+}
+
+/// A frame's destination.
+fn destination(frames: &Frames<'_>, pick: Pick) -> [u8; 6] {
+    let head = frames.batch.packet(pick.packet).map(|packet| frames.batch.head(packet));
+    head.and_then(|head| head.first_chunk()).copied().unwrap_or_default()
 }
 
 /// Zeros behind a frame that is shorter than the shortest on a wire: what the spans have beyond it.
