@@ -203,12 +203,17 @@ impl Dp8390 {
         }
     }
 
-    /// Causes are acknowledged: PRX for the frames that the driver has looked for. One that came since outlasts that.
-    fn acknowledge(&mut self, causes: u32) {
+    /// Causes are acknowledged: PRX for the frames that the driver has looked for. One that came since outlasts that. True if frames lie in
+    /// the ring of which nothing tells: the next one does, and may come.
+    fn acknowledge(&mut self, causes: u32) -> bool {
         self.causes.clear((causes & !isr::RST).into());
-        if causes & isr::PRX != 0 && std::mem::take(&mut self.unshown) && self.has_unread() {
+        let left = causes & isr::PRX != 0 && self.has_unread();
+        if left && std::mem::take(&mut self.unshown) {
             self.received();
+        } else if left {
+            self.pace.leaves();
         }
+        left
     }
 
     /// A register of the page is read. `port` is 1 to 15.
@@ -255,7 +260,7 @@ impl Dp8390 {
         };
         let Some(place) = TABLE.find(region, port.into()) else { return effect };
         match place.name {
-            r::ISR => self.acknowledge(value),
+            r::ISR => effect.room = self.acknowledge(value),
             r::IMR => {
                 let on = u128::from(value & !isr::RST);
                 self.causes.disable(!on);

@@ -84,6 +84,11 @@ impl Pace {
         waits
     }
 
+    /// The driver has acknowledged, and leaves frames where they are.
+    pub fn leaves(&mut self) {
+        self.given = 0;
+    }
+
     /// A frame has come.
     pub fn gives(&mut self) {
         self.given += 1;

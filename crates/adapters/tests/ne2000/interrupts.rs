@@ -164,6 +164,21 @@ fn a_ring_gets_as_many_frames_as_linux_takes_at_once_and_the_others_wait() {
     assert_eq!((b.inb(EN0_ISR), b.line), (0, false));
 }
 
+/// As on the chip, the next frame tells of those that lie there: so it has to come.
+#[test]
+fn a_driver_that_takes_fewer_frames_and_acknowledges_hears_of_the_others_with_the_next_one() {
+    let mut b = Bench::opened();
+    (0..9).for_each(|number| assert!(b.arrive(&frame(MAC, PEER, 100, number))));
+    assert!(!b.arrive(&frame(MAC, PEER, 100, 9)));
+    (0..4).for_each(|number| assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, number)))));
+    b.outb(ENISR_RX, EN0_ISR);
+    assert_eq!((b.line, b.inb(EN0_ISR)), (false, 0));
+    assert!(b.out.room.contains(0), "what waits comes");
+    assert!(b.arrive(&frame(MAC, PEER, 100, 9)));
+    assert_eq!((b.line, b.inb(EN0_ISR)), (true, ENISR_RX));
+    (4..10).for_each(|number| assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, number)))));
+}
+
 #[test]
 fn no_frame_comes_while_a_driver_takes_others_until_it_ends_or_has_had_time_enough() {
     let mut b = Bench::opened();
