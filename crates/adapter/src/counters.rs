@@ -67,6 +67,8 @@ reasons! {
     NotShared = "not-shared",
     /// The receiver's or the sender's port has failed.
     Failed = "failed",
+    /// The sender's transmit queue is started and disabled: its frames are discarded (vhost-user, SET_VRING_ENABLE).
+    QueueOff = "queue-off",
     /// A tag that the sender's port may not send, or a required tag is missing.
     Vlan = "vlan",
     /// The receiver is in another part of the private VLAN.

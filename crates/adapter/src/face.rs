@@ -115,7 +115,8 @@ pub trait RingFace {
     /// Keeps the state for a successor server in a file, a page per ring, in case this server is killed; `None`: no longer.
     fn keep(&mut self, _file: Option<Arc<Map>>) {}
 
-    /// Enables or disables a started ring: a disabled receive ring drops, a disabled transmit ring is not served.
+    /// Enables or disables a started ring: a disabled receive ring drops, and of a disabled transmit ring each frame that its driver rings for
+    /// is discarded.
     fn enable(&mut self, ring: u16, on: bool, cx: &mut Context<'_>);
 
     /// The driver rang the doorbell.

@@ -100,6 +100,8 @@ pub struct Ring<'m> {
     pub check: u32,
     /// A small frame came (RSRPD).
     pub small: bool,
+    /// The ring is one descriptor, which is the chip's while the tail is 1.
+    pub lone: bool,
 }
 
 /// A packet on offer.
@@ -165,7 +167,9 @@ impl Ring<'_> {
 
     /// Descriptors that the driver has posted.
     pub fn free(&self) -> u32 {
-        if self.head < self.size && self.tail < self.size {
+        if self.lone {
+            self.tail
+        } else if self.head < self.size && self.tail < self.size {
             (self.tail + self.size - self.head) % self.size / self.step()
         } else {
             0
@@ -207,11 +211,15 @@ impl Ring<'_> {
 
     /// Finds buffers for frame `index` of a packet, of `len` bytes: their pieces and how many descriptors.
     fn room(&self, index: u32, len: u32, headers: u32, spans: &mut ArrayVec<Span, PIECES>) -> Result<u32, Miss> {
+        if self.size == 0 {
+            // The driver has turned the receiver on before its ring has a length.
+            return Err(Miss::NoRoom(index));
+        }
         let mut shares = self.shares(len, headers);
         let sole = self.sole(&shares);
         let count = if sole.is_some() { Some(1) } else { self.count(shares) };
         let count = count.ok_or(Miss::Never(Reason::BadDescriptor))?;
-        if count.saturating_mul(self.step()) >= self.size.max(1) {
+        if count.saturating_mul(self.step()) >= self.size + u32::from(self.lone) {
             return Err(Miss::Never(Reason::TooLong));
         }
         if count > self.free() {
@@ -262,6 +270,9 @@ impl Ring<'_> {
             self.window.store_u32(place + 8, status);
         }
         self.head = self.after(self.head);
+        if self.lone {
+            self.tail = 0;
+        }
     }
 
     /// Gives the descriptors of a frame.

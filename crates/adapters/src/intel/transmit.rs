@@ -255,6 +255,8 @@ pub struct Sender<'a, C> {
     pub tags_by_mode: bool,
     /// A packet whose departure is to be noted is in the batch.
     pub stamped: bool,
+    /// A ring without a length has one descriptor, sent once for each write of 1 to TDT.
+    pub takes_lone: bool,
 }
 
 /// What was given back to the driver.
@@ -277,6 +279,17 @@ impl<C: Contexts> Sender<'_, C> {
         self.registers.of(name).get(self.queue).copied().unwrap_or(0)
     }
 
+    /// Whether the ring is a lone descriptor. Positions are 0 and 1 then, and completion takes TDT back to 0.
+    fn is_lone(&self) -> bool {
+        self.takes_lone && self.register(TDLEN) == 0 && self.register(TDT) == 1
+    }
+
+    /// How many positions the ring has, its first address, and its bytes.
+    fn place(&self) -> (u32, u64, u32) {
+        let (size, base) = ring(self.registers, self.queue);
+        if self.is_lone() { (2, base, DESCRIPTOR as u32) } else { (size, base, size * DESCRIPTOR as u32) }
+    }
+
     /// Walks the ring into a batch. With the progress: why the ring cannot be walked.
     pub fn walk(
         &mut self,
@@ -285,13 +298,13 @@ impl<C: Contexts> Sender<'_, C> {
         cx: &mut Context<'_>,
     ) -> (Progress, Option<&'static str>) {
         let idle = Progress { more: false, armed: true };
-        let (size, base) = ring(self.registers, self.queue);
+        let (size, base, bytes) = self.place();
         let tail = self.register(TDT);
         if self.state.next == tail {
             return (idle, None);
         }
         let memory = std::sync::Arc::clone(cx.memory);
-        let ring = memory.window(base, size * DESCRIPTOR as u32, Rights::READ);
+        let ring = memory.window(base, bytes, Rights::READ);
         let placed = self.state.next < size && tail < size;
         let (Ok(ring), true) = (&ring, placed) else {
             cx.counters.guest_errors += 1;
@@ -449,15 +462,24 @@ impl<C: Contexts> Sender<'_, C> {
         }
     }
 
+    /// The lone descriptor is the driver's again.
+    fn begin_lone(&mut self) {
+        self.set_head(0);
+        self.state.next = 0;
+        if let Some(tail) = self.registers.of_mut(TDT).get_mut(self.queue) {
+            *tail = 0;
+        }
+    }
+
     /// Gives fetched descriptors back.
     pub fn give_back(&mut self, cx: &mut Context<'_>) -> Given {
-        let (size, base) = ring(self.registers, self.queue);
+        let (size, base, bytes) = self.place();
         let (mut at, next) = (self.register(TDH), self.state.next);
         if at == next {
             return Given::default();
         }
         let memory = std::sync::Arc::clone(cx.memory);
-        let ring = memory.window(base, size * DESCRIPTOR as u32, Rights::BOTH);
+        let ring = memory.window(base, bytes, Rights::BOTH);
         let (Ok(ring), true) = (ring, at < size && next < size) else {
             cx.counters.guest_errors += 1;
             self.set_head(next);
@@ -475,8 +497,13 @@ impl<C: Contexts> Sender<'_, C> {
             }
             at = if at + 1 == size { 0 } else { at + 1 };
         }
-        self.set_head(next);
-        Given { any: true, descriptors, reported, delayed, empty: next == self.register(TDT) }
+        let empty = next == self.register(TDT);
+        if self.is_lone() {
+            self.begin_lone();
+        } else {
+            self.set_head(next);
+        }
+        Given { any: true, descriptors, reported, delayed, empty }
     }
 }
 

@@ -65,6 +65,8 @@ pub struct Dp8390 {
     pub buffer: Buffer,
     /// The driver has read CURR since ISR.PRX was set: it takes frames before it acknowledges them.
     pub looked: bool,
+    /// A frame came after that.
+    pub unshown: bool,
     /// Until then the driver is taken to be in its receive routine, unless it says otherwise: no frame comes meanwhile.
     pub busy_until: Option<Time>,
     /// How many frames it is given at once.
@@ -81,6 +83,7 @@ impl Dp8390 {
             causes,
             buffer: Buffer::new(mac)?,
             looked: false,
+            unshown: false,
             busy_until: None,
             pace: Pace::default(),
         };
@@ -102,7 +105,8 @@ impl Dp8390 {
         self.registers[r::DCR] |= 1 << 2;
         self.causes.reset();
         self.causes.raise(isr::RST.into());
-        (self.looked, self.busy_until, self.pace) = (false, None, Pace::default());
+        (self.looked, self.unshown) = (false, false);
+        (self.busy_until, self.pace) = (None, Pace::default());
     }
 
     fn command_is(&self, bit: u32) -> bool {
@@ -117,6 +121,11 @@ impl Dp8390 {
     /// It has been started.
     pub fn runs(&self) -> bool {
         self.command_is(cr::STA) && !self.command_is(cr::STP)
+    }
+
+    /// It has been started, and counts frames without storing them [10.3: RCR].
+    pub fn monitors(&self) -> bool {
+        self.runs() && !self.loops() && self.registers[r::RCR] & rcr::MON != 0
     }
 
     /// Frames are for itself alone.
@@ -158,8 +167,13 @@ impl Dp8390 {
 
     /// A frame is in the ring.
     pub fn received(&mut self) {
-        self.looked &= self.causes.pending() & u128::from(isr::PRX) != 0;
+        self.looked &= self.is_told();
+        self.unshown = self.looked;
         self.causes.raise(isr::PRX.into());
+    }
+
+    fn is_told(&self) -> bool {
+        self.causes.pending() & u128::from(isr::PRX) != 0
     }
 
     /// Whether the driver has time for one more frame.
@@ -168,17 +182,16 @@ impl Dp8390 {
         self.pace.allows(unread)
     }
 
-    /// Tells of frames again that a driver may not know of.
-    pub fn remind(&mut self) {
-        if self.runs() && self.has_unread() {
-            self.received();
-        }
+    /// Goes on from a saved state, which does not say whether the driver has looked.
+    pub fn restored(&mut self) {
+        (self.looked, self.unshown) = (self.is_told(), self.is_told());
+        (self.busy_until, self.pace) = (None, Pace::default());
     }
 
     /// The driver has looked for frames.
     fn look(&mut self, now: Time) {
-        self.looked = true;
-        let told = self.causes.pending() & u128::from(isr::PRX) != 0;
+        (self.looked, self.unshown) = (true, false);
+        let told = self.is_told();
         let unread = self.has_unread();
         self.pace.looks(unread, now);
         if told && unread {
@@ -190,14 +203,17 @@ impl Dp8390 {
         }
     }
 
-    /// Causes are acknowledged. Frames that came after the driver had looked, or that it left in the ring, are told of again: ei_receive
-    /// in Linux's lib8390.c takes nine at most and acknowledges then, which on a wire of 10 Mbit/s is nearly always right.
-    fn acknowledge(&mut self, causes: u32) {
-        let again = causes & isr::PRX != 0 && self.looked && self.has_unread();
+    /// Causes are acknowledged: PRX for the frames that the driver has looked for. One that came since outlasts that. True if frames lie in
+    /// the ring of which nothing tells: the next one does, and may come.
+    fn acknowledge(&mut self, causes: u32) -> bool {
         self.causes.clear((causes & !isr::RST).into());
-        if again {
+        let left = causes & isr::PRX != 0 && self.has_unread();
+        if left && std::mem::take(&mut self.unshown) {
             self.received();
+        } else if left {
+            self.pace.leaves();
         }
+        left
     }
 
     /// A register of the page is read. `port` is 1 to 15.
@@ -244,7 +260,7 @@ impl Dp8390 {
         };
         let Some(place) = TABLE.find(region, port.into()) else { return effect };
         match place.name {
-            r::ISR => self.acknowledge(value),
+            r::ISR => effect.room = self.acknowledge(value),
             r::IMR => {
                 let on = u128::from(value & !isr::RST);
                 self.causes.disable(!on);

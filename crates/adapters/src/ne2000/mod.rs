@@ -40,9 +40,10 @@
 //!   of PROM in word mode, and reads 32 words' halves.
 //! - A transfer of no bytes is complete at once (ISR.RDC): NetWare's driver, says QEMU's ne2000.c.
 //! - Neither STP nor STA in CR leaves the chip as it is: ei_interrupt in lib8390.c selects pages so.
-//! - Frames that are left in the ring when ISR.PRX is acknowledged are told of again, if the driver has read CURR since PRX was set: ei_receive
-//!   takes nine at most. And none comes while a driver takes others (`Dp8390::busy_until`): ei_interrupt gives up when it finds more a dozen
-//!   times, and acknowledges what it has not seen. On a wire of 10 Mbit/s neither matters.
+//! - A ring gets nine frames at most until its driver has taken all, or acknowledged (`pace.rs`): ei_receive takes nine and clears their
+//!   cause. None comes while a driver takes others (`Dp8390::busy_until`): ei_interrupt gives up when it finds more a dozen times, and
+//!   acknowledges what it has not seen. A frame that comes after the driver has read CURR, and before it clears ISR.PRX, outlasts that. On
+//!   a wire of 10 Mbit/s none of this matters.
 //! - Bus mastering need not be on: the chip has no DMA, and Linux's driver does not ask for any.
 
 mod access;
@@ -292,7 +293,7 @@ impl Adapter for Ne2000 {
     }
 
     fn is_driven(&self) -> bool {
-        self.chip.runs() && !self.chip.loops() && self.chip.registers[r::RCR] & r::rcr::MON == 0
+        self.chip.runs() && !self.chip.loops() && !self.chip.monitors()
     }
 
     fn features(&self) -> Vec<&'static str> {

@@ -1,11 +1,18 @@
-//! How many frames a driver is given before it has taken them: as many as it takes in twenty milliseconds.
+//! How many frames a driver is given before it has taken them: as many as it takes in twenty milliseconds, and nine at most.
 //!
 //! ei_interrupt in Linux's lib8390.c takes what lies in the ring, up to nine frames, before it looks whether its own frame has been sent,
 //! and its watchdog gives that 200 ms. A wire of 10 Mbit/s brings a frame a millisecond; a ring that is filled at once holds up to fifty,
-//! and where an access takes a millisecond, as under a translating VMM, they last for longer than that.
+//! and where an access takes a millisecond, as under a translating VMM, they last for longer than that. Having taken nine, it clears the
+//! cause of all: those that it left would lie there until another comes.
+//!
+//! Frames for which there is no room wait in the port's receive buffer, in their order. Where a driver takes ten milliseconds for a frame, a
+//! hundred broadcasts a second would fill that, and an answer that it waits for would come a minute later. So broadcasts and multicasts
+//! begin to wait seldom, and are missed otherwise, as all frames are that a chip on a wire has no room for.
 
 use nicety_adapter::Time;
 
+/// Frames that Linux's ei_receive takes at most (`rx_pkt_count`).
+const AT_ONCE: u64 = 9;
 /// How long a driver may take frames until it hears of anything else.
 const ROUND_NS: u64 = 20_000_000;
 /// A driver that has found frames is thought to take them for so long after it last looked for the next one, or twice as long as it usually
@@ -13,6 +20,8 @@ const ROUND_NS: u64 = 20_000_000;
 const TAKING_NS: u64 = 2_000_000;
 /// One that has found no more is thought to come to its end within this time, or what it takes for a frame.
 const ENDING_NS: u64 = 500_000;
+/// A broadcast or multicast begins to wait once in the time that the driver takes for so many frames.
+const GROUP_EVERY: u64 = 4;
 /// However slow it is.
 const SLOWEST_NS: u64 = 100_000_000;
 
@@ -25,6 +34,8 @@ pub struct Pace {
     took_ns: u64,
     /// Frames that came since it had taken all.
     given: u64,
+    /// When a broadcast or multicast last began to wait.
+    group: Option<Time>,
 }
 
 impl Pace {
@@ -60,7 +71,22 @@ impl Pace {
         if !unread {
             self.given = 0;
         }
-        self.given < (ROUND_NS / self.took_ns.max(1)).max(1)
+        self.given < (ROUND_NS / self.took_ns.max(1)).clamp(1, AT_ONCE)
+    }
+
+    /// Whether a broadcast or multicast may wait for room from now on.
+    pub fn lets_group_wait(&mut self, now: Time) -> bool {
+        let pause_ns = GROUP_EVERY * self.took_ns;
+        let waits = self.group.is_none_or(|at| now.0.saturating_sub(at.0) >= pause_ns);
+        if waits {
+            self.group = Some(now);
+        }
+        waits
+    }
+
+    /// The driver has acknowledged, and leaves frames where they are.
+    pub fn leaves(&mut self) {
+        self.given = 0;
     }
 
     /// A frame has come.

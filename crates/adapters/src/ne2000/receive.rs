@@ -7,12 +7,12 @@
 //! The length counts the check sequence, whose four bytes have room and are not written.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{Context, Delivery, Frames, Pick, Reason, Scratch, Unfolded, Wants};
+use nicety_adapter::{Context, Delivery, Frames, Pick, Reason, Scratch, Time, Unfolded, Wants};
 use nicety_memory::Span;
 
 use super::buffer::PAGE;
 use super::dp8390::Ring;
-use super::registers::{self as r, rcr, rsr};
+use super::registers::{self as r, rsr};
 use super::{Ne2000, RECEIVE_RING};
 
 /// Bytes of a frame's header in the ring.
@@ -36,6 +36,10 @@ enum Miss {
 impl Ne2000 {
     pub(super) fn deliver_frames(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) -> Delivery {
         let mut delivery = Delivery::default();
+        if self.chip.monitors() {
+            self.monitor(frames, cx);
+            return delivery;
+        }
         let on = self.chip.runs() && !self.chip.loops();
         let ring = self.chip.ring();
         self.saw_ring(on && ring.is_none(), cx);
@@ -54,6 +58,7 @@ impl Ne2000 {
             } else {
                 self.place(&mut ring, frames, pick, &mut scratch)
             };
+            let placed = placed.map_err(|miss| self.wait(miss, frames, pick, cx.now));
             match placed {
                 Ok((frames, bytes)) => cx.counters.received(0, frames, bytes),
                 Err(Miss::Never(reason)) => cx.counters.receive_drop(reason),
@@ -72,6 +77,39 @@ impl Ne2000 {
         delivery
     }
 
+    /// A frame finds no room: it waits, unless nobody wants it, or it is one for all and others of that kind have waited just now.
+    fn wait(&mut self, miss: Miss, frames: &Frames<'_>, pick: Pick, now: Time) -> Miss {
+        // What has come in part comes whole.
+        if !matches!(miss, Miss::NoRoom(0)) {
+            return miss;
+        }
+        let destination = destination(frames, pick);
+        if !self.chip.wants(destination) {
+            return Miss::Never(Reason::Filtered);
+        }
+        if destination[0] & 1 == 0 || self.chip.pace.lets_group_wait(now) {
+            return miss;
+        }
+        self.chip.missed();
+        Miss::Never(Reason::BufferFull)
+    }
+
+    /// Monitor mode: frames are counted, and stored nowhere.
+    #[cold]
+    fn monitor(&mut self, frames: &Frames<'_>, cx: &mut Context<'_>) {
+        for (_, pick, _) in frames.iter() {
+            if self.chip.wants(destination(frames, pick)) {
+                self.chip.missed();
+                self.chip.registers[r::RSR] = rsr::DIS;
+                cx.counters.receive_drop(Reason::ReceiverOff);
+            } else {
+                cx.counters.receive_drop(Reason::Filtered);
+            }
+        }
+        self.saw_ring(false, cx);
+        self.settle_line(cx);
+    }
+
     /// All frames of a packet: how many, and its bytes.
     fn place(
         &mut self,
@@ -81,15 +119,9 @@ impl Ne2000 {
         scratch: &mut Scratch,
     ) -> Result<(u64, u64), Miss> {
         let unfolded = Unfolded::new(frames, pick, WANTS).map_err(Miss::Never)?;
-        let head = frames.batch.head(unfolded.packet());
-        let destination = head.first_chunk::<6>().copied().unwrap_or_default();
+        let destination = destination(frames, pick);
         if !self.chip.wants(destination) {
             return Err(Miss::Never(Reason::Filtered));
-        }
-        if self.chip.registers[r::RCR] & rcr::MON != 0 {
-            self.chip.missed();
-            self.chip.registers[r::RSR] = rsr::DIS;
-            return Err(Miss::Never(Reason::ReceiverOff));
         }
         let status = if destination[0] & 1 == 0 { rsr::PRX } else { rsr::PRX | rsr::PHY };
         for index in unfolded.wanted() {
@@ -137,6 +169,12 @@ impl Ne2000 {
         }
         self.broken = broken;
     }
+}
+
+/// A frame's destination.
+fn destination(frames: &Frames<'_>, pick: Pick) -> [u8; 6] {
+    let head = frames.batch.packet(pick.packet).map(|packet| frames.batch.head(packet));
+    head.and_then(|head| head.first_chunk()).copied().unwrap_or_default()
 }
 
 /// Zeros behind a frame that is shorter than the shortest on a wire: what the spans have beyond it.

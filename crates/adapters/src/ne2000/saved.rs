@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::buffer::Buffer;
 use super::dp8390::Dp8390;
-use super::pace::Pace;
 use super::{ABOUT, Ne2000};
 
 #[derive(Serialize, Deserialize)]
@@ -34,7 +33,7 @@ impl Snapshot for Ne2000 {
     fn save(&self) -> Vec<u8> {
         // What is left out is configured, or found out again.
         let Self { rom: _, function, chip, starved, waiting: _, link_up, broken: _, generation: _ } = self;
-        let Dp8390 { registers, causes, buffer, looked: _, busy_until: _, pace: _ } = chip;
+        let Dp8390 { registers, causes, buffer, looked: _, unshown: _, busy_until: _, pace: _ } = chip;
         let state = State {
             registers: registers.save(),
             causes: causes.clone(),
@@ -59,7 +58,7 @@ impl Snapshot for Ne2000 {
         let State { registers: _, causes, memory, starved, link_up, function: _ } = state;
         (self.chip.registers, self.chip.causes) = (registers, causes);
         self.chip.buffer.restore(&memory);
-        (self.chip.busy_until, self.chip.pace) = (None, Pace::default());
+        self.chip.restored();
         (self.starved, self.link_up, self.broken) = (starved, link_up, false);
         self.waiting = false;
         self.generation = self.generation.wrapping_add(1);
@@ -71,7 +70,6 @@ impl Ne2000 {
     /// Goes on from a restored state: shows the line, sends what waits, offers room.
     pub(super) fn resume_restored(&mut self, cx: &mut Context<'_>) {
         cx.out.work.insert(0);
-        self.chip.remind();
         self.offer_room(cx);
         self.chip.causes.show(&mut self.function, cx);
         self.settle_line(cx);

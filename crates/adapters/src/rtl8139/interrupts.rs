@@ -2,14 +2,13 @@
 //!
 //! Frames that arrive in bulk are told of once in a while ([`ReceiveModeration`](nicety_adapter::interrupts::ReceiveModeration)),
 //! or at once when half of the ring is used up. When their time comes and the driver has given their buffers back already, it
-//! is not told again. Completions wait for an interrupt that is due anyway, half of the ring at most
+//! is not told. Completions wait for an interrupt that is due anyway, half of the ring at most
 //! ([`CompletionDelay`](nicety_adapter::interrupts::CompletionDelay)). A read of ISR shows both: the driver looks now.
-
 //!
-//! A driver clears causes by writes that nobody waits for, and reads its rings meanwhile: what was told between the two is cleared
-//! unseen. The bus of the chip is too fast for that; a socket is not. So what a driver may not have seen when it clears its cause, or
-//! when it lifts the mask at the end of its poll, is told again: frames whose buffers it has not given back, once, and completions
-//! since it last read ISR.
+//! A cause is raised by an event, once, and a write that clears it ends it for every event that a read of ISR has shown. An event
+//! after that read is not ended: drivers clear causes by writes that nobody waits for, and look at their rings meanwhile, so that it
+//! would stay unseen. It is told when the driver lifts its mask, reads ISR again or has had [a while](UNSHOWN_NS), unless it has taken the
+//! frame by then.
 
 use nicety_adapter::Context;
 use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
@@ -17,8 +16,8 @@ use nicety_adapter::interrupts::{InterruptRouter, Interrupts, Line};
 use super::Rtl8139;
 use super::registers::{self as r, cause};
 
-/// How long a driver that does not mask interrupts has for its frames, in nanoseconds, before it is told of them again.
-const AGAIN_NS: u64 = 100_000;
+/// How long a driver that lifts no mask has for frames that came between its read of ISR and its write, in nanoseconds, before it is told.
+const UNSHOWN_NS: u64 = 100_000;
 
 /// The chip's interrupts as new: 16 causes, the line.
 pub(super) fn interrupts() -> Interrupts {
@@ -57,8 +56,11 @@ impl Rtl8139 {
             self.interrupts.raise(cause::TIMEOUT.into());
         }
         self.join(cx);
+        if self.has_unshown(cx) {
+            self.tell(cx);
+        }
         self.settle_line(cx);
-        self.unread = 0;
+        (self.unread, self.unshown) = (0, false);
         self.interrupts.pending() as u32
     }
 
@@ -71,10 +73,8 @@ impl Rtl8139 {
             self.completions.wait(self.unread, self.transmit_size / 2, 0, cx.now);
             self.rearm(cx);
         }
-        let enabled = self.interrupts.enabled();
-        let lifts_mask = enabled != 0 && enabled & u128::from(cause::ROK) == 0;
-        if causes & cause::ROK != 0 && self.owed && !lifts_mask {
-            self.again = Some(cx.now.after_ns(AGAIN_NS));
+        if causes & cause::ROK != 0 && self.unshown && !self.is_in_poll() {
+            self.tell_unshown = Some(cx.now.after_ns(UNSHOWN_NS));
             self.rearm(cx);
         }
     }
@@ -85,39 +85,48 @@ impl Rtl8139 {
         self.interrupts.disable(!mask);
         self.interrupts.enable(mask);
         self.settle_line(cx);
-        self.look_for_room(cx);
-        if mask & u128::from(cause::ROK) != 0 && self.has_untold(cx) {
+        self.look_for_any_room(cx);
+        if mask & u128::from(cause::ROK) != 0 && self.has_unshown(cx) {
             if self.moderation.may_tell(self.carried, cx.now) {
-                self.tell_again(cx);
+                self.tell(cx);
             } else {
                 self.rearm(cx);
             }
         }
     }
 
-    /// Whether there are frames that the driver may not have seen, of which it was told and will not be told.
-    fn has_untold(&mut self, cx: &Context<'_>) -> bool {
-        self.owed = self.owed && !self.driver_has_taken_all(cx);
-        self.owed && self.interrupts.pending() & u128::from(cause::ROK) == 0
+    /// Whether frames came of which no read of ISR has told, no cause tells, and which the driver has not taken.
+    fn has_unshown(&mut self, cx: &Context<'_>) -> bool {
+        if !self.unshown || self.interrupts.pending() & u128::from(cause::ROK) != 0 {
+            return false;
+        }
+        self.unshown = !self.driver_has_taken_all(cx);
+        self.unshown
     }
 
-    /// Frames wait for room that the driver does not make. The chip would say RXOVW with each that comes: so a driver hears of those that it
-    /// was told of and left. Linux's 8139too takes 64 at most, having cleared their cause.
-    pub(super) fn remind(&mut self, cx: &mut Context<'_>) {
-        if self.interrupts.pending() & u128::from(cause::ROK) == 0 && !self.driver_has_taken_all(cx) {
-            self.tell_again(cx);
+    /// The driver takes frames with their cause masked, and lifts that mask when it is done: NAPI.
+    fn is_in_poll(&self) -> bool {
+        let enabled = self.interrupts.enabled();
+        enabled != 0 && enabled & u128::from(cause::ROK) == 0
+    }
+
+    /// A frame that waits has found no room once more, and nothing tells the driver to make some.
+    pub(super) fn overflow(&mut self, cx: &mut Context<'_>) {
+        if self.interrupts.pending() & u128::from(cause::ROK) == 0 && !self.is_in_poll() {
+            self.cause(cause::RXOVW, cx);
         }
     }
 
-    fn tell_again(&mut self, cx: &mut Context<'_>) {
-        self.owed = false;
+    /// ROK.
+    fn tell(&mut self, cx: &mut Context<'_>) {
+        self.unshown = false;
         self.moderation.told(self.carried, cx.now);
         self.cause(cause::ROK, cx);
     }
 
     /// Frames have arrived. `urgent`: no room is left to wait in.
     pub(super) fn received(&mut self, urgent: bool, cx: &mut Context<'_>) {
-        self.owed = true;
+        self.unshown = true;
         self.completions.answered(cx.now);
         // What was told and not acknowledged yet tells of these too.
         let told = self.interrupts.pending() & u128::from(cause::ROK) != 0;
@@ -137,7 +146,7 @@ impl Rtl8139 {
 
     /// Asks for the earliest tick that is needed.
     pub(super) fn rearm(&self, cx: &mut Context<'_>) {
-        let times = [self.completions.due(), self.moderation.due(), self.timer.due(), self.starved, self.again];
+        let times = [self.completions.due(), self.moderation.due(), self.timer.due(), self.starved, self.tell_unshown];
         if let Some(next) = times.into_iter().flatten().min() {
             cx.out.wake = Some(next);
         }
@@ -159,10 +168,10 @@ impl Rtl8139 {
         if self.timer.over(self.registers[r::TIMERINT], cx.now) {
             self.interrupts.raise(cause::TIMEOUT.into());
         }
-        if self.again.is_some_and(|at| at <= cx.now) {
-            self.again = None;
-            if self.has_untold(cx) {
-                self.tell_again(cx);
+        if self.tell_unshown.is_some_and(|at| at <= cx.now) {
+            self.tell_unshown = None;
+            if self.has_unshown(cx) {
+                self.tell(cx);
             }
         }
         self.settle_line(cx);

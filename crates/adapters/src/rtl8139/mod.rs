@@ -27,8 +27,8 @@
 //! - Wake-up: its registers hold what is written. HLTCLK as well: the clock does not stop.
 //! - The high-priority transmit ring, early receive and transmit, pause frames, flash, collisions, half duplex.
 //! - The four bytes of check sequence behind a received frame are counted in its length but not written.
-//! - TDU, FOVW and RER: nothing of the kind happens. RDU (RXOVW) is told of frames that are lost in loopback only: others
-//!   wait for buffers.
+//! - TDU, FOVW and RER: nothing of the kind happens. RDU (RXOVW) is told of frames that are lost in loopback, and of frames that wait for
+//!   buffers for half a millisecond and longer.
 //!
 //! # Quirks
 //! - DTCCR and the plain mode's TSD0 and TSD1 lie at the same offset. They are DTCCR in a chip with C+ mode unless its
@@ -38,7 +38,7 @@
 //! - CSCR shows with bit 11 that the link changed: rtl8139_interrupt in Linux's 8139too.c looks at the link only then.
 //! - Bits 25:16 of a transmit descriptor that is done are clear: cp_tx in Linux's 8139cp.c counts collisions there.
 //! - A plain ISR read shows at once what waits for company: polled drivers (iPXE's realtek.c, U-Boot's rtl8139.c) look there.
-//! - What a driver may not have seen when its write clears a cause is told again (`interrupts.rs`): such writes are posted.
+//! - What came after a driver's read of ISR outlasts the write that clears its cause (`interrupts.rs`): such writes are posted.
 //! - A receive descriptor's PID is IP, not TCP or UDP, unless a checksum was verified: cp_rx_csum_ok in Linux's 8139cp.c
 //!   takes it for good without having asked for it.
 
@@ -121,9 +121,9 @@ pub struct Rtl8139 {
     carried: u64,
     /// Completions since ISR was read last.
     unread: u32,
-    /// Frames came since the driver was last known to have taken all, or was told of them again; and when that is to be.
-    owed: bool,
-    again: Option<Time>,
+    /// Frames came since ISR was read last; and when they are told, if a write has cleared their cause.
+    unshown: bool,
+    tell_unshown: Option<Time>,
     /// Why the receive ring, and the transmit ring, could not be walked when it last was to be.
     stalls: [Option<&'static str>; 2],
     generation: u32,
@@ -164,8 +164,8 @@ impl Rtl8139 {
             moderation: ReceiveModeration::default(),
             carried: 0,
             unread: 0,
-            owed: false,
-            again: None,
+            unshown: false,
+            tell_unshown: None,
             stalls: [None; 2],
             generation: 0,
         };
@@ -198,7 +198,7 @@ impl Rtl8139 {
             cx.out.room.insert(0);
         }
         (self.completions, self.moderation, self.carried) = Default::default();
-        (self.unread, self.owed, self.again) = Default::default();
+        (self.unread, self.unshown, self.tell_unshown) = Default::default();
         self.stalls = [None; 2];
         self.generation = self.generation.wrapping_add(1);
         self.interrupts.reset();

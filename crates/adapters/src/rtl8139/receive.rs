@@ -21,6 +21,8 @@ pub(super) const CHECK: u32 = 4;
 /// Longest frame of C+ mode (8139cp.c: CP_MAX_MTU) and of the plain mode, without tag and check sequence.
 const LONGEST: u32 = 4096 + 14;
 const LONGEST_PLAIN: u32 = 1770 + 14;
+/// Bytes that the longest frame takes in the plain mode's buffer, and a few.
+const ANY_FRAME: u32 = 2048;
 
 /// How long after a refusal the ring is looked at again by itself, at first and at last: it has no doorbell. A driver that
 /// works is noticed earlier, by what it writes to ISR and IMR.
@@ -129,9 +131,19 @@ impl Rtl8139 {
         }
     }
 
-    /// Something was written from which the driver may have given buffers back: if frames wait for some, looks.
+    /// Something was written from which the driver may have given buffers back: if frames wait for some, looks. A little room in a buffer is
+    /// not worth a call.
     pub(super) fn look_for_room(&mut self, cx: &mut Context<'_>) {
-        if self.starved.is_some() && self.has_room(cx) {
+        self.look_for(self.buffer_bytes() / 4, cx);
+    }
+
+    /// The driver's poll is over, or time is: room for one frame counts.
+    pub(super) fn look_for_any_room(&mut self, cx: &mut Context<'_>) {
+        self.look_for(ANY_FRAME, cx);
+    }
+
+    fn look_for(&mut self, bytes: u32, cx: &mut Context<'_>) {
+        if self.starved.is_some() && self.has_room(bytes, cx) {
             self.starved = None;
             cx.out.room.insert(0);
         }
@@ -139,21 +151,21 @@ impl Rtl8139 {
 
     /// The time to look has come.
     pub(super) fn look_again(&mut self, cx: &mut Context<'_>) {
-        self.look_for_room(cx);
+        self.look_for_any_room(cx);
         if self.starved.is_some() {
             self.retry_ns = (2 * self.retry_ns).min(RETRY_MOST_NS);
             self.starved = Some(cx.now.after_ns(self.retry_ns));
-            self.remind(cx);
+            self.overflow(cx);
         }
     }
 
-    /// Whether frames that wait would go now. Those that no receiver is on for are dropped, and counted.
-    fn has_room(&self, cx: &Context<'_>) -> bool {
+    /// Whether frames that wait would go now, in the plain mode into so many bytes. Those that no receiver is on for are dropped, and counted.
+    fn has_room(&self, bytes: u32, cx: &Context<'_>) -> bool {
         if !self.receives() || !self.function.bus_master() {
             return true;
         }
         if !self.ring_mode().1 {
-            return self.free_bytes() > self.buffer_bytes() / 4;
+            return self.free_bytes() > bytes;
         }
         let ring = ring::open(cx.memory, self.receive_address(), Rights::READ);
         ring.is_ok_and(|ring| ring::is_owned(&ring, self.next))

@@ -73,8 +73,8 @@ impl Snapshot for Rtl8139 {
             moderation,
             carried,
             unread: _,
-            owed: _,
-            again: _,
+            unshown: _,
+            tell_unshown: _,
             stalls: _,
             generation: _,
         } = self;
@@ -140,8 +140,9 @@ impl Snapshot for Rtl8139 {
         (self.starved, self.retry_ns) = (starved, RETRY_LEAST_NS);
         (self.cable, self.lost, self.carried) = (cable, lost, carried);
         (self.interrupts, self.completions, self.moderation) = (interrupts, completions, moderation);
-        // What the driver has seen is not known: it may be told once more than it needs.
-        (self.unread, self.owed, self.again) = (1, true, None);
+        // What the driver has read of ISR is not known. Frames whose cause it has cleared it has seen.
+        let told = self.interrupts.pending() & u128::from(r::cause::ROK) != 0;
+        (self.unread, self.unshown, self.tell_unshown) = (1, told, None);
         self.stalls = [None; 2];
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();

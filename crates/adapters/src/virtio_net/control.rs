@@ -7,6 +7,7 @@ use nicety_frame::ethernet::ethertype;
 use nicety_memory::Map;
 use serde::{Deserialize, Serialize};
 
+use super::addresses::{self, Table};
 use super::areas::Areas;
 use super::broken::Broken;
 use super::chain::Token;
@@ -17,10 +18,8 @@ use super::registers::{command, feature};
 use super::ring::Rung;
 use super::{RINGS_MOST, VirtioNet, role, statistics};
 
-/// Addresses that are filtered one by one, of each kind; more turn the filter of that kind off (5.1.6.5.2).
-const ADDRESSES: usize = 64;
-/// Bytes of a command that are looked at: two full tables.
-const COMMAND_MOST: usize = 2 + 2 * (4 + 6 * ADDRESSES) + 256;
+/// Bytes of a command that are looked at, address tables apart: more than a question about each ring, and than RSS_CONFIG.
+const COMMAND_MOST: usize = 1024;
 /// Commands in one call at most; a driver waits for each.
 const COMMANDS_PER_CALL: usize = 64;
 /// What a command costs beside its buffers, in descriptors.
@@ -74,19 +73,6 @@ const NO_MULTICAST: usize = 3;
 const NO_UNICAST: usize = 4;
 const NO_BROADCAST: usize = 5;
 
-/// Addresses of one kind.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Table {
-    addresses: ArrayVec<[u8; 6], ADDRESSES>,
-    overflown: bool,
-}
-
-impl Table {
-    fn has(&self, address: &[u8]) -> bool {
-        self.overflown || self.addresses.iter().any(|entry| entry == address)
-    }
-}
-
 impl Control {
     /// As after a reset: everything is received until the driver says otherwise, on one queue.
     pub fn new(mac: [u8; 6]) -> Self {
@@ -133,22 +119,6 @@ impl Control {
         !self.modes[NO_UNICAST] && (self.modes[ALL_UNICAST] || known)
     }
 
-    /// MAC_TABLE_SET: two tables, each a count and its addresses.
-    fn set_tables(&mut self, mut data: &[u8]) -> Option<()> {
-        let mut tables = [Table::default(), Table::default()];
-        for table in &mut tables {
-            let (count, rest) = data.split_first_chunk::<4>()?;
-            let bytes = usize::try_from(u32::from_le_bytes(*count)).ok()?.checked_mul(6)?;
-            let (list, rest) = rest.split_at_checked(bytes)?;
-            for address in list.as_chunks::<6>().0 {
-                table.overflown |= table.addresses.try_push(*address).is_err();
-            }
-            data = rest;
-        }
-        [self.unicast, self.multicast] = tables;
-        Some(())
-    }
-
     fn set_vlan(&mut self, data: &[u8], on: bool) -> Option<()> {
         let vlan = usize::from(u16::from_le_bytes(*data.first_chunk()?));
         let word = self.vlans.get_mut(vlan / 64)?;
@@ -158,18 +128,19 @@ impl Control {
     }
 
     /// Carries out one command. `None`: refused.
-    fn obey(&mut self, class: u8, command: u8, data: &[u8], features: u128, pairs: u16) -> Option<()> {
+    fn obey(&mut self, given: &Given<'_>) -> Option<()> {
+        let Given { class, command, data, features, pairs, .. } = *given;
         let taken = |bit: u128| (features & bit != 0).then_some(());
         match (class, command) {
             (command::RX, 0..=5) => {
                 taken(if command < 2 { feature::CTRL_RX } else { feature::CTRL_RX_EXTRA })?;
                 *self.modes.get_mut(usize::from(command))? = *data.first()? != 0;
             }
-            (command::MAC, 0) => {
+            (command::MAC, command::MAC_TABLE_SET) => {
                 taken(feature::CTRL_RX)?;
-                self.set_tables(data)?;
+                [self.unicast, self.multicast] = given.tables.clone()?;
             }
-            (command::MAC, 1) => {
+            (command::MAC, command::MAC_ADDR_SET) => {
                 taken(feature::CTRL_MAC_ADDR)?;
                 self.mac = *data.first_chunk()?;
             }
@@ -236,6 +207,11 @@ impl Command {
         Ok(this)
     }
 
+    /// Whether it is MAC_TABLE_SET.
+    fn sets_tables(&self) -> bool {
+        self.bytes.starts_with(&[command::MAC, command::MAC_TABLE_SET])
+    }
+
     /// Bytes that an answer may have, without the acknowledgement.
     fn room(&self) -> usize {
         self.answer.iter().fold(0usize, |sum, (_, len)| sum.saturating_add(*len as usize)).saturating_sub(1)
@@ -259,7 +235,7 @@ impl Command {
 
 /// Carries out a command that more than the filters have to do with; its answer. `None`: refused.
 fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Option<Answer> {
-    let Given { class, command, data, features, pairs, counters, rung } = *given;
+    let Given { class, command, data, features, pairs, counters, rung, tables: _ } = *given;
     let role = |ring: u16| role(features, pairs, ring);
     match (class, command) {
         (command::MQ, command::MQ_RSS) if features & feature::RSS != 0 => {
@@ -277,7 +253,7 @@ fn obey(control: &mut Control, hashing: &mut Hashing, given: &Given<'_>) -> Opti
             statistics::obey(command, data, counters, rung, role)
         }
         _ => {
-            control.obey(class, command, data, features, pairs)?;
+            control.obey(given)?;
             if (class, command) == (command::MQ, command::MQ_PAIRS) {
                 hashing.end_scaling();
             }
@@ -295,6 +271,8 @@ struct Given<'a> {
     pairs: u16,
     counters: &'a Counters,
     rung: &'a [Rung],
+    /// Of MAC_TABLE_SET, if they are whole.
+    tables: Option<[Table; 2]>,
 }
 
 impl VirtioNet {
@@ -323,11 +301,20 @@ impl VirtioNet {
             }
             let before = areas.walked();
             let read = Command::read(&areas, memory, ring.next)?;
+            let tables = match read.sets_tables() {
+                true => {
+                    let mut chain = areas.chain(ring.next)?;
+                    let tables = addresses::read(&mut chain, memory)?;
+                    areas.note(&chain);
+                    tables
+                }
+                false => None,
+            };
             cx.out.charge(areas.walked() - before + COMMAND_COST);
             let done = match read.bytes.as_slice() {
-                [class, command, data @ ..] if !read.long => {
+                [class, command, data @ ..] if !read.long || tables.is_some() => {
                     let (class, command, counters) = (*class, *command, &*cx.counters);
-                    let given = Given { class, command, data, features, pairs, counters, rung: &rung };
+                    let given = Given { class, command, data, features, pairs, counters, rung: &rung, tables };
                     obey(&mut self.control, &mut self.hashing, &given).filter(|answer| answer.len() <= read.room())
                 }
                 _ => None,

@@ -30,6 +30,7 @@
 //! queue pairs ring by ring: then every enabled ring counts, and there is no filter. QEMU sets the same features once per queue
 //! pair (hw/virtio/vhost.c), also while rings run: the same again is no change.
 
+mod addresses;
 mod ahead;
 mod areas;
 mod broken;

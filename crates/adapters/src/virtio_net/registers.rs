@@ -234,6 +234,9 @@ pub(super) mod command {
     pub const RX: u8 = 0;
     /// Class: addresses.
     pub const MAC: u8 = 1;
+    /// Its commands.
+    pub const MAC_TABLE_SET: u8 = 0;
+    pub const MAC_ADDR_SET: u8 = 1;
     /// Class: VLAN filter.
     pub const VLAN: u8 = 2;
     /// Class: announcements.

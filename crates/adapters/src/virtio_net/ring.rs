@@ -36,6 +36,9 @@ pub(super) struct Ring {
     pub started: bool,
     /// The transport has enabled it.
     pub enabled: bool,
+    /// It is started and disabled, and its driver has rung: what lies in it is given back, and goes nowhere. Not saved.
+    #[serde(skip)]
+    pub discards: bool,
     /// How its driver has broken it since it was started.
     pub broken: Option<Broken>,
     /// Where the next chain is taken: an index, or a packed ring's place.
@@ -105,6 +108,11 @@ impl Ring {
     /// Whether it is to be served.
     pub fn live(&self) -> bool {
         self.started && self.enabled && self.broken.is_none()
+    }
+
+    /// Whether a transmit ring's chains are to be taken.
+    pub fn is_fetched(&self) -> bool {
+        self.live() || self.discards && self.started && self.broken.is_none()
     }
 
     /// Its areas, translated once for a call.

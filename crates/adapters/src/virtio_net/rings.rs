@@ -63,6 +63,7 @@ impl RingFace for VirtioNet {
             delay: CompletionDelay::default(),
             held: 0,
             late: None,
+            discards: false,
             ..fresh
         };
         self.wake(number, cx);
@@ -86,13 +87,17 @@ impl RingFace for VirtioNet {
     fn enable(&mut self, number: u16, on: bool, cx: &mut Context<'_>) {
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return };
         if std::mem::replace(&mut ring.enabled, on) != on {
+            ring.discards = false;
             self.wake(number, cx);
         }
     }
 
+    /// Of a disabled ring only what its driver rings for is processed (vhost-user.rst, "Ring states"): User-Mode Linux disables a ring that it
+    /// leaves, without stopping it, and its memory is another's then.
     fn kick(&mut self, number: u16, cx: &mut Context<'_>) {
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
             ring.rung.by_driver += 1;
+            ring.discards = !ring.enabled;
         }
         match self.role(number) {
             Role::Transmit(queue) => cx.out.work.insert(queue),

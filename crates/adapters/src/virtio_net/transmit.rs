@@ -75,11 +75,14 @@ impl VirtioNet {
         batch: &mut Batch,
         cx: &mut Context<'_>,
     ) -> Result<Progress, Broken> {
-        let (features, header_len, link) = (self.taken, self.header_len(), self.config.link);
+        let (features, header_len) = (self.taken, self.header_len());
         let steer = self.steers();
-        let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.live()) else {
+        let link = self.config.link;
+        let Some(ring) = self.rings.get_mut(usize::from(number)).filter(|ring| ring.is_fetched()) else {
             return Ok(Progress { more: false, armed: true });
         };
+        // Why nothing is sent.
+        let silent = if !ring.enabled { Some(Reason::QueueOff) } else { (!link).then_some(Reason::LinkDown) };
         let memory = cx.memory.as_ref();
         let mut areas = ring.open::<PACKED>(memory, features)?;
         areas.keep(self.kept.as_deref().and_then(|map| Kept::of(map, number)));
@@ -93,12 +96,12 @@ impl VirtioNet {
         // A packed ring tells by each descriptor whether it is there: those that were read need not be asked again.
         let waits = |at, ahead: &Ahead<'_, false, PACKED>| PACKED && ahead.has_read(&areas, at) || areas.has(at, seen);
         while waits(ring.next, &ahead) && dropped < budget.packets && budget.allows(batch) && areas.has_steps() {
-            let only = ahead.only(&areas, ring.next).filter(|_| link);
+            let only = ahead.only(&areas, ring.next).filter(|_| silent.is_none());
             ahead.look();
-            let taken = match only {
-                Some((token, span)) => Ok((token, sender.take_only(token, span, &areas, batch))),
-                None if link => sender.take(ring.next, &areas, batch),
-                None => areas.token(ring.next).map(|token| (token, Taken::Dropped(Reason::LinkDown))),
+            let taken = match (only, silent) {
+                (Some((token, span)), _) => Ok((token, sender.take_only(token, span, &areas, batch))),
+                (None, None) => sender.take(ring.next, &areas, batch),
+                (None, Some(reason)) => areas.token(ring.next).map(|token| (token, Taken::Dropped(reason))),
             };
             let (token, taken) = match taken {
                 Ok(taken) => taken,

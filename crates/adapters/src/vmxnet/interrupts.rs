@@ -4,9 +4,9 @@
 //! time comes and the driver has given their buffers back already, it is not told. Completions wait for an interrupt that is due anyway
 //! ([`CompletionDelay`](nicety_adapter::interrupts::CompletionDelay)).
 //!
-//! INTR_ACK takes the line down. Linux's driver writes it before it looks at its rings, OpenBSD's vic afterwards: what comes between
-//! vic's look and its acknowledgement would be told never. So a little later the rings are looked at, and what the driver has not taken
-//! is told once more.
+//! INTR_ACK takes the line down, and ends what the interrupt told of. Linux's driver writes it before it looks at its rings, OpenBSD's vic
+//! afterwards: what came while the line was up, perhaps behind vic's look, is not ended by it. A little later the rings are looked at, and
+//! such a frame or completion is told, once, if the driver has not taken it.
 
 use nicety_adapter::Context;
 use nicety_adapter::Time;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Vmxnet;
 
-/// How long the driver has after it has acknowledged, in nanoseconds, before it is told again of what it has not taken.
+/// How long the driver has after it has acknowledged, in nanoseconds, for what came while the line was up.
 const AGAIN_NS: u64 = 100_000;
 /// The cause.
 const CAUSE: u128 = 1;
@@ -32,7 +32,7 @@ pub struct Tidings {
     carried: u64,
     /// Entries of each receive ring that were filled since the driver was last told.
     untold: [u32; 2],
-    /// The driver was told of something that it may have overlooked.
+    /// Something came while the line was up.
     owed: bool,
     /// When that is looked at.
     again: Option<Again>,
@@ -83,11 +83,12 @@ impl Vmxnet {
         if self.tidings.moderation.due().is_some() {
             self.tidings.moderation.told(self.tidings.carried, cx.now);
         }
-        (self.tidings.untold, self.tidings.owed) = ([0; 2], true);
+        self.tidings.untold = [0; 2];
     }
 
     /// Also if it may not interrupt now: what is pending needs no other deadline.
     fn tell(&mut self, cx: &mut Context<'_>) {
+        self.tidings.owed |= self.interrupts.told() != 0;
         self.tidings.moderation.told(self.tidings.carried, cx.now);
         self.join(cx);
         self.interrupts.raise(CAUSE);
@@ -97,6 +98,7 @@ impl Vmxnet {
     /// Frames have arrived. `urgent`: no room is left to wait in.
     pub(super) fn received(&mut self, urgent: bool, cx: &mut Context<'_>) {
         self.transmit.completions.answered(cx.now);
+        self.tidings.owed |= self.interrupts.told() != 0;
         let told = self.interrupts.pending() & CAUSE != 0;
         if !told && (self.tidings.moderation.may_tell(self.tidings.carried, cx.now) || urgent || self.is_short()) {
             self.tell(cx);

@@ -33,7 +33,8 @@
 //!
 //! # Quirks
 //! - Interrupts are on after INIT_LENGTH: Linux's driver never sends INTR_ENABLE.
-//! - What an acknowledgement may have hidden is told again 100 µs later: OpenBSD's vic acknowledges behind its work (vic_intr).
+//! - What came while the line was up, and an acknowledgement may have hidden, is told 100 µs later: OpenBSD's vic acknowledges behind its work
+//!   (vic_intr).
 //! - The driver's own address is received whatever `ifflags` says: vic never sets DIRECTED (vic_init).
 //! - The rings go on where they stood, if the driver leaves `savedRxNICNext` and its neighbours as they are: the Solaris driver starts
 //!   again without new rings (Vxn_Start).

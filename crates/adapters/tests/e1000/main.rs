@@ -12,3 +12,4 @@ mod probe;
 mod saved;
 mod selftest;
 mod table;
+mod zephyr;

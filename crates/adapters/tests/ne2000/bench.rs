@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nicety_adapter::{
     Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Offload, Outbox, Pick, PortId, Scratch,
-    Time, Unfolded, Wants,
+    Set, Time, Unfolded, Wants,
 };
 use nicety_adapters::Settings;
 use nicety_frame::Mac;
@@ -248,6 +248,10 @@ impl Bench {
 
     /// Brings a packet of another port's.
     pub fn bring(&mut self, packet: &[u8], offload: Offload, from: u16) -> Delivery {
+        self.bring_behind(packet, offload, from, Set::default())
+    }
+
+    fn bring_behind(&mut self, packet: &[u8], offload: Offload, from: u16, held: Set) -> Delivery {
         let map = Arc::new(Map::private(1 << 17).unwrap());
         map.write(0, packet).unwrap();
         let mut batch = Batch::new();
@@ -256,7 +260,12 @@ impl Bench {
         draft.push(0, packet.len() as u32).unwrap();
         draft.finish(offload, 0);
         let picks = [Pick { from, ..Pick::whole(0) }];
-        self.call(|nic, cx| nic.deliver(&Frames::new(&batch, &picks), cx))
+        self.call(|nic, cx| nic.deliver(&Frames { held, ..Frames::new(&batch, &picks) }, cx))
+    }
+
+    /// A frame, behind others that wait in the port or not. True if it was taken, or dropped.
+    pub fn arrive_behind(&mut self, frame: &[u8], held: Set) -> bool {
+        !self.bring_behind(frame, Offload::default(), 0, held).is_refused(0)
     }
 
     /// A frame. True if it was taken, or dropped.

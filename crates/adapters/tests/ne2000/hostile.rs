@@ -1,6 +1,6 @@
 //! Guests that mean harm: the classes of faults that other models of this chip had.
 
-use nicety_adapter::{Offload, Reason};
+use nicety_adapter::Reason;
 
 use crate::bench::*;
 
@@ -119,33 +119,94 @@ fn cve_2021_3416_and_cve_2025_12464_frames_of_any_length_in_loopback_come_back_t
     assert_eq!(b.send(&frame(PEER, MAC, 60, 0)).len(), 1);
 }
 
+/// What remote DMA reaches (RTL8029AS, "Remote DMA"; QEMU's ne2000.c, ne2000_mem_readw and its kin, has the same places): the PROM, sixteen KiB
+/// from 0x4000 on, and nothing else.
+struct Reached {
+    prom: Vec<u8>,
+    memory: Vec<u8>,
+}
+
+impl Reached {
+    fn read(&self, at: u16) -> u8 {
+        match at {
+            0..0x20 => self.prom[usize::from(at)],
+            0x4000..0x8000 => self.memory[usize::from(at) - 0x4000],
+            _ => 0xff,
+        }
+    }
+
+    fn write(&mut self, at: u16, value: u8) {
+        if (0x4000..0x8000).contains(&at) {
+            self.memory[usize::from(at) - 0x4000] = value;
+        }
+    }
+}
+
+/// DP8390D, 7.0: the address counts up, from PSTOP on it goes on at PSTART; 10.3, CR: RD 1 reads, 2 writes, 3 sends a packet of the ring (which
+/// this chip does not), 4 and up end the transfer.
 #[test]
-fn remote_dma_over_every_ring_and_any_address_ends() {
+fn remote_dma_over_every_ring_and_any_address_reaches_packet_memory_in_its_order_and_nothing_else() {
+    const BYTES: u16 = 0x400;
     let mut b = Bench::opened();
+    let everything = [0x7f, 0x80, 0x7f, 0x7f];
+    place(&mut b, everything);
+    let mut reached = Reached { prom: b.block_input(0, 0x20), memory: b.block_input(0x4000, 0x4000) };
+    let mut value = 0_u8;
     for [start, stop, _, _] in rings().step_by(100) {
         b.outb(start, EN0_STARTPG);
         b.outb(stop, EN0_STOPPG);
         for page in PAGES {
             for command in [0x0a, 0x12, 0x1a, 0x02, 0x22] {
-                b.remote(command, u16::from(page) << 8 | 0xff, 0xffff);
-                for _ in 0..0x200 {
-                    b.write(NE_DATAPORT, &[0xaa; 4]);
-                    b.inl(NE_DATAPORT);
+                // Word mode: bit 0 of the address counts for nothing.
+                let mut at = u16::from(page) << 8 | 0xfe;
+                b.remote(command, at | 1, 0xffff);
+                for _ in 0..BYTES / 4 {
+                    value = value.wrapping_mul(5).wrapping_add(7);
+                    let written = [value, !value, value ^ 0x55, value >> 1];
+                    b.write(NE_DATAPORT, &written);
+                    let read = b.inl(NE_DATAPORT).to_le_bytes();
+                    for index in 0..4 {
+                        match command {
+                            0x0a => assert_eq!(read[index], reached.read(at), "{at:#x} of {start:#x} to {stop:#x}"),
+                            _ => assert_eq!(read[index], 0xff, "{command:#x} reads nothing"),
+                        }
+                        if command == 0x12 {
+                            reached.write(at, written[index]);
+                        }
+                        if matches!(command, 0x0a | 0x12) {
+                            let next = u32::from(at) + 1;
+                            at = if next == u32::from(stop) << 8 { u16::from(start) << 8 } else { next as u16 };
+                        }
+                    }
                 }
-                b.inb(NE_DATAPORT);
+                let [low, high] = [b.inb(EN0_RSARLO), b.inb(EN0_RSARHI)];
+                assert_eq!(u16::from_le_bytes([low, high]) & !1, at, "CRDA after {command:#x}");
+                b.outb(0x22, E8390_CMD);
             }
         }
+        place(&mut b, everything);
+        assert!(b.block_input(0x4000, 0x4000) == reached.memory, "{start:#x} to {stop:#x}");
+        assert!(b.block_input(0, 0x20) == reached.prom, "the PROM is not written");
     }
 }
 
 #[test]
-fn a_ring_is_moved_in_mid_packet_and_nothing_breaks() {
+fn a_ring_is_moved_in_mid_packet_and_every_frame_is_taken_dropped_or_refused() {
     let mut b = Bench::opened();
+    let (mut brought, mut refused) = (0, 0);
     for (number, ring) in rings().enumerate() {
-        b.bring(&frame(MAC, PEER, 60 + number % 1455, number as u8), Offload::default(), 0);
+        let sent = frame(MAC, PEER, 60 + number % 1455, number as u8);
+        refused += u64::from(!b.arrive(&sent));
         place(&mut b, ring);
-        b.bring(&frame(MAC, PEER, 60 + number % 1455, number as u8), Offload::default(), 0);
+        refused += u64::from(!b.arrive(&sent));
+        brought += 2;
     }
+    let counters = &b.counters;
+    assert_eq!(counters.taken().frames + counters.receive_drops.iter().sum::<u64>() + refused, brought);
+    b.reset();
+    b.init(true);
+    assert!(b.arrive(&frame(MAC, PEER, 1514, 7)));
+    assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 1514, 7))), "as new");
 }
 
 #[test]

@@ -65,6 +65,23 @@ fn a_tally_that_is_half_full_interrupts_and_reading_clears_it() {
     assert_eq!(b.counters.receive_drops.iter().sum::<u64>(), 300);
 }
 
+/// DP8390D, 10.3, RCR: in monitor mode frames are counted and not buffered. eth_probe in iPXE's ns8390.c starts the chip so before it has placed
+/// CURR, to try its memory.
+#[test]
+fn monitor_mode_needs_no_ring() {
+    let mut b = Bench::new();
+    b.link(true);
+    for (value, offset) in [(0x24, EN0_RXCR), (0x40, EN0_STARTPG), (0x80, EN0_STOPPG), (0x22, E8390_CMD)] {
+        b.outb(value, offset);
+    }
+    assert!(b.arrive(&frame(MAC, PEER, 60, 0)) && b.arrive(&frame([0xff; 6], PEER, 60, 0)));
+    assert_eq!((b.counters.guest_errors, b.nic.stall(0), b.out.stalled.is_empty()), (0, None, true));
+    assert_eq!(b.inb(EN0_RSR), 0x40, "DIS");
+    b.outb(0x04, EN0_RXCR);
+    assert!(b.arrive(&frame([0xff; 6], PEER, 60, 0)));
+    assert_eq!(b.counters.guest_errors, 1, "a receiver that is on needs one");
+}
+
 #[test]
 fn an_interrupt_that_waited_for_the_mask_comes_once_for_all_frames() {
     let mut b = Bench::opened();
@@ -95,21 +112,71 @@ fn a_port_reset_stops_it_and_a_bus_reset_makes_it_new() {
     assert_eq!(delivery.refused(), 0, "it is off: nothing waits");
 }
 
+/// DP8390D, 10.3, ISR: PRX is of a reception, and writing a one clears it.
 #[test]
-fn frames_that_a_driver_leaves_in_the_ring_are_told_of_again_when_it_acknowledges() {
+fn a_frame_that_the_driver_has_seen_and_acknowledged_is_not_told_of_again_though_it_lies_there() {
+    for looks in [false, true] {
+        let mut b = Bench::opened();
+        assert!(b.arrive(&frame(MAC, PEER, 100, 1)));
+        assert_eq!(b.inb(EN0_ISR), ENISR_RX);
+        if looks {
+            b.current();
+        }
+        b.outb(ENISR_RX, EN0_ISR);
+        assert_eq!((b.inb(EN0_ISR), b.line), (0, false), "looked at CURR: {looks}");
+        b.now = b.now.after_ns(1_000_000_000);
+        b.call(|nic, cx| nic.tick(cx));
+        assert_eq!((b.inb(EN0_ISR), b.line), (0, false));
+        assert!(b.arrive(&frame(MAC, PEER, 100, 2)));
+        assert_eq!((b.inb(EN0_ISR), b.line), (ENISR_RX, true), "the next one tells");
+    }
+}
+
+#[test]
+fn a_frame_that_comes_between_a_driver_s_look_and_its_acknowledgement_outlasts_that() {
     let mut b = Bench::opened();
-    (0..12).for_each(|number| assert!(b.arrive(&frame(MAC, PEER, 100, number))));
-    // ei_receive takes nine, and acknowledges.
-    (0..9).for_each(|number| assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, number)))));
+    assert!(b.arrive(&frame(MAC, PEER, 100, 1)));
+    assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, 1))));
+    b.current();
+    // The guest was not run for a while.
+    b.now = b.now.after_ns(1_000_000_000);
+    b.call(|nic, cx| nic.tick(cx));
+    assert!(b.arrive(&frame(MAC, PEER, 100, 2)));
     b.outb(ENISR_RX, EN0_ISR);
     assert_eq!((b.inb(EN0_ISR), b.line), (ENISR_RX, true));
+    assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, 2))));
+    assert_eq!((b.receive(), b.inb(EN0_ISR)), (None, 0));
+}
+
+/// ei_receive in Linux's lib8390.c takes nine frames and acknowledges then; of more it would hear with the next one.
+#[test]
+fn a_ring_gets_as_many_frames_as_linux_takes_at_once_and_the_others_wait() {
+    let mut b = Bench::opened();
+    (0..9).for_each(|number| assert!(b.arrive(&frame(MAC, PEER, 100, number))));
+    assert!(!b.arrive(&frame(MAC, PEER, 100, 9)));
+    (0..9).for_each(|number| assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, number)))));
+    b.outb(ENISR_RX, EN0_ISR);
+    assert_eq!((b.inb(EN0_ISR), b.line), (0, false));
+    assert!(b.out.room.contains(0));
+    (9..12).for_each(|number| assert!(b.arrive(&frame(MAC, PEER, 100, number))));
     (9..12).for_each(|number| assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, number)))));
     assert_eq!(b.receive(), None);
     assert_eq!((b.inb(EN0_ISR), b.line), (0, false));
-    // One that acknowledges before it looks is told of nothing twice.
-    assert!(b.arrive(&frame(MAC, PEER, 100, 1)));
+}
+
+/// As on the chip, the next frame tells of those that lie there: so it has to come.
+#[test]
+fn a_driver_that_takes_fewer_frames_and_acknowledges_hears_of_the_others_with_the_next_one() {
+    let mut b = Bench::opened();
+    (0..9).for_each(|number| assert!(b.arrive(&frame(MAC, PEER, 100, number))));
+    assert!(!b.arrive(&frame(MAC, PEER, 100, 9)));
+    (0..4).for_each(|number| assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, number)))));
     b.outb(ENISR_RX, EN0_ISR);
-    assert!(!b.line);
+    assert_eq!((b.line, b.inb(EN0_ISR)), (false, 0));
+    assert!(b.out.room.contains(0), "what waits comes");
+    assert!(b.arrive(&frame(MAC, PEER, 100, 9)));
+    assert_eq!((b.line, b.inb(EN0_ISR)), (true, ENISR_RX));
+    (4..10).for_each(|number| assert_eq!(b.receive(), Some((1, frame(MAC, PEER, 100, number)))));
 }
 
 #[test]

@@ -6,5 +6,6 @@ mod driver;
 mod frames;
 mod hostile;
 mod interrupts;
+mod polled;
 mod ports;
 mod races;

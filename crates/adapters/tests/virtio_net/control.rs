@@ -2,6 +2,7 @@
 
 use nicety_adapter::Reason;
 use virtio_bindings::virtio_net::*;
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_INDIRECT_DESC;
 
 use crate::guest::{Guest, bit, rings};
 use crate::packets::{payload, tcp4};
@@ -62,14 +63,50 @@ fn receive_modes_and_address_tables_filter_as_they_say() {
     assert_eq!(heard(&mut guest), [true, false, true, false]);
 }
 
+/// virtio 1.2, 5.1.6.5.2: a device that cannot hold a table lets all of that kind in.
 #[test]
-fn more_addresses_than_the_table_holds_let_all_of_that_kind_in() {
-    let mut guest = controlled(&[]);
-    guest.command(VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_PROMISC, &[0]);
-    let many: Vec<[u8; 6]> = (0..80).map(|i| [1, 0, 0, 0, 0, i]).collect();
-    assert_eq!(guest.command(VIRTIO_NET_CTRL_MAC, VIRTIO_NET_CTRL_MAC_TABLE_SET, &table(&[], &many)), OK);
-    assert!(hears(&mut guest, [1, 9, 9, 9, 9, 9], None));
-    assert!(!hears(&mut guest, [2, 9, 9, 9, 9, 9], None));
+fn more_addresses_than_the_table_holds_let_all_of_that_kind_in_however_many_they_are() {
+    let (group, station) = ([1, 9, 9, 9, 9, 9], [2, 9, 9, 9, 9, 9]);
+    for count in [80_usize, 170, 171, 200, 1000, 20_000] {
+        for kind in [1, 2] {
+            let mut guest = controlled(&[]);
+            guest.command(VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_PROMISC, &[0]);
+            let many: Vec<[u8; 6]> =
+                (0..count).map(|i| [kind, 0, 0, (i >> 16) as u8, (i >> 8) as u8, i as u8]).collect();
+            let (unicast, multicast) = if kind == 2 { (&many[..], &[][..]) } else { (&[][..], &many[..]) };
+            let set = table(unicast, multicast);
+            assert_eq!(guest.command(VIRTIO_NET_CTRL_MAC, VIRTIO_NET_CTRL_MAC_TABLE_SET, &set), OK, "{count}");
+            assert_eq!([group, station].map(|address| hears(&mut guest, address, None)), [kind == 1, kind == 2]);
+            assert_eq!(guest.counters.guest_errors, 0);
+            let few = table(&[], &[group]);
+            assert_eq!(guest.command(VIRTIO_NET_CTRL_MAC, VIRTIO_NET_CTRL_MAC_TABLE_SET, &few), OK);
+            assert_eq!([group, many[0]].map(|address| hears(&mut guest, address, None)), [true, false], "{count}");
+        }
+    }
+}
+
+/// Section 2.7.4: a device assumes no framing.
+#[test]
+fn a_table_s_bytes_may_lie_in_any_pieces() {
+    let (group, station) = ([1, 9, 9, 9, 9, 9], [2, 9, 9, 9, 9, 9]);
+    let many: Vec<[u8; 6]> = (0..100).map(|i| [1, 0, 0, 0, 0, i]).collect();
+    for step in [1, 3, 5, 7, 64] {
+        let mut guest = controlled(&[VIRTIO_RING_F_INDIRECT_DESC]);
+        guest.command(VIRTIO_NET_CTRL_RX, VIRTIO_NET_CTRL_RX_PROMISC, &[0]);
+        let set = |unicast: &[[u8; 6]], multicast: &[[u8; 6]]| {
+            let code = [VIRTIO_NET_CTRL_MAC as u8, VIRTIO_NET_CTRL_MAC_TABLE_SET as u8];
+            [&code[..], &table(unicast, multicast)].concat()
+        };
+        assert_eq!(guest.command_in_pieces(&set(&[station], &[group]), step), OK);
+        assert_eq!([group, station, many[0]].map(|address| hears(&mut guest, address, None)), [true, true, false]);
+        assert_eq!(guest.command_in_pieces(&set(&[station], &many), step), OK, "pieces of {step}");
+        assert_eq!([group, station].map(|address| hears(&mut guest, address, None)), [true, true]);
+        // A table that its bytes do not hold.
+        let mut short = set(&[station], &many);
+        short.pop();
+        assert_eq!(guest.command_in_pieces(&short, step), ERR);
+        assert_eq!(guest.counters.guest_errors, 1);
+    }
 }
 
 #[test]

@@ -319,18 +319,32 @@ impl Guest {
 
     /// Sends a command on the control queue; its acknowledgement.
     pub fn command(&mut self, class: u32, command: u32, data: &[u8]) -> u8 {
+        let code = [class as u8, command as u8];
+        self.command_of(&[&code, data])
+    }
+
+    /// Sends a command in buffers of `step` bytes, in a table of its own.
+    pub fn command_in_pieces(&mut self, bytes: &[u8], step: usize) -> u8 {
+        let pieces: Vec<&[u8]> = bytes.chunks(step).collect();
+        self.command_of(&pieces)
+    }
+
+    fn command_of(&mut self, pieces: &[&[u8]]) -> u8 {
         let ring = self.queues.len() as u16 - 1;
-        let bytes = [&[class as u8, command as u8][..], data].concat();
-        let (address, answer) = (self.allocate(bytes.len() as u32), self.allocate(1));
-        self.memory.write(address, &bytes).expect("a command");
+        let answer = self.allocate(1);
         self.memory.write(answer, &[0xff]).expect("an answer");
-        let len = bytes.len() as u32;
-        let parts = [
-            Part { address, len: 2, write: false },
-            Part { address: address + 2, len: len - 2, write: false },
-            Part { address: answer, len: 1, write: true },
-        ];
-        self.add(ring, &parts);
+        let mut parts = Vec::new();
+        for piece in pieces {
+            let address = self.allocate(piece.len() as u32);
+            self.memory.write(address, piece).expect("a command");
+            parts.push(Part { address, len: piece.len() as u32, write: false });
+        }
+        parts.push(Part { address: answer, len: 1, write: true });
+        if parts.len() > 3 {
+            self.add_indirect(ring, &parts)
+        } else {
+            self.add(ring, &parts)
+        };
         self.kick(ring);
         self.later();
         assert_eq!(self.used(ring).len(), 1, "the command came back");

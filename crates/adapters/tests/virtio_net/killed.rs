@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nicety_adapter::Reason;
 use nicety_memory::Map;
 use virtio_bindings::virtio_config::VIRTIO_F_RING_PACKED;
 
@@ -167,11 +168,14 @@ fn a_split_ring_s_chains_come_back_in_order_even_if_some_are_dropped() {
     assert_eq!(heads, [good, bad, more]);
 }
 
+/// The record's format is the back end's own (vhost-user.rst, "Inflight I/O tracking"): a place in bits 15:0 with its wrap counter, a count in
+/// 31:16, bit 32 if it says anything; then the chains, an identifier, a count of descriptors and bytes each.
 #[test]
-fn what_a_front_end_keeps_may_be_anything() {
+fn what_a_front_end_keeps_may_be_anything_and_a_ring_begins_where_one_can_or_not_at_all() {
+    const SAYS: u64 = 1 << 32;
     let sender = sending(100);
     let words =
-        [u64::MAX, 1 << 32 | 6, 1 << 32 | 3 << 16, 1 << 32 | 300 << 16 | 2, 1 << 32 | 301 << 16, 1 << 32 | 7, 0];
+        [u64::MAX, SAYS | 6, SAYS | 3 << 16, SAYS | 300 << 16 | 2, SAYS | 301 << 16, SAYS | 7, SAYS | 0x7fff, 0];
     for word in words {
         for chain in [0, u64::MAX, 1 << 16, 0xffff << 16] {
             let kept = kept();
@@ -179,12 +183,34 @@ fn what_a_front_end_keeps_may_be_anything() {
             guest.post(0, 3, 320);
             kept.write(0, &word.to_le_bytes()).unwrap();
             (1..301).for_each(|at| kept.write(8 * at, &chain.to_le_bytes()).unwrap());
-            let face = rings(&mut *guest.adapter);
-            face.stop(0, crate::guest::cx!(guest));
+            let before = ring(&guest, 0);
+            rings(&mut *guest.adapter).stop(0, crate::guest::cx!(guest));
             let started = rings(&mut *guest.adapter).start(0, crate::packed::BASE, crate::guest::cx!(guest));
-            if started {
-                guest.deliver(&sender.batch);
+            let (place, count) = (word & 0x7fff, word >> 16 & 0xffff);
+            // More chains than one frame can have: it says nothing, and the front end's own base counts.
+            let says = word & SAYS != 0 && count <= 300;
+            // Section 2.8.10: a place in the ring, and no more descriptors than it has.
+            let possible = place < SIZE.into() && count * (chain >> 16 & 0xffff) <= SIZE.into();
+            assert_eq!(started, !says || possible, "{word:#x} {chain:#x}");
+            assert!(
+                ring(&guest, 0) == before,
+                "{word:#x} {chain:#x}: nothing was given back that was not offered for that lap"
+            );
+            let refused = guest.deliver(&sender.batch).refused().count_ones();
+            let got = guest.received(0);
+            if says {
+                // It is off, or stands in a lap for which its driver has offered nothing: as the driver left it, it lies.
+                assert_eq!((got.len(), refused), (0, u32::from(started)), "{word:#x} {chain:#x}");
+                assert!(ring(&guest, 0) == before);
+                assert_eq!(guest.counters.receive_drops[Reason::ReceiverOff as usize], u64::from(!started));
+            } else {
+                assert_eq!((got.len(), &got[0].1, refused), (1, &tcp4(&payload(100)), 0), "{word:#x} {chain:#x}");
             }
+            assert_eq!(
+                (guest.counters.guest_errors, guest.adapter.stall(0)),
+                (0, None),
+                "the driver has broken nothing"
+            );
         }
     }
 }

@@ -32,7 +32,15 @@ fn scribble(guest: &mut Guest, dice: &mut Dice) {
     guest.put32(at, value);
 }
 
-fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch) {
+/// Packets both ways: fetched, brought, refused.
+#[derive(Default)]
+struct Seen {
+    fetched: u64,
+    brought: u64,
+    refused: u64,
+}
+
+fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch, seen: &mut Seen) {
     let picks = [Pick::whole(0); 8];
     match dice.roll(12) {
         0..4 => scribble(guest, dice),
@@ -48,12 +56,15 @@ fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch) {
         7 => {
             let queue = dice.roll(4) as u16;
             guest.fetch(queue, batch);
+            seen.fetched += batch.len() as u64;
             if dice.roll(3) > 0 {
                 guest.complete(batch);
             }
         }
         8 => {
-            guest.with(|adapter, cx| adapter.deliver(&Frames::new(inbound, &picks), cx));
+            let delivery = guest.with(|adapter, cx| adapter.deliver(&Frames::new(inbound, &picks), cx));
+            seen.brought += picks.len() as u64;
+            seen.refused += u64::from(delivery.refused().count_ones());
         }
         9 => {
             guest.now = guest.now.after_ns(dice.roll(1_000_000));
@@ -70,22 +81,38 @@ fn act(guest: &mut Guest, dice: &mut Dice, batch: &mut Batch, inbound: &Batch) {
     }
 }
 
+/// Commands of Linux's vmxnet3_defs.h: VMXNET3_CMD_RESET_DEV and what vmxnet3_open says.
 #[test]
-fn random_registers_over_random_memory_do_no_harm() {
+fn random_registers_over_random_memory_leave_every_packet_counted_and_a_device_that_a_reset_makes_new() {
     for seed in 1..=6 {
         let mut dice = Dice(0x9e37_79b9_7f4a_7c15 >> seed);
         let mut guest = Guest::opened(Open { queues: 2, ..Open::default() });
         let mut source = Guest::opened(Open::default());
         source.send(0, &[&udp4(MAC.0, 1, &[7; 900])], Offload::default());
-        let (mut batch, mut inbound) = (Batch::new(), Batch::new());
+        let (mut batch, mut inbound, mut seen) = (Batch::new(), Batch::new(), Seen::default());
         source.fetch(0, &mut inbound);
         for step in 0..10_000 {
             if step % 500 == 0 {
                 guest.config(4, &[6, 0]);
                 guest.open(Open { queues: 2, ..Open::default() });
             }
-            act(&mut guest, &mut dice, &mut batch, &inbound);
+            act(&mut guest, &mut dice, &mut batch, &inbound, &mut seen);
         }
+        let counters = &guest.counters;
+        assert_eq!(counters.transmitted().packets, seen.fetched, "seed {seed}");
+        let drops = counters.receive_drops.iter().sum::<u64>();
+        assert_eq!(counters.taken().packets + drops + seen.refused, seen.brought, "seed {seed}");
+        guest.link(true);
+        guest.config(4, &[6, 0]);
+        assert_eq!(guest.command(0xcafe_0002), 0, "RESET_DEV");
+        assert_eq!(guest.open(Open { queues: 2, ..Open::default() }), 0, "ACTIVATE_DEV");
+        assert_eq!(guest.deliver(&inbound).refused(), 0);
+        let received = guest.receive(0, true).into_iter().chain(guest.receive(1, true));
+        assert!(received.map(|packet| packet.bytes).eq([udp4(MAC.0, 1, &[7; 900])]), "seed {seed}");
+        guest.send(1, &[&udp4(MAC.0, 1, &[8; 90])], Offload::default());
+        guest.fetch(1, &mut batch);
+        guest.complete(&batch);
+        assert_eq!((batch.len(), guest.sent(1)), (1, vec![0]), "seed {seed}");
     }
 }
 

@@ -152,6 +152,22 @@ fn a_ring_that_was_only_disabled_begins_anew_at_the_same_place() {
 }
 
 #[test]
+fn frames_of_a_started_disabled_ring_are_given_back_and_go_nowhere() {
+    let (mut one, two) = (Guest::new(), Guest::new());
+    one.front.enable(1, false).unwrap();
+    for index in 0..3 {
+        one.offer(1, index, BASE + 0x8_0000, 100, 0);
+    }
+    one.transmit.kick.ring().unwrap();
+    one.served.port.kicked(1);
+    assert_eq!((one.served.port.forward(&two.served.port), one.used(1)), (0, 3));
+    assert!(one.transmit.wait(LIMIT).unwrap());
+    one.front.enable(1, true).unwrap();
+    one.offer(1, 3, BASE + 0x8_0000, 100, 0);
+    assert_eq!((one.served.port.forward(&two.served.port), one.used(1)), (1, 4), "the new one alone");
+}
+
+#[test]
 fn the_next_driver_of_disabled_rings_may_take_other_features_and_that_of_enabled_ones_may_not() {
     const MAC: u64 = 1 << 5;
     let mut one = Guest::new();

@@ -192,7 +192,7 @@ impl E1000 {
         self.load_address();
         self.eeprom.drive(0);
         self.transmit = Transmit::default();
-        self.pause = Pause::default();
+        (self.pause, self.lone_read_by) = (Pause::default(), None);
         self.stalls = [None; 2];
         self.interrupts.reset();
         self.receive_delay = Delay::default();

@@ -53,6 +53,7 @@ impl E1000 {
             self.pause(cx);
         }
         let causes = self.interrupts.take() as u32;
+        self.read_lone(causes, cx);
         self.settle_line(cx);
         causes
     }
@@ -131,8 +132,8 @@ impl E1000 {
     /// Asks for the earliest tick that is needed.
     pub(super) fn rearm(&self, cx: &mut Context<'_>) {
         let throttle = self.interrupts.due(&self.function, cx.now);
-        let next =
-            [throttle, self.receive_delay.due(), self.completions.due(), self.pause.due()].into_iter().flatten().min();
+        let due = [throttle, self.receive_delay.due(), self.completions.due(), self.pause.due(), self.lone_read_by];
+        let next = due.into_iter().flatten().min();
         if next.is_some() {
             cx.out.wake = next;
         }
@@ -149,6 +150,7 @@ impl E1000 {
         if self.pause.over(cx.now) {
             cx.out.work.insert(0);
         }
+        self.free_lone(cx);
         self.settle_line(cx);
         self.rearm(cx);
     }

@@ -26,7 +26,7 @@
 //!   leaves in place are counted in the length but not written.
 //! - TIDV is not obeyed and TADV is a lower bound: completions
 //!   that ask for a delay wait for an interrupt that is due anyway (`CompletionDelay`).
-//! - FCRTL and FCRTH; RXO. Collisions, half duplex, early receive.
+//! - FCRTL and FCRTH; RXO but for a lone descriptor. Collisions, half duplex, early receive.
 //!
 //! # Quirks
 //! - ICS reads as ICR without clearing it, which VxWorks' driver expects (QEMU's e1000.c says so).
@@ -39,6 +39,10 @@
 //!   them.
 //! - SWSM.SWESMBI, which only later chips have, holds what is written: e1000_get_hw_eeprom_semaphore in U-Boot's
 //!   drivers/net/e1000.c takes the semaphore on every chip before it reads the EEPROM.
+//! - A ring without a length (RDLEN or TDLEN is 0, as 16 reads) is a lone descriptor while its tail is 1 and its head 0: each write of 1 to TDT
+//!   sends it, and each frame that arrives in it sets RXO. Zephyr's eth_e1000.c drives QEMU's e1000.c so. The next frame comes when ICR was read,
+//!   and the driver has had 200 µs.
+//! - Frames wait while the receiver is on and its ring has no length: drivers that set RCTL.EN first.
 //! - Reserved registers read as 0, as in the chip; beyond the window as ones.
 
 mod access;
@@ -51,7 +55,7 @@ mod transmit;
 
 use nicety_adapter::interrupts::{CompletionDelay, Delay, Interrupts};
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall,
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PciFace, Progress, Queue, Reset, Stall, Time,
 };
 use nicety_pci::{Bar, Capability, Changes, Function, Identity, Pin, Power, Rom};
 
@@ -93,6 +97,8 @@ pub struct E1000 {
     looped: Option<Box<Batch>>,
     /// The transmitter stands still.
     pause: Pause,
+    /// When the driver will have read the frame in its only receive descriptor.
+    lone_read_by: Option<Time>,
     missed: Missed,
     /// Frames were refused.
     starved: bool,
@@ -132,6 +138,7 @@ impl E1000 {
             transmit: Transmit::default(),
             looped: None,
             pause: Pause::default(),
+            lone_read_by: None,
             missed: Missed::default(),
             starved: false,
             link_up: false,

@@ -1,6 +1,6 @@
 //! The receive ring: see [`Ring`].
 
-use nicety_adapter::{Context, Delivery, Frames, Reason, Scratch, Wants};
+use nicety_adapter::{Context, Delivery, Frames, Reason, Scratch, Time, Wants};
 use nicety_memory::Rights;
 
 use super::registers::{self as r, cause, ctrl, rctl, rxcsum};
@@ -8,7 +8,37 @@ use super::{E1000, RECEIVE_RING};
 use crate::intel::receive::{Format, Miss, Offer, Receiver, Ring, Verdict, buffer_size};
 use crate::intel::{DESCRIPTOR, NOWHERE};
 
+/// How long a driver has for the frame in its lone descriptor after it has read ICR, in nanoseconds: it copies it then.
+const READS_NS: u64 = 200_000;
+
 impl E1000 {
+    /// Whether the receive ring is a lone descriptor: RDLEN reads as 0, RDT is 1.
+    fn has_lone(&self) -> bool {
+        [r::RDLEN, r::RDH, r::RDT].map(|name| self.registers[name]) == [0, 0, 1]
+    }
+
+    /// Whether the frame in the lone descriptor has not been read.
+    fn is_lone_unread(&self, now: Time) -> bool {
+        let told = self.interrupts.pending() & u128::from(cause::RXO) != 0;
+        told || self.lone_read_by.is_some_and(|time| now < time)
+    }
+
+    /// ICR was read with these causes: of a frame in the lone descriptor RXO tells.
+    pub(super) fn read_lone(&mut self, causes: u32, cx: &mut Context<'_>) {
+        if causes & cause::RXO != 0 && self.has_lone() {
+            self.lone_read_by = Some(cx.now.after_ns(READS_NS));
+            self.rearm(cx);
+        }
+    }
+
+    /// The driver has had its time.
+    pub(super) fn free_lone(&mut self, cx: &mut Context<'_>) {
+        if self.lone_read_by.is_some_and(|time| time <= cx.now) {
+            self.lone_read_by = None;
+            self.offer_room(cx);
+        }
+    }
+
     fn wants(&self) -> Wants {
         let long = self.registers[r::RCTL] & rctl::LPE != 0;
         Wants {
@@ -46,7 +76,9 @@ impl E1000 {
         let memory = std::sync::Arc::clone(cx.memory);
         let base = u64::from(self.registers[r::RDBAH]) << 32 | u64::from(self.registers[r::RDBAL]);
         let on = self.registers[r::RCTL] & rctl::EN != 0 && self.function.bus_master();
-        let window = memory.window(base, self.registers[r::RDLEN], Rights::BOTH).ok().filter(|_| on);
+        let lone = self.has_lone();
+        let bytes = if lone { DESCRIPTOR as u32 } else { self.registers[r::RDLEN] };
+        let window = memory.window(base, bytes, Rights::BOTH).ok().filter(|_| on);
         let Some(window) = window else {
             cx.counters.guest_errors += u64::from(on);
             self.saw_ring(RECEIVE_RING, on.then_some(NOWHERE), cx);
@@ -59,14 +91,16 @@ impl E1000 {
         let mut ring = Ring {
             window,
             memory: &memory,
-            size: self.registers[r::RDLEN] / DESCRIPTOR as u32,
+            size: bytes / DESCRIPTOR as u32,
             head: self.registers[r::RDH],
-            tail: self.registers[r::RDT],
+            tail: if lone { u32::from(!self.is_lone_unread(cx.now)) } else { self.registers[r::RDT] },
             format: Format::Legacy,
             buffers: [buffer_size(self.registers[r::RCTL]), 0, 0, 0],
             check: if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { 4 },
             small: false,
+            lone,
         };
+        let free = ring.free();
         let wants = self.wants();
         let mut scratch = Scratch::new();
         let mut full = frames.held.contains(0);
@@ -95,6 +129,9 @@ impl E1000 {
         if let Some(quanta) = pause {
             self.pause.begin(quanta, self.phy.mode().0, cx.now);
             self.rearm(cx);
+        }
+        if lone && ring.free() < free {
+            self.cause(cause::RXO, cx);
         }
         self.conclude(&ring, cx);
         delivery

@@ -55,6 +55,7 @@ impl Snapshot for E1000 {
             transmit,
             looped: _,
             pause: _,
+            lone_read_by: _,
             missed: _,
             starved,
             link_up,
@@ -120,7 +121,7 @@ impl Snapshot for E1000 {
         self.filter.load(&self.registers);
         (self.interrupts, self.receive_delay, self.completions) = (interrupts, receive_delay, completions);
         self.stalls = [None; 2];
-        self.pause = Pause::default();
+        (self.pause, self.lone_read_by) = (Pause::default(), None);
         self.generation = self.generation.wrapping_add(1);
         self.prepare_loopback();
         Ok(())

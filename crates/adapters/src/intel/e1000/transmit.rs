@@ -17,6 +17,7 @@ impl E1000 {
             looped,
             tags_by_mode: true,
             stamped: false,
+            takes_lone: true,
         }
     }
 

@@ -33,6 +33,7 @@
 //! - Packet buffer memory (PBM) reads as zeros.
 //!
 //! # Quirks
+//! - Frames wait while the receiver is on and the ring has no length: drivers that set RCTL.EN before RDLEN (Linux's e1000e/netdev.c).
 //! - TXCW, which a copper chip has no use for, holds what is written: e1000_reg_test in Linux's e1000e/ethtool.c.
 //! - All bits of ICR can be set through ICS: e1000_intr_test there.
 //! - RDH and TDH hold any sixteen bits: e1000_reg_test. A ring whose head or tail lies outside does nothing.

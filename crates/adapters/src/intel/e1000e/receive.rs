@@ -76,6 +76,7 @@ impl E1000e {
             buffers,
             check: if self.registers[r::RCTL] & rctl::SECRC != 0 { 0 } else { 4 },
             small: false,
+            lone: false,
         };
         self.saw_ring(2 * queue, None, cx);
         Some(ring)

@@ -40,6 +40,7 @@
 //! - FCRTL and FCRTH; RXO. Collisions, half duplex. SRRCTL.Drop_En: what finds no buffer waits in the port, and is dropped there if need be.
 //!
 //! # Quirks
+//! - Frames wait while the receiver is on and the ring has no length: drivers that set RCTL.EN before RDLEN (Linux's e1000e/netdev.c).
 //! - All bits of ICR but the highest can be set through ICS, reserved ones too: igb_intr_test in Linux's igb_ethtool.c. It also
 //!   leaves GPIE as the reset did, and expects MSI-X's vector 0.
 //! - RDT, TDT, RDH and TDH hold any sixteen bits, also beyond the ring: igb_reg_test. A ring whose head or tail lies outside does nothing.

@@ -85,7 +85,7 @@ impl Igb {
         }
         self.saw_ring(stall_of(queue, false), window.is_none().then_some(NOWHERE), cx);
         let size = bytes / DESCRIPTOR as u32;
-        Some(Ring { window: window?, memory, size, head, tail, format, buffers, check, small: false })
+        Some(Ring { window: window?, memory, size, head, tail, format, buffers, check, small: false, lone: false })
     }
 
     /// Frames from outside.

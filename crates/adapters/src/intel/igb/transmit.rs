@@ -124,7 +124,16 @@ impl Igb {
     fn sender(&mut self, queue: usize, looped: bool) -> Option<Sender<'_, Advanced>> {
         let state = &mut self.transmit.get_mut(queue)?.state;
         let (registers, link_up) = (&mut self.registers, self.link_up);
-        Some(Sender { queue, state, registers, link_up, looped, tags_by_mode: false, stamped: false })
+        Some(Sender {
+            queue,
+            state,
+            registers,
+            link_up,
+            looped,
+            tags_by_mode: false,
+            stamped: false,
+            takes_lone: false,
+        })
     }
 
     /// Whether transmitted frames come back to this adapter and go nowhere else.

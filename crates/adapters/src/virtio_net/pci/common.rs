@@ -161,8 +161,8 @@ impl VirtioPci {
             }
             Reg::queue_enable if value == 1 => self.enable_queue(cx),
             Reg::queue_reset if value == 1 && self.common.driver & feature::RING_RESET != 0 => self.reset_queue(cx),
-            Reg::queue_notify => self.device.kick(index as u16, cx),
-            Reg::legacy_queue_notify => self.device.kick(value as u16, cx),
+            Reg::queue_notify => self.notify_queue(index as u16, cx),
+            Reg::legacy_queue_notify => self.notify_queue(value as u16, cx),
             Reg::legacy_driver_feature => self.common.driver = value.into(),
             Reg::legacy_queue_address => self.place_legacy(value, cx),
             _ => self.write_queue(name, value),
@@ -220,6 +220,13 @@ impl VirtioPci {
         let Some(queue) = self.common.selected().filter(|queue| !queue.enabled) else { return };
         queue.enabled = true;
         self.start_queue(ring, cx);
+    }
+
+    /// The driver rings. A queue that waits for DRIVER_OK is looked at then, and keeps its frames until then (2.1.2).
+    fn notify_queue(&mut self, ring: u16, cx: &mut Context<'_>) {
+        if self.device.rings.get(usize::from(ring)).is_some_and(|ring| ring.enabled) {
+            self.device.kick(ring, cx);
+        }
     }
 
     /// Nothing of a modern driver's queue is used before DRIVER_OK. Some legacy drivers use theirs before they say so (3.1.2).
