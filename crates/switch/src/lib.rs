@@ -48,11 +48,16 @@ pub struct Limits {
     pub addresses: usize,
     /// How long an address is kept that sends nothing: 300 s by IEEE 802.1Q-2018, table 8-6.
     pub ageing: Duration,
+    /// Most addresses of one guest's port at once. Of more it keeps the newest where they meet; the others stay unknown.
+    pub port_addresses: u32,
+    /// The seed of the address table's hash: random where guests are strangers to each other, constant in a simulation. With a
+    /// known seed a guest can compute which addresses compete with its neighbour's.
+    pub seed: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { addresses: 32_768, ageing: Duration::from_secs(300) }
+        Self { addresses: 32_768, ageing: Duration::from_secs(300), port_addresses: 1024, seed: 0 }
     }
 }
 
@@ -111,7 +116,7 @@ impl Switch {
     /// A switch without ports.
     pub fn new(limits: Limits) -> Self {
         let ageing_ns = u64::try_from(limits.ageing.as_nanos()).unwrap_or(u64::MAX);
-        let addresses = Addresses::new(limits.addresses, limits.ageing);
+        let addresses = Addresses::new(limits);
         Self { addresses, members: ArcSwap::default(), ageing_ns, snoop: Snoop::default() }
     }
 
@@ -219,7 +224,7 @@ impl Switch {
             }
             // A first pass prefetches the table's lines, so that the next pass finds them in the cache.
             last = addresses;
-            let way = addresses.map(|addresses| Way::of(addresses, 0));
+            let way = addresses.map(|addresses| self.way(addresses, 0));
             if let Some(way) = way {
                 self.addresses.prefetch(way.target);
                 self.addresses.prefetch(way.source);
@@ -267,6 +272,11 @@ impl Switch {
             Some(port) if members.present.get(usize::from(port.0)) == Some(&true) => Verdict::To(port),
             _ => Verdict::Flood(Reason::UnknownStorm),
         }
+    }
+
+    #[inline(always)]
+    fn way(&self, (target, source): ([u8; 6], [u8; 6]), fid: u16) -> Way {
+        Way { target: self.addresses.key(Mac(target), fid), source: self.addresses.key(Mac(source), fid) }
     }
 
     #[inline(always)]
@@ -327,13 +337,6 @@ enum Verdict {
 struct Way {
     target: Key,
     source: Key,
-}
-
-impl Way {
-    #[inline(always)]
-    fn of((target, source): ([u8; 6], [u8; 6]), fid: u16) -> Self {
-        Self { target: Key::new(Mac(target), fid), source: Key::new(Mac(source), fid) }
-    }
 }
 
 /// Consecutive packets with the same addresses; `None` if shorter than an Ethernet header.

@@ -1,7 +1,6 @@
 //! What a learning switch does, in the words of IEEE 802.1Q.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use nicety_adapter::{Batch, Offload, PortId, Reason, Time};
 use nicety_frame::Mac;
@@ -145,7 +144,7 @@ fn a_multicast_sender_is_not_learned() {
 
 #[test]
 fn a_hundred_thousand_addresses_are_found_where_they_were_heard() {
-    let limits = Limits { addresses: 262_144, ageing: Duration::from_secs(300) };
+    let limits = Limits { addresses: 262_144, ..Limits::default() };
     let switch = Switch::new(limits);
     let address = |i: u32| {
         let [a, b, c, d] = i.to_be_bytes();
@@ -167,7 +166,7 @@ struct Four(Addresses);
 
 impl Four {
     fn new() -> Self {
-        Self(Addresses::new(4, Duration::from_secs(300)))
+        Self(Addresses::new(Limits { addresses: 4, ..Limits::default() }))
     }
 
     fn heard(&self, who: u8, at_s: u64) {

@@ -17,7 +17,12 @@ pub struct World {
 impl World {
     /// Ports with these policies, from 0 on.
     pub fn new(policies: &[Policy]) -> Self {
-        let switch = Switch::new(Limits { addresses: 1024, ..Limits::default() });
+        Self::of(Limits { addresses: 1024, ..Limits::default() }, policies)
+    }
+
+    /// The same, on a switch with these limits.
+    pub fn of(limits: Limits, policies: &[Policy]) -> Self {
+        let switch = Switch::new(limits);
         for (policy, port) in policies.iter().zip(0..) {
             switch.set_policy(PortId(port), policy);
             switch.join(PortId(port)).unwrap();
