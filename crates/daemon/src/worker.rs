@@ -49,6 +49,8 @@ use services::Services;
 const MESSAGE_COST: i64 = 1 << 10;
 /// The kernel's timer slack.
 const TIMER_SLACK_NS: u64 = 1_000;
+/// Turns that are kept for floods to come; those of more floods at a time are made and freed.
+const SPARE_TURNS: usize = 4;
 /// Most events per epoll call.
 const EVENTS: usize = 64;
 
@@ -320,6 +322,7 @@ impl Worker {
             service.turn = Some(std::mem::replace(&mut self.turn, fresh));
         } else if !outcome.unfinished
             && let Some(done) = service.turn.take()
+            && self.spare.len() < SPARE_TURNS
         {
             self.spare.push(done);
         }

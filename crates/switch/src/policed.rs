@@ -33,7 +33,7 @@ enum Verdict {
     Drop(Reason),
 }
 
-impl Switch {
+impl<P> Switch<P> {
     /// As [`Switch::forward`], by the ports' policies.
     pub(crate) fn forward_policed<F: Follower>(
         &self,

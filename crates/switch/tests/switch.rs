@@ -22,7 +22,7 @@ impl World {
     fn new(ports: u16) -> Self {
         let switch = Switch::new(Limits::default());
         for port in 0..ports {
-            switch.join(PortId(port)).unwrap();
+            switch.join(PortId(port), ()).unwrap();
         }
         Self { switch, map: Arc::new(Map::private(1 << 16).unwrap()), batch: Batch::new(), plan: Plan::new() }
     }
@@ -145,7 +145,7 @@ fn a_multicast_sender_is_not_learned() {
 #[test]
 fn a_hundred_thousand_addresses_are_found_where_they_were_heard() {
     let limits = Limits { addresses: 262_144, ..Limits::default() };
-    let switch = Switch::new(limits);
+    let switch = Switch::<()>::new(limits);
     let address = |i: u32| {
         let [a, b, c, d] = i.to_be_bytes();
         nicety_frame::Mac([2, 0, a, b, c, d])

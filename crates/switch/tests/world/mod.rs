@@ -17,15 +17,10 @@ pub struct World {
 impl World {
     /// Ports with these policies, from 0 on.
     pub fn new(policies: &[Policy]) -> Self {
-        Self::of(Limits { addresses: 1024, ..Limits::default() }, policies)
-    }
-
-    /// The same, on a switch with these limits.
-    pub fn of(limits: Limits, policies: &[Policy]) -> Self {
-        let switch = Switch::new(limits);
+        let switch = Switch::new(Limits { addresses: 1024, ..Limits::default() });
         for (policy, port) in policies.iter().zip(0..) {
             switch.set_policy(PortId(port), policy);
-            switch.join(PortId(port)).unwrap();
+            switch.join(PortId(port), ()).unwrap();
         }
         let map = Arc::new(Map::private(1 << 20).unwrap());
         Self { switch, map, batch: Batch::new(), plan: Plan::new(), now: Time(1_000_000_000) }
