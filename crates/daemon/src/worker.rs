@@ -234,7 +234,8 @@ impl Worker {
     }
 
     fn watch_kick(&mut self, id: PortId, ring: u16, bell: Option<Bell>) {
-        let Some(Service { link: Link::Rings { kicks }, log, .. }) = self.services.get_mut(&id) else { return };
+        let Some(Service { link: Link::Rings { kicks }, log, credit, .. }) = self.services.get_mut(&id) else { return };
+        *credit -= MESSAGE_COST;
         let index = usize::from(ring);
         if kicks.len() <= index {
             kicks.resize_with(index + 1, || None);

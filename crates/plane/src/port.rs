@@ -22,7 +22,7 @@ use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::Habit;
 pub use caught::caught;
-use inner::Inner;
+use inner::{CHANGE_COST, Inner, MESSAGE_COST};
 
 /// What a port's owner does for it. Called with the port's lock held: it must not call back into the port, nor block.
 pub trait Shell: Send + Sync {
@@ -242,6 +242,7 @@ impl Port {
             Face::Rings(rings) => Some(act(rings, cx)),
             Face::Pci(_) => None,
         });
+        inner.owe(MESSAGE_COST);
         inner.settle(self.shell.as_ref());
         // Fetch what the wait held back.
         self.shell.schedule();
@@ -254,6 +255,7 @@ impl Port {
         let old = std::mem::replace(&mut inner.memory, memory);
         inner.damaged = false;
         inner.call(now, |adapter, cx| adapter.notice(Event::Memory, cx));
+        inner.owe(CHANGE_COST);
         inner.settle(self.shell.as_ref());
         self.shell.schedule();
         // Unmapping may wait for the VMM: do it without the lock, so that senders to this port do not wait too.
