@@ -172,6 +172,11 @@ impl Plan {
         numbers(packets).map(|packet| Pick { packet, from: 0, edit: edit(packet) }).collect()
     }
 
+    /// Whether a port gets this packet.
+    pub fn has(&self, port: PortId, packet: u16) -> bool {
+        self.lists.get(usize::from(port.0)).is_some_and(|list| list.packets.checked_shr(packet.into()).unwrap_or(0) & 1 != 0)
+    }
+
     /// The dropped packets, each with the reason.
     pub fn drops(&self) -> &[(u16, Reason)] {
         &self.drops
