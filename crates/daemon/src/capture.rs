@@ -147,10 +147,7 @@ impl Watcher for Tap {
                 Some((_, reason)) => What::Nowhere(*reason),
                 None if self.scope.drops => continue,
                 None => {
-                    let mut receivers = plan
-                        .receivers()
-                        .iter()
-                        .filter(|port| plan.picks(**port).iter().any(|pick| pick.packet == index));
+                    let mut receivers = plan.receivers().iter().filter(|port| plan.has(**port, index));
                     let Some(first) = receivers.next() else { continue };
                     What::To(*first, receivers.count())
                 }

@@ -25,7 +25,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let switch = Switch::new(Limits::default());
-        (0..3).for_each(|port| switch.join(PortId(port)).unwrap());
+        (0..3).for_each(|port| switch.join(PortId(port), ()).unwrap());
         Self { switch, map: Arc::new(Map::private(1 << 20).unwrap()), batch: Batch::new(), plan: Plan::new() }
     }
 

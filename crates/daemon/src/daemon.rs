@@ -9,6 +9,7 @@ mod trace;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -155,10 +156,10 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A switch without ports, and its workers.
+    /// A switch without ports, and its workers. The seed of its tables is the daemon's own, whatever `limits` say: no guest knows it.
     pub fn start(limits: Limits, workers: usize) -> Result<Self, StartError> {
         let clock = Clock::start();
-        let plane = Arc::new(Plane::new(limits));
+        let plane = Arc::new(Plane::new(Limits { seed: random(), ..limits }));
         let system = |what| move |source| StartError::System { what, source };
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
         for index in 0..workers.max(1) {
@@ -351,8 +352,7 @@ impl Daemon {
     }
 
     fn join(&self, name: &str, port: &Arc<Port>, policy: &Policy, service: Service) -> Result<(), StartError> {
-        self.plane.set_policy(port, policy);
-        let joined = self.plane.join(Arc::clone(port));
+        let joined = self.plane.join_with(Arc::clone(port), policy);
         joined.map_err(|source| StartError::Switch { port: name.to_owned(), source })?;
         let WorkerHandle { inbox, newcomers } = self.worker(port.id());
         // A worker that has ended takes no ports, but then nothing is opened.
@@ -510,6 +510,11 @@ fn view(running: &Running) -> PortView {
         last_end: running.log.last_end(),
         sought: running.rings.as_ref().and_then(RingsServer::sought),
     }
+}
+
+/// A number that nobody else knows, another one each time.
+pub(crate) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// A port's own socket.

@@ -18,6 +18,7 @@ use utoipa::ToSchema;
 
 mod access;
 mod document;
+mod eavesdrop;
 mod errors;
 mod paths;
 mod policy;
@@ -27,6 +28,7 @@ mod walk;
 
 pub use access::{AccessConfig, AccountError, group_number};
 pub use document::{Document, List};
+pub use eavesdrop::Eavesdropping;
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -67,11 +69,13 @@ pub struct SwitchConfig {
     pub addresses: usize,
     /// How long it keeps an address that sends nothing.
     pub ageing: Seconds,
+    /// Most addresses of one port that is no uplink.
+    pub port_addresses: u32,
 }
 
 impl Default for SwitchConfig {
     fn default() -> Self {
-        Self { name: "switch0".to_owned(), addresses: 32_768, ageing: Seconds(300) }
+        Self { name: "switch0".to_owned(), addresses: 32_768, ageing: Seconds(300), port_addresses: 1024 }
     }
 }
 

@@ -39,7 +39,8 @@ fn ten_lines_are_a_host() {
         "[uplink]\nkind = \"tap\"\nname = \"tap0\"\n\n[[port]]\nname = \"vm1\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:01\"\nsocket = \"vm1.sock\"\n",
     )
     .unwrap();
-    assert_eq!(host.switch, SwitchConfig { name: "switch0".into(), addresses: 32_768, ageing: Seconds(300) });
+    let usual = SwitchConfig { name: "switch0".into(), addresses: 32_768, ageing: Seconds(300), port_addresses: 1024 };
+    assert_eq!(host.switch, usual);
     assert_eq!(
         host.uplinks,
         [UplinkConfig {
@@ -70,6 +71,7 @@ fn every_key_is_taken() {
         name = "lan"
         addresses = 1024
         ageing = "60s"
+        port_addresses = 64
         [uplink]
         kind = "pair"
         socket = "/run/nicety/wire.sock"
@@ -95,7 +97,10 @@ fn every_key_is_taken() {
         "#,
     )
     .unwrap();
-    assert_eq!(host.switch, SwitchConfig { name: "lan".into(), addresses: 1024, ageing: Seconds(60) });
+    assert_eq!(
+        host.switch,
+        SwitchConfig { name: "lan".into(), addresses: 1024, ageing: Seconds(60), port_addresses: 64 }
+    );
     let uplink = &host.uplinks[0];
     assert_eq!(uplink.kind, UplinkKind::Pair { socket: "/run/nicety/wire.sock".into(), role: Role::Listen });
     assert_eq!(uplink.rate.as_ref().unwrap().to_string(), "100Mbit/s");

@@ -1,7 +1,10 @@
 //! New kick descriptors in flight from a port's thread to its worker. A front end may send many while the worker is busy, so their
-//! number is bounded: the port's thread waits before it sends more (backpressure).
+//! number is bounded: the port's thread waits before it sends more (backpressure). It waits here for its [`Allowance`] too.
+//!
+//! [`Allowance`]: crate::allowance::Allowance
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Most kicks of one port in flight.
 pub const KICKS_MOST: usize = 64;
@@ -37,6 +40,12 @@ impl Kicks {
         }
         state.on_the_way += 1;
         Some(OnTheWay(Arc::clone(self)))
+    }
+
+    /// Waits for so long, or until the port is released.
+    pub fn rest(&self, time: Duration) {
+        let waits = |state: &mut State| !state.over;
+        drop(self.fewer.wait_timeout_while(self.state(), time, waits));
     }
 
     /// The port is released: no thread waits here any more, whatever the worker does.

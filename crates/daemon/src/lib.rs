@@ -1,6 +1,7 @@
 //! The daemon: workers that serve ports, and what they need of the operating system.
 #![forbid(unsafe_code)]
 
+mod allowance;
 pub mod attach;
 mod busy_poll;
 pub mod capture;

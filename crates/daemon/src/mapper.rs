@@ -13,6 +13,9 @@ use std::thread::{self, JoinHandle};
 use nicety_bell::{Lent, this_thread_may_wait};
 use nicety_memory::{Files, Map, MappingError, Piece};
 
+use crate::allowance::{self, Allowance};
+use crate::clock::Clock;
+
 /// The thread's stack: it reads at most some lines of procfs.
 const STACK: usize = 256 << 10;
 
@@ -153,11 +156,21 @@ impl Shared {
         state.jobs.pop_front()
     }
 
+    /// Rests, if the thread has used more than its part of a processor, and not beyond the release of the port.
+    fn rest(&self, allowance: &mut Allowance, clock: Clock) {
+        if let Some(time) = allowance.rest(allowance::used(), clock.now()) {
+            let waits = |state: &mut State| !state.over;
+            drop(self.come.wait_timeout_while(self.state(), time, waits));
+        }
+    }
+
     fn work(&self) {
         this_thread_may_wait();
+        let (clock, mut allowance) = (Clock::start(), Allowance::default());
         // The limit of files per VM includes files of an earlier VM that are not unmapped yet.
         let files = Files::default();
         while let Some((visit, job)) = self.next() {
+            self.rest(&mut allowance, clock);
             let outcome = match job {
                 Job::Map(Wanted { fd, offset, len, writable }) => {
                     Outcome::Mapped(files.piece(fd, offset, len, writable))

@@ -22,6 +22,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tracing::warn;
 
 use self::connecting::Sought;
+use crate::allowance::{self, Allowance};
 use crate::clock::Clock;
 use crate::descriptors::tell_left_open;
 use crate::device::SHARE_MEMORY;
@@ -103,7 +104,8 @@ impl RingsServer {
         let kicks = Arc::new(Kicks::default());
         let (record, sought) = (Arc::new(Record::beside(door.path())), Arc::<Sought>::default());
         let (kicked, recorded) = (Arc::clone(&kicks), Arc::clone(&record));
-        let served = Served { log, port, signals, inbox, clock, recorder, kicks: kicked, record: recorded };
+        let allowance = Mutex::default();
+        let served = Served { log, port, signals, inbox, clock, recorder, kicks: kicked, record: recorded, allowance };
         let served = Arc::new(served);
         let (watch, port, seeking) = (Arc::clone(&stop), Arc::clone(&served), Arc::clone(&sought));
         let serve = move || {
@@ -223,6 +225,8 @@ fn session(socket: OwnedFd, listener: Option<&Listener>, served: &Arc<Served>, s
     }
     tell_left_open();
     *stop.session() = None;
+    // It may connect again and again.
+    served.rest();
 }
 
 /// A port, as its session sees it.
@@ -236,9 +240,21 @@ struct Served {
     recorder: Option<Arc<Recorder>>,
     kicks: Arc<Kicks>,
     record: Arc<Record>,
+    /// The thread's own.
+    allowance: Mutex<Allowance>,
 }
 
 impl Served {
+    /// Rests, if the thread has used more than its part of a processor.
+    fn rest(&self) {
+        let mut allowance = self.allowance.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let rest = allowance.rest(allowance::used(), self.clock.now());
+        drop(allowance);
+        if let Some(time) = rest {
+            self.kicks.rest(time);
+        }
+    }
+
     fn note(&self, event: Event) {
         if let Some(recorder) = &self.recorder {
             recorder.note(event);
@@ -286,6 +302,10 @@ impl nicety_vhost_user::Port for Served {
             self.log.say(Kind::Refused, format_args!("packed rings will not survive a killed daemon: {path}: {error}"));
         };
         opened.map_err(unkept).ok()
+    }
+
+    fn handled(&self) {
+        self.rest();
     }
 
     fn refused(&self, refusal: &Refusal) {

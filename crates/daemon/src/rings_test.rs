@@ -1,7 +1,9 @@
-//! A front end that sends one kick after another while its port's worker is busy: here the test is the worker.
+//! A front end that sends one message after another: kicks while its port's worker is busy (here the test is the worker), and new
+//! memory without end.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
@@ -30,6 +32,10 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
+        Self::named("vm")
+    }
+
+    fn named(name: &str) -> Stage {
         let folder = TempDir::new().unwrap();
         let (clock, inbox, id) = (Clock::start(), Arc::new(Inbox::new().unwrap()), PortId(1));
         let adapter = (find("virtio-net").unwrap().create)(&Settings::new(Mac([2, 0, 0, 0, 0, 1]))).unwrap();
@@ -37,7 +43,7 @@ impl Stage {
         let shell =
             PortShell::new(id, Arc::clone(&inbox), Arc::clone(&signals), Arc::new(Schedule::default()), None, clock);
         let port = Arc::new(Port::new(id, End::Adapter(adapter), Box::new(shell), 1 << 16).unwrap());
-        let log = Arc::new(PortLog::new(id, "vm", "virtio-net", clock, Arc::clone(&inbox)));
+        let log = Arc::new(PortLog::new(id, name, "virtio-net", clock, Arc::clone(&inbox)));
         let path = folder.path().join("vm.sock");
         let listener = Listener::bind(&path).unwrap();
         let front = UnixStream::connect(&path).unwrap();
@@ -58,10 +64,19 @@ impl Stage {
 /// SET_VRING_KICK of ring 0 (docs/interop/vhost-user.rst: request 12, version 1, 8 bytes). False if the socket takes no more.
 fn kick(front: &UnixStream, flags: SendFlags) -> bool {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    let message = [12u32, 1, 8, 0, 0].map(u32::to_ne_bytes).concat();
+    send(front, &[12, 1, 8, 0, 0], bell.as_fd(), flags)
+}
+
+/// SET_MEM_TABLE of one region, at 0 in guest and front end (request 5: their number, padding, and each in 32 bytes).
+fn share(front: &UnixStream, memory: BorrowedFd<'_>, len: u32) -> bool {
+    send(front, &[5, 1, 40, 1, 0, 0, 0, len, 0, 0, 0, 0, 0], memory, SendFlags::empty())
+}
+
+fn send(front: &UnixStream, words: &[u32], fd: BorrowedFd<'_>, flags: SendFlags) -> bool {
+    let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let rights = [bell.as_fd()];
+    let rights = [fd];
     assert!(control.push(SendAncillaryMessage::ScmRights(&rights)));
     sendmsg(front, &[IoSlice::new(&message)], &mut control, flags | SendFlags::NOSIGNAL).is_ok()
 }
@@ -104,4 +119,25 @@ fn all_kicks_arrive_however_many_come_before_the_worker_takes_the_first() {
         taken += now;
     }
     sender.join().unwrap();
+}
+
+/// No worker handles these messages, so nobody's turns hold them back: the port's thread has a part of a processor for them.
+#[test]
+fn a_front_end_that_shares_its_memory_without_end_has_a_tenth_of_a_processor_for_it() {
+    const LASTS: Duration = Duration::from_secs(3);
+    let Stage { server, front, _folder, .. } = Stage::named("shares");
+    let used = || crate::usage::threads().get("vhost shares").copied();
+    // Each message maps one of two files, and unmaps the other.
+    let files = ["one", "other"].map(|name| nicety_memory::shared_file(name, 1 << 20).unwrap());
+    let begin = Instant::now();
+    while begin.elapsed() < LASTS {
+        assert!(files.iter().all(|file| share(&front, file.as_fd(), 1 << 20)));
+    }
+    let (spent, lasted) = (used().unwrap(), begin.elapsed());
+    let most = crate::allowance::BURST + lasted / crate::allowance::PART + Duration::from_millis(20);
+    assert!(spent <= most, "{spent:?} of processor time in {lasted:?}: more than {most:?}");
+    // It rests for longer than this, and is given up nevertheless.
+    let begin = Instant::now();
+    drop(server);
+    assert!(begin.elapsed() < crate::allowance::REST_MOST / 2, "{:?}", begin.elapsed());
 }

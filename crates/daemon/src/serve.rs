@@ -1,7 +1,6 @@
 //! Serves a host file until a signal ends it.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::info;
 
-use crate::daemon::{Daemon, PortSpec, StartError, UplinkMaker};
+use crate::daemon::{Daemon, PortSpec, StartError, UplinkMaker, random};
 use crate::host::{AccountError, Host, PortConfig, Role, RomFileError, UplinkConfig, UplinkKind};
 use crate::live::Live;
 use crate::recorder;
@@ -226,7 +225,7 @@ fn announced<U: Uplink + 'static>(uplink: U, config: &UplinkConfig) -> Result<Bo
 
 /// An address for frames of our own: locally administered, and another one each time.
 fn own_address() -> Mac {
-    let [a, b, c, d, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
+    let [a, b, c, d, ..] = random().to_ne_bytes();
     Mac([2, 0x4e, a, b, c, d])
 }
 
@@ -267,6 +266,8 @@ pub fn start(prepared: Prepared<'_>) -> Result<Daemon, ServeError> {
     let limits = Limits {
         addresses: host.switch.addresses,
         ageing: std::time::Duration::from_secs(host.switch.ageing.0.into()),
+        port_addresses: host.switch.port_addresses,
+        ..Limits::default()
     };
     let daemon = Daemon::start(limits, host.daemon.workers)?;
     if let Some(folder) = record {

@@ -49,6 +49,8 @@ use services::Services;
 const MESSAGE_COST: i64 = 1 << 10;
 /// The kernel's timer slack.
 const TIMER_SLACK_NS: u64 = 1_000;
+/// Turns that are kept for floods to come; those of more floods at a time are made and freed.
+const SPARE_TURNS: usize = 4;
 /// Most events per epoll call.
 const EVENTS: usize = 64;
 
@@ -232,7 +234,8 @@ impl Worker {
     }
 
     fn watch_kick(&mut self, id: PortId, ring: u16, bell: Option<Bell>) {
-        let Some(Service { link: Link::Rings { kicks }, log, .. }) = self.services.get_mut(&id) else { return };
+        let Some(Service { link: Link::Rings { kicks }, log, credit, .. }) = self.services.get_mut(&id) else { return };
+        *credit -= MESSAGE_COST;
         let index = usize::from(ring);
         if kicks.len() <= index {
             kicks.resize_with(index + 1, || None);
@@ -320,6 +323,7 @@ impl Worker {
             service.turn = Some(std::mem::replace(&mut self.turn, fresh));
         } else if !outcome.unfinished
             && let Some(done) = service.turn.take()
+            && self.spare.len() < SPARE_TURNS
         {
             self.spare.push(done);
         }

@@ -10,7 +10,7 @@ use nicety_daemon::control::api::DaemonView;
 use nicety_daemon::control::{self, Ask, Control, ControlError, Inspect, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
-use nicety_daemon::host::{AccessConfig, Host, ReadError, Role, UplinkConfig, UplinkKind};
+use nicety_daemon::host::{AccessConfig, Eavesdropping, Host, ReadError, Role, UplinkConfig, UplinkKind};
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::registry::Registry;
@@ -188,5 +188,5 @@ fn summary(host: &Host, control: &Path) -> String {
             },
         ]
     });
-    head + &output::columns(&rows.collect::<Vec<_>>())
+    format!("{head}{}{}\n", output::columns(&rows.collect::<Vec<_>>()), Eavesdropping::among(&host.ports))
 }

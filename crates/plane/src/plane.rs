@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use nicety_adapter::{PortId, Time};
 use nicety_switch::{Full, Limits, Policy, Switch};
 
@@ -32,13 +32,13 @@ impl std::fmt::Display for PlaneError {
 
 impl std::error::Error for PlaneError {}
 
-type Ports = Vec<Option<Arc<Port>>>;
+/// What a number of the switch stands for: one port.
+pub type Slot = Arc<Port>;
 
 /// A switch and its ports. Workers read the list without a lock; a join or leave replaces the whole list.
 #[derive(Debug)]
 pub struct Plane {
-    switch: Switch,
-    ports: ArcSwap<Ports>,
+    switch: Switch<Slot>,
     /// Whether there are watchers: read once per batch and receiver.
     pub(crate) watched: AtomicBool,
     pub(crate) watchers: ArcSwap<Vec<Arc<dyn Watcher>>>,
@@ -51,7 +51,6 @@ impl Plane {
     pub fn new(limits: Limits) -> Self {
         Self {
             switch: Switch::new(limits),
-            ports: ArcSwap::default(),
             watched: AtomicBool::new(false),
             watchers: ArcSwap::default(),
             times: Times::default(),
@@ -60,35 +59,32 @@ impl Plane {
     }
 
     /// The switch.
-    pub fn switch(&self) -> &Switch {
+    pub fn switch(&self) -> &Switch<Slot> {
         &self.switch
-    }
-
-    pub(crate) fn ports(&self) -> Guard<Arc<Ports>> {
-        self.ports.load()
     }
 
     /// A port joins.
     pub fn join(&self, port: Arc<Port>) -> Result<(), PlaneError> {
-        let index = usize::from(port.id().0);
-        if self.port(port.id()).is_some() {
-            return Err(PlaneError::Taken(port.id()));
+        let id = port.id();
+        if self.port(id).is_some() {
+            return Err(PlaneError::Taken(id));
         }
-        self.switch.join(port.id()).map_err(PlaneError::Full)?;
-        self.ports.rcu(|old| {
-            let mut new = Ports::clone(old);
-            if new.len() <= index {
-                new.resize(index + 1, None);
-            }
-            new[index] = Some(Arc::clone(&port));
-            new
-        });
-        Ok(())
+        let joined = if port.is_uplink() { self.switch.join_uplink(id, port) } else { self.switch.join(id, port) };
+        joined.map_err(PlaneError::Full)
     }
 
-    /// Sets what a port may do: its VLANs, what it may send and receive, how fast. The port need not have joined. No frame is lost
-    /// or delayed by the change, of this port or any other.
+    /// A port joins with a policy. If its number is taken, the policy of the port that has it stays.
+    pub fn join_with(&self, port: Arc<Port>, policy: &Policy) -> Result<(), PlaneError> {
+        self.set_policy(&port, policy);
+        self.join(port)
+    }
+
+    /// Sets what a port may do: its VLANs, what it may send and receive, how fast. The port need not have joined; if another has its
+    /// number by now, nothing happens. No frame is lost or delayed by the change, of this port or any other.
     pub fn set_policy(&self, port: &Port, policy: &Policy) {
+        if self.port(port.id()).is_some_and(|joined| !std::ptr::eq(joined.as_ref(), port)) {
+            return;
+        }
         self.switch.set_policy(port.id(), policy);
         self.neighbours.listen(port.id(), policy.lldp);
         port.set_shapes(policy.transmit, policy.receive, policy.log);
@@ -101,27 +97,16 @@ impl Plane {
 
     /// A port leaves.
     pub fn leave(&self, id: PortId) -> Option<Arc<Port>> {
-        self.switch.leave(id);
+        let port = self.switch.leave(id);
         self.neighbours.listen(id, false);
-        let port = self.port(id);
-        self.ports.rcu(|old| {
-            let mut new = Ports::clone(old);
-            if let Some(slot) = new.get_mut(usize::from(id.0)) {
-                *slot = None;
-            }
-            new
-        });
-        let list = self.ports();
-        if let Some(port) = &port {
-            // Release the senders that the port held.
-            for held in port.retire() {
-                if let Some(held) = list.get(usize::from(held.0)).and_then(Option::as_ref) {
-                    held.let_go();
-                }
+        let slots = self.switch.slots();
+        // Release the senders that the port held.
+        for held in port.iter().flat_map(|port| port.retire()) {
+            if let Some(held) = slots.get(held) {
+                held.let_go();
             }
         }
-        list.iter().flatten().for_each(|other| other.forget(id));
-        drop(list);
+        slots.iter().for_each(|other| other.forget(id));
         port
     }
 
@@ -132,6 +117,6 @@ impl Plane {
 
     /// A port by its number.
     pub fn port(&self, id: PortId) -> Option<Arc<Port>> {
-        self.ports.load().get(usize::from(id.0)).cloned().flatten()
+        self.switch.slots().get(id).cloned()
     }
 }

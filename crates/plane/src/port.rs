@@ -7,6 +7,7 @@ mod prospect;
 mod steps;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nicety_adapter::{
     Adapter, Context, Counters, Event, Face, News, Outbox, PciFace, PortId, Reason, Reset, RestoreError, RingFace, Set,
@@ -21,7 +22,7 @@ use crate::lock::{Held, Lock};
 use crate::pace::Pace;
 use crate::poll::Habit;
 pub use caught::caught;
-use inner::Inner;
+use inner::{CHANGE_COST, Inner, MESSAGE_COST};
 
 /// What a port's owner does for it. Called with the port's lock held: it must not call back into the port, nor block.
 pub trait Shell: Send + Sync {
@@ -126,6 +127,7 @@ pub struct Saved {
 pub struct Port {
     id: PortId,
     shell: Box<dyn Shell>,
+    has_left: AtomicBool,
     inner: Lock<Inner>,
 }
 
@@ -180,7 +182,7 @@ impl Port {
             damaged: false,
             is_failure_told: false,
         };
-        Ok(Self { id, shell, inner: Lock::new(inner) })
+        Ok(Self { id, shell, has_left: AtomicBool::new(false), inner: Lock::new(inner) })
     }
 
     /// Its port number on the switch.
@@ -240,6 +242,7 @@ impl Port {
             Face::Rings(rings) => Some(act(rings, cx)),
             Face::Pci(_) => None,
         });
+        inner.owe(MESSAGE_COST);
         inner.settle(self.shell.as_ref());
         // Fetch what the wait held back.
         self.shell.schedule();
@@ -252,6 +255,7 @@ impl Port {
         let old = std::mem::replace(&mut inner.memory, memory);
         inner.damaged = false;
         inner.call(now, |adapter, cx| adapter.notice(Event::Memory, cx));
+        inner.owe(CHANGE_COST);
         inner.settle(self.shell.as_ref());
         self.shell.schedule();
         // Unmapping may wait for the VMM: do it without the lock, so that senders to this port do not wait too.
@@ -373,11 +377,23 @@ impl Port {
     /// This port leaves: its backlog is dropped, and so are frames that other workers still deliver to it. Returns the senders that
     /// it held, if it is an uplink.
     pub(crate) fn retire(&self) -> Vec<PortId> {
+        self.has_left.store(true, Ordering::Relaxed);
         let mut inner = self.lock();
         inner.attached = false;
         let held = inner.backlog.let_all_go();
         inner.drop_backlog(Reason::Removed);
         held
+    }
+
+    /// Whether it has left the switch.
+    #[inline]
+    pub(crate) fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is an uplink, and has not failed.
+    pub(crate) fn is_uplink(&self) -> bool {
+        self.lock().is_uplink()
     }
 
     /// Gives the port a receive buffer of another size, as soon as the old one is empty. Not for an uplink.

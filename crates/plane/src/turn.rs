@@ -1,9 +1,9 @@
 //! A port's turn. Each step holds one lock, and the turn can stop between receivers and continue later.
 
 use nicety_adapter::{Batch, Budget, Packet, PortId, Reason, Time};
-use nicety_switch::Plan;
+use nicety_switch::{Plan, Slots};
 
-use crate::plane::Plane;
+use crate::plane::{Plane, Slot};
 use crate::port::{Port, caught};
 use crate::times::SAMPLE_EVERY;
 
@@ -25,11 +25,13 @@ pub struct Outcome {
     pub packets: usize,
 }
 
-/// The state of a turn: a batch and its plan. One per worker, and one more for each unfinished flood.
+/// The state of a turn: a batch, its plan, and whom that is for. One per worker, and one more for each unfinished flood.
 #[derive(Debug, Default)]
 pub struct Turn {
     batch: Batch,
     plan: Plan,
+    /// The ports that the plan is for.
+    slots: Option<Slots<Slot>>,
     next: usize,
     port: Option<PortId>,
     /// Packets whose receiver left before delivery, a bit each.
@@ -68,7 +70,7 @@ impl Plane {
         if turn.port.is_none() {
             let gathered = port.gather(&mut turn.batch, Budget::TURN, now);
             for sender in gathered.released.iter().chain(&gathered.let_go) {
-                if let Some(sender) = self.ports().get(usize::from(sender.0)).and_then(Option::as_ref) {
+                if let Some(sender) = self.switch().slots().get(*sender) {
                     sender.let_go();
                 }
             }
@@ -85,18 +87,25 @@ impl Plane {
                 return outcome;
             }
             turn.sample(port, now);
-            let Turn { batch, plan, .. } = &mut *turn;
-            if let Err(cause) = caught(|| self.switch().forward(batch, now, plan)) {
-                plan.drop_all(batch.len(), Reason::Failed);
-                port.fail(cause);
+            let Turn { batch, plan, slots, .. } = &mut *turn;
+            match caught(|| self.switch().forward(batch, now, plan)) {
+                Ok(planned_for) => *slots = Some(planned_for),
+                Err(cause) => {
+                    plan.drop_all(batch.len(), Reason::Failed);
+                    port.fail(cause);
+                }
             }
             if self.is_watched() {
                 self.show_ingress(batch, plan, now);
             }
             (turn.next, turn.port, turn.missed) = (0, Some(port.id()), 0);
         }
-        self.deliver(turn, now, &mut outcome);
+        let slots = turn.slots.take();
+        if let Some(slots) = &slots {
+            self.deliver(port, slots, turn, now, &mut outcome);
+        }
         if turn.next < turn.plan.receivers().len() {
+            turn.slots = slots.map(Slots::kept);
             outcome.unfinished = true;
             outcome.more = true;
             return outcome;
@@ -120,21 +129,20 @@ impl Plane {
     }
 
     /// Delivers to one receiver after another, until the turn has cost enough.
-    fn deliver(&self, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
-        let ports = self.ports();
+    fn deliver(&self, sender: &Port, slots: &Slots<Slot>, turn: &mut Turn, now: Time, outcome: &mut Outcome) {
         while let Some(&receiver) = turn.plan.receivers().get(turn.next) {
             turn.next += 1;
-            let Some(port) = ports.get(usize::from(receiver.0)).and_then(Option::as_ref) else {
+            let Some(port) = slots.get(receiver).filter(|port| !port.has_left()) else {
                 turn.missed |= turn.plan.miss(receiver);
                 continue;
             };
             let picks = turn.plan.picks(receiver);
             let holds = if self.is_watched() {
-                self.offer_watched(port, &turn.batch, picks, now)
+                self.offer_watched(port, &turn.batch, &picks, now)
             } else {
-                port.offer(&turn.batch, picks, now)
+                port.offer(&turn.batch, &picks, now)
             };
-            if holds && let Some(sender) = ports.get(usize::from(turn.batch.origin.0)).and_then(Option::as_ref) {
+            if holds {
                 sender.hold();
             }
             let bytes = if picks.len() == turn.batch.len() {

@@ -15,7 +15,7 @@ use nicety_adapter::{
 };
 use nicety_memory::{Map, Rights, Span};
 use nicety_plane::{End, Fate, Plane, Port, Shell, Turn, Watcher};
-use nicety_switch::{Limits, Plan};
+use nicety_switch::{Limits, Plan, Policy, Vlan, VlanId};
 use owners::as_worker;
 
 with_one_worker_and_with_two!(
@@ -28,6 +28,7 @@ with_one_worker_and_with_two!(
     a_flood_to_255_ports_goes_on_in_later_turns_and_reaches_everybody,
     between_two_turns_of_a_port_a_flood_to_255_others_is_served_a_bounded_number_of_bytes,
     frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks,
+    a_frame_planned_for_one_port_never_reaches_another_that_has_its_number_next,
     who_looks_on_sees_each_frame_and_its_fate_and_changes_nothing,
 );
 
@@ -133,16 +134,21 @@ impl World {
         let turns = (0..workers).map(|_| Turn::new()).collect();
         let mut world = Self { plane, ports: Vec::new(), wires: Vec::new(), turns, runs: 0 };
         for id in 0..ports {
-            let wire = Arc::new(Mutex::new(Wire { room, ..Wire::default() }));
-            let map = Arc::new(Map::private(1 << 20).unwrap());
-            let end = Queue { wire: Arc::clone(&wire), map, scratch: Scratch::new() };
-            let port = Port::new(PortId(id), End::Uplink(Box::new(end)), Box::new(Bell::default()), buffer).unwrap();
-            let port = Arc::new(port);
+            let (port, wire) = world.port(PortId(id), room, buffer);
             world.plane.join(Arc::clone(&port)).unwrap();
             world.ports.push(port);
             world.wires.push(wire);
         }
         world
+    }
+
+    /// A port that has not joined yet.
+    fn port(&self, id: PortId, room: usize, buffer: u32) -> (Arc<Port>, Arc<Mutex<Wire>>) {
+        let wire = Arc::new(Mutex::new(Wire { room, ..Wire::default() }));
+        let map = Arc::new(Map::private(1 << 20).unwrap());
+        let end = Queue { wire: Arc::clone(&wire), map, scratch: Scratch::new() };
+        let port = Port::new(id, End::Uplink(Box::new(end)), Box::new(Bell::default()), buffer).unwrap();
+        (Arc::new(port), wire)
     }
 
     fn send(&self, from: usize, frames: impl IntoIterator<Item = Vec<u8>>) {
@@ -364,6 +370,45 @@ fn frames_for_a_port_that_leaves_are_not_delivered_and_nothing_breaks(workers: u
     assert_eq!(world.received(1), 0);
     assert_eq!(world.received(2), 2, "an address that is not known any more is flooded");
     assert!(world.plane.leave(PortId(1)).is_none());
+}
+
+/// The last port leaves in the middle of a flood in VLAN 10; another joins with its number, in VLAN 20 or in VLAN 10 too.
+fn a_frame_planned_for_one_port_never_reaches_another_that_has_its_number_next(workers: usize) {
+    const PORTS: u16 = 128;
+    let access = |id| Policy { vlan: Vlan::Access(VlanId::new(id).unwrap()), ..Policy::default() };
+    for next in [20, 10] {
+        let mut world = World::new(workers, PORTS, usize::MAX, 1 << 16);
+        world.ports.iter().for_each(|port| world.plane.set_policy(port, &access(10)));
+        world.send(0, (0..64).map(|i| frame(0xff, 0, 1000, i)));
+        let mut turn = Turn::new();
+        assert!(world.plane.turn(&world.ports[0], &mut turn, Time::ZERO).unfinished);
+        let last = PortId(PORTS - 1);
+        let (port, wire) = world.port(last, usize::MAX, 1 << 16);
+        as_worker(workers - 1, || {
+            world.plane.leave(last).unwrap();
+            world.plane.set_policy(&port, &access(next));
+            world.plane.join(Arc::clone(&port)).unwrap();
+        });
+        while world.plane.turn(&world.ports[0], &mut turn, Time::ZERO).more {}
+        assert_eq!(wire.lock().unwrap().incoming.len(), 0, "the one in VLAN {next}");
+        assert!((1..usize::from(PORTS) - 1).all(|port| world.received(port) == 64));
+        // From the next batch on it is one of the switch's.
+        world.send(0, [frame(0xff, 0, 60, 1)]);
+        world.run();
+        assert_eq!(wire.lock().unwrap().incoming.len(), usize::from(next == 10));
+    }
+}
+
+/// A port whose number another has next: a late change of what it may do is not the other's.
+#[test]
+fn a_policy_for_a_port_that_has_left_is_not_that_of_the_next_with_its_number() {
+    let world = World::new(1, 3, usize::MAX, 1 << 16);
+    let old = world.plane.leave(PortId(1)).unwrap();
+    let (new, _) = world.port(PortId(1), usize::MAX, 1 << 16);
+    world.plane.join(new).unwrap();
+    let access = Policy { vlan: Vlan::Access(VlanId::new(10).unwrap()), ..Policy::default() };
+    world.plane.set_policy(&old, &access);
+    assert_eq!(world.plane.switch().policy(PortId(1)), Policy::default());
 }
 
 #[test]

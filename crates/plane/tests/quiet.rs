@@ -155,3 +155,20 @@ fn nothing_is_fetched_between_the_batch_that_a_control_thread_waits_for_and_its_
         assert_eq!(story.now().log[..4], order, "round {round}");
     }
 }
+
+/// As a change over vfio-user, which the worker handles itself: 16 messages of 1 KiB (crates/vfio-user/src/session/work.rs,
+/// crates/daemon/src/worker.rs). A port that changes its memory without end has fewer turns for its frames.
+#[test]
+fn a_change_of_memory_by_a_control_thread_is_charged_to_its_port() {
+    let (plane, story) = (Plane::new(Limits::default()), Story::default());
+    let end = End::Uplink(Box::new(Receiver(story.clone())));
+    let port = Arc::new(Port::new(PortId(0), end, Box::new(story), 4096).unwrap());
+    plane.join(Arc::clone(&port)).unwrap();
+    let mut turn = Turn::new();
+    assert_eq!(plane.turn(&port, &mut turn, Time::ZERO).cost, 0);
+    thread::scope(|scope| {
+        scope.spawn(|| (0..3).for_each(|_| port.set_quiet_memory(Map::empty(), Time::ZERO)));
+    });
+    assert_eq!(plane.turn(&port, &mut turn, Time::ZERO).cost, 3 * (16 << 10));
+    assert_eq!(plane.turn(&port, &mut turn, Time::ZERO).cost, 0, "charged once");
+}

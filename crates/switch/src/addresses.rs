@@ -2,16 +2,27 @@
 //!
 //! A set holds four entries in one cache line. An entry is a key word (address and filtering identifier) and a value word (port,
 //! second of last use, a check on the key). Both are atomics written one after the other, so a reader may see a new key with an old
-//! value. The check turns that into a miss, and a miss is a flood, which is always correct. A full set replaces the entry that was
-//! silent longest.
+//! value. The check turns that into a miss, and a miss is a flood, which is always correct.
+//!
+//! Guests choose addresses, so one guest may try to make the switch forget another's, and read what is flooded then:
+//! - The hash has a [seed](Limits::seed): which addresses share a set differs from daemon to daemon.
+//! - A port with an address in a full set replaces its own. Else the port with the most addresses in the table gives way, if it has
+//!   more than the newcomer's port; else the new address is not learned. (Open vSwitch evicts from the port with the most too:
+//!   lib/mac-learning.c, `evict_mac_entry_fairly`.)
+//! - A port has at most [a number](Limits::port_addresses) of addresses; uplinks have any.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nicety_adapter::{PortId, Time};
 use nicety_frame::Mac;
 
+use crate::{Limits, PORTS};
+
 const WAYS: usize = 4;
+/// Sets that are searched for entries that have aged, whenever an address is new.
+const SWEPT: usize = 4;
 
 /// Four entries, one cache line.
 #[derive(Debug, Default)]
@@ -24,8 +35,16 @@ struct Set {
 struct Entry {
     /// Bits 0–47 the address, 48–60 the filtering identifier, 63 set when in use.
     key: AtomicU64,
-    /// Bits 0–15 the port, 16–31 the check, 32–63 the second of last use.
+    /// Bits 0–15 the port and 1, 16–31 the check, 32–63 the second of last use; 0 if the entry is free. All changes are made by
+    /// compare-and-swap, so that each entry is counted once.
     value: AtomicU64,
+}
+
+/// The addresses of one port.
+#[derive(Debug)]
+struct Share {
+    count: AtomicU32,
+    most: AtomicU32,
 }
 
 /// An entry for people.
@@ -45,7 +64,11 @@ pub struct Learned {
 #[derive(Debug)]
 pub struct Addresses {
     sets: Box<[Set]>,
+    shares: Box<[Share]>,
+    seed: [u64; 2],
     ageing_s: u32,
+    /// The next set to sweep.
+    hand: AtomicUsize,
 }
 
 /// An address to look up: the key word and its hash, which is slower to compute than the look-up.
@@ -56,12 +79,6 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    pub(crate) fn new(address: Mac, fid: u16) -> Self {
-        let [a, b, c, d, e, f] = address.0;
-        let word = 1 << 63 | u64::from(fid & 0x1fff) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-        Self { word, hash: mix(word) }
-    }
-
     pub(crate) fn address(self) -> Mac {
         address_in(self.word)
     }
@@ -77,7 +94,7 @@ fn address_in(word: u64) -> Mac {
     Mac([a, b, c, d, e, f])
 }
 
-/// A multiplicative mix (the finaliser of SplitMix64): the low bits choose the set, the high ones are the check.
+/// A multiplicative mix (the finaliser of SplitMix64).
 fn mix(key: u64) -> u64 {
     let x = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -89,15 +106,45 @@ fn second(now: Time) -> u32 {
 }
 
 fn value_of(port: PortId, check: u64, second: u32) -> u64 {
-    u64::from(port.0) | (check >> 48) << 16 | u64::from(second) << 32
+    u64::from(port.0.saturating_add(1)) | (check >> 48) << 16 | u64::from(second) << 32
+}
+
+/// The port of a value; `None` if the entry is free.
+#[inline]
+fn port_in(value: u64) -> Option<PortId> {
+    (value as u16).checked_sub(1).map(PortId)
 }
 
 impl Addresses {
-    /// An empty table for about this many addresses.
-    pub fn new(addresses: usize, ageing: Duration) -> Self {
+    /// An empty table.
+    pub fn new(limits: Limits) -> Self {
+        let Limits { addresses, ageing, port_addresses: _, seed } = limits;
         let sets = addresses.clamp(WAYS, 1 << 24).div_ceil(WAYS).next_power_of_two();
-        let sets = (0..sets).map(|_| Set::default()).collect();
-        Self { sets, ageing_s: u32::try_from(ageing.as_secs()).unwrap_or(u32::MAX) }
+        let share = || Share { count: AtomicU32::new(0), most: AtomicU32::new(u32::MAX) };
+        let first = mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        Self {
+            sets: (0..sets).map(|_| Set::default()).collect(),
+            shares: (0..PORTS).map(|_| share()).collect(),
+            seed: [first, mix(first.wrapping_add(0x9e37_79b9_7f4a_7c15))],
+            ageing_s: u32::try_from(ageing.as_secs()).unwrap_or(u32::MAX),
+            hand: AtomicUsize::new(0),
+        }
+    }
+
+    /// Keeps at most this many addresses of a port, from the next new one on.
+    pub fn limit(&self, port: PortId, most: u32) {
+        if let Some(share) = self.share(port) {
+            share.most.store(most, Ordering::Relaxed);
+        }
+    }
+
+    /// The key of an address. The hash's low bits choose the set, the high ones are the check. Two rounds, each with a secret word
+    /// before it: nobody outside can compute which addresses share a set.
+    #[inline]
+    pub(crate) fn key(&self, address: Mac, fid: u16) -> Key {
+        let [a, b, c, d, e, f] = address.0;
+        let word = 1 << 63 | u64::from(fid & 0x1fff) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        Key { word, hash: mix(mix(word ^ self.seed[0]) ^ self.seed[1]) }
     }
 
     fn set(&self, key: Key) -> &Set {
@@ -111,7 +158,7 @@ impl Addresses {
 
     /// The port from which an address was heard within the ageing time.
     pub fn find(&self, address: Mac, fid: u16, now: Time) -> Option<PortId> {
-        self.find_key(Key::new(address, fid), now)
+        self.find_key(self.key(address, fid), now)
     }
 
     #[inline]
@@ -119,57 +166,122 @@ impl Addresses {
         let entry = self.set(key).entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key.word)?;
         let value = entry.value.load(Ordering::Acquire);
         let whole = (value >> 16) & 0xffff == key.hash >> 48;
-        let fresh = second(now).saturating_sub((value >> 32) as u32) <= self.ageing_s;
-        (whole && fresh).then_some(PortId(value as u16))
+        if whole && self.is_fresh(value, now) { port_in(value) } else { None }
+    }
+
+    #[inline]
+    fn is_fresh(&self, value: u64, now: Time) -> bool {
+        second(now).saturating_sub((value >> 32) as u32) <= self.ageing_s
     }
 
     /// An address was heard from a port. Writes only if the port or the second has changed.
     pub fn learn(&self, address: Mac, fid: u16, port: PortId, now: Time) {
-        self.learn_key(Key::new(address, fid), port, now);
+        self.learn_key(self.key(address, fid), port, now);
     }
 
     #[inline]
     pub(crate) fn learn_key(&self, key: Key, port: PortId, now: Time) {
         let value = value_of(port, key.hash, second(now));
         let set = self.set(key);
-        if let Some(entry) = set.entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key.word) {
-            if entry.value.load(Ordering::Relaxed) != value {
-                entry.value.store(value, Ordering::Release);
+        match set.entries.iter().find(|entry| entry.key.load(Ordering::Acquire) == key.word) {
+            Some(entry) => {
+                let old = entry.value.load(Ordering::Relaxed);
+                if old != value {
+                    self.hear_again(entry, old, value, port);
+                }
             }
-            return;
+            None => self.hear_first(set, key, value, port, now),
         }
-        let idle = |entry: &&Entry| match entry.key.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => 1 + (entry.value.load(Ordering::Relaxed) >> 32),
+    }
+
+    /// A known address was heard in another second, or from another port. A port that has all the addresses that it may have
+    /// takes none from another: the address becomes unknown.
+    fn hear_again(&self, entry: &Entry, old: u64, value: u64, port: PortId) {
+        let is_taken = port_in(old) == Some(port) || self.has_room(port);
+        self.replace(entry, old, if is_taken { value } else { 0 });
+    }
+
+    /// Finds a place for a new address: see the module's page.
+    #[cold]
+    fn hear_first(&self, set: &Set, key: Key, value: u64, port: PortId, now: Time) {
+        self.sweep(now);
+        let entries = set.entries.each_ref().map(|entry| (entry, entry.value.load(Ordering::Relaxed)));
+        let has_room = self.has_room(port);
+        let free = || entries.iter().find(|(_, old)| *old == 0 || !self.is_fresh(*old, now));
+        let own = || entries.iter().filter(|(_, old)| port_in(*old) == Some(port)).min_by_key(|(_, old)| old >> 32);
+        let count = |old: u64| port_in(old).map_or(0, |holder| self.count(holder));
+        let hoarded = || {
+            let most = entries.iter().max_by_key(|(_, old)| (count(*old), Reverse(old >> 32)));
+            most.filter(|(_, old)| count(*old) > self.count(port))
         };
-        if let Some(entry) = set.entries.iter().min_by_key(idle) {
-            entry.value.store(value, Ordering::Release);
+        let with_room = |place: Option<_>| place.filter(|_| has_room);
+        let place = with_room(free()).or_else(own).or_else(|| with_room(hoarded()));
+        if let Some((entry, old)) = place
+            && self.replace(entry, *old, value)
+        {
             entry.key.store(key.word, Ordering::Release);
         }
+    }
+
+    /// Frees entries that have aged, in the next sets, so that nobody is counted for what he once sent.
+    fn sweep(&self, now: Time) {
+        let first = self.hand.fetch_add(SWEPT, Ordering::Relaxed);
+        for at in first..first.wrapping_add(SWEPT) {
+            for entry in &self.sets[at & (self.sets.len() - 1)].entries {
+                let old = entry.value.load(Ordering::Relaxed);
+                if old != 0 && !self.is_fresh(old, now) {
+                    self.replace(entry, old, 0);
+                }
+            }
+        }
+    }
+
+    /// Changes an entry's value, and counts it. False if another worker was faster.
+    fn replace(&self, entry: &Entry, old: u64, new: u64) -> bool {
+        if entry.value.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        let (before, after) = (port_in(old), port_in(new));
+        if before != after {
+            if let Some(share) = before.and_then(|port| self.share(port)) {
+                share.count.fetch_sub(1, Ordering::Relaxed);
+            }
+            if let Some(share) = after.and_then(|port| self.share(port)) {
+                share.count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        true
+    }
+
+    fn share(&self, port: PortId) -> Option<&Share> {
+        self.shares.get(usize::from(port.0))
+    }
+
+    fn count(&self, port: PortId) -> u32 {
+        self.share(port).map_or(0, |share| share.count.load(Ordering::Relaxed))
+    }
+
+    fn has_room(&self, port: PortId) -> bool {
+        self.share(port).is_some_and(|share| self.count(port) < share.most.load(Ordering::Relaxed))
     }
 
     /// Forgets all addresses learned from a port.
     pub fn forget(&self, port: PortId) {
         for entry in self.sets.iter().flat_map(|set| &set.entries) {
-            if entry.key.load(Ordering::Relaxed) != 0 && entry.value.load(Ordering::Relaxed) as u16 == port.0 {
-                entry.key.store(0, Ordering::Release);
+            let old = entry.value.load(Ordering::Relaxed);
+            if port_in(old) == Some(port) {
+                self.replace(entry, old, 0);
             }
         }
     }
 
     /// All current entries, in no order.
     pub fn iter(&self, now: Time) -> impl Iterator<Item = Learned> + '_ {
-        let now = second(now);
         self.sets.iter().flat_map(|set| &set.entries).filter_map(move |entry| {
             let (key, value) = (entry.key.load(Ordering::Acquire), entry.value.load(Ordering::Acquire));
-            let age = now.saturating_sub((value >> 32) as u32);
-            let silent = Duration::from_secs(u64::from(age));
-            (key != 0 && age <= self.ageing_s).then_some(Learned {
-                address: address_in(key),
-                fid: (key >> 48) as u16 & 0x1fff,
-                port: PortId(value as u16),
-                silent,
-            })
+            let port = port_in(value).filter(|_| key != 0 && self.is_fresh(value, now))?;
+            let silent = Duration::from_secs(second(now).saturating_sub((value >> 32) as u32).into());
+            Some(Learned { address: address_in(key), fid: (key >> 48) as u16 & 0x1fff, port, silent })
         })
     }
 }

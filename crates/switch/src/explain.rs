@@ -65,7 +65,7 @@ impl Follower for Vec<Step> {
     }
 }
 
-impl Switch {
+impl<P> Switch<P> {
     /// Decides as [`Switch::forward`] does and returns the steps. Changes nothing: nothing is learned, and no meter counts. Steps
     /// of several packets in a batch are mixed.
     pub fn explain(&self, batch: &Batch, now: Time, plan: &mut Plan) -> Vec<Step> {
@@ -76,6 +76,6 @@ impl Switch {
 
     /// A port's policy; the default if none was set.
     pub fn policy(&self, port: PortId) -> Policy {
-        self.members.load().rules(port).map(|rules| rules.policy.clone()).unwrap_or_default()
+        self.joined.load().members.rules(port).map(|rules| rules.policy.clone()).unwrap_or_default()
     }
 }

@@ -23,7 +23,7 @@ mod snoop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Edit, PACKETS, PortId, Reason, Time};
 use nicety_frame::Mac;
@@ -48,11 +48,16 @@ pub struct Limits {
     pub addresses: usize,
     /// How long an address is kept that sends nothing: 300 s by IEEE 802.1Q-2018, table 8-6.
     pub ageing: Duration,
+    /// Most addresses of one guest's port at once. Of more it keeps the newest where they meet; the others stay unknown.
+    pub port_addresses: u32,
+    /// The seed of the address table's hash: random where guests are strangers to each other, constant in a simulation. With a
+    /// known seed a guest can compute which addresses compete with its neighbour's.
+    pub seed: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { addresses: 32_768, ageing: Duration::from_secs(300) }
+        Self { addresses: 32_768, ageing: Duration::from_secs(300), port_addresses: 1024, seed: 0 }
     }
 }
 
@@ -97,31 +102,91 @@ impl Members {
     }
 }
 
-/// One switch.
+/// The ports that have joined, and what each number stands for. Replaced as a whole, so that a decision and who it is for are of the
+/// same moment.
+#[derive(Clone, Debug)]
+struct Joined<P> {
+    members: Members,
+    slots: Vec<Option<P>>,
+}
+
+impl<P> Joined<P> {
+    fn put(&mut self, port: PortId, slot: Option<P>) {
+        let (index, Members { present, list, .. }) = (usize::from(port.0), &mut self.members);
+        if present.len() <= index {
+            present.resize(index + 1, false);
+            self.slots.resize_with(index + 1, || None);
+        }
+        present[index] = slot.is_some();
+        self.slots[index] = slot;
+        *list = (0..present.len()).filter(|&i| present[i]).map(|i| PortId(i as u16)).collect();
+    }
+}
+
+/// What the numbers of a switch stood for at one moment. A plan's receivers are found here: whoever has joined or left since, a number
+/// stands for the port that the plan was made for.
 #[derive(Debug)]
-pub struct Switch {
+pub struct Slots<P>(Guard<Arc<Joined<P>>>);
+
+impl<P> Slots<P> {
+    /// What this number stood for, if the port had joined.
+    #[inline]
+    pub fn get(&self, port: PortId) -> Option<&P> {
+        self.0.slots.get(usize::from(port.0))?.as_ref()
+    }
+
+    /// All, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = &P> {
+        self.0.slots.iter().flatten()
+    }
+
+    /// To be kept for longer than a call, or in great number: a thread has few places for those of a moment.
+    #[must_use]
+    pub fn kept(self) -> Self {
+        Self(Guard::from_inner(Guard::into_inner(self.0)))
+    }
+}
+
+/// One switch. It decides on port numbers, and keeps for each what it stands for: the caller's `P`.
+#[derive(Debug)]
+pub struct Switch<P = ()> {
     addresses: Addresses,
-    members: ArcSwap<Members>,
+    joined: ArcSwap<Joined<P>>,
+    /// Most addresses of a guest's port.
+    port_addresses: u32,
     /// How long an address that sends nothing counts towards its port's limit.
     ageing_ns: u64,
     snoop: Snoop,
 }
 
-impl Switch {
-    /// A switch without ports.
-    pub fn new(limits: Limits) -> Self {
-        let ageing_ns = u64::try_from(limits.ageing.as_nanos()).unwrap_or(u64::MAX);
-        let addresses = Addresses::new(limits.addresses, limits.ageing);
-        Self { addresses, members: ArcSwap::default(), ageing_ns, snoop: Snoop::default() }
+impl<P: Clone> Switch<P> {
+    /// A guest's port joins.
+    pub fn join(&self, port: PortId, slot: P) -> Result<(), Full> {
+        self.join_limited(port, slot, self.port_addresses)
     }
 
-    /// A port joins.
-    pub fn join(&self, port: PortId) -> Result<(), Full> {
+    /// A port to other networks joins: any number of addresses may be behind it.
+    pub fn join_uplink(&self, port: PortId, slot: P) -> Result<(), Full> {
+        self.join_limited(port, slot, u32::MAX)
+    }
+
+    fn join_limited(&self, port: PortId, slot: P, addresses_most: u32) -> Result<(), Full> {
         if usize::from(port.0) >= PORTS {
             return Err(Full);
         }
-        self.change(port, true);
+        self.addresses.limit(port, addresses_most);
+        self.change(|joined| joined.put(port, Some(slot.clone())));
         Ok(())
+    }
+
+    /// A port leaves; its learned addresses and its policy are forgotten. Returns what it stood for.
+    pub fn leave(&self, port: PortId) -> Option<P> {
+        let before = self.change(|joined| {
+            joined.members.set_rules(port, None);
+            joined.put(port, None);
+        });
+        self.forget(port);
+        before.slots.get(usize::from(port.0))?.clone()
     }
 
     /// What a port may do from now on, whether it has joined or not: the next batch is forwarded by it. If its VLANs change, what was
@@ -130,52 +195,55 @@ impl Switch {
         if usize::from(port.0) >= PORTS {
             return;
         }
-        let before = self.members.load_full();
-        let old = before.rules(port).map(|rules| &rules.policy);
+        let before = self.joined.load_full();
+        let old = before.members.rules(port).map(|rules| &rules.policy);
         let usual = Policy::default();
         if old == Some(policy) || (old.is_none() && policy.is_plain()) {
             return;
         }
         let moved = old.map_or(&usual.vlan, |old| &old.vlan) != &policy.vlan;
         let rules = (!policy.is_plain()).then(|| Arc::new(Rules::new(policy.clone())));
-        self.members.rcu(|old| {
-            let mut new = Members::clone(old);
-            new.set_rules(port, rules.clone());
-            new
-        });
+        self.change(|joined| joined.members.set_rules(port, rules.clone()));
         if moved {
             self.forget(port);
         }
         let was_snooped = old.is_some_and(|old| old.snooping) && !moved;
-        if policy.snooping && !was_snooped && before.present.get(usize::from(port.0)) == Some(&true) {
+        if policy.snooping && !was_snooped && before.members.present.get(usize::from(port.0)) == Some(&true) {
             self.snoop.renew(port);
         }
     }
 
-    /// A port leaves; its learned addresses and its policy are forgotten.
-    pub fn leave(&self, port: PortId) {
-        self.set_policy(port, &Policy::default());
-        self.change(port, false);
-        self.forget(port);
+    /// Replaces the tables; returns the old ones.
+    fn change(&self, change: impl Fn(&mut Joined<P>)) -> Arc<Joined<P>> {
+        self.joined.rcu(|old| {
+            let mut new = Joined::clone(old);
+            change(&mut new);
+            new
+        })
+    }
+}
+
+impl<P> Switch<P> {
+    /// A switch without ports.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            addresses: Addresses::new(limits),
+            joined: ArcSwap::from_pointee(Joined { members: Members::default(), slots: Vec::new() }),
+            port_addresses: limits.port_addresses,
+            ageing_ns: u64::try_from(limits.ageing.as_nanos()).unwrap_or(u64::MAX),
+            snoop: Snoop::default(),
+        }
+    }
+
+    /// The ports that have joined now.
+    pub fn slots(&self) -> Slots<P> {
+        Slots(self.joined.load())
     }
 
     /// Forgets what was learned of a port.
     pub fn forget(&self, port: PortId) {
         self.addresses.forget(port);
         self.snoop.forget(port);
-    }
-
-    fn change(&self, port: PortId, present: bool) {
-        self.members.rcu(|old| {
-            let mut new = Members::clone(old);
-            let index = usize::from(port.0);
-            if new.present.len() <= index {
-                new.present.resize(index + 1, false);
-            }
-            new.present[index] = present;
-            new.list = (0..new.present.len()).filter(|&i| new.present[i]).map(|i| PortId(i as u16)).collect();
-            new
-        });
     }
 
     /// The address table, for reading.
@@ -185,7 +253,7 @@ impl Switch {
 
     /// A port's guest was elsewhere, and nobody has heard what it has joined: it gets all groups for 260 s.
     pub fn arrived(&self, port: PortId) {
-        if self.members.load().rules(port).is_some_and(|rules| rules.policy.snooping) {
+        if self.joined.load().members.rules(port).is_some_and(|rules| rules.policy.snooping) {
             self.snoop.renew(port);
         }
     }
@@ -195,19 +263,33 @@ impl Switch {
         self.snoop.list(now)
     }
 
-    /// Decides for a whole batch. Learns its senders.
-    pub fn forward(&self, batch: &Batch, now: Time, plan: &mut Plan) {
-        self.forward_followed(batch, now, plan, &mut Nobody);
+    /// Decides for a whole batch. Learns its senders. Returns the ports that the plan is for.
+    pub fn forward(&self, batch: &Batch, now: Time, plan: &mut Plan) -> Slots<P> {
+        self.forward_followed(batch, now, plan, &mut Nobody)
     }
 
     #[inline]
-    fn forward_followed<F: Follower>(&self, batch: &Batch, now: Time, plan: &mut Plan, follower: &mut F) {
-        let members = self.members.load();
+    fn forward_followed<F: Follower>(&self, batch: &Batch, now: Time, plan: &mut Plan, follower: &mut F) -> Slots<P> {
+        let slots = self.slots();
+        let members = &slots.0.members;
         plan.begin(members.present.len());
         if members.policed {
-            self.forward_policed(&members, batch, now, plan, follower);
-            return;
+            self.forward_policed(members, batch, now, plan, follower);
+        } else {
+            self.forward_flat(members, batch, now, plan, follower);
         }
+        slots
+    }
+
+    #[inline]
+    fn forward_flat<F: Follower>(
+        &self,
+        members: &Members,
+        batch: &Batch,
+        now: Time,
+        plan: &mut Plan,
+        follower: &mut F,
+    ) {
         let mut trains = ArrayVec::<Train, PACKETS>::new();
         let mut last = None;
         for (packet, index) in batch.packets().iter().zip(0..) {
@@ -219,7 +301,7 @@ impl Switch {
             }
             // A first pass prefetches the table's lines, so that the next pass finds them in the cache.
             last = addresses;
-            let way = addresses.map(|addresses| Way::of(addresses, 0));
+            let way = addresses.map(|addresses| self.way(addresses, 0));
             if let Some(way) = way {
                 self.addresses.prefetch(way.target);
                 self.addresses.prefetch(way.source);
@@ -229,7 +311,7 @@ impl Switch {
         }
         for Train { way, first, end } in trains {
             let verdict = match way {
-                Some(way) => self.decide(&members, batch.origin, way, now, follower),
+                Some(way) => self.decide(members, batch.origin, way, now, follower),
                 None => Verdict::Drop(Reason::TooShort),
             };
             match verdict {
@@ -267,6 +349,11 @@ impl Switch {
             Some(port) if members.present.get(usize::from(port.0)) == Some(&true) => Verdict::To(port),
             _ => Verdict::Flood(Reason::UnknownStorm),
         }
+    }
+
+    #[inline(always)]
+    fn way(&self, (target, source): ([u8; 6], [u8; 6]), fid: u16) -> Way {
+        Way { target: self.addresses.key(Mac(target), fid), source: self.addresses.key(Mac(source), fid) }
     }
 
     #[inline(always)]
@@ -327,13 +414,6 @@ enum Verdict {
 struct Way {
     target: Key,
     source: Key,
-}
-
-impl Way {
-    #[inline(always)]
-    fn of((target, source): ([u8; 6], [u8; 6]), fid: u16) -> Self {
-        Self { target: Key::new(Mac(target), fid), source: Key::new(Mac(source), fid) }
-    }
 }
 
 /// Consecutive packets with the same addresses; `None` if shorter than an Ethernet header.

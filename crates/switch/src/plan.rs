@@ -1,16 +1,57 @@
 //! The plan of a batch: which port gets which packets.
+//!
+//! A port's packets are bits of a word, and so are the edits of each: a flood to a thousand ports is planned in some bytes a port, and
+//! kept in them while it goes on.
 
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Edit, PACKETS, Pick, PortId, Reason};
 
+/// What a packet's receivers may get beside the packet as it is: two edits, for a tagged and an untagged port of its VLAN.
+const EDITS: usize = 2;
+
+const _: () = assert!(PACKETS <= u64::BITS as usize);
+
+/// One port's packets, a bit each, and of these the ones that it gets with the packet's first or second edit.
+#[derive(Clone, Copy, Debug, Default)]
+struct List {
+    packets: u64,
+    edited: [u64; EDITS],
+}
+
 /// For each receiver its picks, in the order of the batch; and the dropped packets. Made once, reused.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Plan {
-    lists: Vec<ArrayVec<Pick, PACKETS>>,
+    lists: Vec<List>,
     receivers: Vec<PortId>,
+    edits: [[Edit; PACKETS]; EDITS],
+    /// The packets that have such an edit.
+    known: [u64; EDITS],
     drops: ArrayVec<(u16, Reason), PACKETS>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let edits = [[Edit::Keep; PACKETS]; EDITS];
+        Self { lists: Vec::new(), receivers: Vec::new(), edits, known: [0; EDITS], drops: ArrayVec::new() }
+    }
+}
+
+/// A range of packets, a bit each.
+#[inline]
+fn bits(packets: &Range<u16>) -> u64 {
+    let below = |end: u16| if usize::from(end) < PACKETS { (1u64 << end) - 1 } else { u64::MAX };
+    below(packets.end) & !below(packets.start)
+}
+
+/// The numbers of the bits that are set.
+fn numbers(mut bits: u64) -> impl Iterator<Item = u16> {
+    std::iter::from_fn(move || {
+        let number = (bits != 0).then_some(bits.trailing_zeros() as u16);
+        bits &= bits.wrapping_sub(1);
+        number
+    })
 }
 
 impl Plan {
@@ -23,7 +64,7 @@ impl Plan {
     pub(crate) fn begin(&mut self, ports: usize) {
         self.clear();
         if self.lists.len() < ports {
-            self.lists.resize_with(ports, ArrayVec::new);
+            self.lists.resize(ports, List::default());
             self.receivers.reserve(ports);
         }
     }
@@ -31,33 +72,57 @@ impl Plan {
     /// Empties it.
     pub fn clear(&mut self) {
         for port in self.receivers.drain(..) {
-            self.lists[usize::from(port.0)].clear();
+            self.lists[usize::from(port.0)] = List::default();
         }
+        self.known = [0; EDITS];
         self.drops.clear();
     }
 
+    #[inline]
+    fn list(&mut self, port: PortId) -> Option<&mut List> {
+        let list = self.lists.get_mut(usize::from(port.0))?;
+        if list.packets == 0 {
+            self.receivers.push(port);
+        }
+        Some(list)
+    }
+
     /// A port gets these packets.
+    #[inline]
     pub(crate) fn add(&mut self, port: PortId, packets: Range<u16>) {
-        if let Some(list) = self.lists.get_mut(usize::from(port.0)) {
-            if list.is_empty() {
-                self.receivers.push(port);
-            }
-            // All of them fit: a batch has no more packets.
-            let room = list.remaining_capacity();
-            list.extend(packets.map(Pick::whole).take(room));
+        if let Some(list) = self.list(port) {
+            list.packets |= bits(&packets);
         }
     }
 
-    /// As [`Plan::add`], with an edit of the tags.
+    /// As [`Plan::add`], with an edit of the tags, which is one of two for each packet.
     #[inline]
     pub(crate) fn add_edited(&mut self, port: PortId, packets: Range<u16>, edit: Edit) {
-        if let Some(list) = self.lists.get_mut(usize::from(port.0)) {
-            if list.is_empty() {
-                self.receivers.push(port);
-            }
-            let room = list.remaining_capacity();
-            list.extend(packets.map(|packet| Pick { packet, from: 0, edit }).take(room));
+        if edit == Edit::Keep {
+            return self.add(port, packets);
         }
+        let Some(which) = self.edit(&packets, edit) else {
+            // Of three edits one would be another VLAN's.
+            return packets.for_each(|packet| self.drop(packet, Reason::Vlan));
+        };
+        if let Some(list) = self.list(port) {
+            list.packets |= bits(&packets);
+            list.edited[which] |= bits(&packets);
+        }
+    }
+
+    /// Which of these packets' edits this is. They are of one train, and have the same.
+    #[inline]
+    fn edit(&mut self, packets: &Range<u16>, edit: Edit) -> Option<usize> {
+        let (first, all) = (usize::from(packets.start), bits(packets));
+        let is_free = |which: usize| self.known[which] & all == 0;
+        let has_it = |which: usize| self.edits[which].get(first) == Some(&edit);
+        let which = (0..EDITS).find(|which| is_free(*which) || has_it(*which))?;
+        if self.known[which] & all != all {
+            self.known[which] |= all;
+            self.edits[which].get_mut(first..usize::from(packets.end))?.fill(edit);
+        }
+        Some(which)
     }
 
     pub(crate) fn drop(&mut self, packet: u16, reason: Reason) {
@@ -74,17 +139,14 @@ impl Plan {
     /// A receiver left before delivery: removes its packets from the plan, and returns them, a bit each.
     #[cold]
     pub fn miss(&mut self, port: PortId) -> u64 {
-        let Some(list) = self.lists.get_mut(usize::from(port.0)) else { return 0 };
-        let missed = bits(list);
-        list.clear();
-        missed
+        self.lists.get_mut(usize::from(port.0)).map_or(0, |list| std::mem::take(&mut list.packets))
     }
 
     /// Packets whose receivers have all left count as dropped.
     #[cold]
     pub fn drop_missed(&mut self, missed: u64) {
-        let reached = self.receivers.iter().fold(0, |all, port| all | bits(self.picks(*port)));
-        for packet in (0..PACKETS as u16).filter(|packet| (missed & !reached) >> packet & 1 != 0) {
+        let reached = self.receivers.iter().fold(0, |all, port| all | self.lists[usize::from(port.0)].packets);
+        for packet in numbers(missed & !reached) {
             self.drop(packet, Reason::Removed);
         }
     }
@@ -95,18 +157,28 @@ impl Plan {
     }
 
     /// The picks of a port.
-    pub fn picks(&self, port: PortId) -> &[Pick] {
-        self.lists.get(usize::from(port.0)).map_or(&[], |list| list.as_slice())
+    #[inline]
+    pub fn picks(&self, port: PortId) -> ArrayVec<Pick, PACKETS> {
+        let List { packets, edited: [first, second] } =
+            self.lists.get(usize::from(port.0)).copied().unwrap_or_default();
+        if first | second == 0 {
+            return numbers(packets).map(Pick::whole).collect();
+        }
+        let edit = |packet: u16| match (first >> packet & 1, second >> packet & 1) {
+            (1, _) => self.edits[0][usize::from(packet)],
+            (_, 1) => self.edits[1][usize::from(packet)],
+            _ => Edit::Keep,
+        };
+        numbers(packets).map(|packet| Pick { packet, from: 0, edit: edit(packet) }).collect()
+    }
+
+    /// Whether a port gets this packet.
+    pub fn has(&self, port: PortId, packet: u16) -> bool {
+        self.lists.get(usize::from(port.0)).is_some_and(|list| list.packets.checked_shr(packet.into()).unwrap_or(0) & 1 != 0)
     }
 
     /// The dropped packets, each with the reason.
     pub fn drops(&self) -> &[(u16, Reason)] {
         &self.drops
     }
-}
-
-/// The packets of some picks, a bit each: a batch has no more than 64.
-fn bits(picks: &[Pick]) -> u64 {
-    const { assert!(PACKETS <= 64) }
-    picks.iter().fold(0, |bits, pick| bits | 1u64.checked_shl(pick.packet.into()).unwrap_or(0))
 }

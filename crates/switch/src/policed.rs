@@ -33,7 +33,7 @@ enum Verdict {
     Drop(Reason),
 }
 
-impl Switch {
+impl<P> Switch<P> {
     /// As [`Switch::forward`], by the ports' policies.
     pub(crate) fn forward_policed<F: Follower>(
         &self,
@@ -68,7 +68,7 @@ impl Switch {
             follower.step(|| Step::Vlan(lane.map(|lane| lane.fid)));
             match lane {
                 Ok(lane) => {
-                    let way = Way::of(addresses(&label), lane.fid);
+                    let way = self.way(addresses(&label), lane.fid);
                     self.addresses.prefetch(way.target);
                     self.addresses.prefetch(way.source);
                     // Frames for one group's address may be for several groups, or reports.

@@ -396,7 +396,7 @@ fn a_policy_replaced_while_the_switch_runs_holds_for_the_next_batch() {
 fn a_port_that_left_takes_its_policy_with_it() {
     let mut world = World::new(&[access(10), Policy::default()]);
     world.switch.leave(PortId(0));
-    world.switch.join(PortId(0)).unwrap();
+    world.switch.join(PortId(0), ()).unwrap();
     assert_eq!(world.one(1, plain(EVERYBODY, B)).0, [(0, Edit::Keep)]);
 }
 

@@ -33,7 +33,7 @@ impl World {
         let switch = Switch::new(Limits::default());
         for port in (0..ports).map(PortId) {
             switch.set_policy(port, &snooped());
-            switch.join(port).unwrap();
+            switch.join(port, ()).unwrap();
         }
         let map = Arc::new(Map::private(1 << 20).unwrap());
         Self { switch, map, batch: Batch::new(), plan: Plan::new(), now: Time(SECOND) }
@@ -261,7 +261,7 @@ fn vlans_are_apart_and_a_port_that_leaves_or_moves_is_forgotten() {
     for (port, vlan) in [(0, 10), (1, 10), (2, 20), (3, 10)] {
         world.switch.leave(PortId(port));
         world.switch.set_policy(PortId(port), &access(vlan));
-        world.switch.join(PortId(port)).unwrap();
+        world.switch.join(PortId(port), ()).unwrap();
     }
     world.send(2, old(0x16, GROUP));
     assert_eq!(world.send(0, data(GROUP)), [1, 3], "joined in another VLAN");
@@ -275,7 +275,7 @@ fn vlans_are_apart_and_a_port_that_leaves_or_moves_is_forgotten() {
     assert_eq!(world.send(2, data(GROUP)), NONE, "the member itself sends, and is the only one known");
     world.switch.leave(PortId(2));
     world.switch.set_policy(PortId(2), &access(20));
-    world.switch.join(PortId(2)).unwrap();
+    world.switch.join(PortId(2), ()).unwrap();
     assert_eq!(world.send(1, data(GROUP)), [2], "nobody is known");
     assert_eq!(world.switch.wanted(world.now), [] as [Wanted; 0]);
 }

@@ -1,7 +1,6 @@
 //! What a learning switch does, in the words of IEEE 802.1Q.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use nicety_adapter::{Batch, Offload, PortId, Reason, Time};
 use nicety_frame::Mac;
@@ -23,7 +22,7 @@ impl World {
     fn new(ports: u16) -> Self {
         let switch = Switch::new(Limits::default());
         for port in 0..ports {
-            switch.join(PortId(port)).unwrap();
+            switch.join(PortId(port), ()).unwrap();
         }
         Self { switch, map: Arc::new(Map::private(1 << 16).unwrap()), batch: Batch::new(), plan: Plan::new() }
     }
@@ -145,8 +144,8 @@ fn a_multicast_sender_is_not_learned() {
 
 #[test]
 fn a_hundred_thousand_addresses_are_found_where_they_were_heard() {
-    let limits = Limits { addresses: 262_144, ageing: Duration::from_secs(300) };
-    let switch = Switch::new(limits);
+    let limits = Limits { addresses: 262_144, ..Limits::default() };
+    let switch = Switch::<()>::new(limits);
     let address = |i: u32| {
         let [a, b, c, d] = i.to_be_bytes();
         nicety_frame::Mac([2, 0, a, b, c, d])
@@ -167,7 +166,7 @@ struct Four(Addresses);
 
 impl Four {
     fn new() -> Self {
-        Self(Addresses::new(4, Duration::from_secs(300)))
+        Self(Addresses::new(Limits { addresses: 4, ..Limits::default() }))
     }
 
     fn heard(&self, who: u8, at_s: u64) {

@@ -48,6 +48,10 @@ pub trait Port: Send + Sync {
         None
     }
 
+    /// A message has been handled, and answered if that was asked for. The next one is read when this returns: a front end that sends
+    /// without end can be made to wait here.
+    fn handled(&self) {}
+
     /// A message was refused, and its sender knows: the operator may want to know too.
     fn refused(&self, _refusal: &Refusal) {}
 

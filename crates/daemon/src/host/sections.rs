@@ -43,6 +43,7 @@ static SWITCH: Kind = Kind {
         Key { name: "name", allowed: "1 to 64 letters, digits, -, _ and ., a letter or digit first" },
         Key { name: "addresses", allowed: "a whole number from 64 to 4194304" },
         Key { name: "ageing", allowed: "\"10s\" to \"1000000s\"" },
+        Key { name: "port_addresses", allowed: "a whole number from 1 to 4194304" },
     ],
     several: false,
 };
@@ -214,8 +215,10 @@ fn switch(walk: &mut Walk, section: Section<'_>) -> SwitchConfig {
     let addresses = walk.integer(section, "addresses", 64..=4_194_304);
     let ageing =
         walk.parsed::<Seconds>(section, "ageing").filter(|found| within(walk, section, "ageing", found, AGEING));
+    let each = walk.integer(section, "port_addresses", 1..=4_194_304);
     SwitchConfig {
         name,
+        port_addresses: each.map_or(usual.port_addresses, |found| found.value),
         addresses: addresses.map_or(usual.addresses, |found| found.value as usize),
         ageing: ageing.map_or(usual.ageing, |found| found.value),
     }

@@ -158,3 +158,20 @@ fn a_port_that_is_closed_in_the_middle_of_a_flood_is_heard_by_all_to_the_end() {
     let taken: Vec<u64> = crowd.ports[2..].iter().map(|port| port.state().counters.taken().packets).collect();
     assert!(taken[0] > 0 && taken.iter().all(|frames| *frames == taken[0]), "{taken:?}");
 }
+
+/// Each has some 100 KB; a thousand guests that flood once would leave 0.1 GB for good.
+#[test]
+fn of_the_turns_of_many_floods_four_are_kept_for_the_next() {
+    let mut crowd = Crowd::new(60);
+    for port in &crowd.ports[2..34] {
+        let log = Arc::new(PortLog::new(port.id(), "vm", "e1000", crowd.worker.clock, Arc::clone(&crowd.worker.inbox)));
+        let link = Link::Rings { kicks: Vec::new() };
+        let flooding =
+            Service { turn: Some(Box::default()), ..Service::new(log, Arc::clone(port), Arc::default(), link) };
+        crowd.worker.serve(flooding);
+    }
+    crowd.most.store(0, Ordering::Relaxed);
+    crowd.served(2);
+    assert!(crowd.worker.services.ports().iter().all(|id| crowd.worker.services[id].turn.is_none()));
+    assert_eq!(crowd.worker.spare.len(), 4);
+}

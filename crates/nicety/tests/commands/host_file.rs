@@ -122,7 +122,8 @@ fn check_says_what_the_host_file_asks_for() {
         format!(
             "switch lan, 32768 addresses, ageing 300s; uplink null, 100Mbit/s both ways; 1 worker; control {dir}/nicety-lan.sock\n\
              port vm1  e1000       52:54:00:12:34:01  1MiB  {dir}/vm1.sock\n\
-             port vm2  virtio-net  52:54:00:12:34:02  1MiB  {dir}/vm2.sock  group 0, mode 0660\n"
+             port vm2  virtio-net  52:54:00:12:34:02  1MiB  {dir}/vm2.sock  group 0, mode 0660\n\
+             can be eavesdropped on: vm1, vm2; by vm1, vm2 (mac_changes, forged_transmits)\n"
         )
     );
     assert_eq!((ended.err.as_str(), scratch.sockets().len()), ("", 0));

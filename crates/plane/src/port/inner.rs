@@ -82,6 +82,10 @@ pub(super) struct Inner {
 
 /// The charge, in bytes, for a descriptor read beyond the usual: the copy of as many bytes takes as long.
 const DESCRIPTOR_COST: u64 = 32;
+/// The charge, in bytes, for a message of a VMM's that a control thread handles, and for a change of memory: as of those that a worker
+/// handles.
+pub(super) const MESSAGE_COST: u64 = 1 << 10;
+pub(super) const CHANGE_COST: u64 = 16 * MESSAGE_COST;
 /// The most that a port owes for work between its turns.
 const OWED_MOST: u64 = 128 << 10;
 
@@ -456,6 +460,11 @@ impl Inner {
         bytes_of(self.out.excess)
     }
 
+    /// Charges the next turn.
+    pub fn owe(&mut self, bytes: u64) {
+        self.owed = (self.owed + bytes).min(OWED_MOST);
+    }
+
     /// How many transmit packets were dropped so far.
     pub fn transmit_drops(&self) -> u64 {
         self.counters.transmit_drops.iter().sum()
@@ -533,7 +542,7 @@ impl Inner {
             self.wake = Some(at);
             shell.wake_at(at);
         }
-        self.owed = (self.owed + bytes_of(out.excess)).min(OWED_MOST);
+        self.owe(bytes_of(out.excess));
         self.pending.extend(out.work);
         self.room.extend(out.room);
         // The owner notices at its next turn.

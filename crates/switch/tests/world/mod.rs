@@ -20,7 +20,7 @@ impl World {
         let switch = Switch::new(Limits { addresses: 1024, ..Limits::default() });
         for (policy, port) in policies.iter().zip(0..) {
             switch.set_policy(PortId(port), policy);
-            switch.join(PortId(port)).unwrap();
+            switch.join(PortId(port), ()).unwrap();
         }
         let map = Arc::new(Map::private(1 << 20).unwrap());
         Self { switch, map, batch: Batch::new(), plan: Plan::new(), now: Time(1_000_000_000) }

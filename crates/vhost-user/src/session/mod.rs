@@ -119,6 +119,7 @@ impl Session {
             if let Err(ended) = self.wait(first, &mut door).and_then(|()| self.turn(first.is_some())) {
                 break ended;
             }
+            self.port.handled();
             first = None;
         };
         // A closer may still hold the socket, so shut it down: the front end must notice. It may have gone already.

@@ -1,0 +1,106 @@
+//! How much of a processor a port's own thread may use.
+//!
+//! Workers charge a port for its frames, and for messages that they handle. What a VMM has done by its port's own thread (vhost-user's
+//! control messages, mapping and unmapping memory) no worker does, so no worker's round-robin holds it back, but workers share the
+//! processors with it. So each such thread may use a part of one processor, and a burst at once for a VM that starts.
+
+use std::time::Duration;
+
+use nicety_adapter::Time;
+use rustix::time::{ClockId, clock_gettime};
+
+/// One part of so many of a processor's time.
+pub const PART: u32 = 10;
+/// The processor time that may be used at once. A VM that starts needs some ten milliseconds.
+pub const BURST: Duration = Duration::from_millis(50);
+/// The longest rest. Freeing the memory of one VM may take seconds, which the next one need not pay.
+pub const REST_MOST: Duration = Duration::from_secs(1);
+/// The shortest rest: an earlier one would cost more than it spares.
+const REST_LEAST: Duration = Duration::from_millis(1);
+
+/// See the module's page: a token bucket of processor time.
+#[derive(Debug)]
+pub struct Allowance {
+    left_ns: i64,
+    at: Time,
+    used: Duration,
+}
+
+impl Default for Allowance {
+    /// A full one, for a thread that begins.
+    fn default() -> Self {
+        Self { left_ns: ns(BURST), at: Time::ZERO, used: Duration::ZERO }
+    }
+}
+
+impl Allowance {
+    /// The thread has used so much until now. Returns how long it must rest, if it must.
+    pub fn rest(&mut self, used: Duration, now: Time) -> Option<Duration> {
+        let fresh = ns(now.since(self.at)) / i64::from(PART);
+        let spent = ns(used.saturating_sub(self.used));
+        (self.at, self.used) = (now, used);
+        let least = -ns(REST_MOST / PART);
+        self.left_ns = self.left_ns.saturating_add(fresh).min(ns(BURST)).saturating_sub(spent).max(least);
+        let rest = Duration::from_nanos(self.left_ns.min(0).unsigned_abs()) * PART;
+        (rest >= REST_LEAST).then_some(rest)
+    }
+}
+
+fn ns(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Processor time of the calling thread.
+pub fn used() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that always has work, in pieces of this length: what it uses within `lasts`.
+    fn used_within(lasts: Duration, piece: Duration) -> Duration {
+        let (mut now, mut used) = (Time::ZERO, Duration::ZERO);
+        let mut allowance = Allowance::default();
+        while now < Time::ZERO.after(lasts) {
+            used += piece;
+            now = now.after(piece);
+            now = now.after(allowance.rest(used, now).unwrap_or_default());
+        }
+        used
+    }
+
+    #[test]
+    fn a_thread_that_always_has_work_uses_a_tenth_of_a_processor_and_a_burst() {
+        let minute = Duration::from_secs(60);
+        for piece in [10, 1_000, 90_000].map(Duration::from_micros) {
+            let (used, most) = (used_within(minute, piece), minute / 10 + BURST + piece + REST_LEAST);
+            assert!(used <= most && used >= minute / 11, "pieces of {piece:?}: {used:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_used_now_and_then_waits_for_nothing() {
+        let (mut now, mut used) = (Time::ZERO, Duration::ZERO);
+        let mut allowance = Allowance::default();
+        for _ in 0..1000 {
+            used += BURST;
+            now = now.after(Duration::from_secs(1));
+            assert_eq!(allowance.rest(used, now), None);
+        }
+    }
+
+    #[test]
+    fn nothing_rests_for_longer_than_a_second() {
+        let mut allowance = Allowance::default();
+        assert_eq!(allowance.rest(Duration::from_secs(60), Time::ZERO), Some(REST_MOST));
+    }
+
+    #[test]
+    fn a_thread_knows_what_it_has_used() {
+        let begin = used();
+        while used() < begin + Duration::from_millis(2) {}
+    }
+}

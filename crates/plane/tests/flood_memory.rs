@@ -1,0 +1,98 @@
+//! How much memory an unfinished flood keeps. A binary of its own: the allocator is the whole process's.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Offload, PortId, Progress, Set, Time, Uplink};
+use nicety_memory::Map;
+use nicety_plane::{End, Plane, Port, Shell, Turn};
+use nicety_switch::Limits;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator with the arguments that it came with; a counter that never allocates is all that
+// is added.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Always has broadcasts to send.
+struct Source(Arc<Map>);
+
+impl Uplink for Source {
+    fn fetch(&mut self, port: PortId, budget: Budget, batch: &mut Batch, _: &mut Counters, _: Time) -> Progress {
+        batch.start(&self.0, port, 0);
+        while budget.allows(batch) {
+            let mut draft = batch.draft(0).unwrap();
+            draft.push(0, 1514).unwrap();
+            draft.finish(Offload::default(), 0);
+        }
+        Progress { more: true, armed: true }
+    }
+
+    fn complete(&mut self, _: &Batch) {}
+
+    fn deliver(&mut self, _: &Frames<'_>, _: &mut Counters, _: Time) -> Delivery {
+        Delivery::default()
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+struct Silent;
+
+impl Shell for Silent {
+    fn messages(&self, _: Set) {}
+    fn line(&self, _: bool) {}
+    fn schedule(&self) {}
+    fn wake_at(&self, _: Time) {}
+}
+
+/// A batch may name 64 KiB of private heads and spans; what it is planned for adds a few bytes a port, not a list of frames a port.
+#[test]
+fn an_unfinished_flood_to_1023_ports_keeps_less_than_128_kib() {
+    const PORTS: u16 = 1024;
+    const FLOODS: usize = 16;
+    let plane = Plane::new(Limits::default());
+    let map = Arc::new(Map::private(1 << 12).unwrap());
+    let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[0; 1500]].concat();
+    map.write(0, &frame).unwrap();
+    let ports: Vec<_> = (0..PORTS)
+        .map(|id| {
+            let end = End::Uplink(Box::new(Source(Arc::clone(&map))));
+            let port = Arc::new(Port::new(PortId(id), end, Box::new(Silent), 512).unwrap());
+            plane.join(Arc::clone(&port)).unwrap();
+            port.ready();
+            port
+        })
+        .collect();
+    let before = LIVE.load(Ordering::Relaxed);
+    let turns: Vec<Turn> = ports[..FLOODS]
+        .iter()
+        .map(|port| {
+            let mut turn = Turn::new();
+            assert!(plane.turn(port, &mut turn, Time::ZERO).unfinished);
+            turn
+        })
+        .collect();
+    let each = (LIVE.load(Ordering::Relaxed) - before) / turns.len();
+    assert!(each < 128 << 10, "{each} bytes each");
+}
