@@ -186,6 +186,8 @@ impl VirtioNet {
         if mtu.is_none() {
             offer &= !feature::MTU;
         }
+        // Of a PCI function alone: a vhost-user front end would have to be asked for each translation.
+        offer &= !feature::ACCESS_PLATFORM;
         if !settings.standby {
             offer &= !feature::STANDBY;
         }
