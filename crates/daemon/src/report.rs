@@ -236,7 +236,7 @@ impl PortReport {
     /// The report of a port.
     pub fn of(view: &PortView) -> Self {
         let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank, last_end, sought } = view;
-        let memory = spec.as_ref().map_or(Memory::Unused, |spec| Memory::of(&spec.entry.about));
+        let memory = spec.as_ref().map_or(Memory::Unused, |spec| Memory::of(spec.entry.about));
         let (condition, mut sentence) = condition(name, state, *blank, memory, spec.is_none());
         let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
         if let (Condition::Waiting, Some(spec)) = (condition, connects) {
