@@ -8,6 +8,7 @@ use std::time::Duration;
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::trace::{Event, IrqChange};
 use nicety_adapter::{Face, PciFace, Reset, Time};
+use nicety_adapters::About;
 use nicety_memory::{Map, MapError, Mapping, MappingError, Piece, Rights, shared_file};
 use nicety_pci::ROM_BAR;
 use nicety_plane::{Doorbells, Port, Saved, State};
@@ -41,13 +42,44 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 pub const SHARE_MEMORY: &str = "the VM does not share its memory: start QEMU with \
      -object memory-backend-memfd,id=mem,size=SIZE,share=on -machine …,memory-backend=mem";
 
-/// Whether a VM does not share its memory: then none of its rings can be read, whatever its driver does.
-pub fn is_unshared(state: &State) -> bool {
-    // A VM's ROMs and frame buffer have no file, but its RAM is larger than all of them. QEMU's vhost-user front end does not even
-    // announce unshared memory: then a driver is up without memory.
-    let absent = state.absent_bytes > state.shared_bytes;
-    let nothing = state.shared_bytes == 0 && !state.features.is_empty();
-    absent || nothing
+/// How a port learns of its VM's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Its adapter reads and writes none.
+    Unused,
+    /// The VMM announces all that the adapter may reach, shared or not (vfio-user). Behind an IOMMU that is what the guest's driver has
+    /// mapped: at first nothing.
+    Announced,
+    /// QEMU's vhost-user front end does not announce memory that it cannot share.
+    SharedAlone,
+}
+
+impl Memory {
+    /// Of a port with this adapter.
+    pub fn of(about: &About) -> Self {
+        match about.transports.contains(&"vfio-user") {
+            _ if !about.dma => Self::Unused,
+            true => Self::Announced,
+            false => Self::SharedAlone,
+        }
+    }
+
+    /// Whether a VM does not share its memory: then none of its rings can be read, whatever its driver does.
+    pub fn is_unshared(self, state: &State) -> bool {
+        // A VM's ROMs and frame buffer have no file, but its RAM is larger than all of them.
+        let absent = state.absent_bytes > state.shared_bytes;
+        match self {
+            Self::Unused => false,
+            Self::Announced => absent,
+            // Then a driver is up without memory.
+            Self::SharedAlone => absent || state.shared_bytes == 0 && !state.features.is_empty(),
+        }
+    }
+
+    /// Whether a driver is up for whose adapter nothing is mapped.
+    pub fn is_empty(self, state: &State) -> bool {
+        self == Self::Announced && state.driven && state.shared_bytes == 0
+    }
 }
 
 /// See the module's page.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::daemon::PortView;
-use crate::device::{SHARE_MEMORY, is_unshared};
+use crate::device::{Memory, SHARE_MEMORY};
 use crate::host::{Role, policy_words};
 use crate::trace::vlan;
 
@@ -150,9 +150,8 @@ pub struct AddressReport {
 /// The condition of a port, and the sentence that explains it.
 ///
 /// `blank`: the VM's shared memory was empty when the driver was up, without even a ring. Then QEMU has mapped it privately
-/// (`share=off`) and the driver's writes go to private pages, unless the VM has sent a frame all the same. `dma`: the adapter reads
-/// and writes guest memory; else sharing does not matter.
-pub fn condition(name: &str, state: &State, blank: bool, dma: bool, is_uplink: bool) -> (Condition, String) {
+/// (`share=off`) and the driver's writes go to private pages, unless the VM has sent a frame all the same.
+pub fn condition(name: &str, state: &State, blank: bool, memory: Memory, is_uplink: bool) -> (Condition, String) {
     if let Some(cause) = &state.failed {
         let sentence =
             format!("a defect in the daemon ended this port, and the log has the backtrace: report it ({cause})");
@@ -179,7 +178,7 @@ pub fn condition(name: &str, state: &State, blank: bool, dma: bool, is_uplink: b
             "the VMM has taken away memory that it had shared: restart the VM, and leave its memory file alone";
         return (Condition::Broken, sentence.to_owned());
     }
-    if dma && (is_unshared(state) || (blank && state.sent == 0)) {
+    if memory.is_unshared(state) || (memory != Memory::Unused && blank && state.sent == 0) {
         return (Condition::Broken, SHARE_MEMORY.to_owned());
     }
     if let [stall, more @ ..] = state.stalls.as_slice() {
@@ -189,6 +188,10 @@ pub fn condition(name: &str, state: &State, blank: bool, dma: bool, is_uplink: b
     }
     if !state.driven {
         return (Condition::Attached, "a VM is attached; its driver has not started the adapter".to_owned());
+    }
+    if memory.is_empty(state) {
+        let sentence = "its driver is up, but no memory is mapped for the adapter: in the VM's IOMMU the driver has mapped none yet";
+        return (Condition::Attached, sentence.to_owned());
     }
     if state.held {
         return (
@@ -233,8 +236,8 @@ impl PortReport {
     /// The report of a port.
     pub fn of(view: &PortView) -> Self {
         let PortView { spec, name, id: _, policy, wanted, neighbour, state, signals, blank, last_end, sought } = view;
-        let dma = spec.as_ref().is_none_or(|spec| spec.entry.about.dma);
-        let (condition, mut sentence) = condition(name, state, *blank, dma, spec.is_none());
+        let memory = spec.as_ref().map_or(Memory::Unused, |spec| Memory::of(spec.entry.about));
+        let (condition, mut sentence) = condition(name, state, *blank, memory, spec.is_none());
         let connects = spec.as_ref().filter(|spec| spec.role == Role::Connect);
         if let (Condition::Waiting, Some(spec)) = (condition, connects) {
             let sought = sought.clone().unwrap_or_else(|| format!("connecting to {}", spec.socket.display()));

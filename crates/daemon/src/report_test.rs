@@ -28,10 +28,10 @@ fn state() -> State {
 
 #[test]
 fn a_port_says_how_it_is_and_what_to_do() {
-    let said = |state: &State| condition("vm1", state, false, true, false);
+    let said = |state: &State| condition("vm1", state, false, Memory::SharedAlone, false);
     let failed = State { attached: false, failed: Some("attempt to add with overflow".to_owned()), ..state() };
     for is_uplink in [false, true] {
-        let (word, sentence) = condition("vm1", &failed, false, true, is_uplink);
+        let (word, sentence) = condition("vm1", &failed, false, Memory::SharedAlone, is_uplink);
         assert_eq!(word, Condition::Failed);
         assert!(sentence.contains("attempt to add with overflow"), "{sentence}");
     }
@@ -49,10 +49,10 @@ fn a_port_says_how_it_is_and_what_to_do() {
     assert!(sentence.contains("share=on"));
     let (word, sentence) = said(&State { damaged: true, ..state() });
     assert_eq!((word, sentence.contains("restart the VM")), (Condition::Broken, true));
-    assert_eq!(condition("uplink", &state(), false, true, true).0, Condition::Up);
+    assert_eq!(condition("uplink", &state(), false, Memory::Unused, true).0, Condition::Up);
     let alone = State { vacant: Some("cannot join /run/up.sock".to_owned()), ..state() };
     assert_eq!(
-        condition("uplink", &alone, false, true, true),
+        condition("uplink", &alone, false, Memory::Unused, true),
         (Condition::Waiting, "cannot join /run/up.sock".to_owned())
     );
 }
@@ -63,32 +63,65 @@ fn a_queue_that_stands_still_is_told_with_what_to_do_unless_there_is_a_deeper_re
     let up = State { features: vec!["tso4"], driven: true, ..state() };
     let one = State { stalls: vec![stall(Queue::Transmit(0))], ..up.clone() };
     let sentence = "transmit queue 0 stands still: a chain loops; restart the guest";
-    assert_eq!(condition("vm1", &one, false, true, false), (Condition::Broken, sentence.to_owned()));
+    assert_eq!(condition("vm1", &one, false, Memory::SharedAlone, false), (Condition::Broken, sentence.to_owned()));
     let three = State { stalls: [0, 1, 2].map(|queue| stall(Queue::Transmit(queue))).to_vec(), ..up };
     let sentence = format!("{sentence}; 3 queues stand still in all");
-    assert_eq!(condition("vm1", &three, false, true, false), (Condition::Broken, sentence));
+    assert_eq!(condition("vm1", &three, false, Memory::SharedAlone, false), (Condition::Broken, sentence));
     let unshared = State { shared_bytes: 0, ..one };
-    assert!(condition("vm1", &unshared, false, true, false).1.contains("share=on"), "no ring can be read there");
+    assert!(
+        condition("vm1", &unshared, false, Memory::SharedAlone, false).1.contains("share=on"),
+        "no ring can be read there"
+    );
 }
 
 #[test]
 fn memory_that_is_shared_in_name_only_is_told_until_a_frame_proves_otherwise() {
     let up = State { features: vec!["tso4"], driven: true, ..state() };
-    let (word, sentence) = condition("vm1", &up, true, true, false);
+    let (word, sentence) = condition("vm1", &up, true, Memory::SharedAlone, false);
     assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");
     let mut received = up.clone();
     received.counters.received(0, 1, 60);
-    assert_eq!(condition("vm1", &received, true, true, false).0, Condition::Broken, "we write where it does not read");
+    assert_eq!(
+        condition("vm1", &received, true, Memory::SharedAlone, false).0,
+        Condition::Broken,
+        "we write where it does not read"
+    );
     let mut before = up.clone();
     before.counters.sent(0, 1, 60);
-    assert_eq!(condition("vm1", &before, true, true, false).0, Condition::Broken, "that was another VM's");
-    assert_eq!(condition("vm1", &State { sent: 1, ..up.clone() }, true, true, false).0, Condition::Up);
+    assert_eq!(
+        condition("vm1", &before, true, Memory::SharedAlone, false).0,
+        Condition::Broken,
+        "that was another VM's"
+    );
+    assert_eq!(condition("vm1", &State { sent: 1, ..up.clone() }, true, Memory::SharedAlone, false).0, Condition::Up);
     // QEMU's vhost-user front end does not announce unshared memory: no memory at all, neither shared nor absent.
     let none = State { shared_bytes: 0, absent_bytes: 0, ..up };
-    let (word, sentence) = condition("vm1", &none, false, true, false);
+    let (word, sentence) = condition("vm1", &none, false, Memory::SharedAlone, false);
     assert_eq!((word, sentence.contains("share=on")), (Condition::Broken, true), "{sentence}");
     let waits = State { features: Vec::new(), driven: false, ..none };
-    assert_eq!(condition("vm1", &waits, false, true, false).0, Condition::Attached, "no driver, no memory yet");
+    assert_eq!(
+        condition("vm1", &waits, false, Memory::SharedAlone, false).0,
+        Condition::Attached,
+        "no driver, no memory yet"
+    );
+}
+
+/// QEMU's intel-iommu: a device reaches what its driver has mapped, at first nothing. Firmware may have left the adapter running.
+#[test]
+fn a_vm_whose_iommu_maps_nothing_yet_is_not_told_to_share_its_memory() {
+    let empty = State { shared_bytes: 0, absent_bytes: 0, features: vec!["rx-checksum"], ..state() };
+    let said = |state: &State| condition("vm1", state, false, Memory::Announced, false);
+    let (word, sentence) = said(&empty);
+    assert_eq!((word, sentence.contains("share")), (Condition::Attached, false), "{sentence}");
+    let driven = State { driven: true, ..empty };
+    let (word, sentence) = said(&driven);
+    assert_eq!((word, sentence.contains("IOMMU"), sentence.contains("share")), (Condition::Attached, true, false));
+    let stall = Stall { queue: Queue::Receive(0), why: "the ring lies where no memory is", cure: "restart it" };
+    let (word, sentence) = said(&State { stalls: vec![stall], ..driven.clone() });
+    assert_eq!((word, sentence.contains("no memory is")), (Condition::Broken, true), "{sentence}");
+    let mapped = State { shared_bytes: 4096, ..driven };
+    assert_eq!(said(&mapped).0, Condition::Up, "one page of a ring is enough");
+    assert!(said(&State { absent_bytes: 8192, ..mapped }).1.contains("share=on"), "announced, and not shared");
 }
 
 #[test]

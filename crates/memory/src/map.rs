@@ -289,8 +289,21 @@ impl Map {
         {
             return if each(whole) { Ok(()) } else { Err(Fault::Refused { address, len }) };
         }
-        self.walk(address, len, wanted, |_| true)?;
+        self.check(address, len, wanted)?;
         self.walk(address, len, wanted, each)
+    }
+
+    /// Whether all of a range is mapped with these rights, in however many regions.
+    fn check(&self, address: u64, len: u32, wanted: Rights) -> Result<(), Fault> {
+        let refused = Fault::Refused { address, len };
+        let end = address.checked_add(u64::from(len)).ok_or(refused)?;
+        let reached = self.regions.reach(address, end, wanted);
+        if reached >= end {
+            return Ok(());
+        }
+        let (offset, region) = self.locate(reached, wanted).ok_or(refused)?;
+        let here = u32::try_from((region.len - offset).min(end - reached)).unwrap_or(len);
+        Err(Fault::Absent(Absent { address: reached, len: here }))
     }
 
     /// As `pieces`, region by region; stops at the first that is not mapped.
@@ -499,7 +512,8 @@ impl Map {
         }
     }
 
-    /// A range translated once, for many small accesses: a descriptor ring. It must lie in one region.
+    /// A range translated once, for many small accesses: a descriptor ring. What lies in one region, or in the first of several, is
+    /// quick; the rest is looked up at each access.
     pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
         #[cfg(feature = "count")]
         crate::count::one();
@@ -512,11 +526,25 @@ impl Map {
         {
             return Ok(Window::new(mapping, (start + offset) as usize, len as usize, rights));
         }
+        self.window_in_pieces(address, len, rights)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn window_in_pieces(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
         if len == 0 {
             return Ok(Window::default());
         }
-        // Find out why; the range may also be mapped in several regions.
-        self.walk(address, len, rights, |_| true)?;
-        Err(Fault::Refused { address, len })
+        self.check(address, len, rights)?;
+        let first = self.window_within(address, len as usize, rights).ok_or(Fault::Refused { address, len })?;
+        Ok(first.with_rest(self, address, len))
+    }
+
+    /// A window of as much of a range as lies in one region.
+    pub(crate) fn window_within(&self, address: u64, len: usize, rights: Rights) -> Option<Window<'_>> {
+        let (offset, region) = self.locate(address, rights)?;
+        let (mapping, start) = region.place.as_ref()?;
+        let len = usize::try_from(region.len - offset).map_or(len, |here| here.min(len));
+        Some(Window::new(mapping, (start + offset) as usize, len, rights))
     }
 }

@@ -25,6 +25,11 @@ impl Rights {
     pub(crate) fn allow(self, wanted: Self) -> bool {
         (self.read || !wanted.read) && (self.write || !wanted.write)
     }
+
+    /// What both allow.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { read: self.read && other.read, write: self.write && other.write }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -34,4 +39,21 @@ pub(crate) struct Region {
     pub rights: Rights,
     /// Its mapping and the offset in it, unless it was not shared.
     pub place: Option<(Arc<Mapping>, u64)>,
+}
+
+impl Region {
+    /// Behind its last address; a region never ends beyond the address space.
+    pub fn end(&self) -> u64 {
+        self.base + self.len
+    }
+
+    /// Its rights, if it was shared.
+    pub fn mapped_rights(&self) -> Option<Rights> {
+        self.place.as_ref().map(|_| self.rights)
+    }
+
+    /// Whether it was shared, with these rights.
+    pub fn gives(&self, wanted: Rights) -> bool {
+        self.mapped_rights().is_some_and(|rights| rights.allow(wanted))
+    }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::region::Region;
+use crate::region::{Region, Rights};
 
 /// Most regions of a leaf, and most children of a branch.
 const MOST: usize = 32;
@@ -37,6 +37,10 @@ impl Sums {
 pub(crate) struct Child {
     /// The lowest address of its regions.
     first: u64,
+    /// The end of its last region.
+    end: u64,
+    /// The rights to every address between the two, if all of them are mapped.
+    rights: Option<Rights>,
     sums: Sums,
     tree: Tree,
 }
@@ -100,6 +104,48 @@ impl Tree {
         }
     }
 
+    /// The first address from `at` to `end` that is not mapped with these rights; `end` or more if there is none. It takes few steps,
+    /// however many regions lie between them.
+    pub fn reach(&self, mut at: u64, end: u64, wanted: Rights) -> u64 {
+        match self {
+            Self::Leaf(regions) => {
+                for region in &regions[last_at(regions, at).unwrap_or(0)..] {
+                    if at >= end || at.wrapping_sub(region.base) >= region.len || !region.gives(wanted) {
+                        break;
+                    }
+                    at = region.end();
+                }
+            }
+            Self::Branch(children) => {
+                for child in &children[child_at(children, at).unwrap_or(0)..] {
+                    if at >= end || at < child.first {
+                        break;
+                    }
+                    let is_whole = child.rights.is_some_and(|rights| rights.allow(wanted));
+                    at = if is_whole { at.max(child.end) } else { child.tree.reach(at, end, wanted) };
+                    if at < child.end {
+                        break;
+                    }
+                }
+            }
+        }
+        at
+    }
+
+    /// The rights to every address from its first region to its last, if all of them are mapped; and the end of the last.
+    fn cover(&self) -> (Option<Rights>, u64) {
+        let (mut rights, mut end) = (Some(Rights::BOTH), None);
+        let mut add = |first: u64, last: u64, own: Option<Rights>| {
+            let follows = end.replace(last).is_none_or(|end| end == first);
+            rights = rights.zip(own).filter(|_| follows).map(|(all, own)| all.and(own));
+        };
+        match self {
+            Self::Leaf(regions) => regions.iter().for_each(|one| add(one.base, one.end(), one.mapped_rights())),
+            Self::Branch(children) => children.iter().for_each(|one| add(one.first, one.end, one.rights)),
+        }
+        (rights, end.unwrap_or(0))
+    }
+
     /// All regions, in order.
     pub fn each(&self, seen: &mut impl FnMut(&Region)) {
         match self {
@@ -117,7 +163,7 @@ impl Tree {
 
     /// Whether a region overlaps `[base, end)`.
     pub fn overlaps(&self, base: u64, end: u64) -> bool {
-        self.find(base).is_some_and(|region| region.base + region.len > base)
+        self.find(base).is_some_and(|region| region.end() > base)
             || self.above(base).is_some_and(|region| region.base < end)
     }
 
@@ -168,7 +214,7 @@ impl Tree {
     fn reduced(&self, base: u64, end: u64, gone: &mut impl FnMut(&Region)) -> Option<Self> {
         match self {
             Self::Leaf(regions) => {
-                let is_left = |region: &&Region| region.base < base || region.base + region.len > end;
+                let is_left = |region: &&Region| region.base < base || region.end() > end;
                 regions.iter().filter(|region| !is_left(region)).for_each(&mut *gone);
                 let left: Vec<Region> = regions.iter().filter(is_left).cloned().collect();
                 (!left.is_empty()).then(|| Self::Leaf(left.into()))
@@ -194,7 +240,8 @@ impl Tree {
 
 impl Child {
     fn of(tree: Tree) -> Self {
-        Self { first: tree.first().map_or(0, |region| region.base), sums: tree.sums(), tree }
+        let (rights, end) = tree.cover();
+        Self { first: tree.first().map_or(0, |region| region.base), end, rights, sums: tree.sums(), tree }
     }
 }
 
@@ -233,6 +280,7 @@ mod tests {
         for child in children.iter() {
             assert_eq!(Some(child.first), child.tree.first().map(|region| region.base));
             assert_eq!(child.sums, child.tree.sums());
+            assert_eq!((child.rights, child.end), child.tree.cover());
         }
         let depths: Vec<usize> = children.iter().map(|child| check(&child.tree)).collect();
         assert!(depths.iter().all(|depth| *depth == depths[0]));
@@ -274,6 +322,8 @@ mod tests {
                 let address = random(10_100);
                 let found = tree.find(address).map(|region| (region.base, region.len));
                 assert_eq!(found, model.range(..=address).next_back().map(|(&base, &len)| (base, len)));
+                // Nothing here was shared, so that nothing can be reached.
+                assert_eq!(tree.reach(address, address + 1000, Rights::BOTH), address);
                 let sums = Sums { regions: model.len(), mapped: 0, absent: model.values().sum() };
                 assert_eq!(tree.sums(), sums);
             }
@@ -281,6 +331,43 @@ mod tests {
             tree.each(&mut |region| all.push((region.base, region.len)));
             assert!(all.iter().copied().eq(model));
             assert_eq!(tree.without(0, u64::MAX, &mut |_| {}).sums(), Sums::default());
+        }
+    }
+
+    /// Compares it with a list of addresses.
+    #[test]
+    fn what_is_mapped_in_a_row_is_reached_whatever_regions_come_and_go_and_whatever_rights_they_have() {
+        const END: u64 = 6000;
+        let mapping = Arc::new(crate::Mapping::private(8).unwrap());
+        let kinds = [Some(Rights::BOTH), Some(Rights::READ), None];
+        for seed in 1..=3u64 {
+            let (mut state, mut tree, mut model) = (seed, Tree::default(), vec![None; END as usize + 8]);
+            let mut random = |below: u64| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state % below
+            };
+            for step in 0..4000 {
+                // Regions lie close together, mostly with all rights.
+                let (base, len) = (random(END) & !7, 8);
+                let kind = if random(40) == 0 { kinds[random(3) as usize] } else { kinds[0] };
+                if tree.overlaps(base, base + len) && step % 5 == 0 {
+                    tree = tree.without(base, base + len, &mut |_| {});
+                    model[base as usize..][..8].fill(None);
+                } else if !tree.overlaps(base, base + len) {
+                    let place = kind.map(|_| (Arc::clone(&mapping), 0));
+                    tree = tree.with(Region { base, len, rights: kind.unwrap_or(Rights::BOTH), place });
+                    model[base as usize..][..8].fill(kind);
+                }
+                for wanted in [Rights::READ, Rights::WRITE] {
+                    let (from, end) = (random(END), random(END));
+                    let is_mapped = |at: &u64| model[*at as usize].is_some_and(|rights: Rights| rights.allow(wanted));
+                    let reached = (from..end).find(|at| !is_mapped(at)).unwrap_or(end.max(from));
+                    assert_eq!(tree.reach(from, end, wanted).min(end.max(from)), reached, "{from} to {end}");
+                }
+            }
+            check(&tree);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 
+use crate::map::Map;
 use crate::mapping::Mapping;
 use crate::prefetch::{self, Touch};
 use crate::region::Rights;
@@ -10,20 +11,34 @@ use crate::touch;
 
 /// A range of guest memory, translated once. Beyond its end reads return zeros and writes do nothing. Reading allocates no page of
 /// its file.
+///
+/// It may lie in several regions, as behind an IOMMU. Accesses beyond the first region leave the quick way where they would leave a
+/// window of one region: the quick way pays nothing for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'a> {
     first: *mut u8,
+    /// Bytes in its first region.
     len: usize,
     may_write: bool,
     /// The mapping, unless all pages of the window are known to exist.
     unknown: Option<&'a Mapping>,
+    /// All of it, if it lies in several regions.
+    whole: Option<Whole<'a>>,
     mapping: PhantomData<&'a Mapping>,
+}
+
+/// A mapped range of a map.
+#[derive(Clone, Copy, Debug)]
+struct Whole<'a> {
+    map: &'a Map,
+    address: u64,
+    len: usize,
 }
 
 impl Default for Window<'_> {
     /// An empty window.
     fn default() -> Self {
-        Self { first: std::ptr::null_mut(), len: 0, may_write: true, unknown: None, mapping: PhantomData }
+        Self { first: std::ptr::null_mut(), len: 0, may_write: true, unknown: None, whole: None, mapping: PhantomData }
     }
 }
 
@@ -33,20 +48,69 @@ impl<'a> Window<'a> {
     pub(crate) fn new(mapping: &'a Mapping, offset: usize, len: usize, rights: Rights) -> Self {
         let unknown = (!mapping.is_known(offset, len)).then_some(mapping);
         let len = mapping.slice(offset, len).len();
-        Self { first: mapping.at(offset), len, may_write: rights.write, unknown, mapping: PhantomData }
+        let first = mapping.at(offset);
+        Self { first, len, may_write: rights.write, unknown, whole: None, mapping: PhantomData }
+    }
+
+    /// The window of a range that begins with this one, all of it mapped with the same rights.
+    pub(crate) fn with_rest(self, map: &'a Map, address: u64, len: u32) -> Self {
+        Self { whole: Some(Whole { map, address, len: len as usize }), ..self }
     }
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.whole.map_or(self.len, |whole| whole.len)
     }
 
     /// True for a window of no bytes.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
-    /// The address of `len` bytes, if all of them are within.
+    /// The map and the address of these bytes, if they are all within a window of several regions.
+    fn further(&self, offset: usize, len: usize) -> Option<(&'a Map, u64)> {
+        let whole = self.whole.filter(|whole| len <= whole.len && offset <= whole.len - len)?;
+        Some((whole.map, whole.address.checked_add(offset as u64)?))
+    }
+
+    /// A load that does not lie in the first region: from a window of its bytes, or from several regions.
+    #[cold]
+    #[inline(never)]
+    fn load_further<const N: usize>(&self, offset: usize, load: fn(&Window<'a>) -> [u8; N]) -> [u8; N] {
+        let mut out = [0; N];
+        let Some((map, address)) = self.further(offset, N) else { return out };
+        match map.window_within(address, N, Rights::READ) {
+            Some(part) if part.len == N => load(&part),
+            _ if map.read(address, &mut out).is_ok() => out,
+            _ => [0; N],
+        }
+    }
+
+    /// A store that does not lie in the first region: to a window of its bytes, or to several regions.
+    #[cold]
+    #[inline(never)]
+    fn store_further<const N: usize>(&self, offset: usize, bytes: [u8; N], store: fn(&Window<'a>, [u8; N])) {
+        let Some((map, address)) = self.further(offset, N).filter(|_| self.may_write) else { return };
+        match map.window_within(address, N, Rights::WRITE) {
+            Some(part) if part.len == N => store(&part, bytes),
+            _ => {
+                fence(Ordering::Release);
+                self.write_further(offset, &bytes);
+            }
+        }
+    }
+
+    /// A write that does not lie in the first region.
+    #[cold]
+    #[inline(never)]
+    fn write_further(&self, offset: usize, from: &[u8]) {
+        if let Some((map, address)) = self.further(offset, from.len()).filter(|_| self.may_write) {
+            // All of it is mapped, or the window would not be.
+            let _written = map.write(address, from);
+        }
+    }
+
+    /// The address of `len` bytes, if all of them are within the first region.
     #[inline(always)]
     fn place(&self, offset: usize, len: usize) -> Option<*mut u8> {
         (len <= self.len && offset <= self.len - len).then(|| self.first.wrapping_add(offset))
@@ -77,7 +141,7 @@ impl<'a> Window<'a> {
         #[cfg(feature = "count")]
         crate::count::one();
         let mut out = [0; N];
-        let Some(place) = self.place(offset, N) else { return out };
+        let Some(place) = self.place(offset, N) else { return self.load_further(offset, |part| part.read(0)) };
         if let Some(bytes) = self.source(place) {
             return bytes;
         }
@@ -111,15 +175,16 @@ impl<'a> Window<'a> {
     /// Stores eight bytes, aligned or not. Not atomic.
     #[inline]
     pub fn write_u64(&self, offset: usize, value: u64) {
-        if let Some(place) = self.target(offset, 8) {
-            // SAFETY: it lies within.
-            unsafe { touch::store_u64(place, value.to_le()) };
-        }
+        let Some(place) = self.target(offset, 8) else {
+            return self.store_further(offset, value.to_le_bytes(), |part, bytes| part.write(0, &bytes));
+        };
+        // SAFETY: it lies within.
+        unsafe { touch::store_u64(place, value.to_le()) };
     }
 
     /// Stores consecutive 64-bit numbers (entries of a ring), but none if they are not all within. Not atomic.
     pub fn write_u64s(&self, offset: usize, values: &[u64]) {
-        let Some(place) = self.target(offset, 8 * values.len()) else { return };
+        let Some(place) = self.target(offset, 8 * values.len()) else { return self.write_u64s_further(offset, values) };
         if cfg!(target_endian = "big") {
             values.iter().enumerate().for_each(|(i, value)| self.write_u64(offset + 8 * i, *value));
             return;
@@ -128,7 +193,15 @@ impl<'a> Window<'a> {
         unsafe { touch::write(std::slice::from_raw_parts(values.as_ptr().cast(), 8 * values.len()), place) };
     }
 
-    /// Hints that bytes will be accessed soon.
+    #[cold]
+    #[inline(never)]
+    fn write_u64s_further(&self, offset: usize, values: &[u64]) {
+        if self.further(offset, 8 * values.len()).is_some() {
+            values.iter().enumerate().for_each(|(i, value)| self.write_u64(offset + 8 * i, *value));
+        }
+    }
+
+    /// Hints that bytes will be accessed soon. Beyond the first region there are no hints.
     #[inline]
     pub fn prefetch(&self, offset: usize, len: usize, touch: Touch) {
         let len = len.min(self.len.saturating_sub(offset));
@@ -145,16 +218,17 @@ impl<'a> Window<'a> {
 
     /// Copies bytes in. Not atomic.
     pub fn write(&self, offset: usize, from: &[u8]) {
-        if let Some(place) = self.target(offset, from.len()) {
-            // SAFETY: `target` checked that all bytes are within.
-            unsafe { touch::write(from, place) };
-        }
+        let Some(place) = self.target(offset, from.len()) else { return self.write_further(offset, from) };
+        // SAFETY: `target` checked that all bytes are within.
+        unsafe { touch::write(from, place) };
     }
 
     /// An atomic 16-bit load with acquire ordering; unaligned numbers are read byte by byte.
     #[inline]
     pub fn load_u16(&self, offset: usize) -> u16 {
-        let Some(place) = self.place(offset, 2) else { return 0 };
+        let Some(place) = self.place(offset, 2) else {
+            return u16::from_le_bytes(self.load_further(offset, |part| part.load_u16(0).to_le_bytes()));
+        };
         if let Some(bytes) = self.source(place) {
             return u16::from_le_bytes(bytes);
         }
@@ -168,7 +242,9 @@ impl<'a> Window<'a> {
     /// An atomic 32-bit load with acquire ordering; unaligned numbers are read byte by byte.
     #[inline]
     pub fn load_u32(&self, offset: usize) -> u32 {
-        let Some(place) = self.place(offset, 4) else { return 0 };
+        let Some(place) = self.place(offset, 4) else {
+            return u32::from_le_bytes(self.load_further(offset, |part| part.load_u32(0).to_le_bytes()));
+        };
         if let Some(bytes) = self.source(place) {
             return u32::from_le_bytes(bytes);
         }
@@ -182,7 +258,9 @@ impl<'a> Window<'a> {
     /// An atomic 64-bit load with acquire ordering; unaligned numbers are not atomic.
     #[inline]
     pub fn load_u64(&self, offset: usize) -> u64 {
-        let Some(place) = self.place(offset, 8) else { return 0 };
+        let Some(place) = self.place(offset, 8) else {
+            return u64::from_le_bytes(self.load_further(offset, |part| part.load_u64(0).to_le_bytes()));
+        };
         if let Some(bytes) = self.source(place) {
             return u64::from_le_bytes(bytes);
         }
@@ -193,7 +271,11 @@ impl<'a> Window<'a> {
     /// An atomic 16-bit store with release ordering: who sees it sees all earlier writes.
     #[inline]
     pub fn store_u16(&self, offset: usize, value: u16) {
-        let Some(place) = self.target(offset, 2) else { return };
+        let Some(place) = self.target(offset, 2) else {
+            return self.store_further(offset, value.to_le_bytes(), |part, bytes| {
+                part.store_u16(0, u16::from_le_bytes(bytes))
+            });
+        };
         if !place.addr().is_multiple_of(2) {
             fence(Ordering::Release);
             return self.write(offset, &value.to_le_bytes());
@@ -205,7 +287,11 @@ impl<'a> Window<'a> {
     /// An atomic 32-bit store with release ordering: who sees it sees all earlier writes.
     #[inline]
     pub fn store_u32(&self, offset: usize, value: u32) {
-        let Some(place) = self.target(offset, 4) else { return };
+        let Some(place) = self.target(offset, 4) else {
+            return self.store_further(offset, value.to_le_bytes(), |part, bytes| {
+                part.store_u32(0, u32::from_le_bytes(bytes))
+            });
+        };
         if !place.addr().is_multiple_of(4) {
             fence(Ordering::Release);
             return self.write(offset, &value.to_le_bytes());
@@ -217,7 +303,11 @@ impl<'a> Window<'a> {
     /// An atomic 64-bit store with release ordering: who sees it sees all earlier writes.
     #[inline]
     pub fn store_u64(&self, offset: usize, value: u64) {
-        let Some(place) = self.target(offset, 8) else { return };
+        let Some(place) = self.target(offset, 8) else {
+            return self.store_further(offset, value.to_le_bytes(), |part, bytes| {
+                part.store_u64(0, u64::from_le_bytes(bytes))
+            });
+        };
         fence(Ordering::Release);
         if !place.addr().is_multiple_of(8) {
             return self.write(offset, &value.to_le_bytes());
@@ -228,10 +318,11 @@ impl<'a> Window<'a> {
 
     /// An atomic 8-bit store with release ordering: a status byte that passes on a descriptor.
     pub fn store_u8(&self, offset: usize, value: u8) {
-        if let Some(place) = self.target(offset, 1) {
-            // SAFETY: it lies within.
-            unsafe { touch::store_u8(place, value) };
-        }
+        let Some(place) = self.target(offset, 1) else {
+            return self.store_further(offset, [value], |part, [value]| part.store_u8(0, value));
+        };
+        // SAFETY: it lies within.
+        unsafe { touch::store_u8(place, value) };
     }
 }
 

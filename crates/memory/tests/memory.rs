@@ -374,11 +374,89 @@ fn a_window_reads_zeros_beyond_its_end_and_obeys_its_rights() {
     window.write(0, &[1]);
     assert_eq!(window.read::<4>(0), [0; 4]);
     assert_eq!(window.read::<4>(14), [0; 4]);
-    assert!(map.window(0xff0, 32, Rights::READ).is_err(), "a window lies in one region");
     let window = map.window(1, 16, Rights::BOTH).unwrap();
     window.store_u16(0, 0x1234);
     window.store_u32(3, 0x5678_9abc);
     assert_eq!((window.load_u16(0), window.load_u32(3)), (0x1234, 0x5678_9abc), "unaligned places work too");
+}
+
+/// Sixteen pages in pieces of these lengths, again and again; in the file they lie in reverse.
+fn pieces(lengths: &[u64], rights: Rights) -> (OwnedFd, Map) {
+    const LEN: u64 = 16 * 4096;
+    let (file, files) = (shared_file("pieces", LEN).unwrap(), Files::new(1));
+    let (mut map, mut at) = (Map::default(), 0);
+    for len in lengths.iter().cycle() {
+        let len = (*len).min(LEN - at);
+        let piece = files.piece(file.try_clone().unwrap(), LEN - at - len, len, true).unwrap();
+        map = map.with(0x10_0000 + at, piece, rights).unwrap();
+        at += len;
+        if at == LEN {
+            return (file, map);
+        }
+    }
+    unreachable!("every length is more than 0")
+}
+
+#[test]
+fn a_window_over_many_regions_is_read_and_written_as_over_one() {
+    for lengths in [&[4096][..], &[512], &[1, 7, 2, 1000, 64]] {
+        let (_file, map) = pieces(lengths, Rights::BOTH);
+        let whole = Map::private(0x10_0000 + 16 * 4096).unwrap();
+        let [window, model] = [&map, &whole].map(|map| map.window(0x10_0003, 65_000, Rights::BOTH).unwrap());
+        assert_eq!(window.len(), 65_000);
+        let places = (0..200).chain((4000..4200).chain(64_900..65_010)).chain([usize::MAX, usize::MAX - 7]);
+        for (number, at) in (0u64..).zip(places) {
+            let value = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            for window in [&window, &model] {
+                match number % 7 {
+                    0 => window.store_u8(at, value as u8),
+                    1 => window.store_u16(at, value as u16),
+                    2 => window.store_u32(at, value as u32),
+                    3 => window.store_u64(at, value),
+                    4 => window.write_u64(at, value),
+                    5 => window.write(at, &[value.to_le_bytes(); 5].concat()),
+                    _ => window.write_u64s(at, &[value, !value, value ^ 7]),
+                }
+            }
+        }
+        let all = |map: &Map| {
+            let mut bytes = vec![0; 16 * 4096];
+            map.read(0x10_0000, &mut bytes).unwrap();
+            bytes
+        };
+        assert!(all(&map) == all(&whole), "{lengths:?}");
+        for at in (0..200).chain(4000..4200).chain(64_900..65_010) {
+            let seen = [&window, &model].map(|window| {
+                let mut numbers = [0; 5];
+                window.read_u16s(at, &mut numbers);
+                let loads = (window.load_u16(at), window.load_u32(at), window.load_u64(at));
+                (numbers, loads, window.read::<1>(at), window.read::<16>(at))
+            });
+            assert_eq!(seen[0], seen[1], "{lengths:?} at {at}");
+        }
+    }
+}
+
+#[test]
+fn a_window_over_many_regions_has_their_rights_and_none_over_a_hole() {
+    let (_file, map) = pieces(&[512], Rights::READ);
+    let fault = Fault::Refused { address: 0x10_0100, len: 0x8000 };
+    assert_eq!(map.window(0x10_0100, 0x8000, Rights::BOTH).unwrap_err(), fault);
+    let window = map.window(0x10_0100, 0x8000, Rights::READ).unwrap();
+    window.store_u32(0x1000, 1);
+    window.write(0x1000, &[1]);
+    assert_eq!(window.read::<4>(0x1000), [0; 4]);
+    for hole in (0x10_0000..0x10_8200).step_by(512) {
+        let gone = map.without(hole, 512).unwrap();
+        let is_hit = (0x10_0000..0x10_8200).contains(&hole);
+        assert_eq!(gone.window(0x10_0100, 0x8000, Rights::READ).is_err(), is_hit, "{hole:#x}");
+        let absent = gone.with_absent(hole, 512, Rights::BOTH).unwrap();
+        let told = Absent { address: hole.max(0x10_0100), len: 512.min(hole + 512 - 0x10_0100) as u32 };
+        let told = Absent { len: told.len.min((0x10_8100 - told.address) as u32), ..told };
+        assert_eq!(absent.window(0x10_0100, 0x8000, Rights::READ).unwrap_err(), Fault::Absent(told));
+        let again = gone.with(hole, Arc::new(Mapping::private(512).unwrap()), Rights::READ).unwrap();
+        assert_eq!(again.window(0x10_0100, 0x8000, Rights::READ).unwrap().load_u64(0x4000), 0);
+    }
 }
 
 /// What this process maps of a file with this name, and what descriptors it has of it.

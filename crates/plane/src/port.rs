@@ -252,9 +252,7 @@ impl Port {
     /// As [`Port::set_memory`], from a thread other than the owner's. On return nobody holds the old map.
     pub fn set_quiet_memory(&self, memory: Arc<Map>, now: Time) {
         let mut inner = self.quiet();
-        let old = std::mem::replace(&mut inner.memory, memory);
-        inner.damaged = false;
-        inner.call(now, |adapter, cx| adapter.notice(Event::Memory, cx));
+        let old = inner.replace_memory(memory, now);
         inner.owe(CHANGE_COST);
         inner.settle(self.shell.as_ref());
         self.shell.schedule();
@@ -484,9 +482,7 @@ impl Port {
     /// The guest's memory changed. Returns the old map: to unmap it, wait until nobody else holds it.
     pub fn set_memory(&self, memory: Arc<Map>, now: Time) -> Arc<Map> {
         let mut inner = self.lock();
-        let old = std::mem::replace(&mut inner.memory, memory);
-        inner.damaged = false;
-        inner.call(now, |adapter, cx| adapter.notice(Event::Memory, cx));
+        let old = inner.replace_memory(memory, now);
         inner.settle(self.shell.as_ref());
         old
     }

@@ -29,8 +29,8 @@ use super::flow::Control;
 use super::registers::*;
 use super::statistics::Statistics;
 
-/// Pieces of guest memory for one frame at most: 16 KiB in buffers of 256 bytes, and a few region borders.
-const PIECES: usize = 80;
+/// Pieces of guest memory for one frame at most: 16 KiB in buffers of 256 bytes, each over the border of two pages.
+const PIECES: usize = 132;
 /// Shortest frame without its check sequence: what is shorter arrives padded.
 const SHORTEST: u32 = 60;
 

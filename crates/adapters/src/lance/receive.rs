@@ -13,8 +13,8 @@ use super::{Lance, RECEIVE_RING, filter};
 
 /// Buffers of one frame at most.
 const BUFFERS: usize = 64;
-/// Their pieces: a few region borders.
-const PIECES: usize = BUFFERS + 16;
+/// Their pieces: each may lie over the border of two pages.
+const PIECES: usize = 2 * BUFFERS;
 /// Shortest frame without its check sequence: what is shorter arrives padded.
 const SHORTEST: u32 = 60;
 /// Bytes of a frame's check sequence, which is counted in its length.

@@ -6,8 +6,8 @@ use nicety_frame::{Mac, crc};
 use super::Rtl8139;
 use super::registers::{self as r, rcr};
 
-/// Pieces of guest memory for one frame at most.
-pub(super) const PIECES: usize = 80;
+/// Pieces of guest memory for one frame at most: as many buffers as a ring has, each over the border of two pages.
+pub(super) const PIECES: usize = 128;
 
 /// How a frame came through the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,6 +28,11 @@ pub(super) enum Broken {
 }
 
 impl Broken {
+    /// Whether it may be mended by memory that is mapped later: what was taken from the ring stays valid.
+    pub fn lacks_memory(self) -> bool {
+        matches!(self, Broken::Place | Broken::Table | Broken::Buffer)
+    }
+
     /// In words, for the sentence of a [`Stall`](nicety_adapter::Stall).
     pub fn why(self) -> &'static str {
         match self {

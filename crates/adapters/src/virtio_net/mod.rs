@@ -187,6 +187,8 @@ impl VirtioNet {
         if mtu.is_none() {
             offer &= !feature::MTU;
         }
+        // Of a PCI function alone: a vhost-user front end would have to be asked for each translation.
+        offer &= !feature::ACCESS_PLATFORM;
         if !settings.standby {
             offer &= !feature::STANDBY;
         }
@@ -277,7 +279,19 @@ impl VirtioNet {
         if let Some(ring) = self.rings.get_mut(usize::from(number)) {
             cx.out.stalled.insert(number);
             ring.broken = Some(broken);
-            ring.generation = ring.generation.wrapping_add(1);
+            if !broken.lacks_memory() {
+                ring.generation = ring.generation.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Serves a ring again that lacked memory.
+    fn mend_ring(&mut self, number: u16, cx: &mut Context<'_>) {
+        if let Some(ring) = self.rings.get_mut(usize::from(number))
+            && ring.broken.is_some_and(Broken::lacks_memory)
+        {
+            ring.broken = None;
+            self.wake(number, cx);
         }
     }
 }
@@ -308,8 +322,14 @@ impl Adapter for VirtioNet {
                 (0..self.rings.len() as u16).for_each(|number| self.wake(number, cx));
                 self.tell_late(cx);
             }
-            // Every call translates its rings anew; rings have no page of doorbells.
-            Event::Memory | Event::Page => {}
+            // Every call translates its rings anew.
+            Event::Memory => {
+                for number in 0..self.rings.len() as u16 {
+                    self.mend_ring(number, cx);
+                }
+            }
+            // Rings have no page of doorbells.
+            Event::Page => {}
         }
     }
 

@@ -65,6 +65,8 @@ pub(super) mod feature {
         EVENT_IDX = 29, "event-index";
         /// Not a legacy driver.
         VERSION_1 = 32, "virtio-1";
+        /// Addresses are those of the device's bus: an IOMMU may translate them (section 6).
+        ACCESS_PLATFORM = 33, "access-platform";
         /// Rings are packed ones.
         RING_PACKED = 34, "packed";
         /// Chains come back in the order in which they were made available.

@@ -165,7 +165,8 @@ impl VirtioNet {
     ) -> Result<(), Broken> {
         let limits = self.limits(number);
         let Some(ring) = self.rings.get_mut(usize::from(number)) else { return Ok(()) };
-        if batch.is_empty() || !ring.started || ring.broken.is_some() || ring.generation != batch.generation {
+        let is_dead = !ring.started || ring.broken.is_some_and(|broken| !broken.lacks_memory());
+        if batch.is_empty() || is_dead || ring.generation != batch.generation {
             return Ok(());
         }
         let mut areas = ring.open::<PACKED>(cx.memory, self.taken)?;

@@ -252,8 +252,10 @@ impl Adapter for Vmxnet {
             // The device does not interrupt for it: drivers read STATUS_ADDR.
             Event::Link(up) => self.link_up = up,
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call; no page of doorbells is mapped.
-            Event::Memory | Event::Page => {}
+            // Addresses are translated in every call: a ring may lie in memory now.
+            Event::Memory => self.stalls = self.stalls.map(|why| why.filter(|why| *why != broken::NOWHERE)),
+            // No page of doorbells is mapped.
+            Event::Page => {}
         }
     }
 

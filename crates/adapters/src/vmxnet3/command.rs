@@ -7,7 +7,7 @@ use nicety_memory::{Fault, Map};
 use super::Vmxnet3;
 use super::coalescing::Coalescing;
 use super::receive::ReceiveQueue;
-use super::registers::{CAPABILITIES, QUEUES, Reg, command, event, feature};
+use super::registers::{CAPABILITIES, QUEUES, Reg, command, event, feature, stopped};
 use super::rss::{Conf, FIELDS_DEFAULT, Rss, fields_on_offer};
 use super::shared::{self, COMMAND_DATA, STATISTICS, STATUS, Setup, SetupError};
 use super::transmit::TransmitQueue;
@@ -256,6 +256,16 @@ impl Vmxnet3 {
             queue.error = error;
         }
         self.raise_event(event::TRANSMIT_ERROR, cx);
+    }
+
+    /// Memory is another: addresses are translated in every call, and rings that lay nowhere may lie in it now.
+    pub(super) fn look_for_rings(&mut self) {
+        let errors = self.transmit.iter_mut().map(|queue| &mut queue.error);
+        for error in errors.chain(self.receive.iter_mut().map(|queue| &mut queue.error)) {
+            if *error == stopped::BAD_RING {
+                *error = 0;
+            }
+        }
     }
 
     /// A receive queue stops.

@@ -492,8 +492,7 @@ impl Adapter for Vmxnet3 {
             }
             Event::Page => interrupts::show_masks(&self.interrupts, cx.page),
             Event::Restored => self.resume_restored(cx),
-            // Addresses are translated in every call.
-            Event::Memory => {}
+            Event::Memory => self.look_for_rings(),
         }
     }
 

@@ -10,7 +10,7 @@ use nicety_frame::Mac;
 use nicety_memory::Map;
 use virtio_bindings::virtio_config::{
     VIRTIO_CONFIG_S_ACKNOWLEDGE, VIRTIO_CONFIG_S_DRIVER, VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FEATURES_OK,
-    VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1,
+    VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_ACCESS_PLATFORM, VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1,
 };
 
 use crate::guest::bit;
@@ -232,6 +232,27 @@ fn features_are_agreed_on_once_and_only_with_version_1() {
     assert_eq!(machine.read(1, 0x0c, 4), 0, "not after FEATURES_OK");
     machine.write(1, 0x14, 0, 1);
     assert_eq!(machine.read(1, 0x14, 1), 0, "a reset is over at once");
+}
+
+/// Section 6.1: without the bit a driver must write physical addresses, which behind an IOMMU lead nowhere (Linux: virtio_has_dma_quirk).
+#[test]
+fn a_modern_driver_may_let_an_iommu_translate_and_a_legacy_one_is_not_asked() {
+    let mut machine = Machine::new();
+    machine.write(1, 0x00, 1, 4);
+    assert_ne!(machine.read(1, 0x04, 4) as u32 & 1 << (VIRTIO_F_ACCESS_PLATFORM - 32), 0);
+    machine.negotiate(bit(VIRTIO_F_VERSION_1) | bit(VIRTIO_F_ACCESS_PLATFORM));
+    assert_ne!(machine.status(0) & VIRTIO_CONFIG_S_FEATURES_OK, 0);
+    machine.write(1, 0x14, 0, 1);
+    machine.negotiate(bit(VIRTIO_F_VERSION_1));
+    assert_ne!(
+        machine.status(0) & VIRTIO_CONFIG_S_FEATURES_OK,
+        0,
+        "a driver that knows no IOMMU works where there is none"
+    );
+    let create = find("virtio-net").expect("it is registered").create;
+    let mut rings = create(&Settings::new(Mac([2, 0, 0, 0, 0, 1]))).unwrap();
+    let Face::Rings(face) = rings.face() else { panic!("it is a back end") };
+    assert_eq!(face.features() & bit(VIRTIO_F_ACCESS_PLATFORM), 0, "its front end would have to be asked");
 }
 
 /// Firecracker's CVE-2026-5747: queue registers written after DRIVER_OK led to memory that had not been checked.

@@ -18,7 +18,7 @@ use tracing::debug;
 use super::farewell::{self, take_leave, turn_away};
 use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token, unmask};
 use crate::descriptors::tell_left_open;
-use crate::device::is_unshared;
+use crate::device::Memory;
 use crate::port_log::{Kind, PortLog};
 use crate::service::{DEAF, Link, Talk};
 use crate::timeout::{TIMEOUT, Timeout};
@@ -261,7 +261,7 @@ impl Worker {
         let Some(service) = self.services.get(&id) else { return };
         // Advice about a queue does not help where no ring can be read; the log has already said what does.
         let told = matches!(&service.link, Link::Function { device, .. } if device.has_told());
-        if !(told && is_unshared(&service.port.state())) {
+        if !(told && Memory::Announced.is_unshared(&service.port.state())) {
             service.log.say(Kind::Stalled, stall);
         }
     }

@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Frames, Offload, Outbox, Packet, Pick, PortId, Progress,
-    Reason, Set, Shape, Shaper, Time, Uplink,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Offload, Outbox, Packet, Pick, PortId,
+    Progress, Reason, Set, Shape, Shaper, Time, Uplink,
 };
 use nicety_frame::{Mac, arp, ethernet};
 use nicety_memory::{Map, Rights, Window};
@@ -125,6 +125,23 @@ impl Inner {
                 None
             }
         }
+    }
+
+    /// The guest's memory is another one; returns the old one. Queues that stand still are looked at again: what they lacked may have
+    /// been mapped.
+    pub fn replace_memory(&mut self, memory: Arc<Map>, now: Time) -> Arc<Map> {
+        let old = std::mem::replace(&mut self.memory, memory);
+        self.damaged = false;
+        self.call(now, |adapter, cx| {
+            let numbers = 0..2 * adapter.transmit_queues();
+            let stalled = numbers.filter(|number| adapter.stall(*number).is_some());
+            let (mut work, mut room) = (Set::default(), Set::default());
+            stalled.for_each(|number| if number % 2 == 0 { &mut room } else { &mut work }.insert(number / 2));
+            adapter.notice(Event::Memory, cx);
+            cx.out.work.extend(work);
+            cx.out.room.extend(room);
+        });
+        old
     }
 
     /// The adapter's state, and the time by its clock.

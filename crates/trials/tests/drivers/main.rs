@@ -4,6 +4,7 @@ mod dropped;
 mod edits;
 mod interleaved;
 mod lengths;
+mod mapped;
 mod morphed;
 mod packets;
 mod restored;

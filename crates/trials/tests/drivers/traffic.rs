@@ -29,7 +29,7 @@ fn same(frame: &[u8], packet: &[u8]) -> bool {
 }
 
 /// Frames of every length pass both ways, more of them than any ring has places.
-fn exchange(world: &mut World, count: usize) {
+pub(crate) fn exchange(world: &mut World, count: usize) {
     for number in 0..count {
         let payload = number * 37 % 1461;
         let packet = whole(PEER, MAC.0, payload, number as u8);

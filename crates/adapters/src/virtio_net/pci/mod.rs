@@ -24,6 +24,7 @@ use nicety_pci::{Bar, Capability, Express, Function, Identity, Mode, MsixCapabil
 
 use self::common::{Common, NO_VECTOR};
 use self::registers::status;
+use super::registers::feature;
 use super::{RINGS_MOST, VirtioNet};
 use crate::{About, CreateError, Settings};
 
@@ -122,7 +123,9 @@ fn describe(rom: Option<&Rom>) -> Result<Function, nicety_pci::BuildError> {
 
 impl VirtioPci {
     fn new(settings: &Settings) -> Result<Self, CreateError> {
-        let device = VirtioNet::new(settings)?;
+        let mut device = VirtioNet::new(settings)?;
+        // A VMM maps what an IOMMU lets the function reach. The legacy interface has no such bit: its drivers write physical addresses.
+        device.offer |= feature::ACCESS_PLATFORM;
         let (vendor, id) = ABOUT.pci;
         if let Some(rom) = &settings.rom {
             rom.expect(vendor, id).map_err(|error| CreateError::Rom(error.to_string()))?;

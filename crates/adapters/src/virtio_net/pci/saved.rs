@@ -17,6 +17,10 @@ struct State {
     device: Vec<u8>,
 }
 
+/// The same of a function that did not offer ACCESS_PLATFORM.
+#[derive(Serialize, Deserialize)]
+struct State2(State);
+
 /// The same of a function that promised to keep its state over D3hot.
 #[derive(Serialize, Deserialize)]
 struct State1(State);
@@ -30,14 +34,23 @@ impl Version for State1 {
     }
 }
 
-impl Version for State {
+impl Version for State2 {
     const NUMBER: u16 = 2;
     type Before = State1;
 
     fn from_before(State1(before): State1) -> Result<Self, RestoreError> {
         let mut function = SavedFunction::from_bytes(&before.function).map_err(|_| RestoreError::Damaged)?;
         function.promise_nothing_over_d3hot();
-        Ok(Self { function: function.to_bytes(), ..before })
+        Ok(Self(State { function: function.to_bytes(), ..before }))
+    }
+}
+
+impl Version for State {
+    const NUMBER: u16 = 3;
+    type Before = State2;
+
+    fn from_before(State2(before): State2) -> Result<Self, RestoreError> {
+        Ok(before)
     }
 }
 
