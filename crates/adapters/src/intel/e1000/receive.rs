@@ -46,8 +46,8 @@ impl E1000 {
         let memory = std::sync::Arc::clone(cx.memory);
         let base = u64::from(self.registers[r::RDBAH]) << 32 | u64::from(self.registers[r::RDBAL]);
         let on = self.registers[r::RCTL] & rctl::EN != 0 && self.function.bus_master();
-        let window = memory.window(base, self.registers[r::RDLEN], Rights::BOTH).ok().filter(|_| on);
-        let Some(window) = window else {
+        let open = || memory.window(base, self.registers[r::RDLEN], Rights::BOTH).ok();
+        let Some(window) = on.then(open).flatten() else {
             cx.counters.guest_errors += u64::from(on);
             self.saw_ring(RECEIVE_RING, on.then_some(NOWHERE), cx);
             if !looped {
