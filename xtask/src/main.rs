@@ -15,6 +15,7 @@ use std::{
 
 use clap::{Parser, Subcommand};
 
+mod blocks;
 mod fuzz;
 mod guests;
 mod instructions;

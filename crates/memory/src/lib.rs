@@ -12,6 +12,8 @@
 //! `unsafe` is limited to this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), touching (`touch.rs`), hints, the log
 //! of written pages (`log.rs`), and the presence of pages (`presence.rs`). Other crates forbid it.
 
+#[cfg(feature = "count")]
+mod blocks;
 mod copy;
 mod files;
 mod guard;
@@ -24,8 +26,6 @@ mod prefetch;
 mod presence;
 mod region;
 mod span;
-#[cfg(feature = "count")]
-mod steps;
 mod touch;
 mod translator;
 mod tree;
@@ -48,7 +48,7 @@ pub use window::{Window, full_barrier};
 pub mod count {
     use std::cell::Cell;
 
-    pub use crate::steps::take as take_steps;
+    pub use crate::blocks::take as take_blocks;
 
     thread_local! {
         static ACCESSES: Cell<u64> = const { Cell::new(0) };

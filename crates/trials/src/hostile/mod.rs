@@ -29,7 +29,7 @@ const BUSY: u64 = 0x2_0000;
 /// walked once, each with a buffer, and room to spare.
 pub const WORK: u64 = 16_384;
 /// Basic blocks that one such access or step may run, whatever they do, in a build that counts them
-/// (`cargo xtask test --only steps`).
+/// (`cargo xtask test --only blocks`).
 pub const BLOCKS: u64 = 16 << 20;
 /// Frames that the wire holds at most, as a switch in front of it would.
 const ON_THE_WIRE: usize = 64;
@@ -122,9 +122,9 @@ impl Guest {
     fn steps(mut self, steps: u64, name: &str) -> Outcome {
         let mut outcome = Outcome::default();
         while outcome.steps < steps && !self.random.spent() {
-            (count::take(), count::take_steps());
+            (count::take(), count::take_blocks());
             self.step();
-            let (work, blocks) = (count::take(), count::take_steps());
+            let (work, blocks) = (count::take(), count::take_blocks());
             outcome.steps += 1;
             outcome.worst = outcome.worst.max(work);
             outcome.blocks = outcome.blocks.max(blocks);

@@ -3,29 +3,31 @@
 //! SanitizerCoverage, "Tracing PCs"). The compiler calls `__sanitizer_cov_trace_pc` from each block. It is assembly, because a Rust
 //! function would be counted too, without end.
 
-#[cfg(all(feature = "steps", target_arch = "x86_64"))]
+#[cfg(all(feature = "blocks", target_arch = "x86_64"))]
 std::arch::global_asm!(
     ".section .tbss,\"awT\",@nobits",
     ".balign 8",
-    "nicety_steps: .zero 8",
+    ".globl nicety_blocks",
+    ".hidden nicety_blocks",
+    "nicety_blocks: .zero 8",
     ".text",
     ".globl __sanitizer_cov_trace_pc",
     "__sanitizer_cov_trace_pc:",
-    "inc qword ptr fs:nicety_steps@tpoff",
+    "inc qword ptr fs:nicety_blocks@tpoff",
     "ret",
 );
 
 /// Basic blocks that this thread has run since the last call; 0 in other builds.
-#[cfg(all(feature = "steps", target_arch = "x86_64"))]
+#[cfg(all(feature = "blocks", target_arch = "x86_64"))]
 pub fn take() -> u64 {
-    let mut steps = 0;
+    let mut blocks = 0;
     // SAFETY: it exchanges a number of this thread's own.
-    unsafe { std::arch::asm!("xchg {0}, fs:nicety_steps@tpoff", inout(reg) steps, options(nostack)) };
-    steps
+    unsafe { std::arch::asm!("xchg {0}, fs:nicety_blocks@tpoff", inout(reg) blocks, options(nostack)) };
+    blocks
 }
 
 /// Basic blocks that this thread has run since the last call; 0 in other builds.
-#[cfg(not(all(feature = "steps", target_arch = "x86_64")))]
+#[cfg(not(all(feature = "blocks", target_arch = "x86_64")))]
 pub fn take() -> u64 {
     0
 }
