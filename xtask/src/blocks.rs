@@ -8,7 +8,8 @@ use anyhow::{Result, ensure};
 use crate::{cargo, fuzz, steps, tally::Tally};
 
 /// Each basic block calls `__sanitizer_cov_trace_pc` (clang's documentation, SanitizerCoverage), which `nicety-memory` defines.
-const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 -Cllvm-args=-sanitizer-coverage-trace-pc";
+const FLAGS: &str =
+    "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 -Cllvm-args=-sanitizer-coverage-trace-pc";
 /// Seeds of the hostile guest, each with every adapter.
 const SEEDS: &str = "8";
 

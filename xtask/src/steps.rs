@@ -24,7 +24,11 @@ const STEPS: &[Step] = &[
     Step { name: "clippy", what: "no warnings", run: clippy },
     Step { name: "tests", what: "the workspace's tests", run: tests },
     Step { name: "instructions", what: "frames cost no more instructions than is kept", run: crate::instructions::run },
-    Step { name: "blocks", what: "no step of the hostile guest runs more basic blocks than is allowed", run: crate::blocks::run },
+    Step {
+        name: "blocks",
+        what: "no step of the hostile guest runs more basic blocks than is allowed",
+        run: crate::blocks::run,
+    },
     Step { name: "doc", what: "the documentation builds without warnings", run: doc },
     Step { name: "package", what: "the crates can be packaged", run: package },
     Step { name: "deny", what: "licences, bans and sources of what we depend on", run: deny },
