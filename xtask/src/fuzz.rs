@@ -81,6 +81,11 @@ fn folder() -> PathBuf {
     crate::root().join("fuzz")
 }
 
+/// Where cargo puts the workspace's programs.
+pub fn programs() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
+}
+
 fn all(targets: &[String], time: Duration) -> Tally {
     let programs = match build(targets) {
         Ok(programs) => programs,
@@ -113,7 +118,7 @@ fn all(targets: &[String], time: Duration) -> Tally {
 /// Builds what is asked for; each target with its program.
 fn build(targets: &[String]) -> Result<Vec<(String, PathBuf)>> {
     let own = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let instrumented = own.clone().map_or_else(|| folder().join("target"), |shared| shared.join("fuzz"));
+    let instrumented = own.map_or_else(|| folder().join("target"), |shared| shared.join("fuzz"));
     let triple = host()?;
     if targets.iter().any(|name| name != HOSTILE) {
         let mut command = cargo();
@@ -126,7 +131,7 @@ fn build(targets: &[String]) -> Result<Vec<(String, PathBuf)>> {
         println!("fuzz: building (minutes the first time; libFuzzer itself needs a C++ compiler)");
         ensure!(command.status()?.success(), "cargo build of fuzz/ failed");
     }
-    let plain = own.unwrap_or_else(|| folder().join("../target"));
+    let plain = programs();
     if targets.iter().any(|name| name == HOSTILE) {
         let mut command = cargo();
         command.args(["build", "--quiet", "--release", "--package", "nicety-trials", "--example", HOSTILE]);
@@ -140,7 +145,8 @@ fn build(targets: &[String]) -> Result<Vec<(String, PathBuf)>> {
 }
 
 /// The machine's own triple: with `--target`, build scripts and macros are not instrumented.
-fn host() -> Result<String> {
+/// The machine's target triple: a build for it by name leaves build scripts without the flags.
+pub fn host() -> Result<String> {
     let told = Command::new("rustc").arg("-vV").output().context("asking rustc for its host")?.stdout;
     let text = String::from_utf8_lossy(&told);
     let line = text.lines().find_map(|line| line.strip_prefix("host: "));

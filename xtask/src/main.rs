@@ -16,6 +16,7 @@ use std::{
 use clap::{Parser, Subcommand};
 
 mod beside;
+mod blocks;
 mod changed;
 mod fuzz;
 mod guests;

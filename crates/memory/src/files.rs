@@ -25,6 +25,19 @@ pub struct Piece {
     pub(crate) len: u64,
 }
 
+#[cfg(feature = "count")]
+impl Piece {
+    /// For tests: a part of it; it must be all within.
+    pub fn part(&self, offset: u64, len: u64) -> Self {
+        Self { mapping: Arc::clone(&self.mapping), offset: self.offset + offset, len }
+    }
+
+    /// For tests: as if every page of its mapping existed, as in a guest that has used all of its memory.
+    pub fn assume_all(&self) {
+        self.mapping.assume_all();
+    }
+}
+
 impl From<Arc<Mapping>> for Piece {
     /// The whole mapping.
     fn from(mapping: Arc<Mapping>) -> Self {

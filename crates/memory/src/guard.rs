@@ -17,15 +17,61 @@ pub(crate) const SLOTS: usize = 1 << 15;
 /// Most bytes mapped for all VMs: half of a process's address space (x86-64: 128 TiB), so that stacks and files always have room.
 pub(crate) const BYTES: u64 = 64 << 40;
 
+/// An entry of the table. A handler that acts on a mapping pins it: whoever unmaps it waits until the handler is done.
 struct Watched {
+    /// 0: none is watched.
     start: AtomicUsize,
+    /// Changes only while `start` is 0 and nobody pins the entry.
     len: AtomicUsize,
+    pins: AtomicUsize,
     damaged: AtomicBool,
 }
 
-static TABLE: [Watched; SLOTS] =
-    [const { Watched { start: AtomicUsize::new(0), len: AtomicUsize::new(0), damaged: AtomicBool::new(false) } };
-        SLOTS];
+impl Watched {
+    const fn new() -> Self {
+        Self {
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            pins: AtomicUsize::new(0),
+            damaged: AtomicBool::new(false),
+        }
+    }
+
+    fn begin(&self, start: usize, len: usize) {
+        self.damaged.store(false, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.start.store(start, Ordering::SeqCst);
+    }
+
+    fn end(&self) {
+        self.start.store(0, Ordering::SeqCst);
+        while self.pins.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Start and length of the mapping if the address lies in it. `between`: happens between the two looks.
+    fn find(&self, address: usize, between: impl FnOnce()) -> Option<(usize, usize)> {
+        let start = self.start.load(Ordering::SeqCst);
+        between();
+        let len = self.len.load(Ordering::Relaxed);
+        (start != 0 && address.wrapping_sub(start) < len).then_some((start, len))
+    }
+
+    /// Calls `act` with start and length of the mapping if the address lies in it. The mapping stays until `act` ends.
+    fn with(&self, address: usize, between: impl FnOnce(), act: impl FnOnce(usize, usize) -> bool) -> bool {
+        // The first look may find the start of one mapping and the length of the next.
+        if self.find(address, between).is_none() {
+            return false;
+        }
+        self.pins.fetch_add(1, Ordering::SeqCst);
+        let done = self.find(address, || ()).is_some_and(|(start, len)| act(start, len));
+        self.pins.fetch_sub(1, Ordering::SeqCst);
+        done
+    }
+}
+
+static TABLE: [Watched; SLOTS] = [const { Watched::new() }; SLOTS];
 /// How many entries were ever in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// How often an access to a mapping has failed.
@@ -56,9 +102,7 @@ pub(crate) fn watch(start: usize, len: usize) -> Result<(Slot, &'static AtomicBo
     let slot = free().take(len as u64)?;
     USED.fetch_max(slot + 1, Ordering::Release);
     let watched = &TABLE[slot];
-    watched.damaged.store(false, Ordering::Relaxed);
-    watched.len.store(len, Ordering::Relaxed);
-    watched.start.store(start, Ordering::Release);
+    watched.begin(start, len);
     Ok((slot, &watched.damaged))
 }
 
@@ -93,9 +137,9 @@ pub fn damages() -> usize {
     DAMAGES.load(Ordering::Relaxed)
 }
 
-/// Stops watching. The caller unmaps afterwards.
+/// Stops watching. The caller unmaps afterwards, and no handler acts on the mapping any more.
 pub(crate) fn forget(slot: Slot) {
-    TABLE[slot].start.store(0, Ordering::Release);
+    TABLE[slot].end();
     free().give_back(slot, TABLE[slot].len.load(Ordering::Relaxed) as u64);
 }
 
@@ -114,22 +158,17 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     // SAFETY: the kernel hands a valid siginfo to a SA_SIGINFO handler; for SIGBUS si_addr is set.
     let address = unsafe { (*info).si_addr() } as usize;
     for watched in TABLE.iter().take(USED.load(Ordering::Acquire)) {
-        let start = watched.start.load(Ordering::Acquire);
-        let len = watched.len.load(Ordering::Relaxed);
-        if start != 0 && address.wrapping_sub(start) < len {
-            watched.damaged.store(true, Ordering::Relaxed);
-            DAMAGES.fetch_add(1, Ordering::Relaxed);
-            if touch::skip(context) {
-                return;
-            }
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-            // SAFETY: the range is a live mapping of ours (it is in the table until before it is unmapped), and
-            // replacing its pages by zeros invalidates no Rust reference: nobody makes one to guest memory.
-            let page = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags, -1, 0) };
-            if page != libc::MAP_FAILED {
-                return;
-            }
+        let is_past = watched.with(
+            address,
+            || (),
+            |start, len| {
+                watched.damaged.store(true, Ordering::Relaxed);
+                DAMAGES.fetch_add(1, Ordering::Relaxed);
+                touch::skip(context) || map_zeros(start, len)
+            },
+        );
+        if is_past {
+            return;
         }
     }
     // SAFETY: restoring the default action and raising again is the documented way to die of the signal.
@@ -139,9 +178,60 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     }
 }
 
+/// Maps zero pages over a mapping of ours, which nobody unmaps meanwhile.
+fn map_zeros(start: usize, len: usize) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: the range is a live mapping of ours (its entry is pinned), and replacing its pages by zeros invalidates no Rust
+    // reference: nobody makes one to guest memory.
+    let page = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags, -1, 0) };
+    page != libc::MAP_FAILED
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
     use super::*;
+
+    #[test]
+    fn an_address_in_neither_of_two_mappings_is_not_in_the_start_of_one_with_the_length_of_the_other() {
+        let watched = Watched::new();
+        watched.begin(0x1_0000, 0x1000);
+        let replace = || {
+            watched.end();
+            watched.begin(0x4_0000, 0x10_0000);
+        };
+        assert!(!watched.with(0x2_0000, replace, |_, _| true));
+        assert!(watched.with(0x4_0000, || (), |start, len| (start, len) == (0x4_0000, 0x10_0000)));
+    }
+
+    #[test]
+    fn who_unmaps_waits_until_the_handler_is_done_with_the_mapping() {
+        let (watched, done) = (Watched::new(), AtomicBool::new(false));
+        watched.begin(0x1000, 0x1000);
+        let (begin, begun) = mpsc::channel();
+        thread::scope(|scope| {
+            let is_found = watched.with(
+                0x1800,
+                || (),
+                |start, len| {
+                    scope.spawn(|| {
+                        begin.send(()).unwrap();
+                        watched.end();
+                        assert!(done.load(Ordering::SeqCst));
+                    });
+                    begun.recv().unwrap();
+                    (0..1000).for_each(|_| thread::yield_now());
+                    done.store(true, Ordering::SeqCst);
+                    (start, len) == (0x1000, 0x1000)
+                },
+            );
+            assert!(is_found);
+        });
+        assert!(!watched.with(0x1800, || (), |_, _| true), "nothing is watched");
+    }
 
     #[test]
     fn there_are_so_many_mappings_and_bytes_and_no_more_until_some_are_given_back() {

@@ -12,6 +12,8 @@
 //! `unsafe` is limited to this crate: the signal guard (`guard.rs`), mapping (`mapping.rs`), touching (`touch.rs`), hints, the log
 //! of written pages (`log.rs`), and the presence of pages (`presence.rs`). Other crates forbid it.
 
+#[cfg(feature = "count")]
+mod blocks;
 mod copy;
 mod files;
 mod guard;
@@ -41,10 +43,12 @@ pub use span::Span;
 pub use translator::Translator;
 pub use window::{Window, full_barrier};
 
-/// Counts accesses to guest memory by this thread, for tests that bound the work that one call does.
+/// Counts what this thread does, for tests that bound the work that one call does.
 #[cfg(feature = "count")]
 pub mod count {
     use std::cell::Cell;
+
+    pub use crate::blocks::take as take_blocks;
 
     thread_local! {
         static ACCESSES: Cell<u64> = const { Cell::new(0) };
@@ -59,7 +63,7 @@ pub mod count {
         BYTES.set(BYTES.get() + len as u64);
     }
 
-    /// Accesses since the last call.
+    /// Accesses to guest memory since the last call, and looks for their pages.
     pub fn take() -> u64 {
         ACCESSES.replace(0)
     }

@@ -18,6 +18,10 @@ use crate::window::Window;
 /// Most regions of one map. QEMU has fewer than 20 without an IOMMU; libvfio-user's default limit is the same.
 pub const MAX_REGIONS: usize = 65_535;
 
+/// Most regions that one range may lie in: a guest chooses its length, a VMM the number of regions. A ring of 1 MiB behind an IOMMU
+/// lies in 256.
+const REGIONS_OF_A_RANGE: usize = 1024;
+
 /// How many files [`Map::is_blank`] checks.
 const BLANK_FILES: usize = 16;
 
@@ -311,7 +315,12 @@ impl Map {
         let refused = Fault::Refused { address, len };
         address.checked_add(u64::from(len)).ok_or(refused)?;
         let (mut at, mut left) = (address, len);
-        while left > 0 {
+        for _ in 0..REGIONS_OF_A_RANGE {
+            if left == 0 {
+                return Ok(());
+            }
+            #[cfg(feature = "count")]
+            crate::count::one();
             let (offset, region) = self.locate(at, wanted).ok_or(refused)?;
             let here = u32::try_from(region.len - offset).unwrap_or(u32::MAX).min(left);
             let absent = Fault::Absent(Absent { address: at, len: here });
@@ -321,7 +330,7 @@ impl Map {
             left -= here;
             at += u64::from(here);
         }
-        Ok(())
+        if left == 0 { Ok(()) } else { Err(refused) }
     }
 
     /// Translates a range to spans, passed to `push`. If `push` returns false, it has no room: an error.

@@ -263,6 +263,12 @@ impl Mapping {
         self.presence.iter().for_each(|presence| presence.allocate(offset, len));
     }
 
+    /// For tests: as if every page existed, as in a guest that has used all of its memory.
+    #[cfg(feature = "count")]
+    pub fn assume_all(&self) {
+        self.presence.iter().for_each(|presence| presence.assume_all());
+    }
+
     /// Bytes of pages that our writes have allocated in its file.
     pub fn allocated(&self) -> u64 {
         self.presence.as_ref().map_or(0, |presence| presence.allocated())

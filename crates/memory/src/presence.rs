@@ -14,12 +14,14 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The bytes of a bit: a page, or a part of a larger one.
 pub(crate) const PAGE: usize = 4096;
 /// Pages per cachestat call: a word of bits.
 const PAGES: usize = 64;
+/// Pages of the longest range that is looked at, of 4 MiB: a ring has 1 MiB at most (8254x manual, RDLEN), a packet 64 KiB.
+const LOOK_MOST: usize = 1024;
 /// Pages whose bytes are checked if there is no other way: 2 MiB, some tenths of a millisecond.
 const PAGES_LOOKED_AT: u64 = 512;
 /// How much of a mapping is checked for content, 64 MiB: the time of cachestat(2) grows with the number of existing pages.
@@ -34,34 +36,100 @@ pub(crate) struct Presence {
     /// The mapping's offset in the file, and its length.
     start: u64,
     len: usize,
-    known: Box<[AtomicU64]>,
+    known: Known,
     /// Bytes of pages that our writes have allocated.
     allocated: AtomicU64,
 }
 
+/// A bit for each page that is known to exist, in chunks of 4 MiB of the file. A chunk takes its 128 bytes when its first page gets
+/// known, so a sparse file costs little: a bit per page in one piece cost a page of ours for one page in each 128 MiB.
+#[derive(Debug)]
+struct Known {
+    /// The index of each chunk's first word; 0 while nothing is known of the chunk.
+    chunks: Box<[AtomicU32]>,
+    /// The words of the chunks, in the order in which they were needed. The first chunk's stay zero.
+    words: Box<[AtomicU64]>,
+    /// Chunks of `words` that are taken.
+    taken: AtomicUsize,
+}
+
+/// Pages of a chunk, and words of bits.
+const CHUNK: usize = 1024;
+const WORDS: usize = CHUNK / PAGES;
+/// Chunks lost when two threads take one for the same pages at the same time.
+const LOST_MOST: usize = 64;
+
+impl Known {
+    fn new(pages: usize) -> Self {
+        let chunks = pages.div_ceil(CHUNK);
+        let words = (1 + chunks + LOST_MOST.min(chunks)) * WORDS;
+        // SAFETY: zeros are a value of an atomic number. They come from the system, which gives no page for those that stay zeros.
+        let (chunks, words) = unsafe {
+            (Box::<[AtomicU32]>::new_zeroed_slice(chunks).assume_init(), Box::new_zeroed_slice(words).assume_init())
+        };
+        Self { chunks, words, taken: AtomicUsize::new(1) }
+    }
+
+    /// The bits of a page and of its neighbours.
+    #[inline(always)]
+    fn word(&self, page: usize) -> u64 {
+        let first = self.chunks.get(page / CHUNK).map_or(0, |chunk| chunk.load(Ordering::Relaxed));
+        let word = self.words.get(first as usize + page / PAGES % WORDS);
+        word.map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Sets bits in the word of a page.
+    fn set(&self, page: usize, bits: u64) {
+        let Some(chunk) = self.chunks.get(page / CHUNK) else { return };
+        let mut first = chunk.load(Ordering::Relaxed);
+        if first == 0 {
+            let taken = self.taken.fetch_add(1, Ordering::Relaxed).min(self.words.len() / WORDS);
+            let Ok(new) = u32::try_from(taken * WORDS) else { return };
+            first = match chunk.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => new,
+                Err(other) => other,
+            };
+        }
+        // None is left for the last chunk if more were lost than may be: its pages stay unknown.
+        if let Some(word) = self.words.get(first as usize + page / PAGES % WORDS) {
+            word.fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Presence {
     pub fn new(file: Arc<File>, start: u64, len: usize) -> Self {
-        let words = len.div_ceil(PAGE * PAGES);
-        // SAFETY: zeros are a value of an `AtomicU64`. They come from the system, which gives no page for those that stay zeros.
-        let known = unsafe { Box::<[AtomicU64]>::new_zeroed_slice(words).assume_init() };
-        Self { file, start, len, known, allocated: AtomicU64::new(0) }
+        Self { file, start, len, known: Known::new(len.div_ceil(PAGE)), allocated: AtomicU64::new(0) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_page_known(&self, page: usize) -> bool {
-        self.known.get(page / PAGES).is_some_and(|word| word.load(Ordering::Relaxed) >> (page % PAGES) & 1 == 1)
+        self.known.word(page) >> (page % PAGES) & 1 == 1
     }
 
-    /// Whether all pages of a range are known to exist.
+    /// Whether all pages of a range are known to exist; no pages are. Of more than [`LOOK_MOST`] pages this is unknown: a guest
+    /// chooses the length.
     #[inline(always)]
     pub fn is_known(&self, offset: usize, len: usize) -> bool {
-        let (first, last) = (offset / PAGE, offset.wrapping_add(len).wrapping_sub(1) / PAGE);
+        let Some(rest) = len.checked_sub(1) else { return true };
+        let (first, last) = (offset / PAGE, offset.wrapping_add(rest) / PAGE);
         self.is_page_known(first) && (last <= first || self.is_known_to(first + 1, last))
     }
 
     #[inline(never)]
     fn is_known_to(&self, first: usize, last: usize) -> bool {
-        (first..=last).all(|page| self.is_page_known(page))
+        let mut page = first;
+        while page <= last && last - first < LOOK_MOST {
+            #[cfg(feature = "count")]
+            crate::count::one();
+            let (until, at) = (last.min(page | (PAGES - 1)), page % PAGES);
+            let wanted = u64::MAX >> (PAGES - 1 - (until - page)) << at;
+            if self.known.word(page) & wanted != wanted {
+                return false;
+            }
+            page = until + 1;
+        }
+        page > last
     }
 
     /// As [`Presence::is_known`], and asks the kernel if needed.
@@ -69,10 +137,14 @@ impl Presence {
         (offset / PAGE..=(offset + len.saturating_sub(1)) / PAGE).all(|page| self.look_at(page))
     }
 
+    /// For tests: as if every page existed, as in a guest that has used all of its memory.
+    #[cfg(feature = "count")]
+    pub fn assume_all(&self) {
+        (0..self.len.div_ceil(PAGE)).step_by(PAGES).for_each(|page| self.known.set(page, u64::MAX));
+    }
+
     fn learn(&self, page: usize) {
-        if let Some(word) = self.known.get(page / PAGES) {
-            word.fetch_or(1 << (page % PAGES), Ordering::Relaxed);
-        }
+        self.known.set(page, 1 << (page % PAGES));
     }
 
     /// Whether a page exists, as far as is known or can be found out.
@@ -84,7 +156,7 @@ impl Presence {
         let word = first..self.len.div_ceil(PAGE).min(first + PAGES);
         let Some(all) = self.cached(word.clone()) else { return false };
         if all == word.len() {
-            word.for_each(|page| self.learn(page));
+            self.known.set(first, u64::MAX.checked_shr((PAGES - all) as u32).unwrap_or(0));
             return true;
         }
         let there = all > 0 && self.cached(page..page + 1).is_some_and(|count| count > 0);
@@ -108,6 +180,8 @@ impl Presence {
         if self.look_at(page) {
             return Piece::Mapped(rest.min(into.len()));
         }
+        #[cfg(feature = "count")]
+        crate::count::one();
         let most = (rest + (PAGES - 1 - page % PAGES) * PAGE).min(into.len());
         let piece = &mut into[..most];
         match rustix::io::pread(&*self.file, &mut *piece, self.start + offset as u64) {
@@ -181,6 +255,8 @@ struct Cached {
 
 /// cachestat(2), Linux 6.5.
 fn cachestat(file: &File, offset: u64, len: u64) -> Option<Cached> {
+    #[cfg(feature = "count")]
+    crate::count::one();
     let (range, mut found) = ([offset, len], Cached::default());
     // SAFETY: the kernel reads two numbers of 64 bits and writes one `struct cachestat`; both outlive the call.
     let failed = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut found, 0) };

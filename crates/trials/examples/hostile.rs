@@ -1,6 +1,6 @@
 //! The hostile guest for as long as one wants: `cargo run --release --package nicety-trials --example hostile -- --minutes 10`.
 //!
-//! Every adapter in turn, a new seed each time. A failure names its seed; `--seed N` begins there.
+//! Every adapter in turn, a new seed each time. A failure names its seed; `--seed N` begins there. `--seeds N` runs so many instead.
 #![forbid(unsafe_code)]
 
 use std::panic::catch_unwind;
@@ -17,27 +17,29 @@ const GROWTH_BYTES: u64 = 64 << 20;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let (mut minutes, mut seed) = (1.0, None);
+    let (mut minutes, mut seed, mut seeds) = (1.0, None, u64::MAX);
     while let Some(name) = arguments.next() {
         let value = arguments.next().unwrap_or_default();
         match (name.as_str(), value.parse::<f64>(), value.parse::<u64>()) {
             ("--minutes", Ok(value), _) => minutes = value,
             ("--seed", _, Ok(value)) => seed = Some(value),
+            ("--seeds", _, Ok(value)) => seeds = value,
             _ => {
-                eprintln!("{name} {value}: only --minutes N and --seed N are known");
+                eprintln!("{name} {value}: only --minutes N, --seed N and --seeds N are known");
                 return ExitCode::from(2);
             }
         }
     }
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    run(Duration::from_secs_f64(minutes * 60.0), seed.unwrap_or(clock << 20))
+    let time = if seeds < u64::MAX { Duration::MAX } else { Duration::from_secs_f64(minutes * 60.0) };
+    run(time, seeds, seed.unwrap_or(clock << 20))
 }
 
-fn run(time: Duration, first: u64) -> ExitCode {
+fn run(time: Duration, seeds: u64, first: u64) -> ExitCode {
     let begin = Instant::now();
     let mut sums = vec![Outcome::default(); REGISTRY.len()];
     let (mut seed, mut small) = (first, 0);
-    while begin.elapsed() < time {
+    while begin.elapsed() < time && seed - first < seeds {
         for (entry, sum) in REGISTRY.iter().zip(&mut sums) {
             match catch_unwind(|| hostile::run(entry, seed, STEPS)) {
                 Ok(outcome) => add(sum, outcome),
@@ -54,12 +56,13 @@ fn run(time: Duration, first: u64) -> ExitCode {
     }
     let seconds = begin.elapsed().as_secs_f64();
     for (entry, sum) in REGISTRY.iter().zip(&sums) {
-        let Outcome { steps, worst, sent, received, begun } = sum;
+        let Outcome { steps, worst, blocks, sent, received, begun } = sum;
         let rate = *steps as f64 * REGISTRY.len() as f64 / seconds;
         println!(
             "hostile {}: {steps} steps ({rate:.0}/s), {begun} drivers, {sent} packets sent, {received} received, at most \
-             {worst} accesses a step",
-            entry.about.name
+             {worst} accesses a step{}",
+            entry.about.name,
+            if *blocks > 0 { format!(", {blocks} basic blocks") } else { String::new() }
         );
     }
     let large = resident_bytes();
@@ -79,6 +82,7 @@ fn run(time: Duration, first: u64) -> ExitCode {
 fn add(sum: &mut Outcome, one: Outcome) {
     sum.steps += one.steps;
     sum.worst = sum.worst.max(one.worst);
+    sum.blocks = sum.blocks.max(one.blocks);
     sum.sent += one.sent;
     sum.received += one.received;
     sum.begun += one.begun;

@@ -12,6 +12,8 @@ use super::broken::Broken;
 /// Buffers of a chain at most, in whatever table, and descriptors in an indirect table: QEMU's limit (VIRTQUEUE_MAX_SIZE).
 /// Linux's driver needs 19 (MAX_SKB_FRAGS + 2).
 pub(super) const CHAIN_MOST: u32 = 1024;
+/// Bytes of a buffer that count, more than any packet and header have: a guest may name 4 GiB, in thousands of regions.
+pub(super) const BUFFER_MOST: u32 = 128 << 10;
 /// Descriptor flags (2.7.5): the chain goes on; the device writes; a table of descriptors.
 pub(super) const NEXT: u16 = 1;
 pub(super) const WRITE: u16 = 2;
@@ -22,7 +24,7 @@ pub(super) const INDIRECT: u16 = 4;
 pub(super) struct Buffer {
     /// Bus address.
     pub address: u64,
-    /// Bytes, never 0.
+    /// Bytes, never 0, at most [`BUFFER_MOST`].
     pub len: u32,
     /// For the device to write.
     pub write: bool,
@@ -129,7 +131,7 @@ impl<'m> Chain<'m> {
                 return Err(Broken::Empty);
             }
             if flags & INDIRECT == 0 {
-                return Ok(Buffer { address, len, write: flags & WRITE != 0 });
+                return Ok(Buffer { address, len: len.min(BUFFER_MOST), write: flags & WRITE != 0 });
             }
             let entries = len / 16;
             if !self.tables || flags & NEXT != 0 || len % 16 != 0 || entries > CHAIN_MOST {

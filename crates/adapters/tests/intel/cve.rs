@@ -46,6 +46,22 @@ fn cve_2020_28916_a_frame_of_more_buffers_than_a_ring_has_ends() {
     });
 }
 
+/// 8254x manual, 13.4.22; 82576 datasheet, 8.10.1: RCTL.RXEN.
+#[test]
+fn a_receiver_that_is_off_looks_at_no_memory() {
+    each(|chip| {
+        chip.w(RCTL, RCTL_LINUX & !2);
+        let sender = Sender::new(&[(&frame(60), Offload::default())]);
+        for bytes in [4096, 0] {
+            chip.w(RDLEN, bytes);
+            count::take();
+            chip.offer(&sender, &[Pick::whole(0)]);
+            assert_eq!(count::take(), 0, "{}", chip.name);
+        }
+        assert_eq!(chip.counters.receive_drops[Reason::ReceiverOff as usize], 2, "{}", chip.name);
+    });
+}
+
 /// QEMU's e1000 walked from a head outside of its ring, which it never met again.
 #[test]
 fn cve_2016_1981_heads_and_tails_outside_of_the_ring_move_nothing() {

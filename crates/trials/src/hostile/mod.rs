@@ -2,7 +2,8 @@
 //! registers and rings with numbers chosen to hurt while they are in use, resets in mid-frame, and takes memory away.
 //!
 //! What is asserted: no panic (the test would end); that each step's work is bounded, by the number of accesses to guest
-//! memory that it makes; and that no frame is lost uncounted ([`ledger`]). Time is never asserted.
+//! memory that it makes and of pages that it looks for, and in an instrumented build by the number of all basic blocks that it
+//! runs; and that no frame is lost uncounted ([`ledger`]). Time is never asserted.
 
 pub mod ledger;
 pub mod packets;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use nicety_adapter::{Face, Reset, RingPlace, Time};
 use nicety_adapters::Entry;
-use nicety_memory::{Map, count};
+use nicety_memory::{Files, Map, Rights, count, shared_file};
 
 use crate::random::Random;
 use crate::rig::Rig;
@@ -19,11 +20,17 @@ use crate::working::{self, Working};
 
 /// Bytes of guest memory.
 const MEMORY: usize = working::MEMORY;
+/// Where its high memory begins, and bytes of all of it: as many pages, 64 at a time, are more than [`WORK`].
+const HIGH: u64 = 4 << 30;
+const FILE: u64 = 8 << 30;
 /// Where a working driver has its rings: what is written there is looked at.
 const BUSY: u64 = 0x2_0000;
 /// Accesses to guest memory that one register access or one step of a turn may make: a ring of 4096 descriptors,
 /// walked once, each with a buffer, and room to spare.
 pub const WORK: u64 = 16_384;
+/// Basic blocks that one such access or step may run, whatever they do, in a build that counts them
+/// (`cargo xtask test --only blocks`).
+pub const BLOCKS: u64 = 1 << 20;
 /// Frames that the wire holds at most, as a switch in front of it would.
 const ON_THE_WIRE: usize = 64;
 
@@ -34,6 +41,8 @@ pub struct Outcome {
     pub steps: u64,
     /// The most accesses that one step made.
     pub worst: u64,
+    /// The most basic blocks that one step ran; 0 in a build that does not count them.
+    pub blocks: u64,
     /// Packets that the adapter sent: if there were none, the trial has tried little.
     pub sent: u64,
     /// Packets that it received.
@@ -74,6 +83,17 @@ fn life(entry: &'static Entry, random: Random, whole: bool, working: bool, steps
     guest.steps(steps, name)
 }
 
+/// What the hostile guest may reach: low memory, and high memory behind 4 GiB. All of it exists, as in a guest that has run for a
+/// while: whatever walks its pages has many to walk.
+fn memory() -> Arc<Map> {
+    let made = shared_file("hostile", FILE).and_then(|file| Files::new(1).piece(file, 0, FILE, true));
+    let whole = made.expect("a memory file");
+    whole.assume_all();
+    let low = Map::default().with(0, whole.part(0, MEMORY as u64), Rights::BOTH);
+    let both = low.and_then(|low| low.with(HIGH, whole.part(MEMORY as u64, FILE - MEMORY as u64), Rights::BOTH));
+    Arc::new(both.expect("they do not overlap"))
+}
+
 struct Guest {
     entry: &'static Entry,
     rig: Rig,
@@ -87,7 +107,7 @@ struct Guest {
 
 impl Guest {
     fn new(entry: &'static Entry, random: Random, whole: bool) -> Self {
-        let rig = Rig::new(entry, MEMORY, whole);
+        let rig = Rig::around(entry, memory(), whole);
         let guest = Self { entry, rig, random, working: None, begun: 0, hot: Vec::new() };
         guest.allow();
         guest
@@ -102,13 +122,15 @@ impl Guest {
     fn steps(mut self, steps: u64, name: &str) -> Outcome {
         let mut outcome = Outcome::default();
         while outcome.steps < steps && !self.random.spent() {
-            count::take();
+            (count::take(), count::take_blocks());
             self.step();
-            let work = count::take();
+            let (work, blocks) = (count::take(), count::take_blocks());
             outcome.steps += 1;
             outcome.worst = outcome.worst.max(work);
+            outcome.blocks = outcome.blocks.max(blocks);
             let at = format_args!("{}, {name}, step {}", self.entry.about.name, outcome.steps);
             assert!(work <= WORK, "{at}: {work} accesses");
+            assert!(blocks <= BLOCKS, "{at}: {blocks} basic blocks");
             if let Some(what) = ledger::imbalance(&self.rig) {
                 panic!("{at}: {what}");
             }

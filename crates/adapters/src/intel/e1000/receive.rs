@@ -78,8 +78,8 @@ impl E1000 {
         let on = self.registers[r::RCTL] & rctl::EN != 0 && self.function.bus_master();
         let lone = self.has_lone();
         let bytes = if lone { DESCRIPTOR as u32 } else { self.registers[r::RDLEN] };
-        let window = memory.window(base, bytes, Rights::BOTH).ok().filter(|_| on);
-        let Some(window) = window else {
+        let open = || memory.window(base, bytes, Rights::BOTH).ok();
+        let Some(window) = on.then(open).flatten() else {
             cx.counters.guest_errors += u64::from(on);
             self.saw_ring(RECEIVE_RING, on.then_some(NOWHERE), cx);
             if !looped {
