@@ -95,7 +95,7 @@ impl Sender {
         if let Some(control) = tag {
             assert!(draft.tag(Tag::customer(Tci(control))));
         }
-        draft.finish(offload, 0);
+        draft.finish(offload, 0).unwrap();
         Self { batch }
     }
 
@@ -300,7 +300,7 @@ fn a_draft_that_is_given_up_leaves_no_trace_and_limits_hold() {
     for i in 0..64 {
         let mut draft = batch.draft(0).unwrap();
         draft.push(0, 64).unwrap();
-        draft.finish(Offload::default(), i);
+        draft.finish_plain(i);
     }
     assert!(batch.draft(0).is_none());
 }

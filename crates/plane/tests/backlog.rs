@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Delivery, Frames, Offload, PACKETS, Packet, Pick, PortId, Set};
+use nicety_adapter::{Batch, Budget, Delivery, Frames, PACKETS, Packet, Pick, PortId, Set};
 use nicety_memory::Map;
 use nicety_plane::{Backlog, Drained};
 
@@ -38,7 +38,7 @@ impl World {
         self.batch.start(&self.map, PortId(0), 0);
         let mut draft = self.batch.draft(0).unwrap();
         draft.push(0, len).unwrap();
-        draft.finish(Offload::default(), 0);
+        draft.finish_plain(0);
         let taken = self.backlog.push(lane, &self.batch, &self.batch.packets()[0], Pick::whole(0));
         if taken {
             self.waiting[usize::from(lane)].push_back(bytes);

@@ -299,8 +299,10 @@ impl Sender<'_> {
             return Taken::Dropped(Reason::BadOffload);
         };
         draft.pad_to(FRAME_LEAST);
-        draft.finish(offload, u64::from(token.0));
-        Taken::Packet
+        match draft.finish(offload, u64::from(token.0)) {
+            Ok(()) => Taken::Packet,
+            Err(reason) => Taken::Dropped(reason),
+        }
     }
 }
 

@@ -232,7 +232,7 @@ impl Vmxnet {
         draft.pad_to(ethernet::FRAME_LEN_MIN);
         let len = draft.len();
         let frames = offload.segment.map_or(1, |segment| segment.frames(len));
-        draft.finish(offload, self.transmit.first + self.transmit.fetched.len() as u64);
+        draft.finish(offload, self.transmit.first + self.transmit.fetched.len() as u64)?;
         cx.counters.sent(0, frames.into(), len.into());
         self.tidings.carried(len.into());
         Ok(())
