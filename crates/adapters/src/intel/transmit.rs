@@ -23,6 +23,10 @@ use super::{DESCRIPTOR, NOWHERE};
 /// Descriptors that one call walks at most, whatever the ring says.
 const WALK: usize = 2048;
 
+/// Bytes of the longest frame of any of these chips, tags and check sequence counted (317453, 13.4.22: LPE). Linux's igb_tso counts
+/// headers in eight bits; when they wrap, its MSS field becomes 0xffff, and its packet would leave uncut.
+const LONGEST: u32 = 16_384;
+
 const EOP: u32 = 1 << 24;
 /// Legacy: insert a checksum. Data and context: segment.
 const IC_TSE: u32 = 1 << 26;
@@ -522,7 +526,8 @@ fn segment(draft: &mut Draft<'_>, task: &Task) -> Option<Offload> {
         _ => return None,
     };
     let segment = Segment::of(kind, task.mss, layout.headers_len, len)?;
-    if task.headers != layout.headers_len || len < u32::from(layout.headers_len) {
+    let frame = u32::from(task.headers) + u32::from(task.mss);
+    if task.headers != layout.headers_len || len < u32::from(layout.headers_len) || frame > LONGEST {
         return None;
     }
     let (ip, transport) = (usize::from(l3.offset), usize::from(l4.offset));
