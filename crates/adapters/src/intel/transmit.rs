@@ -496,10 +496,7 @@ fn offload(draft: &mut Draft<'_>, request: &Request) -> Option<Offload> {
     let Task { start, field, end, .. } = *task;
     // TUCSE of 0 means the packet's end; padding behind it sums to nothing.
     let whole = end == 0 || u32::from(end) + 1 >= len;
-    if !whole || field < start || usize::from(field) + 2 > draft.head_mut().len() {
-        return None;
-    }
-    Some(Offload { checksum: Checksum::Partial { start, field }, segment: None })
+    whole.then_some(Offload { checksum: Checksum::Partial { start, field }, segment: None })
 }
 
 /// Makes the checksum of the IPv4 header that the parse finds; `None` if the request names another place. The header's end is its own:

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use nicety_adapter::interrupts::CompletionDelay;
-use nicety_adapter::{Batch, Budget, Checksum, Context, Draft, DraftError, HEAD_MOST, Offload, PACKETS, Progress};
+use nicety_adapter::{Batch, Budget, Checksum, Context, Draft, DraftError, Offload, PACKETS, Progress};
 use nicety_adapter::{Reason, Segment, SegmentKind, Time};
 use nicety_frame::{L4Kind, Layout, Tag, Tci, Tunnel, TunnelKind, checksum};
 use nicety_memory::{Map, Rights, Window, full_barrier};
@@ -413,13 +413,8 @@ fn offload(draft: &mut Draft<'_>, first: &Descriptor, tunnels: Tunnels) -> Resul
     }
     match first.offload_mode() {
         OM_CHECKSUM => {
-            let (start, field) = (first.headers(), first.mss_or_field());
-            let head = draft.head_mut().len();
-            let most = if first.tag().is_some() { HEAD_MOST - 4 } else { HEAD_MOST };
-            if start < 14 || field < start || usize::from(field) + 2 > head.min(most) {
-                return Err(Reason::BadOffload);
-            }
-            Ok(Offload { checksum: Checksum::Partial { start, field }, segment: None })
+            let checksum = Checksum::Partial { start: first.headers(), field: first.mss_or_field() };
+            Ok(Offload { checksum, segment: None })
         }
         OM_TSO => {
             let len = draft.len();
