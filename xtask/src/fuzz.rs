@@ -144,7 +144,6 @@ fn build(targets: &[String]) -> Result<Vec<(String, PathBuf)>> {
     Ok(targets.iter().map(|name| (name.clone(), program(name))).collect())
 }
 
-/// The machine's own triple: with `--target`, build scripts and macros are not instrumented.
 /// The machine's target triple: a build for it by name leaves build scripts without the flags.
 pub fn host() -> Result<String> {
     let told = Command::new("rustc").arg("-vV").output().context("asking rustc for its host")?.stdout;

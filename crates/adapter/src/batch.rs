@@ -12,6 +12,7 @@ use nicety_frame::Layout;
 pub use nicety_frame::SegmentKind;
 use nicety_memory::{Map, Span};
 
+mod admit;
 mod draft;
 
 pub use draft::{Draft, DraftError};
@@ -132,6 +133,12 @@ impl Packet {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Bytes of its private head.
+    #[inline]
+    pub fn head_len(&self) -> u16 {
+        self.head_len
     }
 
     /// Bytes behind the private head.

@@ -39,7 +39,7 @@ impl World {
             self.map.write(at, &frame).unwrap();
             let mut draft = self.batch.draft(0).unwrap();
             draft.push(at, *length).unwrap();
-            draft.finish(offload, 0);
+            draft.finish(offload, 0).unwrap();
         }
         self.switch.forward(&self.batch, Time(5), &mut self.plan);
     }

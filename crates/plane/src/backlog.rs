@@ -35,6 +35,8 @@ struct Waiting {
     /// The packet behind it.
     next: u32,
     len: u32,
+    /// Bytes of its private head.
+    head: u16,
     from: u16,
     edit: Edit,
     offload: Offload,
@@ -43,6 +45,7 @@ struct Waiting {
 const NOTHING: Waiting = Waiting {
     next: NONE,
     len: 0,
+    head: 0,
     from: 0,
     edit: Edit::Keep,
     offload: Offload { checksum: nicety_adapter::Checksum::AsIs, segment: None },
@@ -190,7 +193,8 @@ impl Backlog {
         let Some(first) = self.take_blocks(count) else { return false };
         self.store(batch, packet, first);
         let Pick { from, edit, .. } = pick;
-        self.waiting[first as usize] = Waiting { next: NONE, len, from, edit, offload: packet.offload };
+        self.waiting[first as usize] =
+            Waiting { next: NONE, len, head: packet.head_len(), from, edit, offload: packet.offload };
         let found = &mut self.lanes[usize::from(lane)];
         if found.last == NONE {
             found.first = first;
@@ -316,9 +320,8 @@ impl Backlog {
         offered.clear();
         let mut packet = lanes[usize::from(number)].first;
         while packet != NONE && budget.allows(batch) {
-            let Waiting { next, len, from, edit, offload } = waiting[packet as usize];
-            let headers = offload.segment.map_or(0, |segment| usize::from(segment.headers));
-            let Some(mut draft) = batch.draft(headers) else { break };
+            let Waiting { next, len, head, from, edit, offload } = waiting[packet as usize];
+            let Some(mut draft) = batch.draft(head.into()) else { break };
             let mut whole = true;
             pieces(map, blocks, packet, len, |span| {
                 whole = draft.push_span(span).is_ok();
@@ -327,7 +330,7 @@ impl Backlog {
             if !whole {
                 break;
             }
-            draft.finish(offload, 0);
+            draft.finish_copy(offload);
             picks.push(Pick { packet: picks.len() as u16, from, edit });
             offered.push(packet);
             packet = next;

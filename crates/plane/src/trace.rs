@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Edit, Offload, PACKET_BYTES, PortId, Reason, Time};
+use nicety_adapter::{Batch, Edit, PACKET_BYTES, PortId, Reason, Time};
 use nicety_memory::{Map, MapError};
 use nicety_switch::{Plan, Step};
 
@@ -80,7 +80,7 @@ impl Plane {
         if draft.push(0, frame.len() as u32).is_err() {
             return Err(wrong);
         }
-        draft.finish(Offload::default(), 0);
+        draft.finish_plain(0);
         let steps = self.switch().explain(&batch, now, &mut plan);
         let receivers = plan.receivers().iter().filter_map(|&receiver| {
             let edit = plan.picks(receiver).first()?.edit;

@@ -3,8 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Delivery, Frames, Offload, PACKETS, Packet, Pick, PortId, Set};
-use nicety_memory::Map;
+use nicety_adapter::{
+    Batch, Budget, Checked, Checksum, Delivery, Frames, Offload, PACKETS, Packet, Pick, PortId, Scratch, Set, Unfolded,
+    Wants,
+};
+use nicety_memory::{Map, Rights};
 use nicety_plane::{Backlog, Drained};
 
 /// Bytes of the buffer: eight blocks.
@@ -38,7 +41,7 @@ impl World {
         self.batch.start(&self.map, PortId(0), 0);
         let mut draft = self.batch.draft(0).unwrap();
         draft.push(0, len).unwrap();
-        draft.finish(Offload::default(), 0);
+        draft.finish_plain(0);
         let taken = self.backlog.push(lane, &self.batch, &self.batch.packets()[0], Pick::whole(0));
         if taken {
             self.waiting[usize::from(lane)].push_back(bytes);
@@ -82,6 +85,46 @@ fn set(queues: &[u16]) -> Set {
     let mut set = Set::default();
     queues.iter().for_each(|queue| set.insert(*queue));
     set
+}
+
+#[test]
+fn a_frame_whose_checksum_lies_far_behind_waits_with_all_of_its_headers() {
+    // RFC 8200, section 4.6: 96 bytes of destination options before TCP.
+    let mut frame = vec![0; 600];
+    frame[..20].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0, 2, 34]);
+    (frame[20], frame[54], frame[55], frame[162]) = (60, 6, 11, 0x50);
+    let map = Arc::new(Map::private(SIZE as usize).unwrap());
+    map.write(0, &frame).unwrap();
+    let mut batch = Batch::new();
+    batch.start(&map, PortId(0), 0);
+    let mut draft = batch.draft(200).unwrap();
+    draft.push(0, 600).unwrap();
+    draft.finish(Offload { checksum: Checksum::Partial { start: 150, field: 166 }, segment: None }, 0).unwrap();
+    let mut backlog = Backlog::of_queues(SIZE).unwrap();
+    assert!(backlog.push(0, &batch, &batch.packets()[0], Pick::whole(0)));
+    backlog.drain(
+        |_| true,
+        ALL,
+        |frames| {
+            let (target, mut scratch) = (Map::private(SIZE as usize).unwrap(), Scratch::new());
+            let wants = Wants { frame_max: 1514, ..Wants::default() };
+            let unfolded = Unfolded::new(frames, frames.picks[0], wants).unwrap();
+            let mut piece = unfolded.piece(0, &mut scratch).unwrap();
+            let mut room = Vec::new();
+            target
+                .translate(0, 600, Rights::BOTH, |span| {
+                    room.push(span);
+                    true
+                })
+                .unwrap();
+            assert_eq!(piece.write(&target, &room), Checked::Good);
+            let mut got = vec![0; 600];
+            target.read(0, &mut got).unwrap();
+            // All that is summed besides is the offset's word.
+            assert_eq!(got[166..168], (!0x5000u16).to_be_bytes());
+            Delivery::default()
+        },
+    );
 }
 
 #[test]

@@ -8,9 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Frames, Offload, PACKETS, PortId, Progress, Reason, Set, Time, Uplink,
-};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PACKETS, PortId, Progress, Reason, Set, Time, Uplink};
 use nicety_adapters::{Settings, find};
 use nicety_frame::Mac;
 use nicety_memory::Map;
@@ -53,7 +51,7 @@ impl Uplink for Wire {
             self.map.write(at, &head).unwrap();
             let mut draft = batch.draft(0).unwrap();
             draft.push(at, LEN).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
             counters.sent(0, 1, u64::from(LEN));
         }
         Progress { more: !frames.is_empty(), armed: true }

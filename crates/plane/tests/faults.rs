@@ -10,8 +10,8 @@ use std::thread;
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, News, Offload, PciFace, PortId, Progress,
-    Reason, Reset, RingFace, RingPlace, Set, Snapshot, Stall, Time, Uplink,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, News, PciFace, PortId, Progress, Reason,
+    Reset, RingFace, RingPlace, Set, Snapshot, Stall, Time, Uplink,
 };
 use nicety_memory::Map;
 use nicety_pci::{Function, Identity};
@@ -127,7 +127,7 @@ impl Test {
             }
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, FRAME).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
             counters.sent(0, 1, FRAME.into());
             let left = self.left.fetch_sub(1, Ordering::Relaxed);
             if self.at == Some(At::Overflow) && self.armed.load(Ordering::Relaxed) {

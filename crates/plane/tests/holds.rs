@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Offload, PortId, Progress, Reset,
-    RingFace, RingPlace, Set, Snapshot, Time, Uplink,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, PortId, Progress, Reset, RingFace,
+    RingPlace, Set, Snapshot, Time, Uplink,
 };
 use nicety_memory::Map;
 use nicety_plane::{End, Plane, Port, Shell, Turn};
@@ -79,7 +79,7 @@ impl Adapter for Sender {
         while self.left.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, self.len).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
             self.left.fetch_sub(1, Ordering::Relaxed);
             self.sent.fetch_add(1, Ordering::Relaxed);
         }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nicety_adapter::{
-    Batch, Budget, Counters, Delivery, Frames, Offload, Pick, PortId, Progress, Reason, Scratch, Set, Time, Unfolded,
-    Uplink, Wants,
+    Batch, Budget, Counters, Delivery, Frames, Pick, PortId, Progress, Reason, Scratch, Set, Time, Unfolded, Uplink,
+    Wants,
 };
 use nicety_memory::{Map, Rights, Span};
 use nicety_plane::{End, Fate, Plane, Port, Shell, Turn, Watcher};
@@ -57,7 +57,7 @@ impl Uplink for Queue {
             self.map.write(at, &frame).unwrap();
             let mut draft = batch.draft(0).unwrap();
             draft.push(at, frame.len() as u32).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
             counters.sent(0, 1, frame.len() as u64);
             at += 2048;
         }

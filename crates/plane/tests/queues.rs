@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Offload, PACKETS, PortId, Progress, Reset,
-    RingFace, RingPlace, Set, Snapshot, Time,
+    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, PACKETS, PortId, Progress, Reset, RingFace,
+    RingPlace, Set, Snapshot, Time,
 };
 use nicety_memory::Map;
 use nicety_plane::{End, Plane, Port, Shell, Turn};
@@ -106,7 +106,7 @@ impl Adapter for Queues {
         while self.sends.load(Ordering::Relaxed) > 0 && budget.allows(batch) {
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, self.bytes).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
             self.sends.fetch_sub(1, Ordering::Relaxed);
         }
         self.progress

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Offload, PortId, Progress, Set, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Set, Time, Uplink};
 use nicety_memory::Map;
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
@@ -75,7 +75,7 @@ impl Uplink for Sender {
         batch.start(&self.1, port, 0);
         let mut draft = batch.draft(0).unwrap();
         draft.push(0, 60).unwrap();
-        draft.finish(Offload::default(), 0);
+        draft.finish_plain(0);
         Progress { more: true, armed: true }
     }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Delivery, Event, Face, Frames, Offload, PEAK_NS, PortId, Progress, Rate, Reason,
-    Reset, RingFace, RingPlace, Segment, SegmentKind, Set, Shape, Snapshot, Time,
+    Adapter, Batch, Budget, Checksum, Context, Delivery, Event, Face, Frames, Offload, PEAK_NS, PortId, Progress, Rate,
+    Reason, Reset, RingFace, RingPlace, Segment, SegmentKind, Set, Shape, Snapshot, Time,
 };
 use nicety_memory::Map;
 use nicety_plane::{End, Intake, Plane, Port, Prospect, Shell, Trace, TraceError, Turn};
@@ -86,7 +86,8 @@ impl Adapter for Guest {
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, self.len).unwrap();
             let segment = self.mss.and_then(|mss| Segment::of(SegmentKind::Tcp, mss, 54, self.len));
-            draft.finish(Offload { segment, ..Offload::default() }, 0);
+            let checksum = segment.map_or(Checksum::AsIs, |_| Checksum::Partial { start: 34, field: 50 });
+            draft.finish(Offload { checksum, segment }, 0).unwrap();
             self.left.fetch_sub(1, Ordering::Relaxed);
         }
         let bytes = batch.packets().iter().map(nicety_adapter::Packet::wire_bytes).sum();
@@ -194,7 +195,11 @@ impl World {
             plane.join(Arc::clone(&port)).unwrap();
             port.attach();
             let map = Map::private(1 << 17).unwrap();
-            map.write(0, &[2, 0, 0, 0, 0, 1 - id, 2, 0, 0, 0, 0, id, 8, 0, 0x45]).unwrap();
+            // TCP over IPv4, as far as a parser looks.
+            let mut head = [0; 54];
+            head[..15].copy_from_slice(&[2, 0, 0, 0, 0, 1 - id, 2, 0, 0, 0, 0, id, 8, 0, 0x45]);
+            (head[23], head[46]) = (6, 0x50);
+            map.write(0, &head).unwrap();
             port.set_memory(Arc::new(map), Time::ZERO);
             Station { port, left, room, sent, got, asked }
         });

@@ -2,7 +2,7 @@
 
 mod world;
 
-use nicety_adapter::{Edit, Offload, PortId, Reason, Segment, SegmentKind, Time};
+use nicety_adapter::{Checksum, Edit, Offload, PortId, Reason, Segment, SegmentKind, Time};
 use nicety_frame::Mac;
 use nicety_frame::vlan::{Tag, Tci};
 use nicety_switch::{Guards, Plan, Policy, Private, Storm, Vlan, VlanId, VlanSet};
@@ -372,10 +372,13 @@ fn a_frame_longer_than_the_mtu_guard_is_refused_and_a_packet_to_be_cut_is_not() 
     assert_eq!(world.refused(0, long(1001, &[customer(0, 3)])), Some(Reason::Mtu));
     let cut = |mss| {
         let segment = Some(Segment { kind: SegmentKind::Tcp, mss, headers: 54 });
-        Offload { segment, ..Offload::default() }
+        Offload { checksum: Checksum::Partial { start: 34, field: 50 }, segment }
     };
-    assert_eq!(world.send_as(0, &[long(5000, &[])], cut(960)).drops(), []);
-    assert_eq!(world.send_as(0, &[long(5000, &[])], cut(961)).drops(), [(0, Reason::Mtu)]);
+    let mut tcp = vec![0; 5000];
+    (tcp[0], tcp[9], tcp[32]) = (0x45, 6, 0x50);
+    let tcp = frame(EVERYBODY, A, &[], 0x0800, &tcp);
+    assert_eq!(world.send_as(0, std::slice::from_ref(&tcp), cut(960)).drops(), []);
+    assert_eq!(world.send_as(0, &[tcp], cut(961)).drops(), [(0, Reason::Mtu)]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Offload, PortId, Reason, Time};
+use nicety_adapter::{Batch, PortId, Reason, Time};
 use nicety_frame::checksum;
 use nicety_memory::Map;
 use nicety_switch::{Interest, Limits, Plan, Policy, Switch, Vlan, VlanId, Wanted};
@@ -45,7 +45,7 @@ impl World {
             self.map.write(at, bytes).unwrap();
             let mut draft = self.batch.draft(0).unwrap();
             draft.push(at, bytes.len() as u32).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Offload, PortId, Reason, Time};
+use nicety_adapter::{Batch, PortId, Reason, Time};
 use nicety_frame::Mac;
 use nicety_memory::Map;
 use nicety_switch::{Addresses, Limits, Plan, Switch};
@@ -34,7 +34,7 @@ impl World {
             self.map.write(i as u64 * 64, &bytes).unwrap();
             let mut draft = self.batch.draft(0).unwrap();
             draft.push(i as u64 * 64, 60).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
         }
         self.switch.forward(&self.batch, Time(at_s * 1_000_000_000), &mut self.plan);
     }

@@ -83,8 +83,8 @@ impl Uplink for Wire {
             }
             if let Some(mut draft) = batch.draft(headers)
                 && draft.push(self.at, frame.len() as u32).is_ok()
+                && draft.finish(offload, 0).is_ok()
             {
-                draft.finish(offload, 0);
                 counters.sent(0, 1, len);
             }
             self.at += len;

@@ -31,7 +31,7 @@ fn packets(len: usize) -> Batch {
         map.write(at, &frame).expect("room");
         let mut draft = batch.draft(54).expect("room");
         draft.push(at, len as u32).expect("room");
-        draft.finish(offload, 0);
+        draft.finish(offload, 0).expect("TCP");
     }
     batch
 }

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, Offload, Pick, PortId, Progress, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, News, Pick, PortId, Progress, Time, Uplink};
 use nicety_frame::Mac;
 use nicety_frame::ethernet::ethertype;
 use nicety_memory::{Map, MapError};
@@ -53,7 +53,7 @@ impl<U: Uplink> Announced<U> {
         if let Some(mut draft) = self.batch.draft(0) {
             // It lies in the map whole.
             let _there = draft.push(0, self.len);
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
         }
         // What cannot go now is said again in half a minute.
         let _refused = self.inner.deliver(&Frames::new(&self.batch, &[Pick::whole(0)]), counters, now);

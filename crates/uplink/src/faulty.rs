@@ -81,11 +81,10 @@ impl<U: Uplink> Faulty<U> {
         let bit = 1 << (self.random() % 8);
         self.turn(whole.piece(place, 1), bit);
         self.batch.start(self.damaged.map(), frames.batch.origin, frames.batch.queue);
-        let headers = packet.offload.segment.map_or(0, |segment| usize::from(segment.headers));
-        let drafted = self.batch.draft(headers).is_some_and(|mut draft| {
+        let drafted = self.batch.draft(head.len()).is_some_and(|mut draft| {
             let pushed = draft.push_span(whole).is_ok();
             if pushed {
-                draft.finish(packet.offload, 0);
+                draft.finish_copy(packet.offload);
             }
             pushed
         });

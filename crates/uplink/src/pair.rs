@@ -252,8 +252,7 @@ impl Pair {
         let mut draft = batch.draft(asked.head_wanted()).ok_or(Reason::BufferFull)?;
         draft.push_span(self.arrived.span(at + HEADER_BYTES, len)).map_err(|_| Reason::TooLong)?;
         let offload = asked.vet(draft.head_mut(), len).ok_or(Reason::BadOffload)?;
-        draft.finish(offload, u64::from(slot));
-        Ok(())
+        draft.finish(offload, u64::from(slot))
     }
 }
 

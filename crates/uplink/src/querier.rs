@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Offload, PortId, Progress, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Time, Uplink};
 use nicety_frame::group::{self, IGMP, IGMP_QUERY, MLD_QUERY, Message};
 use nicety_frame::ipv4::protocol::ICMPV6;
 use nicety_frame::vlan::{Tag, Tci};
@@ -104,7 +104,7 @@ impl Querier {
         let (at, len) = (batch.len() as u64 * ROOM, frame.len() as u32);
         let Some(mut draft) = batch.draft(0) else { return false };
         if self.map.write(at, &frame).is_ok() && draft.push(at, len).is_ok() {
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
             counters.sent(0, 1, u64::from(len));
         }
         true
@@ -249,7 +249,7 @@ mod tests {
         batch.start(&map, PortId(1), 0);
         let mut draft = batch.draft(0).unwrap();
         draft.push(0, frame.len() as u32).unwrap();
-        draft.finish(Offload::default(), 0);
+        draft.finish_plain(0);
         querier.deliver(&Frames::new(&batch, &[Pick { edit, ..Pick::whole(0) }]), &mut Counters::default(), now);
     }
 

@@ -224,8 +224,7 @@ impl Tap {
         let mut draft = batch.draft(asked.head_wanted()).ok_or(Reason::BufferFull)?;
         draft.push_span(self.arrived.span(at + HEADER_BYTES, len)).map_err(|_| Reason::TooLong)?;
         let offload = asked.vet(draft.head_mut(), len).ok_or(Reason::BadOffload)?;
-        draft.finish(offload, 0);
-        Ok(())
+        draft.finish(offload, 0)
     }
 
     fn lose(&mut self) {

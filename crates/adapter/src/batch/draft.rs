@@ -7,7 +7,10 @@ use nicety_memory::{Fault, Rights, Span};
 
 use crate::counters::Reason;
 
-use super::{Batch, HEAD_BYTES, HEAD_MOST, HEAD_SLACK, Offload, PACKET_BYTES, Packet, SPANS, SPANS_PER_PACKET};
+use super::admit::Applicant;
+use super::{
+    Batch, Checksum, HEAD_BYTES, HEAD_MOST, HEAD_SLACK, Offload, PACKET_BYTES, Packet, SPANS, SPANS_PER_PACKET,
+};
 
 /// Why a packet could not be drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,9 +167,44 @@ impl<'b> Draft<'b> {
         true
     }
 
-    /// Completes the packet and adds it to the batch.
+    /// Completes the packet and adds it to the batch, if its offload changes nothing that the switch judges (`admit.rs`); else the
+    /// reason for its drop.
     #[inline]
-    pub fn finish(mut self, offload: Offload, cookie: u64) {
+    pub fn finish(mut self, offload: Offload, cookie: u64) -> Result<(), Reason> {
+        if offload.segment.is_some() || matches!(offload.checksum, Checksum::Partial { .. }) {
+            return self.finish_offload(offload, cookie).ok_or(Reason::BadOffload);
+        }
+        self.join(offload, cookie);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn finish_offload(mut self, offload: Offload, cookie: u64) -> Option<()> {
+        let (head, spans) = (self.head_at..self.head_at + self.head_len, self.spans_at..);
+        let Batch { source, heads, spans: all, .. } = &mut *self.batch;
+        let applicant = Applicant { source, head: heads.get_mut(head)?, spans: all.get(spans)? };
+        let (offload, layout) = applicant.admit(offload)?;
+        let place = self.batch.packets.len();
+        self.join(offload, cookie);
+        // Its cell is empty: the packet has just joined.
+        let _set = self.batch.layouts.get(place)?.set(layout);
+        Some(())
+    }
+
+    /// Completes a packet that requests no offload.
+    #[inline]
+    pub fn finish_plain(mut self, cookie: u64) {
+        self.join(Offload::default(), cookie);
+    }
+
+    /// Completes a copy of a packet of another batch: its offload was admitted there. The copy's private head has as many bytes.
+    #[inline]
+    pub fn finish_copy(mut self, offload: Offload) {
+        self.join(offload, 0);
+    }
+
+    #[inline]
+    fn join(&mut self, offload: Offload, cookie: u64) {
         let packet = Packet {
             head_at: self.head_at as u32,
             head_len: self.head_len as u16,

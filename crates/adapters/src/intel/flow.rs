@@ -8,7 +8,7 @@
 //! that is sent to the station's own address is counted and not obeyed: such frames do pass a switch, and one guest shall not stop
 //! another. FCRTL and FCRTH ask for none: there is no packet buffer that could fill. What finds no descriptor waits in the port.
 
-use nicety_adapter::{Batch, Counters, Offload, Reason, Time};
+use nicety_adapter::{Batch, Counters, Reason, Time};
 
 use super::registers::*;
 use super::statistics::Statistics;
@@ -143,7 +143,7 @@ pub fn send(registers: &mut Bank, link_up: bool, looped: bool, batch: &mut Batch
     let words = [registers[FCT] as u16, PAUSE, quanta].map(u16::to_be_bytes);
     let fields = flow_address(registers).into_iter().chain(station(registers)).chain(words.into_iter().flatten());
     draft.head_mut().iter_mut().zip(fields).for_each(|(byte, value)| *byte = value);
-    draft.finish(Offload::default(), 0);
+    draft.finish_plain(0);
     registers.count(if quanta == 0 { XONTXC } else { XOFFTXC }, 1);
     registers.count_control(TPT, TOTL, TOTH, len);
     if !looped {

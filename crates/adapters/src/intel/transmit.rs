@@ -23,6 +23,10 @@ use super::{DESCRIPTOR, NOWHERE};
 /// Descriptors that one call walks at most, whatever the ring says.
 const WALK: usize = 2048;
 
+/// Bytes of the longest frame of any of these chips, tags and check sequence counted (317453, 13.4.22: LPE). Linux's igb_tso counts
+/// headers in eight bits; when they wrap, its MSS field becomes 0xffff, and its packet would leave uncut.
+const LONGEST: u32 = 16_384;
+
 const EOP: u32 = 1 << 24;
 /// Legacy: insert a checksum. Data and context: segment.
 const IC_TSE: u32 = 1 << 26;
@@ -138,11 +142,10 @@ impl Descriptor {
 
 impl From<Offloads> for Task {
     fn from(offloads: Offloads) -> Self {
-        let Offloads { ip_start, ip_field, ip_end, start, field, end, tcp, headers, mss } = offloads;
+        let Offloads { ip_start, ip_field, ip_end: _, start, field, end, tcp, headers, mss } = offloads;
         Self {
             ip_start: ip_start.into(),
             ip_field: ip_field.into(),
-            ip_end,
             start: start.into(),
             field: field.into(),
             end,
@@ -199,8 +202,6 @@ pub struct Task {
     pub ip_start: u16,
     /// Where its checksum goes.
     pub ip_field: u16,
-    /// Its last byte; 0: the packet's.
-    pub ip_end: u16,
     /// The first byte that the transport checksum covers.
     pub start: u16,
     /// Where it goes.
@@ -419,17 +420,17 @@ impl<C: Contexts> Sender<'_, C> {
         if self.registers[TCTL] & tctl::PSP != 0 {
             draft.pad_to(60);
         }
-        let Some(offload) = offload(&mut draft, &request) else {
-            if request.segment {
-                self.registers.count(TSCTFC, 1);
+        match self.finish(draft, request, cx) {
+            Ok(()) => Walk::Taken(at),
+            Err(reason) => {
+                self.registers.count(TSCTFC, request.segment.into());
+                Walk::Dropped(reason)
             }
-            return Walk::Dropped(Reason::BadOffload);
-        };
-        self.finish(draft, offload, request, cx);
-        Walk::Taken(at)
+        }
     }
 
-    fn finish(&mut self, mut draft: Draft<'_>, mut offload: Offload, request: Request, cx: &mut Context<'_>) {
+    fn finish(&mut self, mut draft: Draft<'_>, request: Request, cx: &mut Context<'_>) -> Result<(), Reason> {
+        let mut offload = offload(&mut draft, &request).ok_or(Reason::BadOffload)?;
         let mut destination = [0; 6];
         destination.copy_from_slice(&draft.head_mut()[..6]);
         if let Some(control) = request.tag
@@ -445,15 +446,14 @@ impl<C: Contexts> Sender<'_, C> {
             }
             None => (1, len, len),
         };
-        if offload.segment.is_some() {
-            self.registers.count(TSCTC, 1);
-        }
+        draft.finish(offload, 0)?;
+        self.registers.count(TSCTC, offload.segment.is_some().into());
         self.registers.count_sent(&destination, frames, full, last);
         if !self.looped {
             cx.counters.sent(self.queue as u16, u64::from(frames), u64::from(len));
         }
         self.stamped |= request.stamp;
-        draft.finish(offload, 0);
+        Ok(())
     }
 
     fn set_head(&mut self, head: u32) {
@@ -515,11 +515,7 @@ fn offload(draft: &mut Draft<'_>, request: &Request) -> Option<Offload> {
     }
     let len = draft.len();
     if request.ip_checksum {
-        let end = if task.ip_end == 0 { len as usize } else { usize::from(task.ip_end) + 1 };
-        let head = draft.head_mut();
-        let sum = checksum::sum(head.get(usize::from(task.ip_start)..end)?).checksum();
-        let at = usize::from(task.ip_field);
-        head.get_mut(at..at + 2)?.copy_from_slice(&sum.to_be_bytes());
+        make_header_checksum(draft.head_mut(), task)?;
     }
     if !request.checksum {
         return Some(Offload::default());
@@ -527,10 +523,18 @@ fn offload(draft: &mut Draft<'_>, request: &Request) -> Option<Offload> {
     let Task { start, field, end, .. } = *task;
     // TUCSE of 0 means the packet's end; padding behind it sums to nothing.
     let whole = end == 0 || u32::from(end) + 1 >= len;
-    if !whole || field < start || usize::from(field) + 2 > draft.head_mut().len() {
-        return None;
-    }
-    Some(Offload { checksum: Checksum::Partial { start, field }, segment: None })
+    whole.then_some(Offload { checksum: Checksum::Partial { start, field }, segment: None })
+}
+
+/// Makes the checksum of the IPv4 header that the parse finds; `None` if the request names another place. The header's end is its own:
+/// FreeBSD's e1000_txrx.c gives an IPCSE one byte behind it.
+fn make_header_checksum(head: &mut [u8], task: &Task) -> Option<()> {
+    let l3 = Layout::parse(head).l3.filter(|l3| l3.kind == L3Kind::V4 && l3.offset == task.ip_start)?;
+    let (at, field) = (usize::from(l3.offset), usize::from(task.ip_field));
+    let sum = checksum::sum(head.get(at..at + usize::from(l3.len))?).checksum();
+    let named = head.get_mut(field..field + 2).filter(|_| field == at + 10)?;
+    named.copy_from_slice(&sum.to_be_bytes());
+    Some(())
 }
 
 /// A packet to be segmented. Drivers leave its length fields at 0 (e1000_tso in Linux's e1000_main.c) and its
@@ -546,7 +550,8 @@ fn segment(draft: &mut Draft<'_>, task: &Task) -> Option<Offload> {
         _ => return None,
     };
     let segment = Segment::of(kind, task.mss, layout.headers_len, len)?;
-    if task.headers != layout.headers_len || len < u32::from(layout.headers_len) {
+    let frame = u32::from(task.headers) + u32::from(task.mss);
+    if task.headers != layout.headers_len || len < u32::from(layout.headers_len) || frame > LONGEST {
         return None;
     }
     let (ip, transport) = (usize::from(l3.offset), usize::from(l4.offset));

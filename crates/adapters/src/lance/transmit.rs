@@ -1,9 +1,7 @@
 //! The transmit ring: chains of descriptors into packets of a batch, and back.
 
 use arrayvec::ArrayVec;
-use nicety_adapter::{
-    Batch, Budget, Context, DraftError, Frames, Offload, Pick, PortId, Progress, Reason, SPANS_PER_PACKET,
-};
+use nicety_adapter::{Batch, Budget, Context, DraftError, Frames, Pick, PortId, Progress, Reason, SPANS_PER_PACKET};
 use nicety_memory::Map;
 
 use super::interrupts::TXSTRT;
@@ -216,7 +214,7 @@ impl Lance {
             cx.counters.sent(0, 1, len.into());
         }
         self.tidings.carried(len.into());
-        draft.finish(Offload::default(), 0);
+        draft.finish_plain(0);
         Walk::Taken(count)
     }
 

@@ -1,6 +1,6 @@
 //! Transmit: the frame that TPSR and TBCR name, straight out of packet memory (DP8390D, 6.0). The chip sends one at a time.
 
-use nicety_adapter::{Batch, Context, DraftError, HEAD_BYTES, Offload, Progress, Reason};
+use nicety_adapter::{Batch, Context, DraftError, HEAD_BYTES, Progress, Reason};
 
 use super::Ne2000;
 use super::registers::tsr;
@@ -43,7 +43,7 @@ impl Ne2000 {
         // The chip leaves this to its driver: small ones forget it.
         draft.pad_to(60);
         cx.counters.sent(0, 1, draft.len().into());
-        draft.finish(Offload::default(), 0);
+        draft.finish_plain(0);
         Ok(())
     }
 

@@ -241,12 +241,12 @@ impl Rtl8139 {
         }
         let len = draft.len();
         let frames = offload.segment.map_or(1, |segment| segment.frames(len)).into();
+        draft.finish(offload, 0)?;
         self.tally.sent += frames;
         self.carried += u64::from(len);
         if !looped {
             cx.counters.sent(0, frames, len.into());
         }
-        draft.finish(offload, 0);
         Ok(())
     }
 

@@ -1,10 +1,10 @@
 //! Guest → wire: chains of a transmit ring become packets (virtio 1.2, section 5.1.6.2).
 
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Draft, DraftError, HEAD_BYTES, HEAD_MOST, Offload, Progress, QueueCounters,
-    Reason, Segment, SegmentKind,
+    Batch, Budget, Checksum, Context, Draft, DraftError, HEAD_BYTES, Offload, Progress, QueueCounters, Reason, Segment,
+    SegmentKind,
 };
-use nicety_frame::{Fragment, L3Kind, L4Kind, Layout};
+use nicety_frame::{L3Kind, Layout};
 use nicety_memory::{Map, Span};
 
 use super::ahead::{Ahead, Returns};
@@ -303,8 +303,10 @@ impl Sender<'_> {
             return Taken::Dropped(Reason::BadOffload);
         };
         draft.pad_to(FRAME_LEAST);
-        draft.finish(offload, u64::from(token.0));
-        Taken::Packet
+        match draft.finish(offload, u64::from(token.0)) {
+            Ok(()) => Taken::Packet,
+            Err(reason) => Taken::Dropped(reason),
+        }
     }
 }
 
@@ -316,16 +318,13 @@ fn head_wanted(header: &Header) -> usize {
     field.max(headers)
 }
 
-/// The header's request in neutral words, if it makes sense for this frame and was negotiated.
+/// The header's request in neutral words, if it was negotiated. The batch holds its places against the frame.
 fn offload(header: &Header, features: u128, head: &[u8], len: u32) -> Option<Offload> {
     let checksum = if header.flags & header::NEEDS_CSUM != 0 {
-        let start = header.csum_start;
-        let field = start.checked_add(header.csum_offset)?;
-        let inside = usize::from(field) + 2 <= head.len().min(HEAD_MOST) && u32::from(start) < len && start >= 14;
-        if features & feature::CSUM == 0 || !inside {
+        if features & feature::CSUM == 0 {
             return None;
         }
-        Checksum::Partial { start, field }
+        Checksum::Partial { start: header.csum_start, field: header.csum_start.checked_add(header.csum_offset)? }
     } else {
         Checksum::AsIs
     };
@@ -336,23 +335,15 @@ fn offload(header: &Header, features: u128, head: &[u8], len: u32) -> Option<Off
     Some(Offload { checksum, segment })
 }
 
-/// A segmentation request: the headers are ours to find, and the driver's numbers must agree with them.
+/// A segmentation request: the headers are ours to find.
 fn segment(header: &Header, kind: u8, features: u128, head: &[u8], len: u32) -> Option<Segment> {
     let layout = Layout::parse(head);
-    let (l3, l4) = (layout.l3?, layout.l4?);
-    let (offered, wanted) = match (kind, l3.kind) {
-        (header::GSO_TCPV4, L3Kind::V4) => (feature::HOST_TSO4, L4Kind::Tcp),
-        (header::GSO_TCPV6, L3Kind::V6) => (feature::HOST_TSO6, L4Kind::Tcp),
-        (header::GSO_UDP_L4, _) => (feature::HOST_USO, L4Kind::Udp),
+    let (offered, kind) = match (kind, layout.l3?.kind) {
+        (header::GSO_TCPV4, L3Kind::V4) => (feature::HOST_TSO4, SegmentKind::Tcp),
+        (header::GSO_TCPV6, L3Kind::V6) => (feature::HOST_TSO6, SegmentKind::Tcp),
+        (header::GSO_UDP_L4, _) => (feature::HOST_USO, SegmentKind::Udp),
         _ => return None,
     };
-    let fits = features & offered != 0
-        && l4.kind == wanted
-        && l3.fragment == Fragment::Whole
-        && u32::from(layout.headers_len) < len
-        && header.flags & header::NEEDS_CSUM != 0
-        && header.csum_start == l4.offset
-        && usize::from(header.csum_start) + usize::from(header.csum_offset) == l4.checksum_at();
-    let kind = if wanted == L4Kind::Tcp { SegmentKind::Tcp } else { SegmentKind::Udp };
+    let fits = features & offered != 0 && u32::from(layout.headers_len) < len;
     if fits { Segment::of(kind, header.gso_size, layout.headers_len, len) } else { None }
 }

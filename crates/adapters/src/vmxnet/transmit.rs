@@ -232,7 +232,7 @@ impl Vmxnet {
         draft.pad_to(ethernet::FRAME_LEN_MIN);
         let len = draft.len();
         let frames = offload.segment.map_or(1, |segment| segment.frames(len));
-        draft.finish(offload, self.transmit.first + self.transmit.fetched.len() as u64);
+        draft.finish(offload, self.transmit.first + self.transmit.fetched.len() as u64)?;
         cx.counters.sent(0, frames.into(), len.into());
         self.tidings.carried(len.into());
         Ok(())
@@ -336,9 +336,7 @@ fn offload(draft: &mut Draft<'_>, first: &Entry) -> Result<Offload, Reason> {
 /// A head that is to be cut becomes that of one big packet. Returns where its transport checksum starts, and where it goes.
 fn prepare(head: &mut [u8], layout: &Layout, len: u32) -> Option<(u16, u16)> {
     let l4 = layout.l4.filter(|l4| l4.kind == L4Kind::Tcp && len >= u32::from(layout.headers_len))?;
-    let whole = layout.l3.is_some_and(|l3| l3.fragment == Fragment::Whole);
-    let field = checksum::prepare(head, layout, len)?;
-    whole.then_some((l4.offset, field))
+    Some((l4.offset, checksum::prepare(head, layout, len)?))
 }
 
 /// Puts the sum of the pseudo-header where the checksum goes, whatever was there: no document says what a driver leaves there.

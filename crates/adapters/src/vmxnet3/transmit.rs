@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use nicety_adapter::interrupts::CompletionDelay;
-use nicety_adapter::{Batch, Budget, Checksum, Context, Draft, DraftError, HEAD_MOST, Offload, PACKETS, Progress};
+use nicety_adapter::{Batch, Budget, Checksum, Context, Draft, DraftError, Offload, PACKETS, Progress};
 use nicety_adapter::{Reason, Segment, SegmentKind, Time};
 use nicety_frame::{L4Kind, Layout, Tag, Tci, Tunnel, TunnelKind, checksum};
 use nicety_memory::{Map, Rights, Window, full_barrier};
@@ -362,8 +362,9 @@ impl TransmitQueue {
         draft.pad_to(nicety_frame::ethernet::FRAME_LEN_MIN);
         let len = draft.len();
         let frames = offload.segment.map_or(1, |segment| segment.frames(len));
-        self.statistics.packet(draft.head_mut(), frames, len, offload.segment.is_some());
-        draft.finish(offload, self.first + self.fetched.len() as u64);
+        let target: [u8; 6] = draft.head_mut().first_chunk().copied().unwrap_or_default();
+        draft.finish(offload, self.first + self.fetched.len() as u64)?;
+        self.statistics.packet(&target, frames, len, offload.segment.is_some());
         cx.counters.sent(number, u64::from(frames), u64::from(len));
         Ok(())
     }
@@ -412,13 +413,8 @@ fn offload(draft: &mut Draft<'_>, first: &Descriptor, tunnels: Tunnels) -> Resul
     }
     match first.offload_mode() {
         OM_CHECKSUM => {
-            let (start, field) = (first.headers(), first.mss_or_field());
-            let head = draft.head_mut().len();
-            let most = if first.tag().is_some() { HEAD_MOST - 4 } else { HEAD_MOST };
-            if start < 14 || field < start || usize::from(field) + 2 > head.min(most) {
-                return Err(Reason::BadOffload);
-            }
-            Ok(Offload { checksum: Checksum::Partial { start, field }, segment: None })
+            let checksum = Checksum::Partial { start: first.headers(), field: first.mss_or_field() };
+            Ok(Offload { checksum, segment: None })
         }
         OM_TSO => {
             let len = draft.len();

@@ -251,7 +251,7 @@ impl Sender {
             map.write(at, frame).unwrap();
             let mut draft = batch.draft(0).unwrap();
             draft.push(at, frame.len() as u32).unwrap();
-            draft.finish(*offload, 0);
+            draft.finish(*offload, 0).unwrap();
         }
         Self { batch }
     }

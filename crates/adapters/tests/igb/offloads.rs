@@ -158,3 +158,57 @@ fn checksums_of_what_arrives_are_verified_and_told() {
     g.bring_one(&good);
     assert_eq!(g.received(0, 2)[2] & 0x6000_0070, 0);
 }
+
+/// MACLEN and IPLEN are the guest's to choose (7.2.2.2).
+#[test]
+fn a_checksum_goes_to_the_transport_header_s_field_or_behind_the_headers_or_nowhere() {
+    let mut g = Guest::opened();
+    let frames = [
+        (ethernet(0x0800, &ipv4(6, &tcp(&payload(80)))), 54, (34, TCP)),
+        (ethernet(0x86dd, &ipv6(17, &[&[0, 68, 0, 67, 0, 88, 0, 0], &payload(80)[..]].concat())), 62, (54, 0)),
+    ];
+    for (frame, headers, named) in &frames {
+        g.put(TX_DATA, frame);
+        for (mac, ip, kind) in (0..80)
+            .step_by(2)
+            .flat_map(|mac| [0, 20, 21, 40, 48].into_iter().flat_map(move |ip| [(mac, ip, TCP), (mac, ip, 0)]))
+        {
+            g.counters.transmit_drops.fill(0);
+            g.push(0, [ip | mac << 9, 0, CONTEXT | kind, 0]);
+            g.push(0, [TX_DATA as u32, 0, DATA | frame.len() as u32, TXSM | (frame.len() as u32) << 14]);
+            g.ring(0);
+            let field = mac + ip + if kind == TCP { 16 } else { 6 };
+            let may = (mac + ip, kind) == *named || mac + ip >= *headers && field as usize + 2 <= frame.len();
+            let out = g.drain(0);
+            assert_eq!(out.len(), usize::from(may), "{mac} {ip}");
+            assert_eq!(g.counters.transmit_drops[Reason::BadOffload as usize], u64::from(!may), "{mac} {ip}");
+            for mut wire in out {
+                let at = field as usize;
+                wire[at..at + 2].copy_from_slice(&frame[at..at + 2]);
+                assert_eq!(&wire, frame, "{mac} {ip}: only the field");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_linux_asks_for_when_its_count_of_header_bytes_wraps_is_dropped() {
+    // igb_tso keeps the bytes of headers in eight bits: with 184 bytes of options 258 become 2, L4LEN is right modulo 256, and its
+    // borrow makes the MSS 0xffff. PAYLEN is 256 too many.
+    for (options, sent) in [(176_usize, 3), (184, 0)] {
+        let extension = [&[6, (options / 8 - 1) as u8, 1, (options - 4) as u8][..], &vec![0; options - 4]].concat();
+        let ip = ipv6(60, &[extension, tcp(&payload(4000))].concat());
+        let mut packet = ethernet(0x86dd, &ip);
+        packet[18..20].fill(0);
+        let mut g = Guest::opened();
+        g.put(TX_DATA, &packet);
+        let (l4, headers) = (14 + 40 + options as u32, (14 + 40 + options + 20) as u8);
+        let sizes = u32::from(headers).wrapping_sub(l4) << 8 | 1448 << 16;
+        g.push(0, [40 + options as u32 | 14 << 9, 0, CONTEXT | TCP, sizes]);
+        let rest = (packet.len() as u32 - u32::from(headers)) << 14;
+        g.push(0, [TX_DATA as u32, 0, DATA | TSE | packet.len() as u32, TXSM | rest]);
+        g.ring(0);
+        assert_eq!(g.drain(0).len(), sent, "{options} bytes of options");
+        assert_eq!(g.counters.transmit_drops[Reason::BadOffload as usize], u64::from(sent == 0));
+    }
+}

@@ -132,7 +132,7 @@ impl Chip {
         }
     }
 
-    /// A context for segments of TCP over IPv4.
+    /// A context for TCP over IPv4, cut or not.
     pub fn context(&mut self, cut: Cut) {
         let Cut { link, network, headers, mss } = cut;
         let transport = link + network;
@@ -144,7 +144,10 @@ impl Chip {
             let byte = |value: u32| value & 0xff;
             let ip = byte(link) | byte(link + 10) << 8 | (transport.saturating_sub(1) & 0xffff) << 16;
             let tcp = byte(transport) | byte(transport + 16) << 8;
-            self.put_next([ip, tcp, 1 << 29 | 1 << 26 | 1 << 25 | 1 << 24, byte(headers) << 8 | mss << 16]);
+            // These chips keep one for packets that are cut, and one for those that are not.
+            for cut in [0, 1 << 26] {
+                self.put_next([ip, tcp, 1 << 29 | cut | 1 << 25 | 1 << 24, byte(headers) << 8 | mss << 16]);
+            }
         }
     }
 

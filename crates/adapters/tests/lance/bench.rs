@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Offload, Outbox, Pick, PortId, Progress,
-    Scratch, Set, Time, Unfolded, Wants,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Face, Frames, Outbox, Pick, PortId, Progress, Scratch,
+    Set, Time, Unfolded, Wants,
 };
 use nicety_adapters::Settings;
 use nicety_frame::Mac;
@@ -348,7 +348,7 @@ impl Bench {
             map.write(at, frame).unwrap();
             let mut draft = batch.draft(0).unwrap();
             draft.push(at, frame.len() as u32).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
         }
         let picks: Vec<Pick> = (0..frames.len()).map(|i| Pick::whole(i as u16)).collect();
         self.call(|nic, cx| nic.deliver(&Frames::new(&batch, &picks), cx))

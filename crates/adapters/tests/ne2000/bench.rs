@@ -258,7 +258,7 @@ impl Bench {
         batch.start(&map, PortId(2), 0);
         let mut draft = batch.draft(0).unwrap();
         draft.push(0, packet.len() as u32).unwrap();
-        draft.finish(offload, 0);
+        draft.finish(offload, 0).unwrap();
         let picks = [Pick { from, ..Pick::whole(0) }];
         self.call(|nic, cx| nic.deliver(&Frames { held, ..Frames::new(&batch, &picks) }, cx))
     }

@@ -146,7 +146,7 @@ fn a_large_packet_comes_segment_by_segment_and_goes_on_where_there_was_no_room()
     let headers = packet.len();
     packet.extend((0..20 * 1460).map(|i| (i * 7 + i / 251) as u8));
     let segment = Segment::of(SegmentKind::Tcp, 1460, headers as u16, packet.len() as u32);
-    let offload = Offload { checksum: Checksum::AsIs, segment };
+    let offload = Offload { checksum: Checksum::Partial { start: 34, field: 50 }, segment };
     let (mut from, mut payload, mut rounds) = (0, Vec::<u8>::new(), 0);
     while payload.len() < 20 * 1460 && rounds < 100 {
         let delivery = b.bring(&packet, offload, from);

@@ -217,7 +217,7 @@ impl Bench {
         map.write(0, frame).unwrap();
         let mut draft = batch.draft(0).unwrap();
         draft.push(0, frame.len() as u32).unwrap();
-        draft.finish(offload, 0);
+        draft.finish(offload, 0).unwrap();
         self.call(|nic, cx| nic.deliver(&Frames::new(&batch, &[Pick::whole(0)]), cx))
     }
 

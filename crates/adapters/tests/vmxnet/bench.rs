@@ -363,7 +363,7 @@ impl Bench {
             map.write(at, frame).unwrap();
             let mut draft = batch.draft(0).unwrap();
             draft.push(at, frame.len() as u32).unwrap();
-            draft.finish(*offload, 0);
+            draft.finish(*offload, 0).unwrap();
         }
         let picks: Vec<Pick> = (0..frames.len()).map(|i| Pick::whole(i as u16)).collect();
         self.call(|nic, cx| nic.deliver(&Frames::new(&batch, &picks), cx))

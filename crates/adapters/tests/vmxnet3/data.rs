@@ -16,7 +16,7 @@ pub fn foreign(bytes: &[u8], offload: Asked) -> Batch {
     batch.start(&map, PortId(9), 0);
     let mut draft = batch.draft(128).unwrap();
     draft.push(0, bytes.len() as u32).unwrap();
-    draft.finish(offload, 0);
+    draft.finish(offload, 0).unwrap();
     batch
 }
 

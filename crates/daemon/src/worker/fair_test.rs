@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Offload, Progress, Set, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Progress, Set, Uplink};
 use nicety_memory::Map;
 use nicety_plane::{End, Port, Shell};
 use nicety_switch::Limits;
@@ -45,7 +45,7 @@ impl Uplink for Source {
         while budget.allows(batch) && batch.len() < most {
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, self.len).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
         }
         self.fetches.fetch_add(1, Ordering::Relaxed);
         Progress { more: true, armed: true }

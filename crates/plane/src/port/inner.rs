@@ -4,8 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use nicety_adapter::{
-    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Offload, Outbox, Packet, Pick, PortId,
-    Progress, Reason, Set, Shape, Shaper, Time, Uplink,
+    Adapter, Batch, Budget, Context, Counters, Delivery, Event, Frames, Outbox, Packet, Pick, PortId, Progress, Reason,
+    Set, Shape, Shaper, Time, Uplink,
 };
 use nicety_frame::{Mac, arp, ethernet};
 use nicety_memory::{Map, Rights, Window};
@@ -342,7 +342,7 @@ impl Inner {
         let written = header.write(frame).and_then(|len| packet.write(frame.get_mut(len..).unwrap_or_default()));
         if written.is_ok() {
             self.counters.sent(queue, 1, draft.len().into());
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
         }
     }
 

@@ -34,7 +34,7 @@ impl World {
             self.map.write(at, bytes).unwrap();
             let mut draft = self.batch.draft(0).unwrap();
             draft.push(at, bytes.len() as u32).unwrap();
-            draft.finish(offload, 0);
+            draft.finish(offload, 0).unwrap();
             at += bytes.len() as u64;
         }
     }

@@ -28,7 +28,7 @@ fn batch(stack: &[Tag], payload: usize) -> (Batch, Vec<u8>) {
     batch.start(&map, PortId(9), 0);
     let mut draft = batch.draft(usize::from(headers)).unwrap();
     draft.push(0, tagged.len() as u32).unwrap();
-    draft.finish(Offload { checksum, segment }, 0);
+    draft.finish(Offload { checksum, segment }, 0).unwrap();
     (batch, packet)
 }
 

@@ -3,6 +3,7 @@
 mod dropped;
 mod edits;
 mod interleaved;
+mod judged;
 mod lengths;
 mod mapped;
 mod morphed;

@@ -224,6 +224,5 @@ fn draft(spans: &[Span], open: Option<&Open>, batch: &mut Batch) -> Result<(), R
         Some(_) => Offload { checksum: Checksum::Verified, segment: None },
         None => Offload::default(),
     };
-    draft.finish(offload, 0);
-    Ok(())
+    draft.finish(offload, 0)
 }

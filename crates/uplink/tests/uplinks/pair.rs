@@ -253,6 +253,28 @@ fn messages_that_are_no_packets_are_counted_and_the_next_one_is_read() {
 }
 
 #[test]
+fn a_peer_s_checksum_goes_to_a_transport_header_and_nowhere_else() {
+    let path = place("judged");
+    let mut server = Pair::listen(&path).unwrap();
+    let mut counters = Counters::default();
+    let peer = stranger(&path);
+    rustix::net::send(&peer, HELLO, SendFlags::NOSIGNAL).unwrap();
+    // The source address, the type, a port, the protocol; then TCP's checksum.
+    for (number, [start, field]) in [[0, 10], [0, 12], [34, 34], [14, 23], [34, 50]].into_iter().enumerate() {
+        let mut message = vec![1, 2, 0, 0, start, 0, field, 0, 0, 0, 0, 0, 59, 0, 0, 0];
+        message.extend(partial(b"hello"));
+        rustix::net::send(&peer, &message, SendFlags::NOSIGNAL).unwrap();
+        let (batch, _) = fetch(&mut server, &mut counters, Time::ZERO);
+        assert_eq!(
+            (batch.len(), counters.transmit_drops[Reason::BadOffload as usize]),
+            (number / 4, (number as u64 + 1).min(4))
+        );
+        batch.packets().iter().for_each(|_| assert_eq!(judged(&frames(&batch, PLAIN)[0]), b"hello"));
+        server.complete(&batch);
+    }
+}
+
+#[test]
 fn a_file_at_the_path_is_named_and_left_alone_and_the_socket_is_its_owners() {
     use std::os::unix::fs::PermissionsExt;
     let folder = std::env::temp_dir().join(format!("nicety-pair-path-{}", std::process::id()));

@@ -49,7 +49,6 @@ impl Given {
         Task {
             ip_start: mac,
             ip_field: mac + 10,
-            ip_end: start.saturating_sub(1),
             start,
             field: start + if tcp { 16 } else { 6 },
             end: 0,

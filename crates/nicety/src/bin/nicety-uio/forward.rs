@@ -148,8 +148,7 @@ impl Forward {
             let written = received.write(at, packet).is_ok();
             if let Some(mut draft) = batch.draft(0).filter(|_| written) {
                 let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-                if draft.push(at, len).is_ok() {
-                    draft.finish(offload, 0);
+                if draft.push(at, len).is_ok() && draft.finish(offload, 0).is_ok() {
                     count += 1;
                 }
             }
