@@ -7,7 +7,7 @@ mod linux;
 
 use std::sync::Arc;
 
-use encodings::{ATTACKER, CHAINS, Chain, HOST, LINKS, Link, NAMED, packets4, summed6, v6};
+use encodings::{ATTACKER, CHAINS, HOST, LINKS, Link, NAMED, packets4, summed6, v6};
 use linux::{Linux, inside};
 use nicety_adapter::{Batch, Offload, PortId, Time};
 use nicety_memory::Map;
