@@ -91,7 +91,7 @@ pub fn destination(layout: &Layout, head: &[u8]) -> Option<IpAddr> {
 /// The kind of message that a frame is by its type, or begins to be.
 pub fn kind(layout: &Layout, head: &[u8]) -> Option<Kind> {
     let l3 = layout.l3.filter(|l3| l3.fragment != Fragment::Later)?;
-    let kind = *head.get(usize::from(l3.offset + l3.len))?;
+    let kind = *head.get(usize::from(l3.offset) + usize::from(l3.len))?;
     match (l3.kind, l3.protocol, kind) {
         (_, PIM, _) => Some(Kind::Router),
         (L3Kind::V4, IGMP, IGMP_QUERY) | (L3Kind::V6, ipv4::protocol::ICMPV6, MLD_QUERY) => Some(Kind::Query),
@@ -151,7 +151,7 @@ impl<'a> Heard<'a> {
         let (source, target) = (view.source(), view.destination());
         // Linux's net/ipv4/route.c, ip_mc_validate_source. Without an address yet: RFC 3376, section 4.2.13.
         let is_host = !(source.is_multicast() || source.is_broadcast() || source.is_loopback());
-        let has_alert = has_option(L3Kind::V4, view.options(), [0x94, 4, 0, 0]);
+        let has_alert = is_alert4(view.options());
         let heard = Self { kind: L3Kind::V4, source: source.into(), target: target.into(), has_alert, message };
         (is_host && checksum::sum(message).verify()).then_some(heard)
     }
@@ -163,12 +163,9 @@ impl<'a> Heard<'a> {
         // Without an address yet: RFC 3810, section 5.2.13.
         let is_host = source.is_unicast_link_local() || source.is_unspecified();
         let pseudo = checksum::pseudo_v6(source, target, l3.protocol, u32::try_from(message.len()).ok()?);
-        let has_alert = view.next_header() == extension::HOP_BY_HOP && {
-            let options = packet.get(ipv6::HEADER_LEN..usize::from(l3.len))?;
-            let end = 8 + 8 * usize::from(*options.get(1)?);
-            // For MLD: RFC 2711, section 2.1.
-            has_option(L3Kind::V6, options.get(2..end)?, [5, 2, 0, 0])
-        };
+        // The header of these options counts the units of 8 bytes behind its first 8.
+        let has_alert = view.next_header() == extension::HOP_BY_HOP
+            && matches!(packet.get(ipv6::HEADER_LEN..ipv6::HEADER_LEN + 8), Some([_, 0, options @ ..]) if is_alert6(options));
         let heard = Self { kind: L3Kind::V6, source: source.into(), target: target.into(), has_alert, message };
         (is_host && pseudo.then(checksum::sum(message), false).verify()).then_some(heard)
     }
@@ -224,23 +221,16 @@ impl<'a> Heard<'a> {
     }
 }
 
-/// Whether options have this one. Lengths count an option's first two bytes in IPv4 (RFC 791, section 3.1), and not in IPv6 (RFC 8200,
-/// section 4.2).
-fn has_option(kind: L3Kind, mut options: &[u8], wanted: [u8; 4]) -> bool {
-    while let [first, rest @ ..] = options {
-        if options.starts_with(&wanted) {
-            return true;
-        }
-        let len = rest.first().copied().map(usize::from);
-        let len = match (kind, first) {
-            (L3Kind::V4, 1) | (L3Kind::V6, 0) => Some(1),
-            (L3Kind::V4, 0) => None,
-            (L3Kind::V4, _) => len.filter(|len| *len >= 2),
-            (L3Kind::V6, _) => len.map(|len| len + 2),
-        };
-        options = len.and_then(|len| options.get(len..)).unwrap_or_default();
-    }
-    false
+/// Whether options are IPv4's router alert (RFC 2113) and fillers. Others somebody may refuse.
+fn is_alert4(options: &[u8]) -> bool {
+    const ALERT: [u8; 4] = [0x94, 4, 0, 0];
+    let words = options.as_chunks::<4>().0;
+    words.contains(&ALERT) && words.iter().all(|word| matches!(*word, ALERT | [1, 1, 1, 1] | [0, 0, 0, 0]))
+}
+
+/// Whether hop-by-hop options are the router alert for MLD (RFC 2711, section 2.1) and two bytes of padding.
+fn is_alert6(options: &[u8]) -> bool {
+    matches!(options, [5, 2, 0, 0, 1, 0] | [5, 2, 0, 0, 0, 0] | [1, 0, 5, 2, 0, 0] | [0, 0, 5, 2, 0, 0])
 }
 
 /// The Ethernet address of a group: RFC 1112, section 6.4; RFC 2464, section 7.

@@ -1,10 +1,12 @@
 //! The kernel as a host behind a tap.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write as _;
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nicety_adapter::{Batch, Counters, Frames, Offload, Pick, PortId, Time, Uplink as _};
 use nicety_memory::Map;
@@ -62,7 +64,10 @@ pub struct Linux {
     counters: Counters,
     clients: [UdpSocket; 2],
     /// What the clients have had.
-    answers: String,
+    offers: String,
+    /// The interface's number, and the members of groups at it.
+    index: u32,
+    members: Vec<UdpSocket>,
 }
 
 impl Linux {
@@ -95,7 +100,8 @@ impl Linux {
             socket
         };
         let clients = [client("10.0.0.2:68"), client("[::]:546")];
-        Self { tap, counters: Counters::default(), clients, answers: String::new() }
+        let index = ip("link show host0").split(':').next().unwrap().parse().unwrap();
+        Self { tap, counters: Counters::default(), clients, offers: String::new(), index, members: Vec::new() }
     }
 
     /// Frames arrive, each by itself. The kernel is done with one when the call that writes it returns (drivers/net/tun.c, tun_get_user).
@@ -114,17 +120,57 @@ impl Linux {
         }
     }
 
+    /// Joins groups: for many, so that no socket has too many (`igmp_max_memberships`, `optmem_max`).
+    pub fn joins(&mut self, groups: &[IpAddr]) {
+        for some in groups.chunks(16) {
+            let [v4, v6] = ["0.0.0.0:0", "[::]:0"].map(|address| UdpSocket::bind(address).unwrap());
+            for group in some {
+                match group {
+                    IpAddr::V4(group) => v4.join_multicast_v4(group, &[10, 0, 0, 2].into()).unwrap(),
+                    IpAddr::V6(group) => v6.join_multicast_v6(group, self.index).unwrap(),
+                }
+            }
+            self.members.extend([v4, v6]);
+        }
+    }
+
+    /// The groups for which it was asked: their timers run, or have run out and it was a reporter (net/ipv4/igmp.c, igmp_mc_seq_show;
+    /// net/ipv6/mcast.c, igmp6_mc_seq_show, MAF_TIMER_RUNNING and MAF_LAST_REPORTER).
+    pub fn answers(&self) -> BTreeSet<IpAddr> {
+        let [v4, v6] = ["igmp", "igmp6"].map(|name| std::fs::read_to_string(format!("/proc/net/{name}")).unwrap());
+        let v4 = v4.lines().filter_map(|line| {
+            let [group, _, timer, reporter] = line.split_whitespace().collect::<Vec<_>>().try_into().ok()?;
+            let group = u32::from_str_radix(group, 16).ok()?.to_ne_bytes();
+            (timer.starts_with("1:") || reporter == "1").then_some(IpAddr::from(group))
+        });
+        let v6 = v6.lines().filter_map(|line| {
+            let [_, _, group, _, flags, _] = line.split_whitespace().collect::<Vec<_>>().try_into().ok()?;
+            let was_asked = u32::from_str_radix(flags, 16).ok()? & 3 != 0;
+            was_asked.then_some(IpAddr::from(u128::from_str_radix(group, 16).ok()?.to_be_bytes()))
+        });
+        v4.chain(v6).collect()
+    }
+
+    /// Waits for what another thread of the kernel does.
+    pub fn wait_until(&self, is_done: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + Duration::from_secs(5);
+        while !is_done(self) {
+            assert!(Instant::now() < end, "the kernel has not done it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Its routes, its neighbours, and what its clients have had.
     pub fn shown(&mut self) -> String {
         let mut data = [0; 100];
         for (socket, port) in self.clients.iter().zip([68, 546]) {
             while let Ok(len) = socket.recv(&mut data) {
-                self.answers.push_str(&format!("port {port} has had {} \n", data[len - 1]));
+                self.offers.push_str(&format!("port {port} has had {} \n", data[len - 1]));
             }
         }
         let far: String = (1..=u8::MAX).map(|number| format!("route get 10.9.0.{number}\n")).collect();
         // Of IPv6; its routes in the order of their table.
         let routes = std::fs::read_to_string("/proc/net/ipv6_route").unwrap();
-        [routes, ip(&format!("neighbour show dev host0\n{far}")), self.answers.clone()].concat()
+        [routes, ip(&format!("neighbour show dev host0\n{far}")), self.offers.clone()].concat()
     }
 }
