@@ -225,7 +225,7 @@ impl<'a> Heard<'a> {
 fn is_alert4(options: &[u8]) -> bool {
     const ALERT: [u8; 4] = [0x94, 4, 0, 0];
     let words = options.as_chunks::<4>().0;
-    words.contains(&ALERT) && words.iter().all(|word| matches!(*word, ALERT | [1, 1, 1, 1] | [0, 0, 0, 0]))
+    words.contains(&ALERT) && words.iter().all(|word| matches!(*word, ALERT | [1, 1, 1, 1]))
 }
 
 /// Whether hop-by-hop options are the router alert for MLD (RFC 2711, section 2.1) and two bytes of padding.
@@ -261,7 +261,7 @@ enum Rest<'a> {
     Several(&'a [u8], u16),
 }
 
-/// What a report says: of each group, whether the host is a member or no more.
+/// The records of a report: of each group, whether the host is a member or no more.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     kind: L3Kind,

@@ -69,7 +69,8 @@ pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option
     }
     let l3 = layout.l3?;
     if l3.fragment == Fragment::Later {
-        // Overlapping fragments, which could replace what was judged, are dropped by their receivers: RFC 5722.
+        // No later fragment replaces what was judged: in IPv4 that lies in the first 8 bytes, and IPv6's receivers drop fragments that
+        // overlap (RFC 5722).
         return None;
     }
     let behind = head.get(usize::from(l3.offset + l3.len)..).unwrap_or_default();
@@ -156,7 +157,8 @@ fn is_longer(batch: &Batch, packet: &Packet, mtu: u16) -> bool {
     let segment = packet.offload.segment;
     let frame = segment.map_or(packet.len(), |cut| (u32::from(cut.headers) + u32::from(cut.mss)).min(packet.len()));
     let mtu = u32::from(mtu);
-    frame > mtu + 14 && frame > mtu + u32::from(batch.layout(packet).l2_len)
+    // Two tags are no payload; more are.
+    frame > mtu + 14 && frame > mtu + 14 + 4 * batch.layout(packet).tag_count() as u32
 }
 
 /// Whether an ARP or RARP packet's sender is genuine.
@@ -174,7 +176,7 @@ fn is_true_neighbour(policy: &Policy, head: &[u8], l3: &L3, message: &[u8]) -> O
     let header = head.get(usize::from(l3.offset)..)?;
     let address = |bytes: &[u8]| Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?));
     let (source, target) = (address(header.get(8..)?)?, message.get(8..).and_then(address));
-    // Where options begin, which one has a link-layer address that hosts take, and whose.
+    // The options' offset, the one with a link-layer address that hosts take, and the IP address to which it belongs.
     let (options, wanted, about) = match *message.first()? {
         ROUTER_SOLICITATION => (8, SOURCE_LINK, source),
         ROUTER_ADVERTISEMENT => (16, SOURCE_LINK, source),

@@ -20,7 +20,7 @@ const SERVICE: u16 = 4096;
 pub(crate) struct Lane {
     /// The filtering identifier: addresses are learned, and frames flooded, within it.
     pub fid: u16,
-    /// `None` if its VLAN's tag hides another one, which would be taken for a VLAN's where the frame goes on.
+    /// `None` if another tag follows: the next switch would take it for the VLAN's.
     untagged: Option<Edit>,
     tagged: Edit,
 }
@@ -172,7 +172,7 @@ fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool)
             let untagged = (!is_double).then_some(Edit::Untag);
             Ok(Lane { fid: id.number(), untagged, tagged: Edit::Keep })
         }
-        // Whoever takes a priority tag off finds the frame in the VLAN of the next one.
+        // Without its priority tag the frame would be in the VLAN of the next one.
         Some(_) if is_double => Err(Reason::Vlan),
         prioritised => {
             let id = usual.ok_or(Reason::Vlan)?.number();

@@ -63,7 +63,7 @@ pub struct Linux {
     tap: Tap,
     counters: Counters,
     clients: [UdpSocket; 2],
-    /// What the clients have had.
+    /// Answers that the clients have had.
     offers: String,
     /// The interface's number, and the members of groups at it.
     index: u32,

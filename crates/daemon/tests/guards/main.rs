@@ -27,7 +27,7 @@ struct Attack {
     guards: &'static [Guards],
     /// All ways to wrap it, numbered from here on.
     attempts: fn(u8) -> Vec<Attempt>,
-    /// What the host's tables or sockets show of the attempt with this number, if it was taken.
+    /// A text in what the host shows if it has taken the attempt with this number.
     sign: fn(u8) -> String,
     /// Wrappings that the judge is known to see through.
     taken: &'static [&'static str],

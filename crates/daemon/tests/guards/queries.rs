@@ -16,7 +16,7 @@ use crate::linux::{Linux, inside};
 struct Protocol {
     group: fn(u16) -> IpAddr,
     query: fn(u16) -> Vec<u8>,
-    /// Where checksums that a change needs are.
+    /// Makes its checksums right again.
     sum: fn(&mut [u8]),
     report: fn(u16) -> Vec<u8>,
     /// Bytes of the query without padding.

@@ -382,7 +382,7 @@ fn neighbour_discovery_that_binds_an_address_to_another_station_is_refused() {
         let others = discovery("fe80::9", kind, "fe80::9", &[&link(option, A)]);
         assert_eq!(bound.refused(0, others), Some(Reason::ArpGuard), "{kind}");
     }
-    // Who looks for a free address claims the one it asks for: RFC 4862, section 5.4.3; RFC 6620, section 3.2.3.
+    // Looking for a free address claims it: RFC 4862, section 5.4.3; RFC 6620, section 3.2.3.
     assert_eq!(bound.refused(0, discovery("::", SOLICITATION, "fe80::1", &[&link(14, A)])), None);
     assert_eq!(bound.refused(0, discovery("::", SOLICITATION, "fe80::9", &[])), Some(Reason::ArpGuard));
     assert_eq!(open.refused(0, discovery("::", SOLICITATION, "fe80::9", &[])), None);

@@ -1,4 +1,4 @@
-//! What ports with policies send and get: VLANs, private VLANs, addresses, guards, storm control.
+//! Ports with policies, and what they send and get: VLANs, private VLANs, addresses, guards, storm control.
 
 mod guards;
 mod ports;

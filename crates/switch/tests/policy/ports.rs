@@ -232,6 +232,7 @@ fn a_frame_longer_than_the_mtu_guard_is_refused_and_a_packet_to_be_cut_is_not() 
     assert_eq!(world.refused(0, long(1001, &[])), Some(Reason::Mtu));
     assert_eq!(world.refused(0, long(1000, &[customer(0, 3)])), None, "a tag is no payload");
     assert_eq!(world.refused(0, long(1001, &[customer(0, 3)])), Some(Reason::Mtu));
+    assert_eq!(world.refused(0, long(1000, &[customer(0, 3); 3])), Some(Reason::Mtu), "a third tag is");
     let cut = |mss| {
         let segment = Some(Segment { kind: SegmentKind::Tcp, mss, headers: 54 });
         Offload { segment, ..Offload::default() }

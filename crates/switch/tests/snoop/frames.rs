@@ -4,7 +4,7 @@ use nicety_frame::checksum;
 
 pub const GROUP: [u8; 4] = [239, 1, 2, 3];
 pub const GROUP6: [u8; 16] = [0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3];
-/// Who has an address and asks, and a switch that asks.
+/// A router's address, and that of a switch that asks.
 pub const ROUTER: [u8; 4] = [10, 0, 0, 1];
 pub const NOBODY: [u8; 4] = [0; 4];
 
