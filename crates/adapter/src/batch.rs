@@ -286,6 +286,20 @@ impl Batch {
         self.spans.get(at..at + usize::from(packet.spans)).unwrap_or_default()
     }
 
+    /// Copies a packet's first bytes, as far as there is room, and returns how many: the private head, then the sender's memory, which
+    /// may be read differently later.
+    pub fn copy(&self, packet: &Packet, to: &mut [u8]) -> usize {
+        let head = self.head(packet);
+        let mut at = head.len().min(to.len());
+        to[..at].copy_from_slice(&head[..at]);
+        for span in self.spans(packet) {
+            let end = to.len().min(at + span.len() as usize);
+            self.source.read_span(*span, &mut to[at..end]);
+            at = end;
+        }
+        at
+    }
+
     /// Begins a packet with a private head of `head` bytes (at most [`HEAD_MOST`]). `None` if the batch is full.
     #[inline]
     pub fn draft(&mut self, head: usize) -> Option<Draft<'_>> {

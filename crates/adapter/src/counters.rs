@@ -95,6 +95,8 @@ reasons! {
     RouterGuard = "router-guard",
     /// Longer than the port's MTU guard permits.
     Mtu = "mtu",
+    /// A query of IGMP or MLD, or another multicast router's message, from a guarded port.
+    MulticastRouterGuard = "multicast-router-guard",
 }
 
 impl Reason {

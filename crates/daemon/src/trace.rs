@@ -206,9 +206,10 @@ impl Words<'_> {
                 };
                 said(TraceStage::LookedUp, format!("its destination is {what}: to all ports of the VLAN{storm}"))
             }
-            Step::Snooped { report: true } => {
-                said(TraceStage::LookedUp, "it is a report: of ports with snooping to routers' alone".to_owned())
-            }
+            Step::Snooped { report: true } => said(
+                TraceStage::LookedUp,
+                "it is a report, or could be: of ports with snooping to routers' alone".to_owned(),
+            ),
             Step::Snooped { report: false } => said(
                 TraceStage::LookedUp,
                 "the group is known: of ports with snooping to its members' and routers' alone".to_owned(),
@@ -274,6 +275,7 @@ fn guards(policy: &Policy) -> Vec<&'static str> {
         (guards.dhcp_server, "dhcp_guard"),
         (guards.arp, "arp_guard"),
         (guards.router_advertisement, "ra_guard"),
+        (guards.multicast_router, "multicast_router_guard"),
         (policy.mtu.is_some(), "mtu_limit"),
     ]
     .into_iter()

@@ -14,6 +14,8 @@ pub mod operation {
     pub const REPLY: u16 = 2;
     /// Reverse request: also the announcement of a moved adapter.
     pub const REVERSE_REQUEST: u16 = 3;
+    /// The answer to that: it gives its target an address.
+    pub const REVERSE_REPLY: u16 = 4;
 }
 
 /// Hardware type 1, protocol 0x0800, lengths 6 and 4.

@@ -1,11 +1,15 @@
 //! Multicast group membership, as hosts and routers tell it: IGMP (RFC 1112, 2236, 3376), MLD (RFC 2710, 3810), PIM's hello.
 //!
-//! Sources are not told apart: who wants any source of a group wants the group.
+//! Sources are not told apart: who wants any source of a group wants the group. A message is believed if all that should hear it take it.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::bytes::{array_at, u16_at};
+use crate::bytes::u16_at;
+use crate::ipv6::extension;
 use crate::{Fragment, L3, L3Kind, Layout, checksum, ipv4, ipv6};
+
+/// Bytes of a frame that are read for a message: the usual MTU, and two tags.
+pub const MESSAGE_MOST: usize = 1522;
 
 /// Protocols of IPv4: RFC 3376, section 4; RFC 7761, section 4.9.
 pub const IGMP: u8 = 2;
@@ -21,27 +25,52 @@ pub const MLD_QUERY: u8 = 130;
 const MLD_REPORT_V1: u8 = 131;
 const MLD_DONE: u8 = 132;
 const MLD_REPORT_V2: u8 = 143;
+/// Multicast router discovery, advertisement and termination: RFC 4286, section 5.
+const MLD_ROUTER: [u8; 2] = [151, 153];
+/// PIM's version 2 and its hello: RFC 7761, section 4.9.
+const PIM_HELLO: u8 = 0x20;
 /// What a record says: RFC 3376, section 4.2.12; RFC 3810, section 5.2.12.
 const IS_INCLUDE: u8 = 1;
 const IS_EXCLUDE: u8 = 2;
 const TO_INCLUDE: u8 = 3;
 const TO_EXCLUDE: u8 = 4;
 const ALLOW: u8 = 5;
+/// Destinations: RFC 3376, sections 4.1.12 and 4.2.14; RFC 2236, section 9; RFC 7761, section 4.9.
+const HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+const ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 2);
+const IGMP_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 22);
+const PIM_ROUTERS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 13);
+/// The same of IPv6: RFC 3810, sections 5.1.15 and 5.2.14; RFC 2710, section 5.
+const HOSTS6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const ROUTERS6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+const MLD_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
+const PIM_ROUTERS6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xd);
 
-/// What a frame says of groups.
+/// The kind of a message by its type, whether it is believed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum Kind {
+    /// A query.
+    Query,
+    /// A report, or a leave.
+    Report,
+    /// PIM.
+    Router,
+}
+
+/// A message that is believed.
+#[derive(Clone, Debug)]
+pub enum Message<'a> {
     /// A router, or whoever asks in its place, wants to know.
     Query {
         /// Whether it has an address: a switch that asks has none in IPv4 (RFC 4541, section 2.1.1).
         is_router: bool,
-        /// The group that it asks for, if it asks for all sources of one, and hosts will believe it: its checksum is right.
+        /// The group that it asks for, if it asks for all sources of one.
         group: Option<IpAddr>,
     },
     /// A router is there: PIM.
     Router,
-    /// A host says what it wants, or wants no more: [`records`].
-    Report,
+    /// A host says what it wants, or wants no more.
+    Report(Records<'a>),
 }
 
 /// Whether frames for a group go to everybody: RFC 4541, sections 2.1.2 (2) and 3. Of IPv6 all of the link scope does, in which hosts and
@@ -59,51 +88,163 @@ pub fn destination(layout: &Layout, head: &[u8]) -> Option<IpAddr> {
     address(l3.kind, head.get(usize::from(l3.destination_at)..)?)
 }
 
-/// What a frame says of groups, if it does.
-pub fn message(layout: &Layout, head: &[u8]) -> Option<Message> {
-    let l3 = layout.l3?;
-    let (at, behind) = (usize::from(l3.offset), usize::from(l3.offset + l3.len));
-    let kind = head.get(behind).copied();
-    match (l3.kind, l3.protocol, l3.fragment) {
-        (L3Kind::V4, PIM, _) => Some(Message::Router),
-        (L3Kind::V4, IGMP, Fragment::Whole) => match kind? {
-            IGMP_QUERY => {
-                let is_router = array_at::<4>(head, at + ipv4::SOURCE_OFFSET)? != &[0; 4];
-                Some(Message::Query { is_router, group: asked(l3, head, behind) })
-            }
-            REPORT_V1 | REPORT_V2 | REPORT_V3 | LEAVE => Some(Message::Report),
-            _ => None,
-        },
-        (L3Kind::V6, ipv4::protocol::ICMPV6, Fragment::Whole) => match kind? {
-            MLD_QUERY => {
-                let is_router = array_at::<16>(head, at + ipv6::SOURCE_OFFSET)? != &[0; 16];
-                Some(Message::Query { is_router, group: asked(l3, head, behind) })
-            }
-            MLD_REPORT_V1 | MLD_REPORT_V2 | MLD_DONE => Some(Message::Report),
-            _ => None,
-        },
+/// The kind of message that a frame is by its type, or begins to be.
+pub fn kind(layout: &Layout, head: &[u8]) -> Option<Kind> {
+    let l3 = layout.l3.filter(|l3| l3.fragment != Fragment::Later)?;
+    let kind = *head.get(usize::from(l3.offset) + usize::from(l3.len))?;
+    match (l3.kind, l3.protocol, kind) {
+        (_, PIM, _) => Some(Kind::Router),
+        (L3Kind::V4, IGMP, IGMP_QUERY) | (L3Kind::V6, ipv4::protocol::ICMPV6, MLD_QUERY) => Some(Kind::Query),
+        (L3Kind::V4, IGMP, REPORT_V1 | REPORT_V2 | REPORT_V3 | LEAVE)
+        | (L3Kind::V6, ipv4::protocol::ICMPV6, MLD_REPORT_V1 | MLD_REPORT_V2 | MLD_DONE) => Some(Kind::Report),
         _ => None,
     }
 }
 
-/// The group that a query asks for, all sources of it.
-fn asked(l3: L3, head: &[u8], behind: usize) -> Option<IpAddr> {
-    let at = usize::from(l3.offset);
-    let (end, pseudo, group_at) = match l3.kind {
-        L3Kind::V4 => (at + usize::from(u16_at(head, at + 2)?), checksum::Sum::ZERO, 4),
-        L3Kind::V6 => {
-            let end = at + ipv6::HEADER_LEN + usize::from(u16_at(head, at + 4)?);
-            let [source, target] =
-                [ipv6::SOURCE_OFFSET, ipv6::DESTINATION_OFFSET].map(|place| array_at::<16>(head, at + place));
-            let len = end.checked_sub(behind)? as u32;
-            let pseudo = checksum::pseudo_v6((*source?).into(), (*target?).into(), ipv4::protocol::ICMPV6, len);
-            (end, pseudo, 8)
+/// Whether a packet that is no later fragment is, or could be, a multicast router's: a query, PIM, DVMRP, multicast router discovery.
+/// `message` follows its IP header.
+pub fn is_routers(l3: &L3, message: &[u8]) -> bool {
+    let kind = message.first();
+    match (l3.kind, l3.protocol) {
+        (_, PIM) => true,
+        // Hosts have no other types.
+        (L3Kind::V4, IGMP) => !matches!(kind, Some(&(REPORT_V1 | REPORT_V2 | REPORT_V3 | LEAVE))),
+        (L3Kind::V6, ipv4::protocol::ICMPV6) => kind.is_none_or(|kind| *kind == MLD_QUERY || MLD_ROUTER.contains(kind)),
+        _ => false,
+    }
+}
+
+/// The message of a frame, if it is believed: checksums, a TTL or hop limit of 1, a router alert, a source and a destination that fit, and
+/// the Ethernet address of that (RFC 3376, sections 4 and 9; RFC 2236, sections 2 and 10; RFC 3810, sections 5 and 6.2).
+/// `frame`: all of it.
+pub fn message<'a>(layout: &Layout, frame: &'a [u8]) -> Option<Message<'a>> {
+    match (kind(layout, frame)?, Heard::of(layout, frame)?) {
+        (Kind::Router, heard) => heard.is_hello().then_some(Message::Router),
+        (Kind::Query, heard) => heard.query(),
+        (Kind::Report, heard) => heard.report(),
+    }
+}
+
+/// A packet to a group whose headers and checksums are right.
+struct Heard<'a> {
+    kind: L3Kind,
+    source: IpAddr,
+    target: IpAddr,
+    has_alert: bool,
+    message: &'a [u8],
+}
+
+impl<'a> Heard<'a> {
+    fn of(layout: &Layout, frame: &'a [u8]) -> Option<Self> {
+        let l3 = layout.l3.filter(|l3| l3.fragment == Fragment::Whole)?;
+        let packet = frame.get(usize::from(l3.offset)..)?;
+        let heard = match l3.kind {
+            L3Kind::V4 => Self::v4(packet)?,
+            L3Kind::V6 => Self::v6(&l3, packet)?,
+        };
+        (frame.first_chunk() == Some(&mac(heard.target))).then_some(heard)
+    }
+
+    fn v4(packet: &'a [u8]) -> Option<Self> {
+        let view = ipv4::View::parse(packet).ok().filter(|view| view.ttl() == 1 && view.checksum_ok())?;
+        let message = packet.get(view.header_len()..usize::from(view.total_len()))?;
+        let (source, target) = (view.source(), view.destination());
+        // Linux's net/ipv4/route.c, ip_mc_validate_source. Without an address yet: RFC 3376, section 4.2.13.
+        let is_host = !(source.is_multicast() || source.is_broadcast() || source.is_loopback());
+        let has_alert = is_alert4(view.options());
+        let heard = Self { kind: L3Kind::V4, source: source.into(), target: target.into(), has_alert, message };
+        (is_host && checksum::sum(message).verify()).then_some(heard)
+    }
+
+    fn v6(l3: &L3, packet: &'a [u8]) -> Option<Self> {
+        let view = ipv6::View::parse(packet).ok().filter(|view| view.hop_limit() == 1)?;
+        let message = packet.get(usize::from(l3.len)..ipv6::HEADER_LEN + usize::from(view.payload_len()))?;
+        let (source, target) = (view.source(), view.destination());
+        // Without an address yet: RFC 3810, section 5.2.13.
+        let is_host = source.is_unicast_link_local() || source.is_unspecified();
+        let pseudo = checksum::pseudo_v6(source, target, l3.protocol, u32::try_from(message.len()).ok()?);
+        // The header of these options counts the units of 8 bytes behind its first 8.
+        let has_alert = view.next_header() == extension::HOP_BY_HOP
+            && matches!(packet.get(ipv6::HEADER_LEN..ipv6::HEADER_LEN + 8), Some([_, 0, options @ ..]) if is_alert6(options));
+        let heard = Self { kind: L3Kind::V6, source: source.into(), target: target.into(), has_alert, message };
+        (is_host && pseudo.then(checksum::sum(message), false).verify()).then_some(heard)
+    }
+
+    /// The group named by a query, or by a report or leave of one group.
+    fn named(&self) -> Option<IpAddr> {
+        address(self.kind, self.message.get(if self.kind == L3Kind::V4 { 4 } else { 8 }..)?)
+    }
+
+    /// Whether the sender has an address, which IPv6's routers need.
+    fn has_address(&self) -> bool {
+        !self.source.is_unspecified()
+    }
+
+    fn is_hello(&self) -> bool {
+        let is_for_routers = match self.target {
+            IpAddr::V4(target) => target == PIM_ROUTERS,
+            IpAddr::V6(target) => target == PIM_ROUTERS6 && self.has_address(),
+        };
+        is_for_routers && self.message.first() == Some(&PIM_HELLO)
+    }
+
+    /// Versions differ by their lengths: RFC 3376, section 7.1; RFC 3810, section 8.1.
+    fn query(self) -> Option<Message<'a>> {
+        let message = self.message;
+        let (all, is_first_version, sources) = match (self.kind, message.len()) {
+            (L3Kind::V4, 8) => (IpAddr::V4(HOSTS), message[1] == 0, 0),
+            (L3Kind::V4, 12..) => (IpAddr::V4(HOSTS), false, u16_at(message, 10)?),
+            (L3Kind::V6, 24) if self.has_address() => (IpAddr::V6(HOSTS6), false, 0),
+            (L3Kind::V6, 28..) if self.has_address() => (IpAddr::V6(HOSTS6), false, u16_at(message, 26)?),
+            _ => return None,
+        };
+        // IGMP's version 1 has neither a router alert nor a group: RFC 1112, appendix I.
+        let group = self.named().filter(|named| !named.is_unspecified() && !is_first_version);
+        let fits = self.target == group.unwrap_or(all) && (self.has_alert || is_first_version);
+        fits.then_some(Message::Query { is_router: self.has_address(), group: group.filter(|_| sources == 0) })
+    }
+
+    fn report(self) -> Option<Message<'a>> {
+        let Self { kind, target, message, .. } = self;
+        let named = self.named();
+        let one = |joins| Some(Rest::One(named?, joins));
+        let several = || Some(Rest::Several(message.get(8..)?, u16_at(message, 6)?));
+        let (fits, rest) = match (kind, *message.first()?) {
+            (L3Kind::V4, REPORT_V1 | REPORT_V2) | (L3Kind::V6, MLD_REPORT_V1) => (named == Some(target), one(true)?),
+            (L3Kind::V4, LEAVE) => (target == IpAddr::V4(ROUTERS) || named == Some(target), one(false)?),
+            (L3Kind::V4, _) => (target == IpAddr::V4(IGMP_ROUTERS), several()?),
+            (L3Kind::V6, MLD_DONE) => (target == IpAddr::V6(ROUTERS6), one(false)?),
+            (L3Kind::V6, _) => (target == IpAddr::V6(MLD_ROUTERS), several()?),
+        };
+        let is_first_version = kind == L3Kind::V4 && message[0] == REPORT_V1;
+        (fits && (self.has_alert || is_first_version)).then_some(Message::Report(Records { kind, rest }))
+    }
+}
+
+/// Whether options are IPv4's router alert (RFC 2113) and fillers. Others somebody may refuse.
+fn is_alert4(options: &[u8]) -> bool {
+    const ALERT: [u8; 4] = [0x94, 4, 0, 0];
+    let words = options.as_chunks::<4>().0;
+    words.contains(&ALERT) && words.iter().all(|word| matches!(*word, ALERT | [1, 1, 1, 1]))
+}
+
+/// Whether hop-by-hop options are the router alert for MLD (RFC 2711, section 2.1) and two bytes of padding.
+fn is_alert6(options: &[u8]) -> bool {
+    matches!(options, [5, 2, 0, 0, 1, 0] | [5, 2, 0, 0, 0, 0] | [1, 0, 5, 2, 0, 0] | [0, 0, 5, 2, 0, 0])
+}
+
+/// The Ethernet address of a group: RFC 1112, section 6.4; RFC 2464, section 7.
+fn mac(group: IpAddr) -> [u8; 6] {
+    match group {
+        IpAddr::V4(group) => {
+            let [_, b, c, d] = group.octets();
+            [1, 0, 0x5e, b & 0x7f, c, d]
         }
-    };
-    let query = head.get(behind..end)?;
-    let group = address(l3.kind, query.get(group_at..)?).filter(|group| group.is_multicast())?;
-    let sources = u16_at(query, group_at + if l3.kind == L3Kind::V4 { 6 } else { 18 }).unwrap_or(0);
-    (sources == 0 && pseudo.then(checksum::sum(query), false).verify()).then_some(group)
+        IpAddr::V6(group) => {
+            let [.., a, b, c, d] = group.octets();
+            [0x33, 0x33, a, b, c, d]
+        }
+    }
 }
 
 fn address(kind: L3Kind, bytes: &[u8]) -> Option<IpAddr> {
@@ -113,31 +254,14 @@ fn address(kind: L3Kind, bytes: &[u8]) -> Option<IpAddr> {
     })
 }
 
-/// What a report says: of each group, whether the host is a member or no more. `frame` are the frame's bytes, as far as they are there.
-pub fn records<'a>(layout: &Layout, frame: &'a [u8]) -> Records<'a> {
-    let (kind, message) =
-        layout.l3.map_or((L3Kind::V4, None), |l3| (l3.kind, frame.get(usize::from(l3.offset + l3.len)..)));
-    let message = message.unwrap_or_default();
-    let one = |joins| Rest::One(message.get(if kind == L3Kind::V4 { 4 } else { 8 }..).unwrap_or_default(), joins);
-    let rest = match (kind, message.first()) {
-        (L3Kind::V4, Some(&(REPORT_V1 | REPORT_V2))) | (L3Kind::V6, Some(&MLD_REPORT_V1)) => one(true),
-        (L3Kind::V4, Some(&LEAVE)) | (L3Kind::V6, Some(&MLD_DONE)) => one(false),
-        (L3Kind::V4, Some(&REPORT_V3)) | (L3Kind::V6, Some(&MLD_REPORT_V2)) => {
-            Rest::Several(message.get(8..).unwrap_or_default(), u16_at(message, 6).unwrap_or(0))
-        }
-        _ => Rest::Several(&[], 0),
-    };
-    Records { kind, rest }
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Rest<'a> {
-    One(&'a [u8], bool),
+    One(IpAddr, bool),
     /// Bytes, and how many records are said to be in them.
     Several(&'a [u8], u16),
 }
 
-/// See [`records`].
+/// The records of a report: of each group, whether the host is a member or no more.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     kind: L3Kind,
@@ -151,9 +275,9 @@ impl Iterator for Records<'_> {
         let len = if self.kind == L3Kind::V4 { 4 } else { 16 };
         loop {
             let (bytes, left) = match self.rest {
-                Rest::One(bytes, joins) => {
+                Rest::One(group, joins) => {
                     self.rest = Rest::Several(&[], 0);
-                    return Some((address(self.kind, bytes)?, joins));
+                    return Some((group, joins));
                 }
                 Rest::Several(bytes, left) => (bytes, left.checked_sub(1)?),
             };

@@ -12,6 +12,8 @@ use crate::{tcp, udp};
 
 /// Most extension headers that are walked; RFC 8200 section 4.1 lets each of the six kinds occur once, one twice.
 pub const EXTENSIONS_MAX: usize = 8;
+/// Most tags that are walked: more than a private head holds.
+pub const TAGS_MAX: usize = 128;
 
 /// Internet protocol of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,7 +106,7 @@ impl L4 {
 pub struct Layout {
     /// Length of the Ethernet header with its whole tags: where L3 begins. 0 if the head is shorter than 14 bytes.
     pub l2_len: u16,
-    /// The tags, outermost first.
+    /// The two outermost tags, outermost first. Hosts take off more (Linux: any number of VLAN 0), so that more are walked.
     pub tags: [Option<Tag>; 2],
     /// The type field behind the tags; a length if below `ethernet::TYPE_MIN`; 0 if `l2_len` is.
     pub ethertype: u16,
@@ -126,16 +128,8 @@ impl Layout {
     pub fn parse(head: &[u8]) -> Self {
         let Some(first_type) = u16_at(head, ethernet::HEADER_LEN - 2) else { return Self::EMPTY };
         let mut layout = Self { l2_len: 14, ethertype: first_type, headers_len: 14, ..Self::EMPTY };
-        for slot in &mut layout.tags {
-            let end = usize::from(layout.l2_len);
-            if !vlan::is_tpid(layout.ethertype) {
-                break;
-            }
-            let Some(&[tci_high, tci_low, type_high, type_low]) = array_at::<TAG_LEN>(head, end) else { break };
-            let tci = vlan::Tci(u16::from_be_bytes([tci_high, tci_low]));
-            *slot = Some(Tag { tpid: layout.ethertype, tci });
-            layout.ethertype = u16::from_be_bytes([type_high, type_low]);
-            layout.l2_len += TAG_LEN as u16;
+        if vlan::is_tpid(first_type) {
+            layout.walk_tags(head);
         }
         layout.headers_len = layout.l2_len;
         layout.l3 = match layout.ethertype {
@@ -153,7 +147,30 @@ impl Layout {
         layout
     }
 
-    /// How many tags the frame has: 0, 1 or 2.
+    fn walk_tags(&mut self, head: &[u8]) {
+        for index in 0..TAGS_MAX {
+            let end = usize::from(self.l2_len);
+            if !vlan::is_tpid(self.ethertype) {
+                break;
+            }
+            let Some(&[tci_high, tci_low, type_high, type_low]) = array_at::<TAG_LEN>(head, end) else { break };
+            if let Some(slot) = self.tags.get_mut(index) {
+                let tci = vlan::Tci(u16::from_be_bytes([tci_high, tci_low]));
+                *slot = Some(Tag { tpid: self.ethertype, tci });
+            }
+            self.ethertype = u16::from_be_bytes([type_high, type_low]);
+            self.l2_len += TAG_LEN as u16;
+        }
+    }
+
+    /// Whether the type field announces a tag or an IP header that is not whole here.
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        let announced = matches!(self.ethertype, ethertype::IPV4 | ethertype::IPV6) || vlan::is_tpid(self.ethertype);
+        self.l3.is_none() && announced
+    }
+
+    /// How many tags the frame has: 0, 1, or 2 for more.
     #[inline]
     pub fn tag_count(&self) -> usize {
         self.tags.iter().flatten().count()
@@ -186,7 +203,7 @@ impl Layout {
     }
 }
 
-// Offsets stay far below u16's range: two tags, eight extension headers of at most 2048 bytes, 60 bytes of TCP.
+// Offsets stay far below u16's range: 128 tags, eight extension headers of at most 2048 bytes, 60 bytes of TCP.
 
 #[inline]
 fn parse_v4(head: &[u8], offset: u16) -> Option<L3> {
@@ -216,6 +233,7 @@ fn parse_v6(head: &[u8], offset: u16) -> Option<L3> {
         fragment: Fragment::Whole,
         destination_at: offset + ipv6::DESTINATION_OFFSET as u16,
     };
+    let mut has_fragment = false;
     for _ in 0..EXTENSIONS_MAX {
         let at = offset + l3.len;
         let Some(&[next, words, a, b, ..]) = array_at::<8>(head, usize::from(at)) else { break };
@@ -232,7 +250,9 @@ fn parse_v6(head: &[u8], offset: u16) -> Option<L3> {
                 }
                 l3.len += len;
             }
-            extension::FRAGMENT => {
+            // A second one is no packet's: RFC 8200, section 4.1; Linux's net/ipv6/reassembly.c, ipv6_frag_rcv.
+            extension::FRAGMENT if !has_fragment => {
+                has_fragment = true;
                 let field = u16::from_be_bytes([a, b]);
                 l3.len += 8;
                 l3.protocol = next;

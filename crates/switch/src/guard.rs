@@ -1,20 +1,27 @@
 //! Guards: frames that a guarded port's guest may not send, judged by the private heads.
 //!
-//! A frame that a guard cannot read must not pass it. A first fragment without the header that the guard needs, or an endless chain
-//! of extension headers, is refused as what it might be (RFC 7113, section 2; RFC 8415's ports; RFC 2131's).
+//! A frame that a guard cannot read to its end must not pass it, whatever the reason: tags or extension headers without end, a damaged
+//! or cut header, IP in LLC, an unknown next header, a first fragment without the header that the guard needs. RFC 7113 says so for
+//! router advertisements, RFC 7610 for DHCPv6.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU8;
 
 use nicety_adapter::{Batch, Packet, Reason};
-use nicety_frame::ethernet::ethertype;
+use nicety_frame::arp::operation;
+use nicety_frame::ethernet::{self, ethertype};
 use nicety_frame::ipv4::protocol;
-use nicety_frame::{Fragment, L3Kind, Layout, arp};
+use nicety_frame::{Fragment, L3, L3Kind, arp, group, vlan};
 
-use crate::policy::Policy;
+use crate::policy::{Guards, Policy};
 
-/// The ports that a DHCP server sends from: RFC 2131, section 4.1, and RFC 8415, section 7.2.
+/// Ports of DHCP servers and clients: RFC 2131, section 4.1, and RFC 8415, section 7.2. Clients do not ask from which port an answer
+/// comes.
 const DHCP_SERVERS: [u16; 2] = [67, 547];
+const DHCP_CLIENTS: [u16; 2] = [68, 546];
+/// ICMP types: RFC 792; RFC 1256, section 3.
+const ICMP_REDIRECT: u8 = 5;
+const ICMP_ROUTER: u8 = 9;
 /// ICMPv6 types: RFC 4861, section 4.
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
@@ -27,8 +34,13 @@ const TARGET_LINK: u8 = 2;
 /// The IPv6 header's bytes: RFC 8200, section 3.
 const IPV6_LEN: usize = 40;
 
-/// The spanning tree address, IEEE 802.1Q-2018, table 8-1; and Cisco's for per-VLAN spanning tree.
-const BPDU: [[u8; 6]; 2] = [[0x01, 0x80, 0xc2, 0, 0, 0], [0x01, 0, 0x0c, 0xcc, 0xcc, 0xcd]];
+/// Addresses of spanning tree, IEEE 802.1Q-2018, table 8-1: customers' and providers' bridges; and Cisco's for per-VLAN spanning tree.
+const BPDU: [[u8; 6]; 3] =
+    [[0x01, 0x80, 0xc2, 0, 0, 0], [0x01, 0x80, 0xc2, 0, 0, 8], [0x01, 0, 0x0c, 0xcc, 0xcc, 0xcd]];
+
+/// Types of tags that the parser does not read: service tags of before IEEE 802.1ad, service instances (802.1ah), port extenders
+/// (802.1BR), redundancy (802.1CB, IEC 62439-3).
+const OTHER_TAGS: [u16; 7] = [0x9100, 0x9200, 0x9300, 0x88e7, 0x893f, 0xf1c1, 0x892f];
 
 /// Why a frame may not be sent; `None` if it may.
 pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
@@ -40,51 +52,104 @@ pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option
     if guards.bpdu && BPDU.iter().any(|address| head.starts_with(address)) {
         return Some(Reason::BpduGuard);
     }
-    if !(guards.arp || guards.dhcp_server || guards.router_advertisement) || is_plain_v4(head) {
+    let unread = unread(guards)?;
+    if is_plain_v4(head) {
         return None;
     }
     let layout = batch.layout(packet);
-    if layout.ethertype == ethertype::ARP {
-        return (guards.arp && !is_true(policy, layout, head)).then_some(Reason::ArpGuard);
+    let payload = head.get(usize::from(layout.l2_len)..).unwrap_or_default();
+    match layout.ethertype {
+        ethertype::ARP | ethertype::RARP => {
+            return (guards.arp && !is_true(policy, head, payload)).then_some(Reason::ArpGuard);
+        }
+        len if len < ethernet::TYPE_MIN => return hides_ip(payload).then_some(unread),
+        tag if OTHER_TAGS.contains(&tag) => return Some(unread),
+        _ if layout.is_cut() => return Some(unread),
+        _ => {}
     }
     let l3 = layout.l3?;
     if l3.fragment == Fragment::Later {
-        return None;
-    }
-    if guards.dhcp_server && l3.protocol == protocol::UDP {
-        let from = layout.ports(head).map(|(source, _)| source);
-        if from.is_none_or(|port| DHCP_SERVERS.contains(&port)) {
-            return Some(Reason::DhcpGuard);
-        }
-    }
-    if l3.kind == L3Kind::V4 {
+        // No later fragment replaces what was judged: in IPv4 that lies in the first 8 bytes, and IPv6's receivers drop fragments that
+        // overlap (RFC 5722).
         return None;
     }
     let behind = head.get(usize::from(l3.offset + l3.len)..).unwrap_or_default();
-    match (l3.protocol, behind.first()) {
-        (protocol::ICMPV6, Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) | None) if guards.router_advertisement => {
-            Some(Reason::RouterGuard)
+    if guards.multicast_router && group::is_routers(&l3, behind) {
+        return Some(Reason::MulticastRouterGuard);
+    }
+    match (l3.kind, l3.protocol) {
+        (_, protocol::UDP) => {
+            let is_servers = |(from, to)| DHCP_SERVERS.contains(&from) || DHCP_CLIENTS.contains(&to);
+            (guards.dhcp_server && layout.ports(head).is_none_or(is_servers)).then_some(Reason::DhcpGuard)
         }
-        (protocol::ICMPV6, _) if guards.arp => {
-            let header = head.get(usize::from(l3.offset)..).unwrap_or_default();
-            (is_true_neighbour(policy, head, header, behind) != Some(true)).then_some(Reason::ArpGuard)
+        (L3Kind::V4, protocol::ICMP) => {
+            let is_router = matches!(behind.first(), Some(&(ICMP_REDIRECT | ICMP_ROUTER)) | None);
+            (guards.router_advertisement && is_router).then_some(Reason::RouterGuard)
         }
-        // The chain of extension headers did not end within the head.
-        (0 | 43 | 44 | 51 | 60 | 135, _) if guards.router_advertisement => Some(Reason::RouterGuard),
-        (0 | 43 | 44 | 51 | 60 | 135, _) if guards.dhcp_server => Some(Reason::DhcpGuard),
-        (0 | 43 | 44 | 51 | 60 | 135, _) if guards.arp => Some(Reason::ArpGuard),
-        _ => None,
+        (L3Kind::V4, _) => None,
+        (L3Kind::V6, protocol::ICMPV6) => {
+            let is_router = matches!(behind.first(), Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) | None);
+            if guards.router_advertisement && is_router {
+                return Some(Reason::RouterGuard);
+            }
+            let is_false = guards.arp && is_true_neighbour(policy, head, &l3, behind) != Some(true);
+            is_false.then_some(Reason::ArpGuard)
+        }
+        (L3Kind::V6, next) => (!is_upper_layer(next)).then_some(unread),
     }
 }
 
-/// Whether a frame is IPv4 without a tag or options, and not a DHCP server's. Most frames are, and need no full parsing.
+/// The reason for frames that cannot be read; `None` if no guard has to read any.
+#[inline]
+fn unread(guards: Guards) -> Option<Reason> {
+    let Guards { bpdu: _, dhcp_server, arp, router_advertisement, multicast_router } = guards;
+    let reasons = [
+        (router_advertisement, Reason::RouterGuard),
+        (dhcp_server, Reason::DhcpGuard),
+        (arp, Reason::ArpGuard),
+        (multicast_router, Reason::MulticastRouterGuard),
+    ];
+    reasons.into_iter().find_map(|(is_on, reason)| is_on.then_some(reason))
+}
+
+/// Whether a frame is IPv4 without a tag or options, of TCP, or of UDP and not between a DHCP server's or client's ports. Most frames
+/// are, and need no full parsing.
 #[inline]
 fn is_plain_v4(head: &[u8]) -> bool {
     let Some(head) = head.first_chunk::<42>() else { return false };
-    let is_plain = head[12..15] == [8, 0, 0x45];
+    if head[12..15] != [8, 0, 0x45] {
+        return false;
+    }
     let is_later = u16::from_be_bytes([head[20], head[21]]) & 0x1fff != 0;
-    let from = u16::from_be_bytes([head[34], head[35]]);
-    is_plain && (head[23] != protocol::UDP || !is_later && !DHCP_SERVERS.contains(&from))
+    let (from, to) = (u16::from_be_bytes([head[34], head[35]]), u16::from_be_bytes([head[36], head[37]]));
+    let is_dhcp = DHCP_SERVERS.contains(&from) || DHCP_CLIENTS.contains(&to);
+    head[23] == protocol::TCP || head[23] == protocol::UDP && !is_later && !is_dhcp
+}
+
+/// Whether LLC (IEEE 802.2) brings IP, ARP or a tag, or ends before it says so. Hosts should take IP in SNAP (RFC 1122, section 2.3.3),
+/// and access points make plain frames of it: VU#855201.
+fn hides_ip(llc: &[u8]) -> bool {
+    /// Destinations of IP, ARP and SNAP: RFC 1042. The lowest bit is a group's.
+    const IP: u8 = 0x06;
+    const ARP: u8 = 0x98;
+    const SNAP: u8 = 0xaa;
+    match llc.first().map(|destination| destination & 0xfe) {
+        Some(SNAP) => llc.get(6..8).is_none_or(|kind| {
+            let kind = u16::from_be_bytes([kind[0], kind[1]]);
+            let is_ip = matches!(kind, ethertype::IPV4 | ethertype::IPV6 | ethertype::ARP | ethertype::RARP);
+            is_ip || vlan::is_tpid(kind) || OTHER_TAGS.contains(&kind)
+        }),
+        Some(IP | ARP) | None => true,
+        Some(_) => false,
+    }
+}
+
+/// Whether an IPv6 next header is a protocol that ends the chain. Others, unassigned numbers too, may be extension headers to somebody,
+/// and are refused (RFC 7610, section 5; RFC 7045, section 4): IP in IP, ST, TCP, EGP, UDP, DCCP, IPv6, RSVP, GRE, ESP, ICMPv6, none,
+/// OSPF, EtherIP, PIM, IPComp, VRRP, L2TP, SCTP, UDP-Lite, MPLS, Ethernet.
+fn is_upper_layer(next: u8) -> bool {
+    const PROTOCOLS: [u8; 20] = [4, 6, 17, 33, 41, 46, 47, 50, 58, 59, 89, 97, 103, 108, 112, 115, 132, 136, 137, 143];
+    PROTOCOLS.contains(&next)
 }
 
 /// Whether a packet, or any frame that it will be segmented into, has more than `mtu` bytes behind its Ethernet header.
@@ -92,38 +157,43 @@ fn is_longer(batch: &Batch, packet: &Packet, mtu: u16) -> bool {
     let segment = packet.offload.segment;
     let frame = segment.map_or(packet.len(), |cut| (u32::from(cut.headers) + u32::from(cut.mss)).min(packet.len()));
     let mtu = u32::from(mtu);
-    frame > mtu + 14 && frame > mtu + u32::from(batch.layout(packet).l2_len)
+    // Two tags are no payload; more are.
+    frame > mtu + 14 && frame > mtu + 14 + 4 * batch.layout(packet).tag_count() as u32
 }
 
-/// Whether an ARP packet's sender is genuine.
-fn is_true(policy: &Policy, layout: &Layout, head: &[u8]) -> bool {
-    let Ok(said) = arp::Packet::parse(head.get(usize::from(layout.l2_len)..).unwrap_or_default()) else { return false };
-    let mine = head.get(6..12) == Some(&said.sender_mac.0[..]);
-    let bound = policy.ip.iter().any(IpAddr::is_ipv4);
-    // An address probe has no sender: RFC 5227, section 2.1.1.
-    mine && (!bound || said.sender.is_unspecified() || policy.ip.contains(&IpAddr::V4(said.sender)))
+/// Whether an ARP or RARP packet's sender is genuine.
+fn is_true(policy: &Policy, head: &[u8], packet: &[u8]) -> bool {
+    let Ok(said) = arp::Packet::parse(packet) else { return false };
+    let is_own = head.get(6..12) == Some(&said.sender_mac.0[..]);
+    // A probe has no sender, and claims its target: RFC 5227, section 2.1.1. An announcement by RARP has neither.
+    let claimed = if said.sender.is_unspecified() { said.target } else { said.sender };
+    let is_free = claimed.is_unspecified() || !policy.ip.iter().any(IpAddr::is_ipv4);
+    is_own && said.operation != operation::REVERSE_REPLY && (is_free || policy.ip.contains(&IpAddr::V4(claimed)))
 }
 
 /// Whether an ICMPv6 message (RFC 4861, section 4) tells the truth about its sender's addresses; `None` if it cannot be read.
-/// `header`: from the IPv6 header on.
-fn is_true_neighbour(policy: &Policy, head: &[u8], header: &[u8], message: &[u8]) -> Option<bool> {
-    // Where options begin, and which one has the link-layer address of whom the message is about.
-    let (options, wanted) = match *message.first()? {
-        ROUTER_SOLICITATION => (8, SOURCE_LINK),
-        NEIGHBOUR_SOLICITATION => (24, SOURCE_LINK),
-        NEIGHBOUR_ADVERTISEMENT => (24, TARGET_LINK),
+fn is_true_neighbour(policy: &Policy, head: &[u8], l3: &L3, message: &[u8]) -> Option<bool> {
+    let header = head.get(usize::from(l3.offset)..)?;
+    let address = |bytes: &[u8]| Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?));
+    let (source, target) = (address(header.get(8..)?)?, message.get(8..).and_then(address));
+    // The options' offset, the one with a link-layer address that hosts take, and the IP address to which it belongs.
+    let (options, wanted, about) = match *message.first()? {
+        ROUTER_SOLICITATION => (8, SOURCE_LINK, source),
+        ROUTER_ADVERTISEMENT => (16, SOURCE_LINK, source),
+        // Looking for a free address claims it: RFC 4862, section 5.4.3; RFC 6620, section 3.2.3.
+        NEIGHBOUR_SOLICITATION => (24, SOURCE_LINK, if source.is_unspecified() { target? } else { source }),
+        NEIGHBOUR_ADVERTISEMENT => (24, TARGET_LINK, target?),
+        REDIRECT => (40, TARGET_LINK, target?),
         _ => return Some(true),
     };
-    let about = if wanted == TARGET_LINK { message.get(8..24) } else { header.get(8..24) };
-    let ip = Ipv6Addr::from(*about?.first_chunk::<16>()?);
-    // Who looks for a free address has none yet: RFC 4862, section 5.4.2.
-    let is_free = ip.is_unspecified() || !policy.ip.iter().any(IpAddr::is_ipv6);
-    if !(is_free || policy.ip.contains(&IpAddr::V6(ip))) {
+    let is_free = about.is_unspecified() || !policy.ip.iter().any(IpAddr::is_ipv6);
+    // In fragments it is no message (RFC 6980, section 5), and its options may be in others.
+    if l3.fragment != Fragment::Whole || !(is_free || policy.ip.contains(&IpAddr::V6(about))) {
         return Some(false);
     }
-    // What follows the packet is padding.
+    // Padding follows the packet.
     let payload = usize::from(u16::from_be_bytes(*header.get(4..6)?.first_chunk()?));
-    let extensions = header.len() - message.len() - IPV6_LEN;
+    let extensions = usize::from(l3.len) - IPV6_LEN;
     let mut rest = message.get(options..payload.checked_sub(extensions)?)?;
     while let [kind, units, ..] = *rest {
         if kind == wanted && rest.get(2..8)? != head.get(6..12)? {

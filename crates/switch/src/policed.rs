@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Edit, PACKETS, PortId, Reason, Time};
-use nicety_frame::vlan::{Tag, Tci};
+use nicety_frame::vlan::{self, Tag};
 
 use crate::explain::{Follower, Step};
 use crate::guard;
 use crate::plan::Plan;
 use crate::policy::Private;
-use crate::rules::{FLAT, Lane, Meter, Rules, reach};
+use crate::rules::{FLAT, Lane, Meter, Rules, Tags, reach};
 use crate::snoop::{Audience, Snoop};
 use crate::{Members, Switch, Way, group};
 
@@ -150,20 +150,25 @@ impl<P> Switch<P> {
     }
 }
 
-/// The bytes that decide about a frame: `None` if it is shorter than an Ethernet header.
+/// The bytes that decide about a frame: `None` if it is shorter than an Ethernet header, with its first tag if it has one.
 #[inline(always)]
 fn label(head: &[u8]) -> Option<Label> {
     let mut label = [0; 18];
     if let Some(first) = head.first_chunk::<18>() {
         label = *first;
         // Clear the payload behind an untagged header: it may differ within a train.
-        if !matches!(label[12..14], [0x81, 0] | [0x88, 0xa8]) {
+        if !has_tag(&label) {
             label[14..].fill(0);
         }
-    } else {
-        label[..14].copy_from_slice(head.first_chunk::<14>()?);
+        return Some(label);
     }
-    Some(label)
+    label[..14].copy_from_slice(head.first_chunk::<14>()?);
+    (!has_tag(&label)).then_some(label)
+}
+
+#[inline(always)]
+fn has_tag(label: &Label) -> bool {
+    vlan::is_tpid(u16::from_be_bytes([label[12], label[13]]))
 }
 
 fn addresses(label: &Label) -> ([u8; 6], [u8; 6]) {
@@ -175,7 +180,7 @@ fn addresses(label: &Label) -> ([u8; 6], [u8; 6]) {
 fn classify(rules: Option<&Rules>, label: &Label) -> Result<Lane, Reason> {
     let Some(rules) = rules else { return Ok(FLAT) };
     let outer = Tag::from_bytes([label[12], label[13], label[14], label[15]]);
-    rules.classify(outer, || outer.map_or(Tci(0), |tag| tag.tci))
+    rules.classify(Tags { outer, behind: u16::from_be_bytes([label[16], label[17]]) })
 }
 
 fn private(rules: Option<&Rules>) -> Private {

@@ -195,8 +195,10 @@ pub struct Guards {
     /// ARP, neighbour advertisements, neighbour and router solicitations that name another MAC address than the frame's source, or
     /// an IP address that [`Policy::ip`] does not allow.
     pub arp: bool,
-    /// Router advertisements, and redirects.
+    /// Router advertisements, and redirects, of IPv4 too.
     pub router_advertisement: bool,
+    /// Queries of IGMP and MLD, and what else multicast routers alone send (PIM, DVMRP, multicast router discovery).
+    pub multicast_router: bool,
 }
 
 /// Limits on a guest's frames to many receivers, in frames per second; `None`: no limit.

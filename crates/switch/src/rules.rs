@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nicety_adapter::{Edit, Reason, Time};
 use nicety_frame::Mac;
-use nicety_frame::vlan::{Tag, Tci};
+use nicety_frame::ethernet::ethertype;
+use nicety_frame::vlan::{self, Tag, Tci};
 
-use crate::policy::{ADDRESS_LIMIT_MOST, Policy, Private, Vlan, VlanId};
+use crate::policy::{ADDRESS_LIMIT_MOST, Guards, Policy, Private, Vlan, VlanId};
 
 /// The first filtering identifier of service VLANs. The others start at 0, the flat network's.
 const SERVICE: u16 = 4096;
@@ -19,12 +20,21 @@ const SERVICE: u16 = 4096;
 pub(crate) struct Lane {
     /// The filtering identifier: addresses are learned, and frames flooded, within it.
     pub fid: u16,
-    untagged: Edit,
+    /// `None` if another tag follows: the next switch would take it for the VLAN's.
+    untagged: Option<Edit>,
     tagged: Edit,
 }
 
 /// The flat network.
-pub(crate) const FLAT: Lane = Lane { fid: 0, untagged: Edit::Keep, tagged: Edit::Keep };
+pub(crate) const FLAT: Lane = Lane { fid: 0, untagged: Some(Edit::Keep), tagged: Edit::Keep };
+
+/// The tags by which a frame is classified.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tags {
+    pub outer: Option<Tag>,
+    /// The type field behind the outer tag; 0 without one.
+    pub behind: u16,
+}
 
 /// See the module's page.
 #[derive(Debug)]
@@ -51,7 +61,7 @@ impl Rules {
     pub fn new(policy: Policy) -> Self {
         let limit = policy.address_limit.map_or(0, |limit| limit.clamp(1, ADDRESS_LIMIT_MOST));
         let guards = policy.guards;
-        let guarded = guards.bpdu || guards.dhcp_server || guards.arp || guards.router_advertisement;
+        let guarded = guards != Guards::default();
         Self {
             senders: (0..limit).map(|_| Sender::default()).collect(),
             broadcast: policy.storm.broadcast.map(Meter::new),
@@ -62,41 +72,45 @@ impl Rules {
         }
     }
 
-    /// The VLAN of a frame with this outer tag; or why it is refused.
+    /// The VLAN of a frame with these tags; or why it is refused.
     #[inline]
-    pub fn classify(&self, outer: Option<Tag>, priority: impl Fn() -> Tci) -> Result<Lane, Reason> {
+    pub fn classify(&self, tags: Tags) -> Result<Lane, Reason> {
         match &self.policy.vlan {
             Vlan::Flat => Ok(FLAT),
-            Vlan::Access(id) => customer(outer, Some(*id), |_| false),
-            Vlan::Trunk { allowed, native } => match outer {
-                Some(tag) if is_service(tag) => {
+            Vlan::Access(id) => customer(tags, Some(*id), |_| false),
+            Vlan::Trunk { allowed, native } => match tags.outer {
+                Some(tag) if is_service(tag.tpid) => {
                     let id = VlanId::new(tag.tci.id()).filter(|id| allowed.contains(*id)).ok_or(Reason::Vlan)?;
-                    Ok(Lane { fid: SERVICE + id.number(), untagged: Edit::Untag, tagged: Edit::Keep })
+                    // A customer's tags go on to the customer; another provider's does not.
+                    let untagged = (!is_service(tags.behind)).then_some(Edit::Untag);
+                    Ok(Lane { fid: SERVICE + id.number(), untagged, tagged: Edit::Keep })
                 }
-                _ => customer(outer, *native, |id| allowed.contains(id) || *native == Some(id)),
+                _ => customer(tags, *native, |id| allowed.contains(id) || *native == Some(id)),
             },
-            Vlan::Service(id) => match outer {
+            Vlan::Service(id) => match tags.outer {
                 // Another provider's frame: a third tag is more than most parsers expect.
-                Some(tag) if is_service(tag) => Err(Reason::Vlan),
-                _ => {
-                    let inner = priority();
+                Some(tag) if is_service(tag.tpid) => Err(Reason::Vlan),
+                inner => {
+                    let inner = inner.map_or(Tci(0), |tag| tag.tci);
                     let tci = Tci::new(inner.priority(), inner.drop_eligible(), id.number());
                     let tagged = Edit::Tag(Tag::service(tci));
-                    Ok(Lane { fid: SERVICE + id.number(), untagged: Edit::Keep, tagged })
+                    Ok(Lane { fid: SERVICE + id.number(), untagged: Some(Edit::Keep), tagged })
                 }
             },
         }
     }
 
-    /// How a frame of this VLAN leaves by this port; `None` if the port is not in the VLAN.
+    /// How a frame of this VLAN leaves by this port; `None` if the port is not in the VLAN, or the frame cannot be without its tag.
     #[inline]
     pub fn leaves(&self, lane: &Lane) -> Option<Edit> {
         let fid = lane.fid;
         match &self.policy.vlan {
             Vlan::Flat => (fid == 0).then_some(Edit::Keep),
-            Vlan::Access(id) => (fid == id.number()).then_some(lane.untagged),
-            Vlan::Service(id) => (fid == SERVICE + id.number()).then_some(lane.untagged),
-            Vlan::Trunk { native, .. } if native.is_some_and(|id| id.number() == fid) => Some(lane.untagged),
+            Vlan::Access(id) => lane.untagged.filter(|_| fid == id.number()),
+            Vlan::Service(id) => lane.untagged.filter(|_| fid == SERVICE + id.number()),
+            Vlan::Trunk { native, .. } if native.is_some_and(|id| id.number() == fid) => {
+                Some(lane.untagged.unwrap_or(lane.tagged))
+            }
             Vlan::Trunk { allowed, .. } => {
                 VlanId::new(fid % SERVICE).is_some_and(|id| allowed.contains(id)).then_some(lane.tagged)
             }
@@ -143,19 +157,23 @@ impl Rules {
     }
 }
 
-fn is_service(tag: Tag) -> bool {
-    tag.tpid == Tag::service(Tci(0)).tpid
+fn is_service(tpid: u16) -> bool {
+    tpid == ethertype::SERVICE_VLAN
 }
 
 /// The VLAN of a frame of a customer's network: `usual` if it is untagged or priority-tagged.
 #[inline]
-fn customer(outer: Option<Tag>, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool) -> Result<Lane, Reason> {
-    match outer {
-        Some(tag) if is_service(tag) => Err(Reason::Vlan),
+fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool) -> Result<Lane, Reason> {
+    let is_double = vlan::is_tpid(tags.behind);
+    match tags.outer {
+        Some(tag) if is_service(tag.tpid) => Err(Reason::Vlan),
         Some(tag) if tag.tci.id() != 0 => {
             let id = VlanId::new(tag.tci.id()).filter(|id| allowed(*id)).ok_or(Reason::Vlan)?;
-            Ok(Lane { fid: id.number(), untagged: Edit::Untag, tagged: Edit::Keep })
+            let untagged = (!is_double).then_some(Edit::Untag);
+            Ok(Lane { fid: id.number(), untagged, tagged: Edit::Keep })
         }
+        // Without its priority tag the frame would be in the VLAN of the next one.
+        Some(_) if is_double => Err(Reason::Vlan),
         prioritised => {
             let id = usual.ok_or(Reason::Vlan)?.number();
             let (untagged, tagged) = match prioritised {
@@ -165,7 +183,7 @@ fn customer(outer: Option<Tag>, usual: Option<VlanId>, allowed: impl Fn(VlanId) 
                     (Edit::Untag, Edit::Retag(tag))
                 }
             };
-            Ok(Lane { fid: id, untagged, tagged })
+            Ok(Lane { fid: id, untagged: Some(untagged), tagged })
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use arrayvec::ArrayVec;
 use nicety_adapter::{Batch, Packet, PortId, Time};
-use nicety_frame::group::{self, Message};
+use nicety_frame::group::{self, Kind, Message, Records};
 
 use crate::PORTS;
 
@@ -28,10 +28,8 @@ const NEW: u64 = u64::MAX;
 /// Groups at most, of all VLANs, and those that one port can bring; the same of routers.
 const GROUPS_MOST: usize = 1024;
 const GROUPS_PER_PORT: usize = 64;
-/// Groups that one report is taken to name at most. A host that wants more says so in several.
-const RECORDS_MOST: usize = 64;
-/// Bytes of a report that are read: a frame of the usual MTU, with two tags.
-const REPORT_MOST: usize = 1522;
+/// Groups that one report is taken to name at most: one more than there is room for, so that its port gets all.
+const RECORDS_MOST: usize = GROUPS_PER_PORT + 1;
 
 /// A set of ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -207,24 +205,15 @@ impl Snoop {
         for new in self.table.load().all.iter().filter(|wants| wants.until.load(Ordering::Relaxed) == NEW) {
             new.until.store(now.0.saturating_add(MEMBER_NS), Ordering::Relaxed);
         }
-        match group::message(layout, head) {
-            Some(Message::Report) => {
-                if !dry {
-                    self.report(batch, packet, fid, now);
-                }
-                return Audience::Routers(self.table.load().routers(fid, now));
-            }
-            Some(Message::Query { is_router, group }) if !dry => {
-                if let Some(group) = group {
-                    self.asked(fid, group, now);
-                }
-                if is_router {
-                    self.router(fid, batch.origin, now);
-                }
-                return Audience::All;
-            }
-            Some(Message::Query { .. }) => return Audience::All,
-            Some(Message::Router) if !dry => self.router(fid, batch.origin, now),
+        let kind = group::kind(layout, head);
+        if let (Some(kind), false) = (kind, dry) {
+            self.hear(kind, batch, packet, fid, now);
+        }
+        match kind {
+            Some(Kind::Report) => return Audience::Routers(self.table.load().routers(fid, now)),
+            // Members of version 2 do not report what they hear others report, wherever it is hidden.
+            None if layout.is_cut() => return Audience::Routers(self.table.load().routers(fid, now)),
+            Some(Kind::Query) => return Audience::All,
             _ => {}
         }
         let Some(group) = group::destination(layout, head).filter(|group| !group::is_local(*group)) else {
@@ -269,25 +258,34 @@ impl Snoop {
         }
     }
 
-    fn report(&self, batch: &Batch, packet: &Packet, fid: u16, now: Time) {
-        let (mut frame, mut at) = ([0; REPORT_MOST], 0);
-        let head = batch.head(packet);
-        let mut put = |bytes: usize| {
-            let begin = at;
-            at = (at + bytes).min(REPORT_MOST);
-            begin..at
-        };
-        let place = put(head.len());
-        frame[place.clone()].copy_from_slice(&head[..place.len()]);
-        for span in batch.spans(packet) {
-            let place = put(span.len() as usize);
-            batch.source().read_span(*span, &mut frame[place]);
+    /// Learns what a message says, if it is believed.
+    fn hear(&self, kind: Kind, batch: &Batch, packet: &Packet, fid: u16, now: Time) {
+        let mut frame = [0; group::MESSAGE_MOST];
+        let len = batch.copy(packet, &mut frame);
+        match group::message(batch.layout(packet), &frame[..len]) {
+            Some(Message::Report(records)) => self.report(records, batch.origin, fid, now),
+            Some(Message::Query { is_router, group }) => {
+                if let Some(group) = group {
+                    self.asked(fid, group, now);
+                }
+                if is_router {
+                    self.router(fid, batch.origin, now);
+                }
+            }
+            Some(Message::Router) => self.router(fid, batch.origin, now),
+            // Too long to be read: it may name any group.
+            None if kind == Kind::Report && packet.len() as usize > group::MESSAGE_MOST => {
+                self.take_all(batch.origin, now.0.saturating_add(MEMBER_NS));
+            }
+            None => {}
         }
+    }
+
+    fn report(&self, records: Records<'_>, port: PortId, fid: u16, now: Time) {
         // Who leaves stays until somebody asks for the others behind the port, or time is up.
-        let joined = group::records(batch.layout(packet), &frame[..at]).take(RECORDS_MOST);
-        let joined = joined.filter(|(group, joins)| *joins && !group::is_local(*group)).map(|(group, _)| group);
-        let joined: ArrayVec<IpAddr, RECORDS_MOST> = joined.collect();
-        let (port, table) = (batch.origin, self.table.load());
+        let joined = records.filter(|(group, joins)| *joins && !group::is_local(*group)).map(|(group, _)| group);
+        let joined: ArrayVec<IpAddr, RECORDS_MOST> = joined.take(RECORDS_MOST).collect();
+        let table = self.table.load();
         let until = now.0.saturating_add(MEMBER_NS);
         let mut is_news = false;
         for group in &joined {
@@ -302,9 +300,15 @@ impl Snoop {
         }
     }
 
+    fn take_all(&self, port: PortId, until: u64) {
+        if !refresh(&self.table.load().all, port, until) {
+            self.change(|table| table.take_all(port, until));
+        }
+    }
+
     /// Whatever a port may have joined before anybody listened: it gets all until its hosts were asked, and have answered.
     pub fn renew(&self, port: PortId) {
-        self.change(|table| table.take_all(port, NEW));
+        self.take_all(port, NEW);
     }
 
     /// A port has left, or is in other VLANs.

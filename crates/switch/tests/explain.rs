@@ -57,7 +57,7 @@ fn an_explanation_decides_as_forwarding_does_and_changes_nothing() {
         addresses: vec![Mac(address(1))],
         forged_transmits: false,
         mac_changes: false,
-        guards: Guards { bpdu: true, dhcp_server: true, arp: true, router_advertisement: true },
+        guards: Guards { bpdu: true, dhcp_server: true, arp: true, router_advertisement: true, multicast_router: true },
         private: Private::Isolated,
         ..access(10)
     };

@@ -30,7 +30,7 @@ pub(super) const MTU_LEAST: u32 = 68;
 const ARP: usize = 2;
 
 /// The keys.
-pub(super) const KEYS: [Key; 27] = [
+pub(super) const KEYS: [Key; 28] = [
     Key { name: "vlan", allowed: VLAN },
     Key {
         name: "trunk",
@@ -48,6 +48,7 @@ pub(super) const KEYS: [Key; 27] = [
     Key { name: "dhcp_guard", allowed: "true or false" },
     Key { name: "arp_guard", allowed: "true or false" },
     Key { name: "ra_guard", allowed: "true or false" },
+    Key { name: "multicast_router_guard", allowed: "true or false" },
     Key { name: "mtu_limit", allowed: "bytes: a whole number from 68 to 65535, and not less than mtu" },
     Key { name: "log_refusals", allowed: "true or false" },
     Key { name: "snooping", allowed: "true or false" },
@@ -103,7 +104,7 @@ pub(super) struct Parts {
     mac_changes: Option<bool>,
     forged_transmits: Option<bool>,
     address_limit: Option<u16>,
-    guards: [Option<bool>; 4],
+    guards: [Option<bool>; 5],
     mtu: Option<u16>,
     log: Option<bool>,
     snooping: Option<bool>,
@@ -129,7 +130,8 @@ impl Parts {
             mac_changes: word(walk, "mac_changes"),
             forged_transmits: word(walk, "forged_transmits"),
             address_limit: walk.integer(section, "address_limit", 1..=most).map(|found| found.value as u16),
-            guards: ["bpdu_guard", "dhcp_guard", "arp_guard", "ra_guard"].map(|key| flag(walk, key)),
+            guards: ["bpdu_guard", "dhcp_guard", "arp_guard", "ra_guard", "multicast_router_guard"]
+                .map(|key| flag(walk, key)),
             mtu: walk.integer(section, "mtu_limit", MTU_LEAST..=u32::from(u16::MAX)).map(|found| found.value as u16),
             log: flag(walk, "log_refusals"),
             snooping: flag(walk, "snooping"),
@@ -188,7 +190,8 @@ impl Parts {
     /// The policy of a port with these addresses, its own first.
     pub(super) fn policy(self, addresses: Vec<Mac>, ip: Vec<IpAddr>) -> Policy {
         let usual = Policy::default();
-        let [bpdu, dhcp_server, arp, router_advertisement] = self.guards.map(Option::unwrap_or_default);
+        let [bpdu, dhcp_server, arp, router_advertisement, multicast_router] =
+            self.guards.map(Option::unwrap_or_default);
         let [broadcast, multicast, unknown] = self.storm;
         Policy {
             addresses,
@@ -198,7 +201,7 @@ impl Parts {
             mac_changes: self.mac_changes.unwrap_or(usual.mac_changes),
             forged_transmits: self.forged_transmits.unwrap_or(usual.forged_transmits),
             address_limit: self.address_limit,
-            guards: Guards { bpdu, dhcp_server, arp, router_advertisement },
+            guards: Guards { bpdu, dhcp_server, arp, router_advertisement, multicast_router },
             ip,
             mtu: self.mtu,
             log: self.log.unwrap_or(usual.log),
@@ -299,12 +302,13 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     say("mac_changes", (!mac_changes).then(|| "reject".to_owned()));
     say("forged_transmits", (!forged_transmits).then(|| "reject".to_owned()));
     say("address_limit", address_limit.map(|limit| limit.to_string()));
-    let Guards { bpdu, dhcp_server, arp, router_advertisement } = guards;
+    let Guards { bpdu, dhcp_server, arp, router_advertisement, multicast_router } = guards;
     let flags = [
         ("bpdu_guard", bpdu),
         ("dhcp_guard", dhcp_server),
         ("arp_guard", arp),
         ("ra_guard", router_advertisement),
+        ("multicast_router_guard", multicast_router),
         ("snooping", snooping),
         ("log_refusals", log),
     ];

@@ -79,6 +79,7 @@ fn what_cannot_be_is_refused_with_its_line_and_what_may_stand_there() {
         ("forged_transmits = \"deny\"", "\"deny\" is not known"),
         ("address_limit = 65", "65 is not from 1 to 64"),
         ("bpdu_guard = \"yes\"", "it is a text, not true or false"),
+        ("multicast_router_guard = 1", "it is a number, not true or false"),
         ("mtu_limit = 67", "67 is not from 68 to 65535"),
         ("mtu_limit = \"1500\"", "it is a text, not a whole number"),
         ("log_refusals = 1", "it is a number, not true or false"),
@@ -137,7 +138,7 @@ fn a_policy_is_told_by_the_keys_that_make_it() {
     for said in [
         "vlan = 10\nprivate = \"isolated\"\nforged_transmits = \"reject\"\nmac_changes = \"reject\"\n",
         "trunk = \"10,20-22\"\nnative = 20\ncommunity = 7\npromiscuous = \"accept\"\naddress_limit = 4\n",
-        "trunk = \"all\"\nbpdu_guard = true\ndhcp_guard = true\narp_guard = true\nra_guard = true\n",
+        "trunk = \"all\"\nbpdu_guard = true\ndhcp_guard = true\narp_guard = true\nra_guard = true\nmulticast_router_guard = true\n",
         "arp_guard = true\nbound_ips = \"192.0.2.7,fe80::7\"\nmtu_limit = 1500\nlog_refusals = true\n",
         "forged_transmits = \"reject\"\nbound_macs = \"02:00:00:00:00:07,02:00:00:00:00:08\"\n",
         "qinq = 100\nbroadcast_limit = 1\nmulticast_limit = 2\nunknown_limit = 3\n",

@@ -149,10 +149,50 @@ fn the_walk_over_extension_headers_ends() {
 }
 
 #[test]
-fn a_third_tag_is_not_taken_off() {
-    let mut frame = vec![0; 12];
-    frame.extend([0x88, 0xa8, 0, 1, 0x81, 0, 0, 2, 0x81, 0, 0, 3, 0x08, 0]);
-    frame.extend([0; 60]);
-    let layout = Layout::parse(&frame);
-    assert_eq!((layout.tag_count(), layout.l2_len, layout.ethertype, layout.l3), (2, 22, 0x8100, None));
+fn any_number_of_tags_is_walked_and_the_outer_two_are_kept() {
+    // Linux takes priority tags off one after another: net/core/dev.c, __netif_receive_skb_core.
+    let most = nicety_frame::layout::TAGS_MAX;
+    for count in [0, 1, 2, 3, 9, most] {
+        let mut frame = vec![0; 12];
+        (0..count).for_each(|id| frame.extend([0x81, 0, 0, id as u8]));
+        frame.extend([0x08, 0, 0x45]);
+        frame.extend([0; 60]);
+        let layout = Layout::parse(&frame);
+        let l2_len = 14 + 4 * count;
+        assert_eq!((layout.tag_count(), usize::from(layout.l2_len)), (count.min(2), l2_len));
+        assert_eq!(layout.l3.map(|l3| usize::from(l3.offset)), Some(l2_len));
+        let ids: Vec<_> = layout.tags.iter().flatten().map(|tag| tag.tci.id()).collect();
+        assert_eq!(ids, (0..count.min(2) as u16).collect::<Vec<_>>());
+        assert!(!layout.is_cut());
+    }
+    let endless: Vec<u8> = [0x81, 0, 0, 0].repeat(30_000);
+    let layout = Layout::parse(&endless);
+    assert_eq!((usize::from(layout.l2_len), layout.ethertype, layout.l3), (14 + 4 * most, 0x8100, None));
+    assert!(layout.is_cut());
+}
+
+#[test]
+fn a_second_fragment_header_ends_the_walk() {
+    // RFC 8200, section 4.1: each header at most once. Here one that says "all of it", and one of a later part.
+    let chain = [&[44, 0, 0, 0, 0, 0, 0, 7][..], &[17, 0, 0, 8, 0, 0, 0, 7], &[0; 8]].concat();
+    let l3 = Layout::parse(&v6(44, &chain)).l3.unwrap();
+    assert_eq!((l3.protocol, l3.fragment, l3.len), (44, Fragment::Whole, 48));
+}
+
+#[test]
+fn a_header_that_is_announced_and_not_whole_is_a_cut() {
+    let frame = |ethertype: u16, rest: &[u8]| [&[0; 12][..], &ethertype.to_be_bytes(), rest].concat();
+    for (bytes, cut) in [
+        (frame(0x0800, &[0x45; 20]), false),
+        (frame(0x0800, &[0x45; 19]), true),
+        (frame(0x0800, &[0x65; 40]), true),
+        (frame(0x86dd, &[0x60; 40]), false),
+        (frame(0x86dd, &[0x60; 39]), true),
+        (frame(0x8100, &[0, 0, 8]), true),
+        (frame(0x88a8, &[0, 0, 8, 6]), false),
+        (frame(0x0806, &[]), false),
+        (frame(100, &[]), false),
+    ] {
+        assert_eq!(Layout::parse(&bytes).is_cut(), cut, "{bytes:02x?}");
+    }
 }

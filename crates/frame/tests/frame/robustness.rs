@@ -3,7 +3,9 @@
 use crate::packets::packet;
 use nicety_frame::checksum::{self, Running, sum};
 use nicety_frame::toeplitz::{HashKinds, Input, Table};
-use nicety_frame::{L4Kind, Layout, SegmentKind, Segmenter, Tag, Tci, arp, crc, ethernet, ipv4, ipv6, tcp, udp, vlan};
+use nicety_frame::{
+    L4Kind, Layout, SegmentKind, Segmenter, Tag, Tci, arp, crc, ethernet, group, ipv4, ipv6, tcp, udp, vlan,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -14,6 +16,10 @@ fn everything(frame: &[u8], foreign: &Layout, mss: u16) {
     for layout in [&own, foreign] {
         let mut copy = frame.to_vec();
         let _ = (layout.ports(frame), layout.l4_total_len(frame), layout.tag_count());
+        let _ = (group::kind(layout, frame), group::destination(layout, frame), layout.is_cut());
+        if let Some(group::Message::Report(records)) = group::message(layout, frame) {
+            let _ = records.count();
+        }
         let _ = checksum::check(frame, layout);
         let _ = checksum::check_with(frame, layout, |_| Some(sum(frame)));
         let _ = checksum::pseudo(frame, layout, u32::MAX);

@@ -1,18 +1,16 @@
 //! IGMP and MLD snooping: who gets the frames of a group. Time is the test's own.
 
+mod frames;
+
 use std::sync::Arc;
 
 use nicety_adapter::{Batch, PortId, Reason, Time};
-use nicety_frame::checksum;
 use nicety_memory::Map;
 use nicety_switch::{Interest, Limits, Plan, Policy, Switch, Vlan, VlanId, Wanted};
 
+use frames::*;
+
 const SECOND: u64 = 1_000_000_000;
-const GROUP: [u8; 4] = [239, 1, 2, 3];
-const GROUP6: [u8; 16] = [0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3];
-/// Who has an address and asks, and a switch that asks.
-const ROUTER: [u8; 4] = [10, 0, 0, 1];
-const NOBODY: [u8; 4] = [0; 4];
 const NONE: [u16; 0] = [];
 
 fn snooped() -> Policy {
@@ -50,8 +48,8 @@ impl World {
     }
 
     /// Who gets a frame; nobody if it is dropped as `no-receiver`.
-    fn send(&mut self, from: u16, frame: Vec<u8>) -> Vec<u16> {
-        self.load(from, &[frame]);
+    fn send(&mut self, from: u16, frame: impl Into<Vec<u8>>) -> Vec<u16> {
+        self.load(from, &[frame.into()]);
         self.switch.forward(&self.batch, self.now, &mut self.plan);
         let mut got: Vec<u16> = self.plan.receivers().iter().map(|port| port.0).collect();
         got.sort_unstable();
@@ -64,68 +62,6 @@ impl World {
         self.now = self.now.after_ns(seconds * SECOND);
     }
 }
-
-fn ethernet(target: [u8; 6], ethertype: u16, payload: &[&[u8]]) -> Vec<u8> {
-    let mut frame = [&target[..], &[2, 0, 0, 0, 0, 9], &ethertype.to_be_bytes(), &payload.concat()].concat();
-    frame.resize(frame.len().max(60), 0);
-    frame
-}
-
-/// RFC 1112, section 6.4.
-fn mac4(group: [u8; 4]) -> [u8; 6] {
-    [1, 0, 0x5e, group[1] & 0x7f, group[2], group[3]]
-}
-
-fn v4(source: [u8; 4], group: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
-    // With a router alert, as RFC 3376, section 4, wants of messages.
-    let len = 24 + payload.len() as u16;
-    let head = [0x46, 0xc0, (len >> 8) as u8, len as u8, 0, 0, 0, 0, 1, protocol, 0, 0];
-    ethernet(mac4(group), 0x0800, &[&head, &source, &group, &[0x94, 4, 0, 0], payload])
-}
-
-fn data(group: [u8; 4]) -> Vec<u8> {
-    v4([10, 0, 0, 9], group, 17, &[0; 20])
-}
-
-fn query(source: [u8; 4]) -> Vec<u8> {
-    v4(source, [224, 0, 0, 1], 2, &[0x11, 100, 0, 0, 0, 0, 0, 0, 2, 125, 0, 0])
-}
-
-/// A query for a group, as version 2 has it.
-fn query_for(group: [u8; 4], is_whole: bool) -> Vec<u8> {
-    let mut message = [&[0x11, 10, 0, 0][..], &group].concat();
-    let sum = checksum::sum(&message).checksum() ^ u16::from(!is_whole);
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
-    v4(NOBODY, group, 2, &message)
-}
-
-/// A message of version 1 or 2: 0x12 and 0x16 join, 0x17 leaves.
-fn old(kind: u8, group: [u8; 4]) -> Vec<u8> {
-    let target = if kind == 0x17 { [224, 0, 0, 2] } else { group };
-    v4([10, 0, 0, 9], target, 2, &[&[kind, 0, 0, 0][..], &group].concat())
-}
-
-/// A report of version 3: records of a type, a group, and so many sources.
-fn report(records: &[(u8, [u8; 4], u8)]) -> Vec<u8> {
-    let mut bytes = vec![0x22, 0, 0, 0, 0, 0, 0, records.len() as u8];
-    for (kind, group, sources) in records {
-        bytes.extend([*kind, 0, 0, *sources]);
-        bytes.extend(group);
-        bytes.extend(vec![10; usize::from(*sources) * 4]);
-    }
-    v4([10, 0, 0, 9], [224, 0, 0, 22], 2, &bytes)
-}
-
-fn v6(source: [u8; 16], group: [u8; 16], next: u8, payload: &[u8]) -> Vec<u8> {
-    let target = [0x33, 0x33, group[12], group[13], group[14], group[15]];
-    let len = 8 + payload.len() as u16;
-    let head = [0x60, 0, 0, 0, (len >> 8) as u8, len as u8, 0, 1];
-    let options = [next, 0, 5, 2, 0, 0, 1, 0];
-    ethernet(target, 0x86dd, &[&head, &source, &group, &options, payload])
-}
-
-const LOCAL6: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
-const ALL6: [u8; 16] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
 #[test]
 fn a_group_that_nobody_has_joined_goes_to_all_and_one_that_is_known_to_its_members_and_routers() {
@@ -153,7 +89,7 @@ fn reports_go_to_routers_alone() {
     assert_eq!(world.send(1, report(&[(4, GROUP, 0)])), [0]);
     assert_eq!(world.send(1, old(0x17, GROUP)), [0]);
     // PIM's hello is a router's too.
-    world.send(3, v4(ROUTER, [224, 0, 0, 13], 103, &[0x20, 0, 0, 0]));
+    world.send(3, hello());
     assert_eq!(world.send(1, old(0x16, GROUP)), [0, 3]);
 }
 
@@ -185,10 +121,7 @@ fn who_leaves_is_gone_two_seconds_after_a_query_that_nobody_answers() {
         world.send(port, old(0x16, GROUP));
     }
     world.send(1, old(0x17, GROUP));
-    world.send(0, query_for(GROUP, false));
-    world.pass(2);
-    assert_eq!(world.send(3, data(GROUP)), [1, 2], "hosts do not hear a damaged query, and would not answer");
-    assert_eq!(world.send(0, query_for(GROUP, true)), [1, 2, 3]);
+    assert_eq!(world.send(0, query_for(GROUP)), [1, 2, 3]);
     world.send(2, old(0x16, GROUP));
     world.pass(1);
     assert_eq!(world.send(3, data(GROUP)), [1, 2]);
@@ -217,30 +150,150 @@ fn what_is_not_said_again_runs_out() {
 #[test]
 fn mld_is_understood_as_igmp_is() {
     let mut world = World::new(4);
-    let query = |source| v6(source, ALL6, 58, &[&[130, 0, 0, 0][..], &[0; 24]].concat());
-    let message = |kind: u8| v6(LOCAL6, GROUP6, 58, &[&[kind, 0, 0, 0, 0, 0, 0, 0][..], &GROUP6].concat());
-    let records = |kind: u8| {
-        let bytes = [&[143, 0, 0, 0, 0, 0, 0, 1, kind, 0, 0, 0][..], &GROUP6].concat();
-        v6(LOCAL6, [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 22], 58, &bytes)
-    };
-    let data = || v6(LOCAL6, GROUP6, 17, &[0; 20]);
+    let data = || Frame::v6(LOCAL6, GROUP6, 17, &[0; 20]);
     assert_eq!(world.send(3, data()), [0, 1, 2]);
-    assert_eq!(world.send(1, message(131)), NONE);
+    assert_eq!(world.send(1, old6(131)), NONE);
     assert_eq!(world.send(3, data()), [1]);
-    assert_eq!(world.send(0, query(LOCAL6)), [1, 2, 3]);
-    assert_eq!(world.send(2, records(4)), [0]);
+    assert_eq!(world.send(0, query6(LOCAL6)), [1, 2, 3]);
+    assert_eq!(world.send(2, report6(4)), [0]);
     assert_eq!(world.send(3, data()), [0, 1, 2]);
-    world.send(1, message(132));
-    world.send(2, records(3));
-    let mut ask = [&[130, 0, 0, 0, 3, 232, 0, 0][..], &GROUP6, &[2, 125, 0, 0]].concat();
-    let sum = checksum::pseudo_v6(LOCAL6.into(), GROUP6.into(), 58, 28).then(checksum::sum(&ask), false).checksum();
-    ask[2..4].copy_from_slice(&sum.to_be_bytes());
-    world.send(0, v6(LOCAL6, GROUP6, 58, &ask));
+    world.send(1, old6(132));
+    world.send(2, report6(3));
+    world.send(0, query_for6());
     world.pass(2);
     assert_eq!(world.send(3, data()), [0, 1, 2], "nobody is left: all");
     // Hosts find each other by such groups.
-    world.send(1, v6(LOCAL6, ALL6, 58, &[&[131, 0, 0, 0, 0, 0, 0, 0][..], &ALL6].concat()));
-    assert_eq!(world.send(3, v6(LOCAL6, ALL6, 58, &[136, 0, 0, 0])), [0, 1, 2]);
+    world.send(1, Frame::v6(LOCAL6, ALL6, 58, &[&[131, 0, 0, 0, 0, 0, 0, 0][..], &ALL6].concat()));
+    assert_eq!(world.send(3, Frame::v6(LOCAL6, ALL6, 58, &[136, 0, 0, 0])), [0, 1, 2]);
+}
+
+#[test]
+fn a_report_that_its_receivers_do_not_take_joins_nothing() {
+    let unaddressed = |frame: Frame| Frame { source: vec![0; frame.source.len()], ..frame };
+    for (name, right) in [
+        ("version 2", old(0x16, GROUP)),
+        ("version 3", report(&[(4, GROUP, 0)])),
+        ("MLD", old6(131)),
+        ("MLD 2", report6(4)),
+        ("without an address", unaddressed(report(&[(4, GROUP, 0)]))),
+        ("MLD 2 without an address", unaddressed(report6(4))),
+    ] {
+        let mut world = World::new(3);
+        for (what, spoilt) in right.spoilt() {
+            assert_eq!(world.send(1, spoilt), NONE, "{name} with {what}: it goes to no host, which may take it");
+            assert_eq!(world.switch.wanted(world.now), [] as [Wanted; 0], "{name} with {what}");
+        }
+        world.send(1, right);
+        assert_eq!(world.switch.wanted(world.now).len(), 1, "{name}");
+    }
+    let first_version = Frame { options: Vec::new(), ..old(0x12, GROUP) };
+    let mut world = World::new(3);
+    world.send(1, first_version);
+    assert_eq!(world.switch.wanted(world.now).len(), 1, "RFC 1112 has no router alert");
+}
+
+#[test]
+fn a_query_that_hosts_do_not_take_ends_no_membership_and_makes_no_router() {
+    let sources = |frame: Frame, count: u8| {
+        let mut frame = Frame { source: ROUTER.to_vec(), ..frame };
+        frame.message.extend([2, 125, 0, count]);
+        frame.message.extend(vec![10; usize::from(count) * 4]);
+        frame
+    };
+    let of_length = |frame: Frame, len| {
+        let mut frame = frame;
+        frame.message.resize(len, 0);
+        frame.bytes()
+    };
+    for (name, right, join) in [
+        ("version 2", Frame { source: ROUTER.to_vec(), ..query_for(GROUP) }, old(0x16, GROUP)),
+        ("version 3", sources(query_for(GROUP), 0), old(0x16, GROUP)),
+        ("MLD 2", query_for6(), old6(131)),
+    ] {
+        let mut world = World::new(3);
+        world.send(1, join);
+        let mut spoilt = right.spoilt();
+        let odd = if right.is_v4() { 10 } else { 26 };
+        spoilt.push(("a length of no version (RFC 3376, section 7.1)", of_length(right.clone(), odd)));
+        if right.is_v4() {
+            let all = Frame { target: vec![224, 0, 0, 1], mac: mac4([224, 0, 0, 1]), ..right.clone() };
+            spoilt.push(("all hosts' address", all.bytes()));
+        } else {
+            spoilt.push(("no address", Frame { source: vec![0; 16], ..right.clone() }.bytes()));
+        }
+        for (what, frame) in spoilt {
+            world.send(0, frame);
+            let wanted = world.switch.wanted(world.now);
+            let left: Vec<_> = wanted.iter().map(|wanted| (wanted.port.0, wanted.left.as_secs())).collect();
+            assert_eq!(left, [(1, 260)], "{name} with {what}");
+        }
+        world.send(0, right);
+        let wanted = world.switch.wanted(world.now);
+        let left: Vec<_> = wanted.iter().map(|wanted| (wanted.port.0, wanted.left.as_secs())).collect();
+        assert_eq!(left, [(1, 2), (0, 255)], "{name}");
+    }
+    let mut world = World::new(3);
+    world.send(1, old(0x16, GROUP));
+    world.send(0, sources(query_for(GROUP), 2));
+    let wanted = world.switch.wanted(world.now);
+    assert_eq!(wanted[0].left.as_secs(), 260, "it asks for some sources alone");
+}
+
+#[test]
+fn a_general_query_or_a_hello_that_nobody_takes_makes_no_router() {
+    let first_version = Frame::v4(ROUTER, [224, 0, 0, 1], 2, &[0x11, 0, 0, 0, 0, 0, 0, 0]);
+    let hello6 = Frame::v6(LOCAL6, [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 13], 103, &[0x20, 0, 0, 0]);
+    for (name, right) in [
+        ("IGMP", query(ROUTER)),
+        ("MLD", query6(LOCAL6)),
+        ("PIM", hello()),
+        ("PIM of IPv6", Frame { options: Vec::new(), ..hello6 }),
+    ] {
+        let mut world = World::new(3);
+        for (what, spoilt) in right.spoilt() {
+            world.send(0, spoilt);
+            assert_eq!(world.switch.wanted(world.now), [] as [Wanted; 0], "{name} with {what}");
+        }
+        world.send(0, right);
+        assert_eq!(world.switch.wanted(world.now)[0].interest, Interest::Router, "{name}");
+    }
+    let mut world = World::new(3);
+    world.send(0, Frame::v4(ROUTER, [224, 0, 0, 13], 103, &[0x23, 0, 0, 0]));
+    assert_eq!(world.switch.wanted(world.now), [] as [Wanted; 0], "PIM's join is no hello");
+    world.send(0, Frame { options: Vec::new(), ..first_version });
+    assert_eq!(world.switch.wanted(world.now)[0].interest, Interest::Router, "RFC 1112 has no router alert");
+}
+
+#[test]
+fn a_report_reaches_no_other_host_however_it_is_wrapped() {
+    // A host of version 2 that hears a report keeps its own to itself (RFC 2236, section 3), and its port would be forgotten.
+    let mut world = World::new(3);
+    let right = old(0x16, GROUP).bytes();
+    for tags in [1, 2, 3, 9, 20, 28, 40] {
+        let stack = [0x81, 0, 0, 0].repeat(tags);
+        let wrapped = [&right[..12], &stack, &right[12..]].concat();
+        assert_eq!(world.send(1, wrapped), NONE, "{tags} tags");
+    }
+    let mut fragment = right;
+    fragment[14 + 6] = 0x20;
+    assert_eq!(world.send(1, fragment), NONE, "a first fragment");
+}
+
+#[test]
+fn a_report_of_more_groups_than_there_is_room_for_gets_its_port_all() {
+    let many: Vec<_> = (0..100).map(|last| (4, [239, 7, 0, last], 0)).collect();
+    let long: Vec<_> = (0..200).map(|last| (4, [239, 7, 0, last], 0)).collect();
+    for (name, records) in [("many groups", many), ("longer than it is read", long)] {
+        let mut world = World::new(4);
+        world.send(1, report(&records));
+        world.send(2, old(0x16, [239, 7, 0, 99]));
+        assert_eq!(world.send(3, data([239, 7, 0, 99])), [1, 2], "{name}");
+    }
+    let mut leaves: Vec<_> = (0..90).map(|last| (3, [239, 6, 0, last], 0)).collect();
+    leaves.push((4, GROUP, 0));
+    let mut world = World::new(4);
+    world.send(1, report(&leaves));
+    assert_eq!(world.send(3, data(GROUP)), [1], "it is the last of many records");
 }
 
 #[test]
@@ -314,7 +367,7 @@ fn what_is_wanted_is_shown_with_how_long() {
 fn promiscuous_ports_get_all_and_an_explanation_learns_nothing() {
     let mut world = World::new(4);
     world.switch.set_policy(PortId(3), &Policy { promiscuous: true, ..snooped() });
-    world.load(1, &[old(0x16, GROUP)]);
+    world.load(1, &[old(0x16, GROUP).bytes()]);
     let (batch, now) = (&world.batch, world.now);
     world.switch.explain(batch, now, &mut Plan::new());
     assert_eq!(world.send(0, data(GROUP)), [1, 2, 3]);
@@ -325,7 +378,7 @@ fn promiscuous_ports_get_all_and_an_explanation_learns_nothing() {
 #[test]
 fn a_train_of_one_address_is_looked_at_frame_by_frame() {
     let mut world = World::new(4);
-    world.load(1, &[data(GROUP), old(0x16, GROUP), data(GROUP), data([239, 129, 2, 3])]);
+    world.load(1, &[data(GROUP), old(0x16, GROUP), data(GROUP), data([239, 129, 2, 3])].map(|frame| frame.bytes()));
     world.switch.forward(&world.batch, world.now, &mut world.plan);
     let drops: Vec<u16> = world.plan.drops().iter().map(|(packet, _)| *packet).collect();
     assert_eq!(drops, [1, 2], "the report, and what only its sender wants");

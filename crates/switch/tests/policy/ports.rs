@@ -1,82 +1,14 @@
-//! What ports with policies send and get: VLANs, private VLANs, addresses, guards, storm control.
-
-mod world;
+//! VLANs, private VLANs, addresses, storm control, the MTU.
 
 use nicety_adapter::{Checksum, Edit, Offload, PortId, Reason, Segment, SegmentKind, Time};
 use nicety_frame::Mac;
 use nicety_frame::vlan::{Tag, Tci};
-use nicety_switch::{Guards, Plan, Policy, Private, Storm, Vlan, VlanId, VlanSet};
+use nicety_switch::{Policy, Private, Storm, VlanSet};
 
-use world::World;
+use crate::world::World;
+use crate::{A, B, EVERYBODY, access, customer, frame, plain, service, tagged, trunk};
 
-const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
-const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
-const EVERYBODY: [u8; 6] = [0xff; 6];
 const SECOND: u64 = 1_000_000_000;
-
-impl World {
-    fn send_as(&mut self, from: u16, frames: &[Vec<u8>], offload: Offload) -> &Plan {
-        self.load(from, frames, offload);
-        self.switch.forward(&self.batch, self.now, &mut self.plan);
-        &self.plan
-    }
-
-    fn send(&mut self, from: u16, frames: &[Vec<u8>]) -> &Plan {
-        self.send_as(from, frames, Offload::default())
-    }
-
-    /// Sends one frame: who gets it, and with which edit; and why nobody does.
-    fn one(&mut self, from: u16, frame: Vec<u8>) -> (Vec<(u16, Edit)>, Option<Reason>) {
-        let plan = self.send(from, &[frame]);
-        let mut got: Vec<_> = plan.receivers().iter().map(|port| (port.0, plan.picks(*port)[0].edit)).collect();
-        got.sort_by_key(|(port, _)| *port);
-        let dropped = plan.drops().first().map(|(_, reason)| *reason);
-        assert!(got.is_empty() != dropped.is_none(), "delivered or dropped, never both: {got:?} {dropped:?}");
-        (got, dropped)
-    }
-
-    fn refused(&mut self, from: u16, frame: Vec<u8>) -> Option<Reason> {
-        self.one(from, frame).1
-    }
-}
-
-fn id(number: u16) -> VlanId {
-    VlanId::new(number).unwrap()
-}
-
-fn access(number: u16) -> Policy {
-    Policy { vlan: Vlan::Access(id(number)), ..Policy::default() }
-}
-
-fn trunk(allowed: &str, native: Option<u16>) -> Policy {
-    let vlan = Vlan::Trunk { allowed: allowed.parse().unwrap(), native: native.map(id) };
-    Policy { vlan, ..Policy::default() }
-}
-
-fn service(number: u16) -> Policy {
-    Policy { vlan: Vlan::Service(id(number)), ..Policy::default() }
-}
-
-fn customer(priority: u8, number: u16) -> Tag {
-    Tag::customer(Tci::new(priority, false, number))
-}
-
-fn frame(target: [u8; 6], source: [u8; 6], tags: &[Tag], ethertype: u16, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = [target, source].concat();
-    tags.iter().for_each(|tag| bytes.extend(tag.to_bytes()));
-    bytes.extend(ethertype.to_be_bytes());
-    bytes.extend(payload);
-    bytes.resize(bytes.len().max(60), 0);
-    bytes
-}
-
-fn plain(target: [u8; 6], source: [u8; 6]) -> Vec<u8> {
-    frame(target, source, &[], 0x88b5, &[])
-}
-
-fn tagged(target: [u8; 6], source: [u8; 6], tag: Tag) -> Vec<u8> {
-    frame(target, source, &[tag], 0x88b5, &[])
-}
 
 #[test]
 fn an_access_port_s_frames_stay_in_its_vlan_and_have_its_tag_on_the_trunk() {
@@ -147,6 +79,49 @@ fn trunks_keep_tags_between_them() {
     assert_eq!(world.one(0, tagged(EVERYBODY, A, customer(2, 20))), (vec![(1, Edit::Untag)], None));
     assert_eq!(world.one(1, plain(EVERYBODY, B)), (vec![(0, Edit::Tag(customer(0, 20)))], None));
     assert_eq!(world.refused(0, tagged(EVERYBODY, A, customer(2, 31))), Some(Reason::NoReceiver));
+}
+
+/// Frames with two tags: no port of customers' VLANs may bring the inner one to light (802.1Q-2018, 6.9: a tag says the VLAN).
+fn double(outer: Tag, inner: Tag) -> Vec<u8> {
+    frame(EVERYBODY, A, &[outer, inner], 0x88b5, &[])
+}
+
+#[test]
+fn a_tag_behind_a_priority_tag_does_not_lead_into_another_vlan() {
+    for inner in [customer(0, 20), customer(0, 0), Tag::service(Tci(20))] {
+        let mut world = World::new(&[trunk("10,20", Some(10)), access(10), access(10), trunk("10,20", Some(10))]);
+        for port in [1, 0] {
+            assert_eq!(world.refused(port, double(customer(5, 0), inner)), Some(Reason::Vlan), "{inner} from {port}");
+        }
+        assert_eq!(world.switch.addresses().iter(world.now).count(), 0, "nothing is learned of it");
+    }
+}
+
+#[test]
+fn a_frame_with_two_tags_leaves_by_a_native_trunk_with_both_and_by_no_access_port() {
+    let mut world = World::new(&[trunk("10,20", None), trunk("10,20", Some(10)), access(10), trunk("10", None)]);
+    for inner in [customer(0, 20), customer(0, 0), Tag::service(Tci(20))] {
+        let got = world.one(0, double(customer(3, 10), inner));
+        assert_eq!(got, (vec![(1, Edit::Keep), (3, Edit::Keep)], None), "{inner}");
+    }
+    // A provider's bridge takes its own tag off, and what is left is the customer's; but not another provider's.
+    let mut world = World::new(&[trunk("100", None), service(100), trunk("100", None)]);
+    let outer = Tag::service(Tci(100));
+    assert_eq!(world.one(0, double(outer, customer(0, 20))).0, [(1, Edit::Untag), (2, Edit::Keep)]);
+    assert_eq!(world.one(0, double(outer, Tag::service(Tci(200)))).0, [(2, Edit::Keep)]);
+}
+
+#[test]
+fn a_frame_that_ends_within_its_tag_is_too_short() {
+    let mut world = World::new(&[trunk("10,20", Some(10)), access(10), service(10)]);
+    // Padded with zeros on its way, the last one would be one of VLAN 20.
+    for len in 14..18 {
+        for port in [0, 1, 2] {
+            let cut = tagged(EVERYBODY, A, customer(0, 20))[..len].to_vec();
+            assert_eq!(world.refused(port, cut), Some(Reason::TooShort), "{len} bytes from {port}");
+        }
+    }
+    assert_eq!(world.one(1, plain(EVERYBODY, A)[..14].to_vec()).1, None, "without a tag it is a whole header");
 }
 
 #[test]
@@ -248,119 +223,6 @@ fn storm_control_lets_through_its_rate_of_each_kind_and_no_more() {
     }
 }
 
-fn udp4(source_port: u16) -> Vec<u8> {
-    let mut payload = vec![0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-    payload.extend([source_port.to_be_bytes(), [0, 68], [0, 16], [0, 0]].concat());
-    frame(EVERYBODY, A, &[], 0x0800, &payload)
-}
-
-fn icmp6(kind: u8, target: [u8; 16], extensions: usize) -> Vec<u8> {
-    let [high, low] = (24 + 8 * extensions as u16).to_be_bytes();
-    let mut payload = vec![0x60, 0, 0, 0, high, low, if extensions > 0 { 60 } else { 58 }, 255];
-    payload.extend([[0xfe; 16], [0xff; 16]].concat());
-    for extension in 1..=extensions {
-        payload.extend([if extension < extensions { 60 } else { 58 }, 0, 1, 4, 0, 0, 0, 0]);
-    }
-    payload.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
-    payload.extend(target);
-    frame([0x33, 0x33, 0, 0, 0, 1], A, &[], 0x86dd, &payload)
-}
-
-fn arp(sender_mac: [u8; 6], sender: [u8; 4]) -> Vec<u8> {
-    let payload = [&[0, 1, 8, 0, 6, 4, 0, 2][..], &sender_mac, &sender, &EVERYBODY, &[10, 0, 0, 2]].concat();
-    frame(EVERYBODY, A, &[], 0x0806, &payload)
-}
-
-fn guarded(guards: Guards) -> World {
-    let ip = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
-    World::new(&[Policy { guards, ip, ..Policy::default() }, Policy::default()])
-}
-
-#[test]
-fn a_dhcp_server_behind_a_guarded_port_is_not_heard() {
-    let mut world = guarded(Guards { dhcp_server: true, ..Guards::default() });
-    assert_eq!(world.refused(0, udp4(67)), Some(Reason::DhcpGuard));
-    assert_eq!(world.refused(0, udp4(68)), None);
-    assert_eq!(world.refused(1, udp4(67)), None, "the other port is not guarded");
-    // A fragment too short for its ports says nothing, and could be the rest of anything.
-    let mut tiny = udp4(67)[..38].to_vec();
-    tiny[14 + 6] = 0x20;
-    tiny.truncate(36);
-    assert_eq!(world.refused(0, tiny), Some(Reason::DhcpGuard));
-}
-
-#[test]
-fn a_router_advertisement_from_a_guarded_port_is_not_heard_however_deep_it_is() {
-    let mut world = guarded(Guards { router_advertisement: true, ..Guards::default() });
-    assert_eq!(world.refused(0, icmp6(134, [0; 16], 0)), Some(Reason::RouterGuard));
-    assert_eq!(world.refused(0, icmp6(134, [0; 16], 3)), Some(Reason::RouterGuard));
-    assert_eq!(world.refused(0, icmp6(134, [0; 16], 40)), Some(Reason::RouterGuard), "deeper than anybody looks");
-    assert_eq!(world.refused(0, icmp6(137, [0; 16], 0)), Some(Reason::RouterGuard));
-    assert_eq!(world.refused(0, icmp6(133, [0; 16], 1)), None);
-}
-
-#[test]
-fn arp_and_neighbour_advertisements_of_others_addresses_are_refused() {
-    let mut world = guarded(Guards { arp: true, ..Guards::default() });
-    assert_eq!(world.refused(0, arp(A, [10, 0, 0, 1])), None);
-    assert_eq!(world.refused(0, arp(A, [0; 4])), None, "a probe (RFC 5227)");
-    assert_eq!(world.refused(0, arp(A, [10, 0, 0, 9])), Some(Reason::ArpGuard));
-    assert_eq!(world.refused(0, arp(B, [10, 0, 0, 1])), Some(Reason::ArpGuard));
-    assert_eq!(world.refused(0, frame(EVERYBODY, A, &[], 0x0806, &[9; 28])), Some(Reason::ArpGuard));
-    let own: std::net::Ipv6Addr = "fe80::1".parse().unwrap();
-    assert_eq!(world.refused(0, icmp6(136, own.octets(), 0)), None);
-    assert_eq!(world.refused(0, icmp6(136, [7; 16], 0)), Some(Reason::ArpGuard));
-    assert_eq!(world.refused(0, icmp6(136, own.octets(), 40)), Some(Reason::ArpGuard), "deeper than anybody looks");
-    assert_eq!(world.refused(0, icmp6(128, [7; 16], 0)), None, "an echo");
-}
-
-/// An ICMPv6 message of this type from an IPv6 address, with a link-layer address as option `option`, or as many bytes as it says.
-fn about(kind: u8, from: &str, (option, units): (u8, u8), link: [u8; 6]) -> Vec<u8> {
-    let from: std::net::Ipv6Addr = from.parse().unwrap();
-    let mut frame = icmp6(kind, from.octets(), 0);
-    frame[14 + 5] += 8;
-    frame[14 + 8..14 + 24].copy_from_slice(&from.octets());
-    frame.extend([&[option, units][..], &link].concat());
-    frame
-}
-
-#[test]
-fn neighbour_discovery_that_binds_an_address_to_another_station_is_refused() {
-    let guards = Guards { arp: true, ..Guards::default() };
-    let (mut bound, mut open) =
-        (guarded(guards), World::new(&[Policy { guards, ..Policy::default() }, Policy::default()]));
-    for (kind, option) in [(135, 1), (136, 2)] {
-        for world in [&mut bound, &mut open] {
-            assert_eq!(world.refused(0, about(kind, "fe80::1", (option, 1), A)), None);
-            assert_eq!(world.refused(0, about(kind, "fe80::1", (option, 1), B)), Some(Reason::ArpGuard), "{kind}");
-            assert_eq!(world.refused(0, about(kind, "fe80::1", (option, 0), A)), Some(Reason::ArpGuard), "no length");
-            assert_eq!(
-                world.refused(0, about(kind, "fe80::1", (option, 2), A)),
-                Some(Reason::ArpGuard),
-                "beyond its end"
-            );
-            assert_eq!(world.refused(0, about(kind, "fe80::1", (3, 1), B)), None, "an option about something else");
-            let padded = [about(kind, "fe80::1", (option, 1), A), vec![1; 8]].concat();
-            assert_eq!(world.refused(0, padded), None, "what follows the packet");
-        }
-        assert_eq!(open.refused(0, about(kind, "fe80::9", (option, 1), A)), None);
-        assert_eq!(bound.refused(0, about(kind, "fe80::9", (option, 1), A)), Some(Reason::ArpGuard));
-    }
-    assert_eq!(bound.refused(0, about(135, "::", (14, 1), A)), None, "is this address free? (RFC 4862)");
-    let mut solicitation = icmp6(133, [0; 16], 0);
-    solicitation[14 + 5] = 16;
-    solicitation[14 + 48..14 + 56].copy_from_slice(&[&[1, 1][..], &B].concat());
-    assert_eq!(open.refused(0, solicitation), Some(Reason::ArpGuard), "a router would take it");
-}
-
-#[test]
-fn spanning_tree_from_a_guarded_port_is_refused_by_name() {
-    let mut world = guarded(Guards { bpdu: true, ..Guards::default() });
-    assert_eq!(world.refused(0, plain([1, 0x80, 0xc2, 0, 0, 0], A)), Some(Reason::BpduGuard));
-    assert_eq!(world.refused(0, plain([1, 0, 0x0c, 0xcc, 0xcc, 0xcd], A)), Some(Reason::BpduGuard));
-    assert_eq!(world.refused(1, plain([1, 0, 0x0c, 0xcc, 0xcc, 0xcd], B)), None);
-}
-
 #[test]
 fn a_frame_longer_than_the_mtu_guard_is_refused_and_a_packet_to_be_cut_is_not() {
     let policy = Policy { mtu: Some(1000), ..Policy::default() };
@@ -370,6 +232,7 @@ fn a_frame_longer_than_the_mtu_guard_is_refused_and_a_packet_to_be_cut_is_not() 
     assert_eq!(world.refused(0, long(1001, &[])), Some(Reason::Mtu));
     assert_eq!(world.refused(0, long(1000, &[customer(0, 3)])), None, "a tag is no payload");
     assert_eq!(world.refused(0, long(1001, &[customer(0, 3)])), Some(Reason::Mtu));
+    assert_eq!(world.refused(0, long(1000, &[customer(0, 3); 3])), Some(Reason::Mtu), "a third tag is");
     let cut = |mss| {
         let segment = Some(Segment { kind: SegmentKind::Tcp, mss, headers: 54 });
         Offload { checksum: Checksum::Partial { start: 34, field: 50 }, segment }
