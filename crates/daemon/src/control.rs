@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Its own thread serves it and never touches a worker's loop. A whole request must arrive within [`TIMEOUT`]. 64 clients can be
-//! connected at once; the next one replaces the client that was silent longest.
+//! connected at once; the next one replaces the client that was silent longest, of the user who has most. Users who may only read have
+//! short bodies and a [budget](budget) of processor time; one host file is understood at a time, and it is [bounded](Host::parse).
 
 use std::fs::DirBuilder;
 use std::io;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use nicety_socket::{Access, ListenError, Listener, Place};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::daemon::RestartError;
@@ -36,7 +38,10 @@ use crate::saved::{PortState, SaveError};
 use server::{Changers, Served, Server};
 
 pub mod api;
+mod body;
+mod budget;
 mod client;
+mod clients;
 mod inspect;
 mod routes;
 mod server;
@@ -51,6 +56,8 @@ pub const VERSION: u32 = 1;
 pub const REQUEST_MOST: usize = 16 << 20;
 /// How long a request's head may take to arrive, and again its body.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
+/// Connections that wait to be accepted: enough for a client among others who connect without end.
+const BACKLOG: u16 = 128;
 /// The answer while the daemon starts.
 const STARTING_SENTENCE: &str = "the daemon is still starting: ask again in a moment";
 /// Most changes that run or wait in a thread at once; further ones wait without a thread.
@@ -178,11 +185,17 @@ impl Control {
             let made = DirBuilder::new().mode(0o700).create(&dir);
             made.map_err(|error| ControlError::Folder { path: dir, error })?;
         }
-        let listener = Listener::bind_for(&path, &access)?;
+        let listener = Listener::bind_queue(&path, &access, BACKLOG)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| system(error.into()))?;
         let bell = Arc::new(bell);
         let changers = Changers::new(&access, group);
-        let served = Arc::new(Served { host: host.to_owned(), inspect, changers, captures: Arc::default() });
+        let served = Arc::new(Served {
+            host: host.to_owned(),
+            inspect,
+            changers,
+            captures: Arc::default(),
+            large: Arc::new(Semaphore::new(1)),
+        });
         let server = Server { listener, bell: Arc::clone(&bell), served };
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime =
@@ -211,6 +224,8 @@ impl Drop for Control {
     }
 }
 
+#[cfg(test)]
+mod readers_test;
 #[cfg(test)]
 #[path = "control_test.rs"]
 mod tests;

@@ -13,7 +13,7 @@ use crate::report::{Condition, MadeOf};
 use crate::saved::{PortState, SaveError};
 
 /// A daemon with this many ports.
-struct Fake(usize);
+pub(super) struct Fake(pub(super) usize);
 
 impl Inspect for Fake {
     fn is_ready(&self) -> bool {
@@ -343,7 +343,7 @@ fn however_many_say_nothing_or_take_no_answer_the_next_one_is_answered() {
         client
     };
     // Three times as many as may connect at once; one after another they would take a second each.
-    let silent: Vec<UnixStream> = (0..2 * server::CONNECTIONS_MOST).map(|_| come(b"GET /v1/po")).collect();
+    let silent: Vec<UnixStream> = (0..2 * clients::CONNECTIONS_MOST).map(|_| come(b"GET /v1/po")).collect();
     let mut deaf = come(b"GET /v1/ports HTTP/1.1\r\nhost: n\r\n\r\n");
     let begun = Instant::now();
     assert!(ask(&scratch.path(), Ask::Ports).is_ok());

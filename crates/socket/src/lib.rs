@@ -29,7 +29,7 @@ const NO_PLACES: [u64; 3] = [PROC_SUPER_MAGIC as u64, 0x6265_6572, 0x4d44];
 pub const MAX_PATH: usize = 107;
 
 /// Connections that the kernel keeps waiting; more than one only to refuse them politely.
-const BACKLOG: i32 = 4;
+const BACKLOG: u16 = 4;
 
 /// Why a socket could not be made. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -248,15 +248,26 @@ impl Listener {
 
     /// As [`Listener::bind`], for those that `access` names. No one else can connect at any time.
     pub fn bind_for(path: impl AsRef<Path>, access: &Access) -> Result<Listener, ListenError> {
-        Self::bind_kind(path.as_ref(), SocketType::STREAM, geteuid(), access)
+        Self::bind_queue(path, access, BACKLOG)
+    }
+
+    /// As [`Listener::bind_for`]. So many connections wait to be accepted; the next client waits itself.
+    pub fn bind_queue(path: impl AsRef<Path>, access: &Access, backlog: u16) -> Result<Listener, ListenError> {
+        Self::bind_kind(path.as_ref(), SocketType::STREAM, geteuid(), access, backlog)
     }
 
     /// As [`Listener::bind`], a socket of whole messages.
     pub fn bind_messages(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
-        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid(), &Access::default())
+        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid(), &Access::default(), BACKLOG)
     }
 
-    fn bind_kind(path: &Path, kind: SocketType, us: Uid, access: &Access) -> Result<Listener, ListenError> {
+    fn bind_kind(
+        path: &Path,
+        kind: SocketType,
+        us: Uid,
+        access: &Access,
+        backlog: u16,
+    ) -> Result<Listener, ListenError> {
         let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
         let (address, place) = prepare(path, kind, us, access)?;
         if place == Place::Stale {
@@ -276,7 +287,7 @@ impl Listener {
         let listener = Listener { socket, path: path.to_owned(), identity: (stat.st_dev, stat.st_ino) };
         // Before anybody is listened to: who connects until then is refused, whatever the mode.
         access.give(path, us)?;
-        listen(&listener.socket, BACKLOG).map_err(failed("listen on"))?;
+        listen(&listener.socket, i32::from(backlog)).map_err(failed("listen on"))?;
         Ok(listener)
     }
 
@@ -379,8 +390,8 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         // Who it belongs to is told from who we are: not even root would have to be another user for this.
         let us = geteuid().as_raw();
-        let error =
-            Listener::bind_kind(&path, SocketType::STREAM, Uid::from_raw(us + 1), &Access::default()).unwrap_err();
+        let error = Listener::bind_kind(&path, SocketType::STREAM, Uid::from_raw(us + 1), &Access::default(), BACKLOG)
+            .unwrap_err();
         assert!(matches!(error, ListenError::NotOurs { uid, .. } if uid == us), "{error}");
         assert!(error.to_string().ends_with(&format!("is a socket of user {us} that nobody serves: remove it")));
         assert!(path.exists());

@@ -228,6 +228,8 @@ pub(super) const WRONG: Kind = (422, "wrong-values", "it makes no host file");
 pub(super) const NO_STATE: Kind = (422, "no-state", "it is no state of this port");
 /// A part was done.
 pub(super) const HALFWAY: Kind = (500, "halfway", "not all was done");
+/// Another host file, or state, is being understood.
+pub(super) const BUSY: Kind = (503, "busy", "the daemon is busy with another host file or state");
 /// The daemon is starting.
 pub(super) const STARTING: Kind = (503, "starting", "the daemon is still starting");
 
@@ -246,7 +248,7 @@ impl Problem {
 
     /// Whether the daemon is still starting.
     pub fn is_starting(&self) -> bool {
-        self.status == STARTING.0
+        self.r#type.ends_with(STARTING.1)
     }
 }
 

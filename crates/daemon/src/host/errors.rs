@@ -38,12 +38,17 @@ impl fmt::Display for HostError {
     }
 }
 
+/// Most mistakes of one file that are kept.
+pub(super) const MISTAKES_MOST: usize = 100;
+/// Longest name in bytes for which a similar one is looked for. The search takes time and memory by its length.
+const MEANT_MOST: usize = 100;
+
 /// Every mistake of a host file, by line. Prints a line for each: `FILE:LINE: KEY: WHAT (allowed: …)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostErrors {
     /// The file.
     pub path: PathBuf,
-    /// Its mistakes, at least one, sorted by line.
+    /// Its mistakes, at least one and at most a hundred, sorted by line.
     pub list: Vec<HostError>,
 }
 
@@ -109,8 +114,11 @@ pub struct DeepControl {
     pub length: usize,
 }
 
-/// The name that was probably meant: the nearest one, if it is near enough.
+/// The name that was probably meant: the nearest one, if it is near enough. A very long name is like none.
 pub fn meant<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if given.len() > MEANT_MOST {
+        return None;
+    }
     let given = given.to_lowercase();
     let near = (given.chars().count() / 3).clamp(1, 3);
     let distance = |name: &str| strsim::damerau_levenshtein(&given, &name.to_lowercase());
@@ -142,5 +150,7 @@ mod tests {
         assert_eq!(meant("virtoi-net", names), Some("virtio-net"));
         assert_eq!(meant("rtl8139", names), None);
         assert_eq!(meant("", names), None);
+        // A matrix of 10^6 x 10 numbers would be made for each name.
+        assert_eq!(meant(&"e1000".repeat(200_000), names), None);
     }
 }

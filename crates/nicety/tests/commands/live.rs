@@ -76,6 +76,18 @@ fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart(
 }
 
 #[test]
+fn a_disk_that_takes_no_more_is_said_and_the_change_is_in_force() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::by(&scratch, "ulimit -f 0; exec \"$0\" serve");
+    let set = scratch.run(&["port", "set", "vm1", "buffer=4MiB"]);
+    let said = "note: it is in force, and was not kept: after a restart of the daemon it is gone (";
+    assert!(set.code == Some(0) && set.err.contains(said) && set.err.contains("File too large"), "{set:?}");
+    let files = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(files.filter(|name| name.to_string_lossy().contains("state")).count(), 0);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
 fn a_host_file_with_a_mistake_changes_nothing_and_is_told_as_serve_tells_it() {
     let scratch = Scratch::with(HOST);
     let served = Served::start(&scratch);
@@ -123,7 +135,7 @@ fn a_port_is_saved_and_restored_by_a_file_and_what_cannot_be_is_said() {
     refused(&["port", "save", "vm1", "vm1.state"], 2, "no VM is attached to the port");
     refused(&["port", "save", "vm2", "vm2.state"], 2, "a vhost-user front end keeps its rings");
     refused(&["port", "save", "vm9", "vm9.state"], 2, "there is no port \"vm9\"");
-    refused(&["port", "save", "vm1", "none/vm1.state"], 1, "none/vm1.state.new: No such file");
+    refused(&["port", "save", "vm1", "none/vm1.state"], 1, "none/vm1.state: No such file");
     let files = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(files.filter(|name| name.to_string_lossy().contains("state")).count(), 0);
     let mut vm = nicety_vfio_user::Client::connect(scratch.path().join("vm1.sock")).unwrap();
