@@ -104,16 +104,21 @@ pub struct Serve {
 
 /// `attach`.
 #[derive(Debug, Args)]
-#[command(after_help = "The arguments go to stdout, notes to stderr. With a host file no daemon needs to run.")]
+#[command(
+    after_help = "The arguments go to stdout, notes to stderr. The daemon that runs is asked; where none runs, the host file counts."
+)]
 pub struct Attach {
-    /// The port's name in the host file
+    /// The port's name
     pub port: String,
-    /// The host file [default: host.toml here, or else that of the daemon that runs]
-    #[arg(long, value_name = "FILE")]
-    pub host: Option<PathBuf>,
     /// XML for libvirt instead of QEMU's arguments
     #[arg(long)]
     pub libvirt: bool,
+    /// JSON, with the notes
+    #[arg(long)]
+    pub json: bool,
+    /// Which daemon
+    #[command(flatten)]
+    pub which: Which,
 }
 
 /// `ports`.
@@ -513,8 +518,11 @@ pub struct Try {
     #[arg(long)]
     pub port: Option<String>,
     /// The host file that the daemon serves [default: host.toml here, or else that of the daemon that runs]
-    #[arg(long, value_name = "FILE", requires = "port", conflicts_with = "adapter")]
+    #[arg(long, value_name = "FILE", requires = "port", conflicts_with_all = ["adapter", "control"])]
     pub host: Option<PathBuf>,
+    /// The daemon's control socket
+    #[arg(long, value_name = "SOCKET", requires = "port", conflicts_with = "adapter")]
+    pub control: Option<PathBuf>,
     /// Who else is at the throw-away switch
     #[arg(long, value_enum, default_value = "guest", conflicts_with = "port")]
     pub peer: Peer,

@@ -76,6 +76,50 @@ fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart(
 }
 
 #[test]
+fn attach_and_try_ask_the_daemon_that_runs_and_the_file_where_none_does() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let add = ["port", "add", "vm3", "adapter=virtio-net", "mac=52:54:00:12:34:03", "socket=vm3.sock"];
+    assert_eq!(scratch.run(&add).code, Some(0));
+    assert_eq!(scratch.run(&["port", "set", "vm2", "mac=52:54:00:12:34:77"]).code, Some(0));
+    let by = format!("note: by the daemon that runs, process {}\n", served.pid());
+    for (port, mac) in [("vm3", "52:54:00:12:34:03"), ("vm2", "52:54:00:12:34:77")] {
+        let ended = scratch.run(&["attach", port]);
+        assert!(ended.code == Some(0) && ended.out.contains(&format!("mac={mac},")), "{ended:?}");
+        assert!(ended.err.contains(&by), "{ended:?}");
+    }
+    let otherwise = "note: the daemon serves vm2 with the address 52:54:00:12:34:77 (not 52:54:00:12:34:02): ";
+    assert!(scratch.run(&["attach", "vm2"]).err.contains(otherwise));
+    let json: serde_json::Value = serde_json::from_str(&scratch.run(&["attach", "vm3", "--json"]).out).unwrap();
+    assert_eq!((&json["by"], &json["port"]), (&"daemon".into(), &"vm3".into()));
+    assert!(json["words"].as_str().unwrap().contains("mac=52:54:00:12:34:03,"), "{json}");
+    let other = scratch.run(&["attach", "vm3", "--libvirt", "--control", "nicety-lan.sock"]);
+    assert!(other.code == Some(0) && other.out.contains("<mac address='52:54:00:12:34:03'/>"), "{other:?}");
+    // The port is found; then it is the kernel that is not there.
+    let tried = scratch.run(&["try", "--port", "vm3", "--kernel", "nowhere", "--", "true"]);
+    assert!(tried.code == Some(2) && tried.err.contains("nowhere for its version failed"), "{tried:?}");
+    let none = scratch.run(&["attach", "vm9"]);
+    let said = format!("nicety: the daemon that serves {}/host.toml has no port \"vm9\"", scratch.path().display());
+    assert!(none.code == Some(2) && none.err.starts_with(&said), "{none:?}");
+    // A mistake in the file is not the daemon's.
+    write(&scratch, "port = 1\n");
+    let ended = scratch.run(&["attach", "vm3"]);
+    assert!(ended.code == Some(0) && ended.err.starts_with("note: the file has mistakes"), "{ended:?}");
+    write(&scratch, HOST);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    let ended = scratch.run(&["attach", "vm3"]);
+    let kept = "note: by host.toml\nnote: what was changed live is in force again, from ";
+    assert!(ended.code == Some(0) && ended.err.contains(kept), "{ended:?}");
+    assert!(
+        ended.err.ends_with("note: the daemon does not run yet: nicety serve host.toml\n")
+            || ended.err.contains("looked in"),
+        "{ended:?}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&scratch.run(&["attach", "vm1", "--json"]).out).unwrap();
+    assert_eq!(json["by"], "file");
+}
+
+#[test]
 fn a_disk_that_takes_no_more_is_said_and_the_change_is_in_force() {
     let scratch = Scratch::with(HOST);
     let served = Served::by(&scratch, "ulimit -f 0; exec \"$0\" serve");
