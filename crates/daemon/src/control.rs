@@ -33,8 +33,9 @@ use tracing::warn;
 use crate::daemon::RestartError;
 use crate::host::{AccountError, Host, did_you_mean, group_number};
 use crate::live::Live;
-use crate::report::{AddressReport, PortReport};
+use crate::report::PortReport;
 use crate::saved::{PortState, SaveError};
+use api::AddressList;
 use server::{Changers, Served, Server};
 
 pub mod api;
@@ -62,6 +63,8 @@ const BACKLOG: u16 = 128;
 const STARTING_SENTENCE: &str = "the daemon is still starting: ask again in a moment";
 /// Most changes that run or wait in a thread at once; further ones wait without a thread.
 const CHANGES_MOST: usize = 4;
+/// Most addresses in an answer: some megabytes. A table may have 4 million.
+const ADDRESSES_MOST: usize = 65_536;
 /// Most ports that an answer names when the requested port does not exist.
 const NAMES_MOST: usize = 16;
 
@@ -73,8 +76,8 @@ pub trait Inspect: Send + Sync {
     /// All ports, the uplink first.
     fn ports(&self) -> Vec<PortReport>;
 
-    /// The addresses that the switch has learned.
-    fn addresses(&self) -> Vec<AddressReport>;
+    /// The addresses that the switch has learned, as many as an answer has.
+    fn addresses(&self) -> AddressList;
 
     /// Restarts a failed port.
     fn restart(&self, name: &str) -> Result<(), RestartError>;
@@ -151,6 +154,19 @@ pub struct Prepared {
 /// Checks whether a control socket can be made at `path`, which [`Host::control`] chose. A folder that the host file names must
 /// exist; the default one is made if it is missing.
 pub fn prepare(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
+    checked(host, path, |path, access| nicety_socket::check(path, access))
+}
+
+/// As [`prepare`], without a connection that a daemon which runs would see.
+pub fn check(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
+    checked(host, path, |path, access| nicety_socket::check_quietly(path, access))
+}
+
+fn checked(
+    host: &Host,
+    path: &Path,
+    look: fn(&Path, &Access) -> Result<Place, ListenError>,
+) -> Result<Prepared, ControlError> {
     let access = host.daemon.access.resolve()?;
     let group = host.daemon.change_group.as_ref();
     let group = group.map(|name| Ok::<_, AccountError>((group_number(name)?, name.clone()))).transpose()?;
@@ -163,7 +179,7 @@ pub fn prepare(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
             may.map_err(|errno| ControlError::Folder { path: dir.to_owned(), error: errno.into() })?;
             false
         }
-        None => nicety_socket::check(path, &access)? == Place::Served,
+        None => look(path, &access)? == Place::Served,
     };
     Ok(Prepared { path: path.to_owned(), access, group, folder: folder.map(Path::to_owned), served })
 }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::api::{AddressList, DaemonView, PortList, Problem, Restored};
 use super::*;
-use crate::report::{Condition, MadeOf};
+use crate::report::{AddressReport, Condition, MadeOf};
 use crate::saved::{PortState, SaveError};
 
 /// A daemon with this many ports.
@@ -24,8 +24,10 @@ impl Inspect for Fake {
         (0..self.0).map(|number| port(&format!("vm{number}"))).collect()
     }
 
-    fn addresses(&self) -> Vec<AddressReport> {
-        vec![AddressReport { address: "52:54:00:12:34:01".into(), port: "vm0".into(), silent_seconds: 4 }]
+    fn addresses(&self) -> AddressList {
+        let addresses =
+            vec![AddressReport { address: "52:54:00:12:34:01".into(), port: "vm0".into(), silent_seconds: 4 }];
+        AddressList { addresses, more: 0 }
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {
@@ -166,7 +168,7 @@ fn a_client_gets_what_it_asks_for() {
     let none = ask(&scratch.path(), Ask::Port { name: "gate/way ü?".into() }).unwrap_err();
     assert_eq!(none.to_string(), "there is no port \"gate/way ü?\" (there are: vm0, vm1)");
     let learned = ask(&scratch.path(), Ask::Addresses).unwrap();
-    assert!(matches!(learned, Reply::Addresses(AddressList { addresses }) if addresses.len() == 1));
+    assert!(matches!(learned, Reply::Addresses(AddressList { addresses, more: 0 }) if addresses.len() == 1));
     let Reply::Version(daemon) = ask(&scratch.path(), Ask::Version).unwrap() else { panic!() };
     let (program, pid) = (nicety_version::BUILD.to_owned(), std::process::id());
     assert_eq!(daemon, DaemonView { program, pid, host, starting: false, after_restart: Vec::new() });
@@ -233,6 +235,7 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/groups/{name}",
             "/v1/host",
             "/v1/host/plan",
+            "/v1/host/saved",
             "/v1/metrics",
             "/v1/openapi.json",
             "/v1/ports",

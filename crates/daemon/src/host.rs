@@ -361,6 +361,15 @@ impl Host {
 
     /// Parses a host file's text. Relative paths start at `path`'s folder; links in them are resolved.
     pub fn parse(text: &str, path: &Path) -> Result<Self, HostErrors> {
+        Self::parsed(text, path, false)
+    }
+
+    /// As [`Host::parse`], for a text that a program has made: its mistakes name ports and not lines.
+    pub fn parse_change(text: &str, path: &Path) -> Result<Self, HostErrors> {
+        Self::parsed(text, path, true)
+    }
+
+    fn parsed(text: &str, path: &Path, is_change: bool) -> Result<Self, HostErrors> {
         if let Some(why) = too_much(text) {
             return Err(HostErrors::new(path, vec![malformed(1, &why)]));
         }
@@ -368,6 +377,9 @@ impl Host {
         let mut walk = walk::Walk::new(text);
         if !errors.is_empty() {
             return Err(no_toml(&walk, text, path, &errors));
+        }
+        if is_change {
+            walk.name_tables(root.get_ref());
         }
         let mut host = sections::host(&mut walk, root.get_ref(), path);
         host.document = Document::parse(text, path.parent().unwrap_or(Path::new(""))).unwrap_or_default();
@@ -438,7 +450,8 @@ fn no_toml(walk: &walk::Walk, text: &str, path: &Path, errors: &[toml::de::Error
 }
 
 fn malformed(line: usize, why: &str) -> HostError {
-    HostError { line, key: String::new(), what: why.lines().collect::<Vec<_>>().join("; "), allowed: String::new() }
+    let of = String::new();
+    HostError { line, of, key: String::new(), what: why.lines().collect::<Vec<_>>().join("; "), allowed: String::new() }
 }
 
 /// The error for a line that is not TOML; quotes enough of the line to recognise it.

@@ -54,6 +54,8 @@ pub enum Command {
     Uplink(ListCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
+    /// Write what was changed live into the host file, whose comments and order stay
+    Save(Save),
     /// Write the interfaces of a libvirt domain as ports of a host file, with their bandwidth limits
     Import(Import),
     /// Write the frames that pass a port, an uplink or a port group of a running daemon, or that are dropped, as pcapng
@@ -193,6 +195,18 @@ pub struct Apply {
 /// `export`.
 #[derive(Debug, Args)]
 pub struct Export {
+    /// The file: it is written whole, or stays as it is [default: stdout]
+    #[arg(long, value_name = "FILE")]
+    pub into: Option<PathBuf>,
+    /// Which daemon
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `save`.
+#[derive(Debug, Args)]
+#[command(after_help = "`--save` of port, group and uplink does the same for one change.")]
+pub struct Save {
     /// Which daemon
     #[command(flatten)]
     pub which: Which,
@@ -302,6 +316,9 @@ pub enum PortChange {
         /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
         #[arg(value_name = "KEY=VALUE", value_parser = value)]
         values: Vec<(String, String)>,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -313,6 +330,9 @@ pub enum PortChange {
         /// Do not ask, even if a VM is attached
         #[arg(long, short = 'y')]
         yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -327,6 +347,9 @@ pub enum PortChange {
         /// Do not ask, even if a VM that is attached loses its adapter
         #[arg(long, short = 'y')]
         yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -379,6 +402,9 @@ pub enum ListChange {
         /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
         #[arg(value_name = "KEY=VALUE", value_parser = value)]
         values: Vec<(String, String)>,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -390,6 +416,9 @@ pub enum ListChange {
         /// Do not ask, even if VMs lose their way out
         #[arg(long, short = 'y')]
         yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -404,6 +433,9 @@ pub enum ListChange {
         /// Do not ask, even if VMs lose their way out
         #[arg(long, short = 'y')]
         yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,

@@ -197,6 +197,8 @@ pub struct Origin {
     pub is_running: bool,
     /// The host file as it is now, if the daemon that serves it answered.
     pub file: Option<Box<Host>>,
+    /// Why the daemon can have no control socket, if so.
+    pub deep: Option<Failure>,
     /// Whose words these are, and why nobody else's.
     pub notes: Vec<String>,
 }
@@ -228,15 +230,18 @@ impl Origin {
             Failure::new(Exit::Failed, what)
         })?;
         let notes = vec![format!("by the daemon that runs, process {pid}")];
-        Ok(Self { host, control: Some(control.to_owned()), is_running: true, file, notes })
+        Ok(Self { host, control: Some(control.to_owned()), is_running: true, file, deep: None, notes })
     }
 
     /// What the daemon of this file serves, or else what it would serve.
     fn of_file(file: Host, named: &Path) -> Result<Self, Failure> {
         let named = named.display();
-        let (mut control, mut whys) = (None, Vec::new());
+        let (mut control, mut deep, mut whys) = (None, None, Vec::new());
         match self::control(&file) {
-            Err(deep) => whys.push(deep.message),
+            Err(failure) => {
+                whys.push(failure.message.clone());
+                deep = Some(failure);
+            }
             Ok((socket, elsewhere)) => match control::ask(&socket, Ask::Version) {
                 Ok(Reply::Version(DaemonView { host, starting: false, .. })) if is_same(&host, &file.path) => {
                     return Self::running(&socket, Some(Box::new(file)));
@@ -256,7 +261,7 @@ impl Origin {
             notes.push(begin.found.to_string());
         }
         notes.extend(whys);
-        Ok(Self { host: begin.host, control, is_running: false, file: None, notes })
+        Ok(Self { host: begin.host, control, is_running: false, file: None, deep, notes })
     }
 
     /// A port of this name.

@@ -21,11 +21,13 @@ fn lonely(host: &Host, port: &PortConfig) -> Option<String> {
         Vlan::Access(id) if !all.any(|other| carries(other, *id)) => {
             Some(format!("port {name} is in VLAN {id}, which no uplink and no other port carries: it reaches nobody"))
         }
-        Vlan::Service(id) if !all.any(|other| serves(other, *id)) => {
-            Some(format!("port {name} is in service VLAN {id}, which no uplink and no other port carries: it reaches nobody"))
-        }
+        Vlan::Service(id) if !all.any(|other| serves(other, *id)) => Some(format!(
+            "port {name} is in service VLAN {id}, which no uplink and no other port carries: it reaches nobody"
+        )),
         Vlan::Flat if host.ports.len() + host.uplinks.len() > 1 && !all.any(|other| *other == Vlan::Flat) => {
-            Some(format!("port {name} has no VLAN, and no uplink and no other port is on the flat network: it reaches nobody"))
+            Some(format!(
+                "port {name} has no VLAN, and no uplink and no other port is on the flat network: it reaches nobody"
+            ))
         }
         _ => None,
     }
@@ -73,7 +75,9 @@ fn loops(uplinks: &[UplinkConfig]) -> Vec<String> {
 fn shared(one: &Vlan, other: &Vlan) -> Option<String> {
     match (one, other) {
         (Vlan::Flat, Vlan::Flat) => Some("the flat network".to_owned()),
-        (Vlan::Service(id), vlan) | (vlan, Vlan::Service(id)) => serves(vlan, *id).then(|| format!("service VLAN {id}")),
+        (Vlan::Service(id), vlan) | (vlan, Vlan::Service(id)) => {
+            serves(vlan, *id).then(|| format!("service VLAN {id}"))
+        }
         (Vlan::Access(id), vlan) | (vlan, Vlan::Access(id)) => carries(vlan, *id).then(|| format!("VLAN {id}")),
         (Vlan::Trunk { allowed, native }, trunk @ Vlan::Trunk { .. }) => {
             let both = allowed.iter().chain(*native).find(|id| carries(trunk, *id));
@@ -90,7 +94,8 @@ mod tests {
     use super::*;
 
     fn of(uplinks: &[&str], ports: &[&str]) -> Vec<String> {
-        let uplinks = uplinks.iter().enumerate().map(|(index, more)| format!("[[uplink]]\nname = \"up{index}\"\n{more}\n"));
+        let uplinks =
+            uplinks.iter().enumerate().map(|(index, more)| format!("[[uplink]]\nname = \"up{index}\"\n{more}\n"));
         let ports = ports.iter().enumerate().map(|(index, more)| {
             format!(
                 "[[port]]\nname = \"vm{index}\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:{index:02x}\"\nsocket = \"{index}\"\n{more}\n"
@@ -122,7 +127,10 @@ mod tests {
     #[test]
     fn two_uplinks_that_carry_the_same_are_told_unless_they_are_isolated() {
         let flat = of(&[PAIR, STREAM], &[""]);
-        assert!(flat.len() == 1 && flat[0].starts_with("uplinks up0 and up1 both carry the flat network: "), "{flat:?}");
+        assert!(
+            flat.len() == 1 && flat[0].starts_with("uplinks up0 and up1 both carry the flat network: "),
+            "{flat:?}"
+        );
         let isolated = [PAIR, STREAM].map(|uplink| format!("{uplink}\nprivate = \"isolated\""));
         assert!(of(&[&isolated[0], &isolated[1]], &[""]).is_empty());
         let with = |uplink: &str, more: &str| format!("{uplink}\n{more}");

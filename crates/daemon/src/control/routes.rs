@@ -73,6 +73,7 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/metrics", get(metrics))
         .route("/v1/host", get(export).put(apply))
         .route("/v1/host/plan", post(plan))
+        .route("/v1/host/saved", post(saved))
         .route("/v1/openapi.json", get(openapi))
         .fallback(|| async {
             Problem::new(NOT_FOUND, "there is nothing at this path: GET /v1/openapi.json lists what there is")
@@ -284,7 +285,7 @@ fn not_saved(error: SaveError, served: &Served) -> Box<Problem> {
 ))]
 pub(super) async fn addresses(State(served): Daemon) -> Answer<axum::Json<AddressList>> {
     served.ready()?;
-    Ok(axum::Json(AddressList { addresses: served.inspect.addresses() }))
+    Ok(axum::Json(served.inspect.addresses()))
 }
 
 /// The daemon's threads and their CPU time
@@ -397,6 +398,20 @@ pub(super) async fn plan(State(served): Daemon, _: Changer, body: Large) -> Answ
     beside(move || {
         let text: HostText = json(&body.bytes)?;
         Ok(axum::Json(live.plan(&understood(&text, &live)?)))
+    })
+    .await
+}
+
+/// Note that the host file was written with live changes in it; tells how it still differs from what runs
+#[utoipa::path(post, path = "/v1/host/saved", request_body = HostText, responses(
+    (status = 200, body = Plan),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(super) async fn saved(State(served): Daemon, _: Changer, body: Large) -> Answer<axum::Json<Plan>> {
+    let live = served.live()?;
+    beside(move || {
+        let text: HostText = json(&body.bytes)?;
+        Ok(axum::Json(live.saved(&understood(&text, &live)?)?))
     })
     .await
 }

@@ -9,8 +9,10 @@ use nicety_socket::MAX_PATH;
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostError {
-    /// The line, counted from 1.
+    /// The line, counted from 1; 0 if what is wrong is no file that a person has written, but a change.
     pub line: usize,
+    /// In a change: whose key it is, such as `port vm1`; else empty.
+    pub of: String,
     /// The key, such as `port.adapter`; empty if the file is not TOML.
     pub key: String,
     /// What is wrong with it, and what was probably meant.
@@ -21,8 +23,10 @@ pub struct HostError {
 
 impl fmt::Display for HostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.key.is_empty() {
-            write!(f, "{}: ", self.key)?;
+        match (self.of.as_str(), self.key.as_str()) {
+            ("", "") => {}
+            ("", key) => write!(f, "{key}: ")?,
+            (of, key) => write!(f, "{of}: {}: ", key.split_once('.').map_or(key, |(_, key)| key))?,
         }
         // It quotes the file, which may contain terminal control characters.
         for part in self.what.chars() {

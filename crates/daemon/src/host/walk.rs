@@ -64,11 +64,59 @@ pub(super) struct Walk {
     pub(super) errors: Vec<HostError>,
     /// Mistakes beyond the first hundred.
     more: usize,
+    /// In a change, whose lines nobody has seen: the first line of each table, and its name.
+    names: Option<Vec<(usize, String)>>,
 }
 
 impl Walk {
     pub(super) fn new(text: &str) -> Self {
-        Self { ends: text.match_indices('\n').map(|(at, _)| at).collect(), errors: Vec::new(), more: 0 }
+        Self { ends: text.match_indices('\n').map(|(at, _)| at).collect(), errors: Vec::new(), more: 0, names: None }
+    }
+
+    /// From here on tables are named, and lines are not.
+    pub(super) fn name_tables(&mut self, root: &DeTable<'_>) {
+        let mut names = Vec::new();
+        let text = |table: &DeTable<'_>, key: &str| {
+            let (_, value) = table.iter().find(|(name, _)| name.get_ref() == key)?;
+            value.get_ref().as_str().map(str::to_owned)
+        };
+        for (key, value) in root.iter() {
+            let kind = key.get_ref().replace('_', " ");
+            let mut add = |table: &DeTable<'_>, span: &Range<usize>| {
+                let name = text(table, "name").or_else(|| text(table, "kind"));
+                names.push((self.line(span), name.map_or(kind.clone(), |name| format!("{kind} {name}"))));
+            };
+            match value.get_ref() {
+                DeValue::Table(table) => add(table, &value.span()),
+                DeValue::Array(array) => {
+                    for item in array.iter() {
+                        item.get_ref().as_table().into_iter().for_each(|table| add(table, &item.span()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        names.sort();
+        self.names = Some(names);
+    }
+
+    /// Whose name an earlier one is, for a person: `the port of line 14`, or `the name of port vm1`.
+    pub(super) fn whose(&self, what: &str, line: usize) -> String {
+        match &self.names {
+            None => format!("the {what} of line {line}"),
+            Some(_) => format!("the name of {}", self.at(line)),
+        }
+    }
+
+    /// The place of an earlier value, for a person: `line 14`, or `port vm1`.
+    pub(super) fn at(&self, line: usize) -> String {
+        match &self.names {
+            None => format!("line {line}"),
+            Some(names) => {
+                let before = names.partition_point(|(begin, _)| *begin <= line);
+                before.checked_sub(1).map_or_else(|| "the host file".to_owned(), |index| names[index].1.clone())
+            }
+        }
     }
 
     /// The line of a position in the text, counted from 1.
@@ -85,7 +133,9 @@ impl Walk {
     /// Notes a mistake without a [`Key`].
     pub(super) fn note(&mut self, line: usize, key: &str, what: String, allowed: String) {
         if self.errors.len() < MISTAKES_MOST {
-            self.errors.push(HostError { line, key: key.to_owned(), what, allowed });
+            let of = if self.names.is_some() { self.at(line) } else { String::new() };
+            let line = if self.names.is_some() { 0 } else { line };
+            self.errors.push(HostError { line, of, key: key.to_owned(), what, allowed });
         } else {
             self.more += 1;
         }

@@ -186,7 +186,7 @@ fn understand(bytes: &[u8], file: &Host) -> Result<Understood, Misunderstood> {
         return Err(Misunderstood::Newer(version));
     }
     let kept: Kept = serde_json::from_slice(text).map_err(|error| damaged(error.to_string()))?;
-    let running = Host::parse(&kept.running, &file.path).map_err(|errors| {
+    let running = Host::parse_change(&kept.running, &file.path).map_err(|errors| {
         damaged(errors.list.first().map_or_else(String::new, |error| format!("what it has kept is wrong: {error}")))
     })?;
     Ok(Understood { host: kept.host, running })

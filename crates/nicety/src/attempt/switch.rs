@@ -128,6 +128,9 @@ pub fn running(file: Option<&Path>, control: Option<&Path>, name: &str) -> Resul
         );
         return Err(Failure::new(Exit::Usage, what));
     }
+    if let Some(deep) = origin.deep {
+        return Err(deep);
+    }
     let Some(socket) = origin.control else {
         let serve = format!(
             "the daemon does not run; start it first: nicety serve {}",

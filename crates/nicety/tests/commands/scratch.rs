@@ -155,6 +155,17 @@ impl Served {
         }
     }
 
+    /// The lines of the log until one with these words.
+    pub fn lines_until(&self, words: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            lines.push(self.log.recv_timeout(TIMEOUT).unwrap_or_else(|error| panic!("{words:?}: {error}: {lines:#?}")));
+            if lines.last().is_some_and(|line| line.contains(words)) {
+                return lines;
+            }
+        }
+    }
+
     pub fn end(mut self, signal: Signal) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         self.line("ending");
