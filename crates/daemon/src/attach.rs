@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::host::{AccessConfig, Bytes, Doorbells, PortConfig, Role, Transport};
 use crate::report::{MadeOf, PortReport};
 
-/// What to do where a daemon and the host file differ.
+/// Advice if a daemon and the host file differ.
 pub const OTHER_FILE: &str = "`nicety apply --dry-run` shows all that differs from the host file, `nicety apply` makes the daemon serve \
                               the file, `nicety save` writes what runs to it";
 

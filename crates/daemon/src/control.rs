@@ -157,7 +157,7 @@ pub fn prepare(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
     checked(host, path, |path, access| nicety_socket::check(path, access))
 }
 
-/// As [`prepare`], without a connection that a daemon which runs would see.
+/// The same checks as [`prepare`], without a connection that a running daemon would see.
 pub fn check(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
     checked(host, path, |path, access| nicety_socket::check_quietly(path, access))
 }

@@ -322,6 +322,20 @@ fn a_body_that_is_too_large_is_refused_before_it_has_come() {
 }
 
 #[test]
+fn a_host_file_is_read_when_the_one_before_it_has_gone() {
+    let scratch = Scratch::new(1);
+    let begun = Instant::now();
+    let mut first = UnixStream::connect(scratch.path()).unwrap();
+    first.write_all(b"PUT /v1/host HTTP/1.1\r\nhost: n\r\nconnection: close\r\ncontent-length: 9\r\n\r\n{").unwrap();
+    // Clients come in order. The first is waited for as long as a body may take; this daemon then has no host file to change.
+    assert_eq!(scratch.problem("PUT /v1/host", "{}").status, 409);
+    assert!(begun.elapsed() >= TIMEOUT, "{:?}", begun.elapsed());
+    let mut said = String::new();
+    let _it_may_be_reset = first.read_to_string(&mut said);
+    assert!(said.starts_with("HTTP/1.1 408 "), "{said}");
+}
+
+#[test]
 fn who_says_nothing_or_half_is_hung_up_on_after_a_second() {
     let scratch = Scratch::new(1);
     for half in ["", "GET /v1/ports HTTP/1.1\r\nho", "POST /v1/ports HTTP/1.1\r\nhost: n\r\ncontent-length: 9\r\n\r\n{"]

@@ -364,7 +364,7 @@ impl Host {
         Self::parsed(text, path, false)
     }
 
-    /// As [`Host::parse`], for a text that a program has made: its mistakes name ports and not lines.
+    /// Parses a text that a program has made: unlike [`Host::parse`]'s, its mistakes name ports and not lines.
     pub fn parse_change(text: &str, path: &Path) -> Result<Self, HostErrors> {
         Self::parsed(text, path, true)
     }

@@ -105,7 +105,7 @@ pub fn prepare<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<
     checked(host, record, connecting)
 }
 
-/// As [`prepare`], without a connection that a daemon which runs would see.
+/// The same checks as [`prepare`], without a connection that a running daemon would see.
 pub fn check<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<'a>, Refused> {
     checked(host, record, |path, access| nicety_socket::check_quietly(path, access))
 }

@@ -66,7 +66,7 @@ impl Whole {
         Ok(Self { place, new, file, is_done: false })
     }
 
-    /// As [`Whole::begin`], with the mode and owner of the file that is there, if there is one.
+    /// Begins a file with the mode and owner of the file that is there, if there is one.
     pub fn begin_like(path: &Path) -> io::Result<Self> {
         let this = Self::begin(path)?;
         match statat(&this.place.folder, &this.place.name, AtFlags::SYMLINK_NOFOLLOW) {

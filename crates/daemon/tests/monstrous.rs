@@ -17,7 +17,7 @@ fn forget_peak() {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
 }
 
-/// As many copies as make a text of so many bytes.
+/// A text of so many bytes: copies of a piece.
 fn filled(begin: &str, piece: &str, end: &str, bytes: usize) -> String {
     [begin, &piece.repeat(bytes / piece.len()), end].concat()
 }

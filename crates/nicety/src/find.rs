@@ -186,10 +186,10 @@ pub fn control(host: &Host) -> Result<(PathBuf, Option<String>), Failure> {
     Ok((usual?, Some(format!("{}{others}", search.places()))))
 }
 
-/// What is served, and who says so.
+/// A host, and its source: a daemon or the host file.
 #[derive(Debug)]
 pub struct Origin {
-    /// What runs, or what the file says, with the live changes that were kept.
+    /// The host that runs, or the file's, with the live changes that were kept.
     pub host: Host,
     /// The daemon that answers where the file's would, whether it serves this file or another.
     pub control: Option<PathBuf>,
@@ -199,7 +199,7 @@ pub struct Origin {
     pub file: Option<Box<Host>>,
     /// Why the daemon can have no control socket, if so.
     pub deep: Option<Failure>,
-    /// Whose words these are, and why nobody else's.
+    /// The source, and why it is no better one, in sentences.
     pub notes: Vec<String>,
 }
 
@@ -215,7 +215,7 @@ impl Origin {
         }
     }
 
-    /// What a daemon serves.
+    /// The host that a daemon serves.
     fn running(control: &Path, file: Option<Box<Host>>) -> Result<Self, Failure> {
         let DaemonView { pid, host: path, .. } = match control::ask(control, Ask::Version).map_err(failure)? {
             Reply::Version(view) => view,
@@ -233,7 +233,7 @@ impl Origin {
         Ok(Self { host, control: Some(control.to_owned()), is_running: true, file, deep: None, notes })
     }
 
-    /// What the daemon of this file serves, or else what it would serve.
+    /// The host that the daemon of this file serves, or else would serve.
     fn of_file(file: Host, named: &Path) -> Result<Self, Failure> {
         let named = named.display();
         let (mut control, mut deep, mut whys) = (None, None, Vec::new());

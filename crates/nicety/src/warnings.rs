@@ -10,7 +10,7 @@ pub fn warnings(host: &Host) -> Vec<String> {
     warnings
 }
 
-/// That nobody else is in a port's network.
+/// A sentence if nobody else is in a port's network.
 fn lonely(host: &Host, port: &PortConfig) -> Option<String> {
     let others = host.ports.iter().filter(|other| other.name != port.name).map(|other| &other.policy.vlan);
     // A querier leads nowhere.

@@ -241,7 +241,7 @@ socket = \"/run/vm2.sock\"
 ";
 
     fn back(change: impl Fn(&str) -> String, only: Option<(List, &str)>) -> String {
-        // As a daemon exports it: absolute, sorted.
+        // A daemon exports absolute paths and sorted keys.
         let path = Path::new("/etc/n/host.toml");
         let exported = Host::parse(&change(FILE), path).unwrap().document.text();
         let merged = merged(FILE, &exported, path, only).unwrap();

@@ -165,7 +165,7 @@ pub fn check(path: impl AsRef<Path>, access: &Access) -> Result<Place, ListenErr
     checked(path.as_ref(), access, Probe::Connect)
 }
 
-/// As [`check`], without a connection that its server would see. A server in another network namespace is not seen.
+/// The same as [`check`], without a connection that the server would see. A server in another network namespace is not seen.
 pub fn check_quietly(path: impl AsRef<Path>, access: &Access) -> Result<Place, ListenError> {
     checked(path.as_ref(), access, Probe::List)
 }
@@ -274,7 +274,7 @@ impl Listener {
         Self::bind_queue(path, access, BACKLOG)
     }
 
-    /// As [`Listener::bind_for`]. So many connections wait to be accepted; the next client waits itself.
+    /// Makes the socket with a queue: so many connections wait to be accepted, and the next client waits itself.
     pub fn bind_queue(path: impl AsRef<Path>, access: &Access, backlog: u16) -> Result<Listener, ListenError> {
         Self::bind_kind(path.as_ref(), SocketType::STREAM, geteuid(), access, backlog)
     }

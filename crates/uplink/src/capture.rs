@@ -141,7 +141,7 @@ impl Capture {
         Self::check_at(&folder, name, path)
     }
 
-    /// As `check`, for a name in a folder; `path` is how the person named it.
+    /// Checks a name in a folder; `path` is how the person named it.
     fn check_at(folder: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), CaptureError> {
         let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
         let may = |name: &OsStr, rights| accessat(folder, name, rights, AtFlags::EACCESS).map_err(os);

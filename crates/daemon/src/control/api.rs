@@ -152,7 +152,7 @@ pub struct Restored {
 pub struct Mistake {
     /// The line in the host file's text, counted from 1; 0 if the request has no such text.
     pub line: usize,
-    /// Whose key it is, such as `port vm1`, if the request has no text of a host file; else empty.
+    /// The key's owner, such as `port vm1`, if the request has no text of a host file; else empty.
     #[serde(default)]
     pub of: String,
     /// The key, such as `port.adapter`.

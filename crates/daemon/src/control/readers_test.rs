@@ -54,7 +54,7 @@ fn request(head: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// What is answered.
+/// The answer to a request.
 fn answer(path: &Path, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(path).unwrap();
     // The answer may come before all of it is written.

@@ -11,7 +11,7 @@ use nicety_socket::MAX_PATH;
 pub struct HostError {
     /// The line, counted from 1; 0 if what is wrong is no file that a person has written, but a change.
     pub line: usize,
-    /// In a change: whose key it is, such as `port vm1`; else empty.
+    /// In a change: the key's owner, such as `port vm1`; else empty.
     pub of: String,
     /// The key, such as `port.adapter`; empty if the file is not TOML.
     pub key: String,

@@ -100,7 +100,7 @@ impl Walk {
         self.names = Some(names);
     }
 
-    /// Whose name an earlier one is, for a person: `the port of line 14`, or `the name of port vm1`.
+    /// The owner of an earlier name, for a person: `the port of line 14`, or `the name of port vm1`.
     pub(super) fn whose(&self, what: &str, line: usize) -> String {
         match &self.names {
             None => format!("the {what} of line {line}"),

@@ -192,7 +192,7 @@ fn understand(bytes: &[u8], file: &Host) -> Result<Understood, Misunderstood> {
     Ok(Understood { host: kept.host, running })
 }
 
-/// What a damaged file would have changed, if it can still be read as a state file.
+/// The changes in a damaged file, if it can still be read as a state file.
 fn left_in(bytes: &[u8], file: &Host) -> Option<Plan> {
     let kept: Kept = serde_json::Deserializer::from_slice(bytes).into_iter().next()?.ok()?;
     let running = Host::parse(&kept.running, &file.path).ok()?;

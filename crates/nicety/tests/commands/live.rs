@@ -202,7 +202,7 @@ fn an_export_into_a_file_is_whole_and_finds_the_daemon_of_a_file_that_the_shell_
     let served = Served::start(&scratch);
     let host = scratch.path().join("host.toml");
     let exported = scratch.run(&["export"]).out;
-    // As `nicety export >host.toml` begins.
+    // `nicety export >host.toml` begins so.
     write(&scratch, "");
     let again = scratch.run(&["export"]);
     assert_eq!((again.code, again.out.as_str()), (Some(0), exported.as_str()), "{again:?}");
