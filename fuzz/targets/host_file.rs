@@ -2,7 +2,11 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
-    match nicety_daemon::host::Host::parse(text, "/etc/nicety/host.toml".as_ref()) {
+    use nicety_daemon::host::Host;
+    let path = "/etc/nicety/host.toml".as_ref();
+    let parsed = Host::parse(text, path);
+    assert_eq!(Host::parse_change(text, path).is_ok(), parsed.is_ok(), "a change has the same mistakes, by other names");
+    match parsed {
         Ok(host) => {
             let _its_sentence_is_tested_elsewhere = host.control(None);
             let count = |name: &str| host.ports.iter().filter(|port| port.name == name).count();

@@ -9,9 +9,9 @@ use serde_json::json;
 use crate::host::{AccessConfig, Bytes, Doorbells, PortConfig, Role, Transport};
 use crate::report::{MadeOf, PortReport};
 
-/// Why a daemon may differ from the host file, and what to do.
-pub const OTHER_FILE: &str =
-    "it was started with another file, or before this one was changed: `nicety apply` makes it serve this one";
+/// Advice if a daemon and the host file differ.
+pub const OTHER_FILE: &str = "`nicety apply --dry-run` shows all that differs from the host file, `nicety apply` makes the daemon serve \
+                              the file, `nicety save` writes what runs to it";
 
 /// Arguments to paste, and notes.
 #[derive(Clone, Debug, PartialEq, Eq)]

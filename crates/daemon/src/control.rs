@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Its own thread serves it and never touches a worker's loop. A whole request must arrive within [`TIMEOUT`]. 64 clients can be
-//! connected at once; the next one replaces the client that was silent longest.
+//! connected at once; the next one replaces the client that was silent longest, of the user who has most. Users who may only read have
+//! short bodies and a [budget](budget) of processor time; one host file is understood at a time, and it is [bounded](Host::parse).
 
 use std::fs::DirBuilder;
 use std::io;
@@ -26,17 +27,22 @@ use std::time::Duration;
 use nicety_socket::{Access, ListenError, Listener, Place};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Access as Right, AtFlags, CWD, accessat};
+use tokio::sync::Semaphore;
 use tracing::warn;
 
 use crate::daemon::RestartError;
 use crate::host::{AccountError, Host, did_you_mean, group_number};
 use crate::live::Live;
-use crate::report::{AddressReport, PortReport};
+use crate::report::PortReport;
 use crate::saved::{PortState, SaveError};
+use api::AddressList;
 use server::{Changers, Served, Server};
 
 pub mod api;
+mod body;
+mod budget;
 mod client;
+mod clients;
 mod inspect;
 mod routes;
 mod server;
@@ -51,10 +57,14 @@ pub const VERSION: u32 = 1;
 pub const REQUEST_MOST: usize = 16 << 20;
 /// How long a request's head may take to arrive, and again its body.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
+/// Connections that wait to be accepted: enough for a client among others who connect without end.
+const BACKLOG: u16 = 128;
 /// The answer while the daemon starts.
 const STARTING_SENTENCE: &str = "the daemon is still starting: ask again in a moment";
 /// Most changes that run or wait in a thread at once; further ones wait without a thread.
 const CHANGES_MOST: usize = 4;
+/// Most addresses in an answer: some megabytes. A table may have 4 million.
+const ADDRESSES_MOST: usize = 65_536;
 /// Most ports that an answer names when the requested port does not exist.
 const NAMES_MOST: usize = 16;
 
@@ -66,8 +76,8 @@ pub trait Inspect: Send + Sync {
     /// All ports, the uplink first.
     fn ports(&self) -> Vec<PortReport>;
 
-    /// The addresses that the switch has learned.
-    fn addresses(&self) -> Vec<AddressReport>;
+    /// The addresses that the switch has learned, as many as an answer has.
+    fn addresses(&self) -> AddressList;
 
     /// Restarts a failed port.
     fn restart(&self, name: &str) -> Result<(), RestartError>;
@@ -144,6 +154,19 @@ pub struct Prepared {
 /// Checks whether a control socket can be made at `path`, which [`Host::control`] chose. A folder that the host file names must
 /// exist; the default one is made if it is missing.
 pub fn prepare(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
+    checked(host, path, |path, access| nicety_socket::check(path, access))
+}
+
+/// The same checks as [`prepare`], without a connection that a running daemon would see.
+pub fn check(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
+    checked(host, path, |path, access| nicety_socket::check_quietly(path, access))
+}
+
+fn checked(
+    host: &Host,
+    path: &Path,
+    look: fn(&Path, &Access) -> Result<Place, ListenError>,
+) -> Result<Prepared, ControlError> {
     let access = host.daemon.access.resolve()?;
     let group = host.daemon.change_group.as_ref();
     let group = group.map(|name| Ok::<_, AccountError>((group_number(name)?, name.clone()))).transpose()?;
@@ -156,7 +179,7 @@ pub fn prepare(host: &Host, path: &Path) -> Result<Prepared, ControlError> {
             may.map_err(|errno| ControlError::Folder { path: dir.to_owned(), error: errno.into() })?;
             false
         }
-        None => nicety_socket::check(path, &access)? == Place::Served,
+        None => look(path, &access)? == Place::Served,
     };
     Ok(Prepared { path: path.to_owned(), access, group, folder: folder.map(Path::to_owned), served })
 }
@@ -178,11 +201,17 @@ impl Control {
             let made = DirBuilder::new().mode(0o700).create(&dir);
             made.map_err(|error| ControlError::Folder { path: dir, error })?;
         }
-        let listener = Listener::bind_for(&path, &access)?;
+        let listener = Listener::bind_queue(&path, &access, BACKLOG)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| system(error.into()))?;
         let bell = Arc::new(bell);
         let changers = Changers::new(&access, group);
-        let served = Arc::new(Served { host: host.to_owned(), inspect, changers, captures: Arc::default() });
+        let served = Arc::new(Served {
+            host: host.to_owned(),
+            inspect,
+            changers,
+            captures: Arc::default(),
+            large: Arc::new(Semaphore::new(1)),
+        });
         let server = Server { listener, bell: Arc::clone(&bell), served };
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime =
@@ -211,6 +240,8 @@ impl Drop for Control {
     }
 }
 
+#[cfg(test)]
+mod readers_test;
 #[cfg(test)]
 #[path = "control_test.rs"]
 mod tests;

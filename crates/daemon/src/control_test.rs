@@ -9,11 +9,11 @@ use tempfile::TempDir;
 
 use super::api::{AddressList, DaemonView, PortList, Problem, Restored};
 use super::*;
-use crate::report::{Condition, MadeOf};
+use crate::report::{AddressReport, Condition, MadeOf};
 use crate::saved::{PortState, SaveError};
 
 /// A daemon with this many ports.
-struct Fake(usize);
+pub(super) struct Fake(pub(super) usize);
 
 impl Inspect for Fake {
     fn is_ready(&self) -> bool {
@@ -24,8 +24,10 @@ impl Inspect for Fake {
         (0..self.0).map(|number| port(&format!("vm{number}"))).collect()
     }
 
-    fn addresses(&self) -> Vec<AddressReport> {
-        vec![AddressReport { address: "52:54:00:12:34:01".into(), port: "vm0".into(), silent_seconds: 4 }]
+    fn addresses(&self) -> AddressList {
+        let addresses =
+            vec![AddressReport { address: "52:54:00:12:34:01".into(), port: "vm0".into(), silent_seconds: 4 }];
+        AddressList { addresses, more: 0 }
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {
@@ -166,7 +168,7 @@ fn a_client_gets_what_it_asks_for() {
     let none = ask(&scratch.path(), Ask::Port { name: "gate/way ü?".into() }).unwrap_err();
     assert_eq!(none.to_string(), "there is no port \"gate/way ü?\" (there are: vm0, vm1)");
     let learned = ask(&scratch.path(), Ask::Addresses).unwrap();
-    assert!(matches!(learned, Reply::Addresses(AddressList { addresses }) if addresses.len() == 1));
+    assert!(matches!(learned, Reply::Addresses(AddressList { addresses, more: 0 }) if addresses.len() == 1));
     let Reply::Version(daemon) = ask(&scratch.path(), Ask::Version).unwrap() else { panic!() };
     let (program, pid) = (nicety_version::BUILD.to_owned(), std::process::id());
     assert_eq!(daemon, DaemonView { program, pid, host, starting: false, after_restart: Vec::new() });
@@ -233,6 +235,7 @@ fn the_openapi_document_names_every_path_and_type() {
             "/v1/groups/{name}",
             "/v1/host",
             "/v1/host/plan",
+            "/v1/host/saved",
             "/v1/metrics",
             "/v1/openapi.json",
             "/v1/ports",
@@ -319,6 +322,20 @@ fn a_body_that_is_too_large_is_refused_before_it_has_come() {
 }
 
 #[test]
+fn a_host_file_is_read_when_the_one_before_it_has_gone() {
+    let scratch = Scratch::new(1);
+    let begun = Instant::now();
+    let mut first = UnixStream::connect(scratch.path()).unwrap();
+    first.write_all(b"PUT /v1/host HTTP/1.1\r\nhost: n\r\nconnection: close\r\ncontent-length: 9\r\n\r\n{").unwrap();
+    // Clients come in order. The first is waited for as long as a body may take; this daemon then has no host file to change.
+    assert_eq!(scratch.problem("PUT /v1/host", "{}").status, 409);
+    assert!(begun.elapsed() >= TIMEOUT, "{:?}", begun.elapsed());
+    let mut said = String::new();
+    let _it_may_be_reset = first.read_to_string(&mut said);
+    assert!(said.starts_with("HTTP/1.1 408 "), "{said}");
+}
+
+#[test]
 fn who_says_nothing_or_half_is_hung_up_on_after_a_second() {
     let scratch = Scratch::new(1);
     for half in ["", "GET /v1/ports HTTP/1.1\r\nho", "POST /v1/ports HTTP/1.1\r\nhost: n\r\ncontent-length: 9\r\n\r\n{"]
@@ -343,7 +360,7 @@ fn however_many_say_nothing_or_take_no_answer_the_next_one_is_answered() {
         client
     };
     // Three times as many as may connect at once; one after another they would take a second each.
-    let silent: Vec<UnixStream> = (0..2 * server::CONNECTIONS_MOST).map(|_| come(b"GET /v1/po")).collect();
+    let silent: Vec<UnixStream> = (0..2 * clients::CONNECTIONS_MOST).map(|_| come(b"GET /v1/po")).collect();
     let mut deaf = come(b"GET /v1/ports HTTP/1.1\r\nhost: n\r\n\r\n");
     let begun = Instant::now();
     assert!(ask(&scratch.path(), Ask::Ports).is_ok());

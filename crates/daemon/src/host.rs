@@ -14,6 +14,7 @@ use nicety_switch::{Policy, Private, Vlan};
 use nicety_uplink::Rate;
 use serde::{Deserialize, Serialize};
 use toml::de::DeTable;
+use toml_parser::Source;
 use utoipa::ToSchema;
 
 mod access;
@@ -29,6 +30,7 @@ mod walk;
 pub use access::{AccessConfig, AccountError, group_number};
 pub use document::{Document, List};
 pub use eavesdrop::Eavesdropping;
+use errors::MISTAKES_MOST;
 pub use errors::{DeepControl, HostError, HostErrors, ReadError, did_you_mean, meant};
 pub use policy::policy_words;
 pub use quantity::{Bytes, QuantityError, Seconds};
@@ -36,7 +38,9 @@ pub use sections::KINDS;
 pub use walk::{Key, Kind};
 
 /// Longest host file in bytes: far more than a thousand ports with all their keys.
-const FILE_MOST: u64 = 4 << 20;
+pub const FILE_MOST: u64 = 4 << 20;
+/// Most tokens of a host file: more than a thousand ports need with all their keys. The parser takes some 200 bytes for each.
+const TOKENS_MOST: usize = 400_000;
 
 /// What a line may be.
 const TOML: &str = "TOML: [switch] or [[port]] begins a table, and name = \"vm1\" is a key in it, once";
@@ -361,24 +365,29 @@ impl Host {
 
     /// Parses a host file's text. Relative paths start at `path`'s folder; links in them are resolved.
     pub fn parse(text: &str, path: &Path) -> Result<Self, HostErrors> {
+        Self::parsed(text, path, false)
+    }
+
+    /// Parses a text that a program has made: unlike [`Host::parse`]'s, its mistakes name ports and not lines.
+    pub fn parse_change(text: &str, path: &Path) -> Result<Self, HostErrors> {
+        Self::parsed(text, path, true)
+    }
+
+    fn parsed(text: &str, path: &Path, is_change: bool) -> Result<Self, HostErrors> {
+        if let Some(why) = too_much(text) {
+            return Err(HostErrors::new(path, vec![malformed(1, &why)]));
+        }
         let (root, errors) = DeTable::parse_recoverable(text);
         let mut walk = walk::Walk::new(text);
         if !errors.is_empty() {
-            // Report one mistake per line: the rest would follow from the first syntax error.
-            let list = errors.iter().map(|error| {
-                let line = walk.line(&error.span().unwrap_or(text.len()..text.len()));
-                unreadable(line, text, error.message())
-            });
-            let mut errors = HostErrors::new(path, list.collect());
-            errors.list.dedup_by_key(|error| error.line);
-            if let Some(first) = errors.list.first_mut() {
-                first.allowed = TOML.to_owned();
-            }
-            return Err(errors);
+            return Err(no_toml(&walk, text, path, &errors));
+        }
+        if is_change {
+            walk.name_tables(root.get_ref());
         }
         let mut host = sections::host(&mut walk, root.get_ref(), path);
         host.document = Document::parse(text, path.parent().unwrap_or(Path::new(""))).unwrap_or_default();
-        if walk.errors.is_empty() { Ok(host) } else { Err(HostErrors::new(path, walk.errors)) }
+        if walk.errors.is_empty() { Ok(host) } else { Err(HostErrors::new(path, walk.into_errors())) }
     }
 
     /// The uplink of this name.
@@ -416,13 +425,42 @@ impl Host {
     }
 }
 
+/// Why a text is larger than any host file, before it is parsed: the parser takes many times its length of memory.
+fn too_much(text: &str) -> Option<String> {
+    if text.len() as u64 > FILE_MOST {
+        return Some(format!("it has more than {FILE_MOST} bytes: is it another file?"));
+    }
+    let is_more = Source::new(text).lex().nth(TOKENS_MOST).is_some();
+    is_more.then(|| format!("it has more than {TOKENS_MOST} words and signs: is it another file?"))
+}
+
+/// The mistakes of a text that is not TOML, one for each line: the rest would follow from the first one there.
+fn no_toml(walk: &walk::Walk, text: &str, path: &Path, errors: &[toml::de::Error]) -> HostErrors {
+    let lines = errors.iter().map(|error| (walk.line(&error.span().unwrap_or(text.len()..text.len())), error));
+    let mut lines: Vec<_> = lines.collect();
+    lines.sort_by_key(|(line, _)| *line);
+    lines.dedup_by_key(|(line, _)| *line);
+    let more = lines.len().saturating_sub(MISTAKES_MOST);
+    lines.truncate(MISTAKES_MOST);
+    let mut list: Vec<_> =
+        lines.iter().map(|(line, error)| unreadable(*line, walk.text_of(*line, text), error.message())).collect();
+    if let (Some(last), 1..) = (list.last_mut(), more) {
+        last.what.push_str(&format!("; and {more} more lines with mistakes"));
+    }
+    if let Some(first) = list.first_mut() {
+        first.allowed = TOML.to_owned();
+    }
+    HostErrors::new(path, list)
+}
+
 fn malformed(line: usize, why: &str) -> HostError {
-    HostError { line, key: String::new(), what: why.lines().collect::<Vec<_>>().join("; "), allowed: String::new() }
+    let of = String::new();
+    HostError { line, of, key: String::new(), what: why.lines().collect::<Vec<_>>().join("; "), allowed: String::new() }
 }
 
 /// The error for a line that is not TOML; quotes enough of the line to recognise it.
 fn unreadable(line: usize, text: &str, why: &str) -> HostError {
-    let found: String = text.lines().nth(line - 1).unwrap_or_default().trim().chars().take(60).collect();
+    let found: String = text.trim().chars().take(60).collect();
     let found = if found.is_empty() { found } else { format!(", in `{found}`") };
     malformed(line, &format!("{why}{found}"))
 }

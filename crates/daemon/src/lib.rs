@@ -30,4 +30,5 @@ pub mod shell;
 mod timeout;
 pub mod trace;
 pub mod usage;
+pub mod whole;
 pub mod worker;

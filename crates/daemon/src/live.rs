@@ -73,9 +73,12 @@ pub enum ChangeError {
     /// VMs would lose something, and nobody has agreed to that.
     #[error("this would cut VMs off, and nothing was done: {}", lines(.0))]
     CutsOff(Vec<Change>),
-    /// Something that the change needs is missing.
+    /// It is no change that can be made.
     #[error("nothing was done: {0}")]
     Refused(String),
+    /// This machine lacks something that the change needs.
+    #[error("nothing was done: {0}")]
+    Lacking(String),
     /// A part of it was done.
     #[error("not all was done: {}", .why.join("; "))]
     Halfway {
@@ -252,6 +255,18 @@ impl Live {
         self.kept(&running, done)
     }
 
+    /// Notes that the host file was written: nothing is changed but what is kept of live changes. Tells how the file still differs.
+    pub fn saved(&self, file: &Host) -> Result<Plan, ChangeError> {
+        let mut running = self.running();
+        if file.path != self.path {
+            return Err(ChangeError::Refused(format!("this daemon serves {}", self.path.display())));
+        }
+        running.file = self.understood(&file.document.text())?;
+        let kept = self.state.keep(&running.file, &running.host);
+        kept.map_err(|error| ChangeError::Lacking(error.to_string()))?;
+        Ok(self.plan_of(&running.host, &running.file))
+    }
+
     /// Restarts a failed port.
     pub fn restart(&self, name: &str) -> Result<(), RestartError> {
         // Excludes other changes.
@@ -264,7 +279,7 @@ impl Live {
     }
 
     fn understood(&self, text: &str) -> Result<Host, ChangeError> {
-        Host::parse(text, &self.path).map_err(ChangeError::Wrong)
+        Host::parse_change(text, &self.path).map_err(ChangeError::Wrong)
     }
 
     /// Changes the running configuration to `new`.
@@ -380,7 +395,7 @@ impl Work {
         for uplink in &work.open_uplinks {
             refused.extend(serve::check_uplink_again(&old.uplinks, uplink).err().map(|error| error.to_string()));
         }
-        if refused.is_empty() { Ok(work) } else { Err(ChangeError::Refused(refused.join("; "))) }
+        if refused.is_empty() { Ok(work) } else { Err(ChangeError::Lacking(refused.join("; "))) }
     }
 
     /// The work for an uplink: the one of this name, or the only one.

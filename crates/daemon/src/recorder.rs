@@ -128,7 +128,7 @@ fn check_folder(folder: &Path) -> Result<(), RecordError> {
 
 /// Checks that a trace's first file can be written. True if it does not exist yet.
 fn check_file(file: &Path) -> Result<bool, RecordError> {
-    match regular::open(file, OpenOptions::new().write(true)) {
+    match regular::open_no_link(file, OpenOptions::new().write(true)) {
         Ok(_) => Ok(false),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
         Err(error) => Err(RecordError::of(file, error)),
@@ -263,7 +263,7 @@ impl Output {
     ) -> Result<Self, RecordError> {
         let new = check_file(&files[0])?;
         if new {
-            let made = regular::open(&files[0], OpenOptions::new().write(true).create_new(true).mode(0o600));
+            let made = regular::open_no_link(&files[0], OpenOptions::new().write(true).create_new(true).mode(0o600));
             made.map_err(|source| RecordError::of(&files[0], source))?;
         }
         let (recorder, name) = (Arc::clone(recorder), name.to_owned());
@@ -285,7 +285,7 @@ impl Output {
         let path = &self.files[turn];
         self.part += 1;
         let mut options = OpenOptions::new();
-        let file = regular::open(path, options.write(true).create(true).truncate(true).mode(0o600))?;
+        let file = regular::open_no_link(path, options.write(true).create(true).truncate(true).mode(0o600))?;
         if let Err(error) = keep_to_owner(&file) {
             warn!(port = self.name, "others may read its trace {}: {error}", path.display());
         }

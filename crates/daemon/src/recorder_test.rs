@@ -45,6 +45,25 @@ fn a_recording_that_has_ended_has_every_event_in_order_with_the_register_s_name(
 }
 
 #[test]
+fn a_link_in_place_of_a_trace_is_not_followed() {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("precious"), "text").unwrap();
+    for name in ["vm1.trace", "vm1.trace.1"] {
+        std::os::unix::fs::symlink(at("precious"), at(name)).unwrap();
+    }
+    let said = check(folder.path(), ["vm1"].into_iter()).unwrap_err().to_string();
+    assert!(said.contains("it is a link, and must be a file"), "{said}");
+    let mut recording = Recording::start(folder.path(), Clock::start()).unwrap();
+    assert_eq!(recording.port("vm1", find("e1000").unwrap()).unwrap_err().to_string(), said);
+    drop(recording);
+    std::fs::remove_file(at("vm1.trace")).unwrap();
+    let mut output = output(&folder);
+    assert_eq!(output.begin().unwrap_err().to_string(), "it is a link, and must be a file", "its next part");
+    assert_eq!(read(&folder, "precious"), "text");
+}
+
+#[test]
 fn a_recording_takes_the_place_of_all_of_an_older_one_for_its_owner_only() {
     let folder = TempDir::new().unwrap();
     let older = ["vm1.trace", "vm1.trace.1", "vm1.trace.2", "vm2.trace.1"].map(|name| folder.path().join(name));

@@ -9,13 +9,25 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+/// Opens a regular file, but no link: for writing, where others may have laid one. Never blocks.
+pub(crate) fn open_no_link(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    if path.symlink_metadata().is_ok_and(|there| there.is_symlink()) {
+        return Err(io::Error::other("it is a link, and must be a file"));
+    }
+    with(path, options, OFlags::NOFOLLOW)
+}
+
 /// Opens a regular file, or a link to one. Refuses anything else, and never blocks.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    with(path, options, OFlags::empty())
+}
+
+fn with(path: &Path, options: &mut OpenOptions, more: OFlags) -> io::Result<File> {
     // A missing file, or one that cannot be examined: the open below reports why.
     if let Ok(there) = path.metadata() {
         check(&there)?;
     }
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | more;
     let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
     check(&file.metadata()?)?;
     Ok(file)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nicety_adapter::Uplink;
 use nicety_frame::Mac;
-use nicety_socket::{Access, Place};
+use nicety_socket::{Access, ListenError, Place};
 use nicety_switch::{Limits, Policy, Vlan};
 use nicety_uplink::{
     Announced, Capture, CaptureError, CaptureOptions, Null, Paced, Pair, Querier, SocketError, Stream, Tap, TapError,
@@ -92,8 +92,24 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
+/// How it is found out whether a socket is served.
+type Look = fn(&Path, &Access) -> Result<Place, ListenError>;
+
+fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
+    nicety_socket::check(path, access)
+}
+
 /// Checks everything that [`start`] needs and that exists already.
 pub fn prepare<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<'a>, Refused> {
+    checked(host, record, connecting)
+}
+
+/// The same checks as [`prepare`], without a connection that a running daemon would see.
+pub fn check<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<'a>, Refused> {
+    checked(host, record, |path, access| nicety_socket::check_quietly(path, access))
+}
+
+fn checked<'a>(host: &'a Host, record: Option<&'a Path>, look: Look) -> Result<Prepared<'a>, Refused> {
     let (mut errors, mut served) = (Vec::new(), Vec::new());
     let names = host.ports.iter().map(|port| port.name.as_str());
     errors.extend(
@@ -103,23 +119,27 @@ pub fn prepare<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<
     );
     let mut ports = Vec::new();
     for config in &host.ports {
-        match checked_spec(config, &mut served) {
+        match spec_by(config, &mut served, look) {
             Ok(spec) => ports.push(spec),
             Err(error) => errors.push(error),
         }
     }
-    errors.extend(host.uplinks.iter().filter_map(|config| check_uplink(&config.kind, &mut served).err()));
+    errors.extend(host.uplinks.iter().filter_map(|config| check_uplink(&config.kind, &mut served, look).err()));
     if errors.is_empty() { Ok(Prepared { host, record, ports, served }) } else { Err(Refused(errors)) }
 }
 
 /// What a port is made from. Checks that its socket can be made, or is served by another process. One that connects may find its VMM
 /// later.
 pub(crate) fn checked_spec(config: &PortConfig, served: &mut Vec<PathBuf>) -> Result<PortSpec, ServeError> {
+    spec_by(config, served, connecting)
+}
+
+fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: Look) -> Result<PortSpec, ServeError> {
     let spec = spec(config)?;
     if spec.role == Role::Connect {
         return Ok(spec);
     }
-    let place = nicety_socket::check(&spec.socket, &spec.access);
+    let place = look(&spec.socket, &spec.access);
     if place.map_err(|source| StartError::Socket { port: spec.name.clone(), source })? == Place::Served {
         served.push(spec.socket.clone());
     }
@@ -146,12 +166,12 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
 }
 
 /// Checks whether an uplink can be made, as far as that is possible without making it.
-fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>) -> Result<(), ServeError> {
+fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: Look) -> Result<(), ServeError> {
     match kind {
         UplinkKind::Tap { name } => Tap::check(name)?,
         UplinkKind::Capture { file } => Capture::check(file)?,
         UplinkKind::Pair { socket, role: Role::Listen } | UplinkKind::Stream { socket, role: Role::Listen } => {
-            let place = nicety_socket::check(socket, &Access::default());
+            let place = look(socket, &Access::default());
             if place.map_err(SocketError::from)? == Place::Served {
                 served.push(socket.clone());
             }
@@ -230,7 +250,7 @@ fn own_address() -> Mac {
 }
 
 /// An uplink's policy: its VLANs.
-fn policy(config: &UplinkConfig) -> Policy {
+pub fn policy(config: &UplinkConfig) -> Policy {
     let UplinkConfig { vlan, private, snooping, lldp, .. } = config;
     Policy { vlan: vlan.clone(), private: *private, snooping: *snooping, lldp: lldp.receives, ..Policy::default() }
 }
@@ -251,10 +271,10 @@ pub(crate) fn check_uplink_again(old: &[UplinkConfig], new: &UplinkConfig) -> Re
         _ => None,
     };
     let mut served = Vec::new();
-    check_uplink(&new.kind, &mut served)?;
+    check_uplink(&new.kind, &mut served, connecting)?;
     match served.pop() {
         Some(path) if !old.iter().filter_map(socket).any(|ours| ours == path) => {
-            Err(SocketError::from(nicety_socket::ListenError::InUse(path)).into())
+            Err(SocketError::from(ListenError::InUse(path)).into())
         }
         _ => Ok(()),
     }

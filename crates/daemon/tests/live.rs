@@ -141,7 +141,10 @@ fn ports_come_change_and_go_one_by_one(workers: usize) {
     let same_address = one(3).replace("[[port]]\n", "").replace(":03\"", ":02\"");
     let wrong = stage.live.add(List::Ports, table(&same_address)).unwrap_err();
     assert!(matches!(&wrong, ChangeError::Wrong(_)), "{wrong}");
-    assert!(wrong.to_string().contains("port.mac: 52:54:00:00:00:02 is the address of line"), "{wrong}");
+    assert!(
+        wrong.to_string().contains("port vm3: mac: 52:54:00:00:00:02 is the address of port vm2 already"),
+        "{wrong}"
+    );
     let set = |key: &str, value: &str| {
         stage
             .live
@@ -211,7 +214,7 @@ fn a_port_begins_to_connect_and_to_listen_and_takes_no_socket_that_is_its_vmm_s(
     assert!(refused.ends_with("vm2.sock is served by another process: choose another path"), "{refused}");
     front.queue_pairs().unwrap();
     let wrong = stage.live.set(List::Ports, "vm1", &role("connect"), &Consent::All).unwrap_err().to_string();
-    assert!(wrong.contains("port.role: e1000 is reached by vfio-user"), "{wrong}");
+    assert!(wrong.contains("port vm1: role: e1000 is reached by vfio-user"), "{wrong}");
     drop((vmm, front));
     set(&role("listen"), &Consent::All).unwrap();
     Frontend::connect(stage.socket(2)).unwrap().negotiate(1 << 32).unwrap();

@@ -42,7 +42,11 @@ pub fn run(args: &Try) -> Result<ExitCode, Failure> {
             format!("Linux has no driver for {}: it came {} (nicety adapters {0})", about.name, about.linux.version);
         return Err(Failure::new(Exit::Usage, why));
     }
-    let running = args.port.as_deref().map(|port| switch::running(args.host.as_deref(), port)).transpose()?;
+    let running = args
+        .port
+        .as_deref()
+        .map(|port| switch::running(args.host.as_deref(), args.control.as_deref(), port))
+        .transpose()?;
     let console = Console::new(args.command.is_empty()).map_err(Failure::with(Exit::Failed))?;
     let Some((mut console, lines)) = console else {
         return Err(Failure::new(

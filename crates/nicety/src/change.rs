@@ -1,4 +1,4 @@
-//! `nicety apply`, `port`, `group`, `uplink` and `export`: what a running daemon serves, changed while it serves.
+//! `nicety apply`, `port`, `group`, `uplink`, `export` and `save`: what a running daemon serves, changed while it serves.
 
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -7,14 +7,15 @@ use nicety_daemon::control::api::{HostText, PortValues, Problem};
 use nicety_daemon::control::{self, Ask, AskError, Reply};
 use nicety_daemon::host::{Host, List};
 use nicety_daemon::live::Changed;
+use nicety_daemon::whole::Whole;
 use serde_json::Value;
 
-use crate::cli::{Apply, ListChange, PortChange, Which};
+use crate::cli::{Apply, Export, ListChange, PortChange, Which};
 use crate::exit::{Exit, Failure};
 use crate::find::Meant;
 use crate::output;
 use crate::ports::{failure, odd, restart, served};
-use crate::save;
+use crate::{save, write_back};
 
 /// `nicety apply`.
 pub fn apply(args: &Apply) -> Result<(), Failure> {
@@ -48,11 +49,21 @@ pub fn apply(args: &Apply) -> Result<(), Failure> {
 
 /// `nicety port`.
 pub fn port(change: &PortChange) -> Result<(), Failure> {
+    let list = List::Ports;
     let its = |port: &str, which: &Which| socket(which, Some(port));
     match change {
-        PortChange::Add { port, values, which } => add(List::Ports, port, values, &socket(which, None)?),
-        PortChange::Remove { port, yes, which } => remove(List::Ports, port, *yes, &its(port, which)?),
-        PortChange::Set { port, values, yes, which } => set(List::Ports, port, values, *yes, &its(port, which)?),
+        PortChange::Add { port, values, save, which } => {
+            let socket = socket(which, None)?;
+            saved(add(list, port, values, &socket), *save, &socket, (list, port))
+        }
+        PortChange::Remove { port, yes, save, which } => {
+            let socket = its(port, which)?;
+            saved(remove(list, port, *yes, &socket), *save, &socket, (list, port))
+        }
+        PortChange::Set { port, values, yes, save, which } => {
+            let socket = its(port, which)?;
+            saved(set(list, port, values, *yes, &socket), *save, &socket, (list, port))
+        }
         PortChange::Restart { port, which } => restart(port, which.host.as_deref(), which.control.as_deref()),
         PortChange::Save { port, file, which } => save::save(port, file, &its(port, which)?),
         PortChange::Restore { port, file, which } => save::restore(port, file, &its(port, which)?),
@@ -61,11 +72,29 @@ pub fn port(change: &PortChange) -> Result<(), Failure> {
 
 /// `nicety group` and `nicety uplink`.
 pub fn list(list: List, change: &ListChange) -> Result<(), Failure> {
-    match change {
-        ListChange::Add { name, values, which } => add(list, name, values, &socket(which, None)?),
-        ListChange::Remove { name, yes, which } => remove(list, name, *yes, &socket(which, None)?),
-        ListChange::Set { name, values, yes, which } => set(list, name, values, *yes, &socket(which, None)?),
-    }
+    let (name, save, which) = match change {
+        ListChange::Add { name, save, which, .. }
+        | ListChange::Remove { name, save, which, .. }
+        | ListChange::Set { name, save, which, .. } => (name, *save, which),
+    };
+    let socket = socket(which, None)?;
+    let done = match change {
+        ListChange::Add { values, .. } => add(list, name, values, &socket),
+        ListChange::Remove { yes, .. } => remove(list, name, *yes, &socket),
+        ListChange::Set { values, yes, .. } => set(list, name, values, *yes, &socket),
+    };
+    saved(done, save, &socket, (list, name))
+}
+
+/// Writes a change that was made into the host file, if that was asked for.
+fn saved(done: Result<(), Failure>, save: bool, socket: &Path, one: (List, &str)) -> Result<(), Failure> {
+    done?;
+    if save { write_back::save(socket, Some(one)) } else { Ok(()) }
+}
+
+/// `nicety save`.
+pub fn save_all(which: &Which) -> Result<(), Failure> {
+    write_back::save(&socket(which, None)?, None)
 }
 
 fn add(list: List, name: &str, values: &[(String, String)], socket: &Path) -> Result<(), Failure> {
@@ -86,11 +115,14 @@ fn set(list: List, name: &str, values: &[(String, String)], yes: bool, socket: &
 }
 
 /// `nicety export`.
-pub fn export(which: &Which) -> Result<(), Failure> {
-    match control::ask(&socket(which, None)?, Ask::Export).map_err(failure)? {
-        Reply::Exported(exported) => output::print(&exported.text),
-        other => Err(odd(&other)),
-    }
+pub fn export(Export { into, which }: &Export) -> Result<(), Failure> {
+    let text = match control::ask(&socket(which, None)?, Ask::Export).map_err(failure)? {
+        Reply::Exported(exported) => exported.text,
+        other => return Err(odd(&other)),
+    };
+    let Some(file) = into else { return output::print(&text) };
+    let written = Whole::begin_like(file).and_then(|whole| whole.finish(text.as_bytes()));
+    written.map_err(|error| Failure::new(Exit::Failed, format!("{}: {error}", file.display())))
 }
 
 pub(crate) fn socket(Which { host, control }: &Which, port: Option<&str>) -> Result<PathBuf, Failure> {

@@ -54,6 +54,8 @@ pub enum Command {
     Uplink(ListCommand),
     /// Write what a running daemon serves as a host file
     Export(Export),
+    /// Write what was changed live into the host file, whose comments and order stay
+    Save(Save),
     /// Write the interfaces of a libvirt domain as ports of a host file, with their bandwidth limits
     Import(Import),
     /// Write the frames that pass a port, an uplink or a port group of a running daemon, or that are dropped, as pcapng
@@ -104,16 +106,21 @@ pub struct Serve {
 
 /// `attach`.
 #[derive(Debug, Args)]
-#[command(after_help = "The arguments go to stdout, notes to stderr. With a host file no daemon needs to run.")]
+#[command(
+    after_help = "The arguments go to stdout, notes to stderr. The daemon that runs is asked; where none runs, the host file counts."
+)]
 pub struct Attach {
-    /// The port's name in the host file
+    /// The port's name
     pub port: String,
-    /// The host file [default: host.toml here, or else that of the daemon that runs]
-    #[arg(long, value_name = "FILE")]
-    pub host: Option<PathBuf>,
     /// XML for libvirt instead of QEMU's arguments
     #[arg(long)]
     pub libvirt: bool,
+    /// JSON, with the notes
+    #[arg(long)]
+    pub json: bool,
+    /// Which daemon
+    #[command(flatten)]
+    pub which: Which,
 }
 
 /// `ports`.
@@ -188,6 +195,18 @@ pub struct Apply {
 /// `export`.
 #[derive(Debug, Args)]
 pub struct Export {
+    /// The file: it is written whole, or stays as it is [default: stdout]
+    #[arg(long, value_name = "FILE")]
+    pub into: Option<PathBuf>,
+    /// Which daemon
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `save`.
+#[derive(Debug, Args)]
+#[command(after_help = "`--save` of port, group and uplink does the same for one change.")]
+pub struct Save {
     /// Which daemon
     #[command(flatten)]
     pub which: Which,
@@ -297,6 +316,9 @@ pub enum PortChange {
         /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
         #[arg(value_name = "KEY=VALUE", value_parser = value)]
         values: Vec<(String, String)>,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -308,6 +330,9 @@ pub enum PortChange {
         /// Do not ask, even if a VM is attached
         #[arg(long, short = 'y')]
         yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -322,6 +347,9 @@ pub enum PortChange {
         /// Do not ask, even if a VM that is attached loses its adapter
         #[arg(long, short = 'y')]
         yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -374,6 +402,9 @@ pub enum ListChange {
         /// Its keys (docs/host-file.md); relative paths begin at the host file's folder
         #[arg(value_name = "KEY=VALUE", value_parser = value)]
         values: Vec<(String, String)>,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -385,6 +416,9 @@ pub enum ListChange {
         /// Do not ask, even if VMs lose their way out
         #[arg(long, short = 'y')]
         yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -399,6 +433,9 @@ pub enum ListChange {
         /// Do not ask, even if VMs lose their way out
         #[arg(long, short = 'y')]
         yes: bool,
+        /// Also write it into the host file, whose comments and order stay
+        #[arg(long)]
+        save: bool,
         /// Which daemon
         #[command(flatten)]
         which: Which,
@@ -513,8 +550,11 @@ pub struct Try {
     #[arg(long)]
     pub port: Option<String>,
     /// The host file that the daemon serves [default: host.toml here, or else that of the daemon that runs]
-    #[arg(long, value_name = "FILE", requires = "port", conflicts_with = "adapter")]
+    #[arg(long, value_name = "FILE", requires = "port", conflicts_with_all = ["adapter", "control"])]
     pub host: Option<PathBuf>,
+    /// The daemon's control socket
+    #[arg(long, value_name = "SOCKET", requires = "port", conflicts_with = "adapter")]
+    pub control: Option<PathBuf>,
     /// Who else is at the throw-away switch
     #[arg(long, value_enum, default_value = "guest", conflicts_with = "port")]
     pub peer: Peer,

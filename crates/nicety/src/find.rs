@@ -3,15 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nicety_daemon::attach::is_same;
-use nicety_daemon::control::api::DaemonView;
-use nicety_daemon::control::{self, Ask, Reply};
-use nicety_daemon::host::{Host, ReadError};
+use nicety_daemon::attach::{OTHER_FILE, is_same};
+use nicety_daemon::control::api::{DaemonView, Exported};
+use nicety_daemon::control::{self, Ask, AskError, Reply};
+use nicety_daemon::host::{Host, PortConfig, ReadError, did_you_mean};
+use nicety_daemon::live::state::{Begin, Found as Kept};
 use nicety_daemon::registry::{Found, Registry, is_served};
 
 use crate::cli::HOST_FILE;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::ports::{failure, odd};
 use crate::serve::control_of;
 
 /// How long a daemon that may not be the one that is meant has to say who it is.
@@ -149,15 +151,20 @@ impl Meant {
                 }
                 Ok(Self::Daemon(running))
             }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// The host file, and the control socket if a daemon has said what it serves.
-    pub fn host(self) -> Result<(Host, Option<PathBuf>), Failure> {
-        match self {
-            Self::File(host) => Ok((*host, None)),
-            Self::Daemon(running) => Ok((Host::read(&running.host)?, Some(running.control))),
+            // A file with mistakes says not where its daemon is; the daemon says which file it serves.
+            Err(error) => {
+                let path = std::path::absolute(named.unwrap_or(Path::new(HOST_FILE))).unwrap_or_default();
+                let search = Search::new();
+                let running = search.running.into_iter().find(|running| is_same(&running.host, &path));
+                let failure = Failure::from(error);
+                match running {
+                    Some(running) => {
+                        output::tell(format_args!("note: the file has mistakes, and its daemon is asked:\n{failure}"));
+                        Ok(Self::Daemon(running))
+                    }
+                    None => Err(failure),
+                }
+            }
         }
     }
 }
@@ -177,4 +184,96 @@ pub fn control(host: &Host) -> Result<(PathBuf, Option<String>), Failure> {
     }
     let others = if search.running.is_empty() { String::new() } else { format!("; others run:{}", search.list()) };
     Ok((usual?, Some(format!("{}{others}", search.places()))))
+}
+
+/// A host, and its source: a daemon or the host file.
+#[derive(Debug)]
+pub struct Origin {
+    /// The host that runs, or the file's, with the live changes that were kept.
+    pub host: Host,
+    /// The daemon that answers where the file's would, whether it serves this file or another.
+    pub control: Option<PathBuf>,
+    /// Whether `host` is what the daemon said.
+    pub is_running: bool,
+    /// The host file as it is now, if the daemon that serves it answered.
+    pub file: Option<Box<Host>>,
+    /// Why the daemon can have no control socket, if so.
+    pub deep: Option<Failure>,
+    /// The source, and why it is no better one, in sentences.
+    pub notes: Vec<String>,
+}
+
+impl Origin {
+    /// Asks the daemon that is meant. Only where none runs, what counts is the host file.
+    pub fn find(named: Option<&Path>, control: Option<&Path>, port: Option<&str>) -> Result<Self, Failure> {
+        if let Some(control) = control {
+            return Self::running(control, None);
+        }
+        match Meant::by(named, port)? {
+            Meant::Daemon(running) => Self::running(&running.control, None),
+            Meant::File(host) => Self::of_file(*host, named.unwrap_or(Path::new(HOST_FILE))),
+        }
+    }
+
+    /// The host that a daemon serves.
+    fn running(control: &Path, file: Option<Box<Host>>) -> Result<Self, Failure> {
+        let DaemonView { pid, host: path, .. } = match control::ask(control, Ask::Version).map_err(failure)? {
+            Reply::Version(view) => view,
+            other => return Err(odd(&other)),
+        };
+        let text = match control::ask(control, Ask::Export).map_err(failure)? {
+            Reply::Exported(Exported { text }) => text,
+            other => return Err(odd(&other)),
+        };
+        let host = Host::parse(&text, &path).map_err(|errors| {
+            let what = format!("the daemon (process {pid}) serves what this program does not understand: {errors}");
+            Failure::new(Exit::Failed, what)
+        })?;
+        let notes = vec![format!("by the daemon that runs, process {pid}")];
+        Ok(Self { host, control: Some(control.to_owned()), is_running: true, file, deep: None, notes })
+    }
+
+    /// The host that the daemon of this file serves, or else would serve.
+    fn of_file(file: Host, named: &Path) -> Result<Self, Failure> {
+        let named = named.display();
+        let (mut control, mut deep, mut whys) = (None, None, Vec::new());
+        match self::control(&file) {
+            Err(failure) => {
+                whys.push(failure.message.clone());
+                deep = Some(failure);
+            }
+            Ok((socket, elsewhere)) => match control::ask(&socket, Ask::Version) {
+                Ok(Reply::Version(DaemonView { host, starting: false, .. })) if is_same(&host, &file.path) => {
+                    return Self::running(&socket, Some(Box::new(file)));
+                }
+                Ok(Reply::Version(_)) => control = Some(socket),
+                Ok(other) => return Err(odd(&other)),
+                Err(AskError::Nobody(_)) => {
+                    whys.push(format!("the daemon does not run yet: nicety serve {named}"));
+                    whys.extend(elsewhere);
+                }
+                Err(error) => whys.push(error.to_string()),
+            },
+        }
+        let begin = Begin::new(file);
+        let mut notes = vec![format!("by {named}")];
+        if matches!(begin.found, Kept::Taken(..)) {
+            notes.push(begin.found.to_string());
+        }
+        notes.extend(whys);
+        Ok(Self { host: begin.host, control, is_running: false, file: None, deep, notes })
+    }
+
+    /// A port of this name.
+    pub fn port(&self, name: &str) -> Result<&PortConfig, Failure> {
+        self.host.port(name).ok_or_else(|| {
+            let names = || self.host.ports.iter().map(|port| port.name.as_str());
+            let (meant, all) = (did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "));
+            let path = self.host.path.display();
+            let who = if self.is_running { format!("the daemon that serves {path}") } else { path.to_string() };
+            let in_file = self.file.as_ref().is_some_and(|file| file.port(name).is_some());
+            let why = if in_file { format!("; {OTHER_FILE}") } else { String::new() };
+            Failure::new(Exit::Usage, format!("{who} has no port {name:?}{meant} (there are: {all}){why}"))
+        })
+    }
 }

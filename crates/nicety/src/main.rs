@@ -28,7 +28,9 @@ mod save;
 mod serve;
 mod top;
 mod trace;
+mod warnings;
 mod words;
+mod write_back;
 
 use cli::{Cli, Command};
 use exit::{Exit, Failure};
@@ -52,7 +54,8 @@ fn main() -> ExitCode {
         Command::Port(args) => change::port(&args.change).map(|()| ExitCode::SUCCESS),
         Command::Group(args) => change::list(List::Groups, &args.change).map(|()| ExitCode::SUCCESS),
         Command::Uplink(args) => change::list(List::Uplinks, &args.change).map(|()| ExitCode::SUCCESS),
-        Command::Export(args) => change::export(&args.which).map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => change::export(&args).map(|()| ExitCode::SUCCESS),
+        Command::Save(args) => change::save_all(&args.which).map(|()| ExitCode::SUCCESS),
         Command::Import(args) => import::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => words::completions(shell).map(|()| ExitCode::SUCCESS),
         Command::Man { folder } => words::man(folder.as_deref()).map(|()| ExitCode::SUCCESS),

@@ -117,7 +117,12 @@ pub(crate) fn served(host: &Host) -> Result<PathBuf, Failure> {
 
 fn addresses(socket: &Path) -> Result<Vec<AddressReport>, Failure> {
     match control::ask(socket, Ask::Addresses).map_err(failure)? {
-        Reply::Addresses(AddressList { addresses }) => Ok(addresses),
+        Reply::Addresses(AddressList { addresses, more }) => {
+            if more > 0 {
+                output::tell(format_args!("note: the switch has learned {more} addresses more"));
+            }
+            Ok(addresses)
+        }
         other => Err(odd(&other)),
     }
 }
@@ -177,7 +182,9 @@ pub(crate) fn failure(error: AskError) -> Failure {
     let exit = match &error {
         AskError::Nobody(_) | AskError::Starting(_) => Exit::Missing,
         // What was asked for is wrong; else it could not be done.
-        AskError::Refused(problem) if matches!(problem.status, 400 | 404 | 409 | 422) => Exit::Usage,
+        AskError::Refused(problem) if !problem.is_right() && matches!(problem.status, 400 | 404 | 409 | 422) => {
+            Exit::Usage
+        }
         AskError::NoSocket(_) => Exit::Usage,
         _ => Exit::Failed,
     };

@@ -1,13 +1,13 @@
 //! `nicety port save` and `restore`: a port's state from one daemon to another, by a file.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
 use nicety_daemon::control::api::Restored;
 use nicety_daemon::control::{self, Ask, REQUEST_MOST, Reply};
 use nicety_daemon::saved::PortState;
+use nicety_daemon::whole::Whole;
 
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -15,19 +15,15 @@ use crate::ports::{failure, odd};
 
 /// Saves it. The file is whole, or not there.
 pub fn save(port: &str, file: &Path, socket: &Path) -> Result<(), Failure> {
-    let new = beside(file);
     // Before the port stops.
-    let mut options = OpenOptions::new();
-    let mut out = options.write(true).create(true).truncate(true).mode(0o600).open(&new).map_err(of(&new))?;
+    let out = Whole::begin(file).map_err(of(file))?;
     let saved = match control::ask(socket, Ask::Save { name: port.to_owned() }) {
         Ok(Reply::Saved(saved)) => Ok(saved),
         Ok(other) => Err(odd(&other)),
         Err(error) => Err(failure(error)),
     };
-    let saved = saved.inspect_err(|_| _ = fs::remove_file(&new))?;
-    let written = out.write_all(&saved).and_then(|()| out.sync_all()).and_then(|()| fs::rename(&new, file));
-    if let Err(error) = written {
-        let _it_may_not_be_there = fs::remove_file(&new);
+    let saved = saved?;
+    if let Err(error) = out.finish(&saved) {
         let what = format!("{}: {error}; port {port} stands still: save it to another file", file.display());
         return Err(Failure::new(Exit::Failed, what));
     }
@@ -57,11 +53,4 @@ pub fn restore(port: &str, file: &Path, socket: &Path) -> Result<(), Failure> {
 
 fn of(path: &Path) -> impl Fn(std::io::Error) -> Failure {
     move |error| Failure::new(Exit::Failed, format!("{}: {error}", path.display()))
-}
-
-/// Where the file is written first.
-fn beside(file: &Path) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".new");
-    name.into()
 }

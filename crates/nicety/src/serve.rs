@@ -10,7 +10,9 @@ use nicety_daemon::control::api::DaemonView;
 use nicety_daemon::control::{self, Ask, Control, ControlError, Inspect, Reply};
 use nicety_daemon::daemon::Daemon;
 use nicety_daemon::descriptors;
-use nicety_daemon::host::{AccessConfig, Eavesdropping, Host, ReadError, Role, UplinkConfig, UplinkKind};
+use nicety_daemon::host::{
+    AccessConfig, Eavesdropping, Host, PortConfig, ReadError, Role, UplinkConfig, UplinkKind, policy_words,
+};
 use nicety_daemon::live::Live;
 use nicety_daemon::live::state::{Begin, Found};
 use nicety_daemon::registry::Registry;
@@ -20,6 +22,7 @@ use tracing::{info, warn};
 
 use crate::cli::Serve;
 use crate::exit::{Exit, Failure};
+use crate::warnings::warnings;
 use crate::{log, output};
 
 /// The person's folder for sockets, if the system has one.
@@ -40,7 +43,7 @@ pub fn run(args: &Serve) -> Result<ExitCode, Failure> {
     host.leaves_room(&args.host, &socket, args.record.as_deref()).map_err(ReadError::Wrong)?;
     let asked = log::filter::asked()?;
     let log = log::start(asked)?;
-    let prepared = Prepared::new(&begin, &socket, args.record.as_deref());
+    let prepared = Prepared::new(&begin, &socket, args);
     let done = prepared.and_then(|prepared| if args.check { prepared.tell(&socket) } else { prepared.serve(&socket) });
     Ok(match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -60,10 +63,15 @@ struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    fn new(begin: &'a Begin, socket: &Path, record: Option<&'a Path>) -> Result<Self, Failure> {
+    fn new(begin: &'a Begin, socket: &Path, args: &'a Serve) -> Result<Self, Failure> {
+        let record = args.record.as_deref();
         let host = &begin.host;
         descriptors::provide(host.ports.len(), host.daemon.workers).map_err(Failure::with(Exit::Failed))?;
-        let (control, ports) = (control::prepare(host, socket), serve::prepare(host, record));
+        let (control, ports) = if args.check {
+            (control::check(host, socket), serve::check(host, record))
+        } else {
+            (control::prepare(host, socket), serve::prepare(host, record))
+        };
         match (control, ports) {
             (Ok(control), Ok(ports)) => Ok(Self { begin, host, control, ports }),
             (Err(error), Ok(_)) => Err(Failure::new(Exit::Failed, error)),
@@ -84,6 +92,9 @@ impl<'a> Prepared<'a> {
         }
         if !matches!(self.begin.found, Found::Nothing) {
             output::tell(format_args!("note: {}", self.begin.found));
+        }
+        for warning in warnings(self.host) {
+            output::tell(format_args!("warning: {warning}"));
         }
         output::print(&summary(self.host, socket))
     }
@@ -148,7 +159,7 @@ fn unheld(error: ControlError, host: &Host, socket: &Path) -> Failure {
 }
 
 /// An uplink, for a person to check.
-fn uplink(UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> String {
+fn uplink(config @ UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> String {
     let what = match kind {
         UplinkKind::Tap { name } => format!("tap {name}"),
         UplinkKind::Pair { socket, role } => format!("pair {} ({role})", socket.display()),
@@ -159,7 +170,16 @@ fn uplink(UplinkConfig { name, kind, rate, .. }: &UplinkConfig) -> String {
     };
     let named = if name == kind.name() { String::new() } else { format!(" {name}:") };
     let rate = rate.map(|rate| format!(", {rate} both ways")).unwrap_or_default();
-    format!("uplink{named} {what}{rate}")
+    let policy = policy_words(&serve::policy(config)).into_iter();
+    let policy: String = policy.map(|(key, value)| format!(", {key} {value}")).collect();
+    format!("uplink{named} {what}{rate}{policy}")
+}
+
+/// A port's group, and what it may do, by the host file's keys.
+fn policy(port: &PortConfig) -> String {
+    let group = port.group.iter().map(|group| format!("port_group {group}"));
+    let words = policy_words(&port.policy).into_iter().map(|(key, value)| format!("{key} {value}"));
+    group.chain(words).collect::<Vec<_>>().join(", ")
 }
 
 /// What a host file asks for, for a person to check.
@@ -186,6 +206,7 @@ fn summary(host: &Host, control: &Path) -> String {
                 Role::Listen if port.access == AccessConfig::default() => String::new(),
                 Role::Listen => port.access.to_string(),
             },
+            policy(port),
         ]
     });
     format!("{head}{}{}\n", output::columns(&rows.collect::<Vec<_>>()), Eavesdropping::among(&host.ports))

@@ -29,7 +29,7 @@ const NO_PLACES: [u64; 3] = [PROC_SUPER_MAGIC as u64, 0x6265_6572, 0x4d44];
 pub const MAX_PATH: usize = 107;
 
 /// Connections that the kernel keeps waiting; more than one only to refuse them politely.
-const BACKLOG: i32 = 4;
+const BACKLOG: u16 = 4;
 
 /// Why a socket could not be made. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -162,16 +162,39 @@ pub enum Place {
 /// Finds out whether a socket of bytes could be made at a path: everything that [`Listener::bind_for`] does before it makes one. That
 /// somebody serves one there is no error.
 pub fn check(path: impl AsRef<Path>, access: &Access) -> Result<Place, ListenError> {
-    let path = path.as_ref();
-    match prepare(path, SocketType::STREAM, geteuid(), access) {
+    checked(path.as_ref(), access, Probe::Connect)
+}
+
+/// The same as [`check`], without a connection that the server would see. A server in another network namespace is not seen.
+pub fn check_quietly(path: impl AsRef<Path>, access: &Access) -> Result<Place, ListenError> {
+    checked(path.as_ref(), access, Probe::List)
+}
+
+fn checked(path: &Path, access: &Access, probe: Probe) -> Result<Place, ListenError> {
+    match prepare(path, SocketType::STREAM, geteuid(), access, probe) {
         Ok((_, place)) => Ok(place),
         Err(ListenError::InUse(_)) => Ok(Place::Served),
         Err(error) => Err(error),
     }
 }
 
+/// How it is found out whether a socket is served.
+#[derive(Clone, Copy, Debug)]
+enum Probe {
+    /// By connecting to it.
+    Connect,
+    /// By the kernel's list of sockets.
+    List,
+}
+
 /// What a socket needs that is to be made at a path: its address, and a place that is free or can be made so.
-fn prepare(path: &Path, kind: SocketType, us: Uid, access: &Access) -> Result<(SocketAddrUnix, Place), ListenError> {
+fn prepare(
+    path: &Path,
+    kind: SocketType,
+    us: Uid,
+    access: &Access,
+    probe: Probe,
+) -> Result<(SocketAddrUnix, Place), ListenError> {
     let length = path.as_os_str().len();
     if length > MAX_PATH {
         return Err(ListenError::PathTooLong { path: path.to_owned(), length });
@@ -188,7 +211,7 @@ fn prepare(path: &Path, kind: SocketType, us: Uid, access: &Access) -> Result<(S
     }
     may_write(folder).map_err(of)?;
     access.may_give(path, us)?;
-    let place = look(path, &address, kind, us, access)?;
+    let place = look(path, &address, kind, us, access, probe)?;
     Ok((address, place))
 }
 
@@ -248,17 +271,28 @@ impl Listener {
 
     /// As [`Listener::bind`], for those that `access` names. No one else can connect at any time.
     pub fn bind_for(path: impl AsRef<Path>, access: &Access) -> Result<Listener, ListenError> {
-        Self::bind_kind(path.as_ref(), SocketType::STREAM, geteuid(), access)
+        Self::bind_queue(path, access, BACKLOG)
+    }
+
+    /// Makes the socket with a queue: so many connections wait to be accepted, and the next client waits itself.
+    pub fn bind_queue(path: impl AsRef<Path>, access: &Access, backlog: u16) -> Result<Listener, ListenError> {
+        Self::bind_kind(path.as_ref(), SocketType::STREAM, geteuid(), access, backlog)
     }
 
     /// As [`Listener::bind`], a socket of whole messages.
     pub fn bind_messages(path: impl AsRef<Path>) -> Result<Listener, ListenError> {
-        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid(), &Access::default())
+        Self::bind_kind(path.as_ref(), SocketType::SEQPACKET, geteuid(), &Access::default(), BACKLOG)
     }
 
-    fn bind_kind(path: &Path, kind: SocketType, us: Uid, access: &Access) -> Result<Listener, ListenError> {
+    fn bind_kind(
+        path: &Path,
+        kind: SocketType,
+        us: Uid,
+        access: &Access,
+        backlog: u16,
+    ) -> Result<Listener, ListenError> {
         let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
-        let (address, place) = prepare(path, kind, us, access)?;
+        let (address, place) = prepare(path, kind, us, access, Probe::Connect)?;
         if place == Place::Stale {
             match unlink(path) {
                 Ok(()) | Err(Errno::NOENT) => {}
@@ -276,7 +310,7 @@ impl Listener {
         let listener = Listener { socket, path: path.to_owned(), identity: (stat.st_dev, stat.st_ino) };
         // Before anybody is listened to: who connects until then is refused, whatever the mode.
         access.give(path, us)?;
-        listen(&listener.socket, BACKLOG).map_err(failed("listen on"))?;
+        listen(&listener.socket, i32::from(backlog)).map_err(failed("listen on"))?;
         Ok(listener)
     }
 
@@ -324,6 +358,7 @@ fn look(
     kind: SocketType,
     us: Uid,
     access: &Access,
+    probe: Probe,
 ) -> Result<Place, ListenError> {
     let failed = |action| move |errno| ListenError::System { action, path: path.to_owned(), errno };
     let stat = match lstat(path) {
@@ -334,8 +369,12 @@ fn look(
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
         return Err(ListenError::NotASocket(path.to_owned()));
     }
-    let probe = socket(kind).map_err(failed("create"))?;
-    match connect(&probe, address) {
+    let answer = match probe {
+        Probe::Connect => connect(socket(kind).map_err(failed("create"))?, address),
+        Probe::List if is_listed(path) => Ok(()),
+        Probe::List => Err(Errno::CONNREFUSED),
+    };
+    match answer {
         Err(Errno::CONNREFUSED) => {}
         // AGAIN: its queue is full, so somebody has it. PROTOTYPE: somebody has it as a socket of another kind.
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => return Err(ListenError::InUse(path.to_owned())),
@@ -351,6 +390,29 @@ fn look(
         return Err(ListenError::NotOurs { path: path.to_owned(), uid: stat.st_uid });
     }
     Ok(Place::Stale)
+}
+
+/// Whether a socket that listens was bound at a path (proc(5), /proc/net/unix), by whatever name of its folder.
+fn is_listed(path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+
+    /// `__SO_ACCEPTCON` of linux/net.h: it listens.
+    const LISTENS: u32 = 1 << 16;
+    let real = |path: &Path| Some((folder(path).canonicalize().ok()?, path.file_name()?.to_owned()));
+    let ours = real(path);
+    let list = std::fs::read("/proc/net/unix").unwrap_or_default();
+    list.split(|byte| *byte == b'\n').skip(1).any(|line| {
+        // Number, references, protocol, flags, type, state, inode, path. The path may have spaces.
+        let Some(at) = line.iter().position(|byte| *byte == b'/') else { return false };
+        let (head, bound) = line.split_at(at);
+        let flags = head.split(|byte| *byte == b' ').nth(3).and_then(|flags| str::from_utf8(flags).ok());
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        if flags.is_none_or(|flags| flags & LISTENS == 0) {
+            return false;
+        }
+        let bound = Path::new(std::ffi::OsStr::from_bytes(bound));
+        bound == path || (bound.file_name() == path.file_name() && ours.is_some() && real(bound) == ours)
+    })
 }
 
 #[cfg(test)]
@@ -379,8 +441,8 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         // Who it belongs to is told from who we are: not even root would have to be another user for this.
         let us = geteuid().as_raw();
-        let error =
-            Listener::bind_kind(&path, SocketType::STREAM, Uid::from_raw(us + 1), &Access::default()).unwrap_err();
+        let error = Listener::bind_kind(&path, SocketType::STREAM, Uid::from_raw(us + 1), &Access::default(), BACKLOG)
+            .unwrap_err();
         assert!(matches!(error, ListenError::NotOurs { uid, .. } if uid == us), "{error}");
         assert!(error.to_string().ends_with(&format!("is a socket of user {us} that nobody serves: remove it")));
         assert!(path.exists());

@@ -248,3 +248,20 @@ fn a_check_says_what_binding_would_say_and_makes_and_removes_nothing() {
     let _listener = Listener::bind(place.socket()).unwrap();
     assert_eq!(check(place.socket(), &owners).unwrap(), Place::Served);
 }
+
+#[test]
+fn a_quiet_check_sees_who_listens_by_any_name_of_its_folder_and_connects_to_nobody() {
+    let place = Room::new();
+    let check = |path: &std::path::Path| nicety_socket::check_quietly(path, &Access::default()).unwrap();
+    assert_eq!(check(&place.socket()), Place::Free);
+    let listener = Listener::bind(place.socket()).unwrap();
+    let alias = place.socket().parent().unwrap().join("alias");
+    std::os::unix::fs::symlink(".", &alias).unwrap();
+    for path in [place.socket(), alias.join(place.socket().file_name().unwrap())] {
+        assert_eq!(check(&path), Place::Served);
+    }
+    assert!(matches!(listener.accept(false), Ok(Accepted::Nobody)));
+    drop(listener);
+    drop(std::os::unix::net::UnixListener::bind(place.socket()).unwrap());
+    assert_eq!(check(&place.socket()), Place::Stale);
+}

@@ -6,6 +6,7 @@
 //! packet block tells how many were lost before it.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -17,7 +18,7 @@ use nicety_adapter::{
     Scratch, Time, Unfolded, Uplink, Wants,
 };
 use nicety_memory::{Map, MapError};
-use rustix::fs::{Access, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, accessat, open, openat, statat};
 use rustix::io::Errno;
 
 use crate::buffers::{Buffers, SLOT_BYTES};
@@ -54,6 +55,9 @@ pub enum CaptureError {
     /// Something else is there.
     #[error("writing a capture to {}: that is no capture (pcapng), and is left as it is; choose another file, or move that one away", .0.display())]
     NoCapture(PathBuf),
+    /// A link is there, which anybody may have laid who may write to the folder.
+    #[error("writing a capture to {}: that is a link, and is not followed; name the file itself", .0.display())]
+    Link(PathBuf),
     /// Another daemon is at it.
     #[error("writing a capture to {}: another process writes one there now; choose another file", .0.display())]
     Busy(PathBuf),
@@ -111,6 +115,14 @@ impl fmt::Debug for Capture {
     }
 }
 
+/// A path's folder, and the name in it: the folder is looked up once.
+fn place(path: &Path) -> Result<(OwnedFd, &OsStr), Errno> {
+    let name = path.file_name().ok_or(Errno::ISDIR)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok((open(folder, flags, Mode::empty())?, name))
+}
+
 /// A file that is not empty is written over only if it is a capture.
 fn is_capture(fd: &OwnedFd, path: &Path) -> Result<(), CaptureError> {
     let mut begin = [0; pcapng::MAGIC.len()];
@@ -124,49 +136,60 @@ impl Capture {
     /// known.
     pub fn check(path: impl AsRef<Path>) -> Result<(), CaptureError> {
         let path = path.as_ref();
+        let (folder, name) =
+            place(path).map_err(|error| CaptureError::Os { path: path.to_owned(), source: error.into() })?;
+        Self::check_at(&folder, name, path)
+    }
+
+    /// Checks a name in a folder; `path` is how the person named it.
+    fn check_at(folder: &OwnedFd, name: &OsStr, path: &Path) -> Result<(), CaptureError> {
         let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
-        let may = |path: &Path, rights| rustix::fs::accessat(CWD, path, rights, AtFlags::EACCESS).map_err(os);
-        let status = match rustix::fs::stat(path) {
+        let may = |name: &OsStr, rights| accessat(folder, name, rights, AtFlags::EACCESS).map_err(os);
+        let status = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(status) => status,
-            Err(Errno::NOENT) => {
-                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-                return may(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
-            }
+            Err(Errno::NOENT) => return may(OsStr::new("."), Access::WRITE_OK | Access::EXEC_OK),
             Err(error) => return Err(os(error)),
         };
-        may(path, Access::WRITE_OK)?;
         let kind = FileType::from_raw_mode(status.st_mode);
+        if kind == FileType::Symlink {
+            return Err(CaptureError::Link(path.to_owned()));
+        }
+        may(name, Access::WRITE_OK)?;
         if matches!(kind, FileType::RegularFile | FileType::Directory) {
             // No bytes change nothing; a folder, or a file of /proc that is only read, says so (write(2)).
-            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            rustix::io::write(rustix::fs::open(path, flags, Mode::empty()).map_err(os)?, &[]).map_err(os)?;
+            let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            rustix::io::write(openat(folder, name, flags, Mode::empty()).map_err(os)?, &[]).map_err(os)?;
         }
         if kind == FileType::RegularFile && status.st_size > 0 {
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            is_capture(&rustix::fs::open(path, flags, Mode::empty()).map_err(os)?, path)?;
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            is_capture(&openat(folder, name, flags, Mode::empty()).map_err(os)?, path)?;
         }
         Ok(())
     }
 
     /// Begins a file, in place of an empty one or a capture that is there, or writes to a pipe that is there. Any other file is
-    /// left as it is.
+    /// left as it is, and no link is followed.
     pub fn create(path: impl AsRef<Path>, options: &CaptureOptions) -> Result<Self, CaptureError> {
         let path = path.as_ref();
-        Self::check(path)?;
+        let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
+        let (folder, name) = place(path).map_err(os)?;
+        Self::check_at(&folder, name, path)?;
         let mut gathered = Vec::with_capacity(GATHER_BYTES + SLOT_BYTES as usize + AROUND_BYTES);
         pcapng::begin(&mut gathered, &options.interface);
         let most_bytes = options.most_bytes.unwrap_or(u64::MAX);
         if gathered.len() as u64 > most_bytes {
             return Err(CaptureError::Limit(most_bytes));
         }
-        let os = |error: Errno| CaptureError::Os { path: path.to_owned(), source: error.into() };
         // A file is looked into, by the descriptor that writes; a pipe whose reader is not there yet opens in no other way.
         let is_file = |mode| FileType::from_raw_mode(mode) == FileType::RegularFile;
         let both = |mode| is_file(mode) || FileType::from_raw_mode(mode) == FileType::Fifo;
-        let known = rustix::fs::stat(path).is_ok_and(|status| both(status.st_mode));
-        let way = if known { OFlags::RDWR } else { OFlags::WRONLY };
-        let flags = way | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(os)?;
+        let way = match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
+            Ok(status) if both(status.st_mode) => OFlags::RDWR,
+            _ => OFlags::WRONLY,
+        };
+        let flags = way | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = openat(&folder, name, flags, Mode::RUSR | Mode::WUSR).map_err(os)?;
         let status = rustix::fs::fstat(&fd).map_err(os)?;
         let regular = is_file(status.st_mode);
         if regular {

@@ -41,8 +41,11 @@ pub struct PortList {
 /// The addresses that the switch has learned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddressList {
-    /// The addresses, in no order.
+    /// The addresses, in no order; 65,536 at most.
     pub addresses: Vec<AddressReport>,
+    /// How many more there are.
+    #[serde(default)]
+    pub more: usize,
 }
 
 /// Threads of the daemon with the same name.
@@ -147,8 +150,11 @@ pub struct Restored {
 /// A mistake in the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Mistake {
-    /// The line in the host file's text, counted from 1.
+    /// The line in the host file's text, counted from 1; 0 if the request has no such text.
     pub line: usize,
+    /// The key's owner, such as `port vm1`, if the request has no text of a host file; else empty.
+    #[serde(default)]
+    pub of: String,
     /// The key, such as `port.adapter`.
     pub key: String,
     /// What is wrong with it.
@@ -158,8 +164,9 @@ pub struct Mistake {
 }
 
 impl From<&HostError> for Mistake {
-    fn from(HostError { line, key, what, allowed }: &HostError) -> Self {
-        Self { line: *line, key: key.clone(), what: what.clone(), allowed: allowed.clone() }
+    fn from(HostError { line, of, key, what, allowed }: &HostError) -> Self {
+        let (of, key) = (of.clone(), key.clone());
+        Self { line: *line, of, key, what: what.clone(), allowed: allowed.clone() }
     }
 }
 
@@ -216,8 +223,10 @@ pub(super) const NOT_RESTARTED: Kind = (409, "not-restarted", "the port was not 
 pub(super) const NOT_SAVED: Kind = (409, "not-saved", "the port was neither saved nor restored");
 /// The limit of captures is reached.
 pub(super) const TOO_MANY: Kind = (409, "too-many-captures", "there are as many captures as there may be");
-/// Something that the request needs is missing.
-pub(super) const REFUSED: Kind = (409, "refused", "what it needs is not there");
+/// It cannot be done.
+pub(super) const REFUSED: Kind = (409, "refused", "it cannot be done");
+/// This machine lacks something: a folder, a file, an account, a free socket.
+pub(super) const LACKING: Kind = (409, "lacking", "this machine lacks what it needs");
 /// The body did not arrive in time.
 pub(super) const TOO_LATE: Kind = (408, "too-late", "the request was not whole in time");
 /// The body is too large.
@@ -228,6 +237,8 @@ pub(super) const WRONG: Kind = (422, "wrong-values", "it makes no host file");
 pub(super) const NO_STATE: Kind = (422, "no-state", "it is no state of this port");
 /// A part was done.
 pub(super) const HALFWAY: Kind = (500, "halfway", "not all was done");
+/// Another host file, or state, is being understood.
+pub(super) const BUSY: Kind = (503, "busy", "the daemon is busy with another host file or state");
 /// The daemon is starting.
 pub(super) const STARTING: Kind = (503, "starting", "the daemon is still starting");
 
@@ -244,9 +255,14 @@ impl Problem {
         })
     }
 
+    /// Whether the request was right, and something else kept it from being done.
+    pub fn is_right(&self) -> bool {
+        [LACKING.1, TOO_MANY.1].iter().any(|kind| self.r#type.ends_with(kind))
+    }
+
     /// Whether the daemon is still starting.
     pub fn is_starting(&self) -> bool {
-        self.status == STARTING.0
+        self.r#type.ends_with(STARTING.1)
     }
 }
 
@@ -268,6 +284,7 @@ impl From<ChangeError> for Box<Problem> {
                 problem
             }
             ChangeError::Refused(_) => Problem::new(REFUSED, detail),
+            ChangeError::Lacking(_) => Problem::new(LACKING, detail),
             ChangeError::Halfway { changed, .. } => {
                 let mut problem = Problem::new(HALFWAY, detail);
                 problem.changed = Some(changed);
@@ -309,6 +326,7 @@ impl From<ChangeError> for Box<Problem> {
         super::routes::metrics,
         super::routes::export,
         super::routes::plan,
+        super::routes::saved,
         super::routes::apply,
         super::routes::openapi,
     ),

@@ -132,6 +132,8 @@ pub enum Ask {
     Plan(HostText),
     /// Apply a host file.
     Apply(HostText),
+    /// The host file was written.
+    Saved(HostText),
     /// Add a port, a group or an uplink.
     Add(List, PortValues),
     /// Change values of one.
@@ -217,6 +219,7 @@ impl Ask {
             Self::Threads => plain("GET", "/v1/threads".to_owned()),
             Self::Trace(request) => with("POST", "/v1/trace".to_owned(), request),
             Self::Plan(text) => with("POST", "/v1/host/plan".to_owned(), text),
+            Self::Saved(text) => with("POST", "/v1/host/saved".to_owned(), text),
             Self::Apply(text) => with("PUT", "/v1/host".to_owned(), text),
             Self::Add(list, values) => with("POST", place(*list).to_owned(), values),
             Self::Set { list, name, values, cut_off } => {
@@ -243,7 +246,7 @@ impl Ask {
             Self::Export => Reply::Exported(read(body)?),
             Self::Threads => Reply::Threads(read(body)?),
             Self::Trace(_) => Reply::Traced(read(body)?),
-            Self::Plan(_) => Reply::Plan(read(body)?),
+            Self::Plan(_) | Self::Saved(_) => Reply::Plan(read(body)?),
             Self::Apply(_) | Self::Add(..) | Self::Set { .. } | Self::Remove { .. } => Reply::Changed(read(body)?),
         })
     }

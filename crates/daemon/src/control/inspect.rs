@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use nicety_adapter::PortId;
 
-use super::Inspect;
+use super::api::AddressList;
+use super::{ADDRESSES_MOST, Inspect};
 use crate::daemon::{Daemon, RestartError};
 use crate::live::Live;
 use crate::report::{AddressReport, PortReport};
@@ -19,20 +20,20 @@ impl Inspect for Daemon {
         self.views().iter().map(PortReport::of).collect()
     }
 
-    fn addresses(&self) -> Vec<AddressReport> {
-        let views = self.views();
+    fn addresses(&self) -> AddressList {
+        let names = self.names();
         let name = |id: PortId| {
-            let view = views.iter().find(|view| view.id == id);
-            view.map_or_else(|| format!("(a port that has gone, {})", id.0), |view| view.name.clone())
+            names.get(&id).map_or_else(|| format!("(a port that has gone, {})", id.0), |name| name.clone())
         };
-        let learned = Daemon::addresses(self).into_iter();
-        learned
-            .map(|learned| AddressReport {
-                address: learned.address.to_string(),
-                port: name(learned.port),
-                silent_seconds: learned.silent.as_secs(),
-            })
-            .collect()
+        let learned = Daemon::addresses(self);
+        let more = learned.len().saturating_sub(ADDRESSES_MOST);
+        let addresses = learned.into_iter().take(ADDRESSES_MOST);
+        let addresses = addresses.map(|learned| AddressReport {
+            address: learned.address.to_string(),
+            port: name(learned.port),
+            silent_seconds: learned.silent.as_secs(),
+        });
+        AddressList { addresses: addresses.collect(), more }
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {
@@ -69,8 +70,9 @@ impl Inspect for Soon {
         self.0.get().map(|live| Inspect::ports(live.daemon())).unwrap_or_default()
     }
 
-    fn addresses(&self) -> Vec<AddressReport> {
-        self.0.get().map(|live| Inspect::addresses(live.daemon())).unwrap_or_default()
+    fn addresses(&self) -> AddressList {
+        let none = || AddressList { addresses: Vec::new(), more: 0 };
+        self.0.get().map_or_else(none, |live| Inspect::addresses(live.daemon()))
     }
 
     fn restart(&self, name: &str) -> Result<(), RestartError> {

@@ -1,13 +1,12 @@
 //! The paths of the API. Each reads, or changes through [`Live`](crate::live::Live).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, Extension, Path, Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
@@ -21,9 +20,11 @@ use super::api::{
     NO_SUCH_PORT, NOT_ALLOWED, NOT_FOUND, NOT_RESTARTED, NOT_SAVED, PortList, PortValues, Problem, REFUSED, Restarted,
     Restored, STARTING, StageWord, TOO_MANY, ThreadList, ThreadReport, TraceRequest,
 };
+use super::body::{Changer, Large, Small};
+use super::budget::Meter;
 use super::server::{Peer, Served};
 use super::stream::{Endless, Place, Stream};
-use super::{NAMES_MOST, REQUEST_MOST, STARTING_SENTENCE, no_port};
+use super::{NAMES_MOST, STARTING_SENTENCE, no_port};
 use crate::capture::{Program, Scope, Stage};
 use crate::daemon::RestartError;
 use crate::host::{Host, did_you_mean};
@@ -72,6 +73,7 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .route("/metrics", get(metrics))
         .route("/v1/host", get(export).put(apply))
         .route("/v1/host/plan", post(plan))
+        .route("/v1/host/saved", post(saved))
         .route("/v1/openapi.json", get(openapi))
         .fallback(|| async {
             Problem::new(NOT_FOUND, "there is nothing at this path: GET /v1/openapi.json lists what there is")
@@ -79,7 +81,6 @@ pub(super) fn router(served: Arc<Served>) -> Router {
         .method_not_allowed_fallback(|| async {
             Problem::new(NOT_ALLOWED, "this path knows other methods: GET /v1/openapi.json lists them")
         })
-        .layer(DefaultBodyLimit::max(REQUEST_MOST))
         .with_state(served)
 }
 
@@ -94,7 +95,7 @@ pub(super) struct CutOff {
 }
 
 /// A body as JSON.
-fn json<T: DeserializeOwned>(body: &Bytes) -> Answer<T> {
+fn json<T: DeserializeOwned>(body: &[u8]) -> Answer<T> {
     serde_json::from_slice(body)
         .map_err(|error| Problem::new(MALFORMED, format!("the body is not the JSON that is wanted: {error}")))
 }
@@ -114,19 +115,11 @@ impl Served {
     }
 
     /// Refuses a client that may not make changes.
-    fn is_changer(&self, peer: Peer) -> Answer<()> {
+    pub(super) fn is_changer(&self, peer: Peer) -> Answer<()> {
         if !self.changers.include(peer) {
             return Err(Problem::new(FORBIDDEN, self.changers.refusal(peer)));
         }
         self.ready()
-    }
-
-    /// As `is_changer`, for changes of the host file.
-    fn may_change(&self, peer: Peer) -> Answer<Arc<Live>> {
-        self.is_changer(peer)?;
-        self.inspect
-            .live()
-            .ok_or_else(|| Problem::new(REFUSED, "this daemon serves no host file that could be changed"))
     }
 }
 
@@ -157,7 +150,12 @@ pub(super) fn logged(peer: Peer, done: Result<Changed, ChangeError>) -> Answer<C
 
 /// Runs slow work beside the control thread. It is finished even if the client disconnects.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
-    match tokio::task::spawn_blocking(work).await {
+    let meter = Meter::current();
+    let charged = move || match meter {
+        Some(meter) => meter.charged(work),
+        None => work(),
+    };
+    match tokio::task::spawn_blocking(charged).await {
         Ok(answer) => answer,
         Err(error) => {
             Err(Problem::new(HALFWAY, format!("a defect in the daemon ended this: {error}; its log has more")))
@@ -214,11 +212,10 @@ pub(super) async fn port(
 ))]
 pub(super) async fn restart_port(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
+    Changer(peer): Changer,
     path: Result<Path<String>, PathRejection>,
 ) -> Answer<axum::Json<Restarted>> {
     let name = name_in(path)?;
-    served.is_changer(peer)?;
     beside(move || match served.inspect.restart(&name) {
         Ok(()) => {
             info!("{} restarted port {name}", who(peer));
@@ -240,11 +237,10 @@ pub(super) async fn restart_port(
 ))]
 pub(super) async fn save_port(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
+    _: Changer,
     path: Result<Path<String>, PathRejection>,
 ) -> Answer<Response> {
     let name = name_in(path)?;
-    served.is_changer(peer)?;
     let state = beside(move || served.inspect.save(&name).map_err(|error| not_saved(error, &served))).await?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], state.to_bytes()).into_response())
 }
@@ -258,14 +254,13 @@ pub(super) async fn save_port(
 ))]
 pub(super) async fn restore_port(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
+    _: Changer,
     path: Result<Path<String>, PathRejection>,
-    body: Bytes,
+    body: Large,
 ) -> Answer<axum::Json<Restored>> {
     let name = name_in(path)?;
-    served.is_changer(peer)?;
     beside(move || {
-        let restored = PortState::from_bytes(&body).map_err(SaveError::State);
+        let restored = PortState::from_bytes(&body.bytes).map_err(SaveError::State);
         let restored = restored.and_then(|state| served.inspect.restore(&name, state));
         restored.map_err(|error| not_saved(error, &served))?;
         Ok(axum::Json(Restored { name }))
@@ -290,7 +285,7 @@ fn not_saved(error: SaveError, served: &Served) -> Box<Problem> {
 ))]
 pub(super) async fn addresses(State(served): Daemon) -> Answer<axum::Json<AddressList>> {
     served.ready()?;
-    Ok(axum::Json(AddressList { addresses: served.inspect.addresses() }))
+    Ok(axum::Json(served.inspect.addresses()))
 }
 
 /// The daemon's threads and their CPU time
@@ -314,9 +309,13 @@ pub(super) async fn threads() -> Answer<axum::Json<ThreadList>> {
     (status = 409, body = Problem, content_type = "application/problem+json"),
     problems::Named, problems::Bodied, problems::Starting,
 ))]
-pub(super) async fn capture(State(served): Daemon, Extension(peer): Extension<Peer>, body: Bytes) -> Answer<Response> {
+pub(super) async fn capture(
+    State(served): Daemon,
     // Reading other users' frames needs more rights than reading counters.
-    let live = served.may_change(peer)?;
+    _: Changer,
+    Small(body): Small,
+) -> Answer<Response> {
+    let live = served.live()?;
     let CaptureRequest { of, stage, filter, snap } = json(&body)?;
     let filter = filter.map(|raw| Program::new(&raw)).transpose();
     let filter = filter.map_err(|error| Problem::new(MALFORMED, error.to_string()))?;
@@ -348,7 +347,7 @@ pub(super) async fn capture(State(served): Daemon, Extension(peer): Extension<Pe
     (status = 500, body = Problem, content_type = "application/problem+json"),
     problems::Named, problems::Bodied, problems::Starting,
 ))]
-pub(super) async fn trace(State(served): Daemon, body: Bytes) -> Answer<axum::Json<FrameTrace>> {
+pub(super) async fn trace(State(served): Daemon, Small(body): Small) -> Answer<axum::Json<FrameTrace>> {
     let live = served.live()?;
     let TraceRequest { port, frame } = json(&body)?;
     let frame = bytes_of(&frame).ok_or_else(|| {
@@ -392,13 +391,29 @@ pub(super) async fn export(State(served): Daemon) -> Answer<axum::Json<Exported>
 /// What applying a host file would do
 #[utoipa::path(post, path = "/v1/host/plan", request_body = HostText, responses(
     (status = 200, body = Plan),
-    (status = 409, body = Problem, content_type = "application/problem+json"),
-    problems::Bodied, problems::Meant, problems::Starting,
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
-pub(super) async fn plan(State(served): Daemon, body: Bytes) -> Answer<axum::Json<Plan>> {
+pub(super) async fn plan(State(served): Daemon, _: Changer, body: Large) -> Answer<axum::Json<Plan>> {
     let live = served.live()?;
-    let text: HostText = json(&body)?;
-    beside(move || Ok(axum::Json(live.plan(&understood(&text, &live)?)))).await
+    beside(move || {
+        let text: HostText = json(&body.bytes)?;
+        Ok(axum::Json(live.plan(&understood(&text, &live)?)))
+    })
+    .await
+}
+
+/// Note that the host file was written with live changes in it; tells how it still differs from what runs
+#[utoipa::path(post, path = "/v1/host/saved", request_body = HostText, responses(
+    (status = 200, body = Plan),
+    problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
+))]
+pub(super) async fn saved(State(served): Daemon, _: Changer, body: Large) -> Answer<axum::Json<Plan>> {
+    let live = served.live()?;
+    beside(move || {
+        let text: HostText = json(&body.bytes)?;
+        Ok(axum::Json(live.saved(&understood(&text, &live)?)?))
+    })
+    .await
 }
 
 /// Make the daemon serve a host file
@@ -406,14 +421,10 @@ pub(super) async fn plan(State(served): Daemon, body: Bytes) -> Answer<axum::Jso
     (status = 200, body = Changed),
     problems::Bodied, problems::Changing, problems::Meant, problems::Starting,
 ))]
-pub(super) async fn apply(
-    State(served): Daemon,
-    Extension(peer): Extension<Peer>,
-    body: Bytes,
-) -> Answer<axum::Json<Changed>> {
-    let live = served.may_change(peer)?;
-    let mut text: HostText = json(&body)?;
+pub(super) async fn apply(State(served): Daemon, Changer(peer): Changer, body: Large) -> Answer<axum::Json<Changed>> {
+    let live = served.live()?;
     beside(move || {
+        let mut text: HostText = json(&body.bytes)?;
         let host = understood(&text, &live)?;
         let agreed = std::mem::take(&mut text.agreed);
         let consent = if text.cut_off { Consent::All } else { Consent::These(agreed) };
@@ -449,7 +460,9 @@ pub(super) async fn metrics(State(served): Daemon) -> Answer<impl IntoResponse> 
 /// This document
 #[utoipa::path(get, path = "/v1/openapi.json", responses((status = 200, description = "OpenAPI 3.1, made from the program's own types", body = serde_json::Value)))]
 pub(super) async fn openapi() -> impl IntoResponse {
-    axum::Json(Document::openapi())
+    static DOCUMENT: OnceLock<String> = OnceLock::new();
+    let text = DOCUMENT.get_or_init(|| Document::openapi().to_json().unwrap_or_default());
+    ([(header::CONTENT_TYPE, "application/json")], text.as_str())
 }
 
 impl Served {

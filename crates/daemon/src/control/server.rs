@@ -1,5 +1,5 @@
-//! The server: one thread, at most [`CONNECTIONS_MOST`] connections. No client blocks another: a silent client is disconnected
-//! after [`TIMEOUT`], or as soon as its place is needed. Changes run on their own threads, one at a time.
+//! The server: one thread, a [bounded number](super::clients) of connections. No client blocks another: a silent client is
+//! disconnected after [`TIMEOUT`], or as soon as its place is needed. Changes run on their own threads, one at a time.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody};
 use axum::http::Request;
-use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,20 +21,24 @@ use rustix::process::geteuid;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
-use tokio::task::JoinHandle;
+use tokio::sync::Semaphore;
 use tower_service::Service;
 use tracing::{debug, warn};
 
-use super::api::{Problem, TOO_LARGE, TOO_LATE};
+use super::body::Busy;
+use super::budget::{Budget, Meter, Metered};
+use super::clients::{Client, Clients};
 use super::stream::Endless;
-use super::{Inspect, REQUEST_MOST, TIMEOUT, routes};
+use super::{Inspect, TIMEOUT, routes};
 use crate::clock::Clock;
 use crate::port_log::{Share, counted};
 
-/// Most connections at once.
-pub(super) const CONNECTIONS_MOST: usize = 64;
 /// The longest time of a connection, unless it is a capture's.
 const LIFE: Duration = Duration::from_secs(60);
+/// After so many connections of users who may only read, the next one waits for a [`BREATH`]: connecting costs them less than it
+/// costs the daemon.
+const READERS_AT_ONCE: u32 = 4;
+const BREATH: Duration = Duration::from_millis(1);
 /// The pause after the system refused a connection (for example without free descriptors).
 const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 
@@ -49,6 +52,8 @@ pub(super) struct Served {
     pub(super) changers: Changers,
     /// The number of captures that are being read.
     pub(super) captures: Arc<AtomicUsize>,
+    /// Host files and states that may be read and understood at once.
+    pub(super) large: Arc<Semaphore>,
 }
 
 /// Who may make changes: root, the daemon's user, the socket's owner, and the members of a group.
@@ -69,6 +74,11 @@ impl Changers {
         let Some(PeerCredentials { uid, gid, .. }) = peer else { return false };
         self.users.contains(&uid)
             || self.group.as_ref().is_some_and(|(group, _)| *group == gid || is_in(uid, gid, *group))
+    }
+
+    /// Whether this user may always make changes, and is no [`Budget`]'s.
+    fn has(&self, peer: Peer) -> bool {
+        peer.is_some_and(|peer| self.users.contains(&peer.uid))
     }
 
     pub(super) fn refusal(&self, peer: Peer) -> String {
@@ -104,13 +114,6 @@ impl<T: AsFd> AsRawFd for Watched<T> {
     }
 }
 
-/// One client.
-struct Client {
-    task: JoinHandle<()>,
-    /// Its request is being answered.
-    busy: Arc<AtomicBool>,
-}
-
 impl Server {
     /// Serves until the eventfd is signalled.
     pub(super) fn run(self, runtime: &tokio::runtime::Runtime) {
@@ -129,24 +132,29 @@ impl Server {
         let router = routes::router(Arc::clone(&self.served));
         // A client that holds all descriptors causes no more log lines than any other.
         let (clock, mut share) = (Clock::start(), Share::default());
-        let mut clients: Vec<Client> = Vec::new();
+        let (mut clients, budget, mut readers) = (Clients::default(), Arc::<Budget>::default(), 0u32);
         loop {
             let mut ready = tokio::select! {
                 biased;
                 rung = bell.readable() => return rung.map(drop),
                 ready = listener.readable() => ready?,
             };
-            clients.retain(|client| !client.task.is_finished());
+            clients.tidy();
             match ready.get_inner().0.accept(false) {
                 Ok(Accepted::Client(socket, peer)) => {
-                    if clients.len() >= CONNECTIONS_MOST {
-                        make_room(&mut clients);
+                    let reader = peer.filter(|_| !self.served.changers.has(peer)).map(|peer| peer.uid);
+                    clients.make_room_for(reader);
+                    let meter = reader.map(|user| Meter::new(&budget, user));
+                    answer(socket, peer, &router, meter).into_iter().for_each(|client| clients.add(client));
+                    readers += u32::from(reader.is_some());
+                    if readers >= READERS_AT_ONCE {
+                        readers = 0;
+                        tokio::time::sleep(BREATH).await;
                     }
-                    clients.extend(answer(socket, peer, &router));
                 }
                 Ok(_) => ready.clear_ready(),
                 // No descriptors are left: free one by disconnecting a silent client.
-                Err(_) if make_room(&mut clients) => {}
+                Err(_) if clients.make_room() => {}
                 Err(errno) => {
                     if let Some(unsaid) = share.may_say(clock.now()) {
                         warn!("{}", counted(format_args!("a control connection was not accepted: {errno}"), unsaid));
@@ -160,19 +168,8 @@ impl Server {
     }
 }
 
-/// Disconnects the client that has been connected longest without a whole request, or else without reading its answer. False if
-/// there is none.
-fn make_room(clients: &mut Vec<Client>) -> bool {
-    let silent = clients.iter().position(|client| !client.busy.load(Ordering::Relaxed));
-    let leaves = !clients.is_empty();
-    if leaves {
-        clients.remove(silent.unwrap_or(0)).task.abort();
-    }
-    leaves
-}
-
 /// Speaks HTTP with a client, in its own task.
-fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
+fn answer(socket: OwnedFd, peer: Peer, router: &Router, meter: Option<Meter>) -> Option<Client> {
     let stream = match UnixStream::from_std(StdStream::from(socket)) {
         Ok(stream) => stream,
         Err(error) => {
@@ -180,30 +177,23 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
             return None;
         }
     };
+    let reader = meter.as_ref().and(peer).map(|peer| peer.uid);
     let busy = Arc::new(AtomicBool::new(false));
     let (asked, router) = (Arc::clone(&busy), router.clone());
     let endless = Arc::new(AtomicBool::new(false));
-    let goes_on = Arc::clone(&endless);
+    let (goes_on, pays) = (Arc::clone(&endless), meter.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (asked, mut router, endless) = (Arc::clone(&asked), router.clone(), Arc::clone(&endless));
+        let (asked, mut router) = (Arc::clone(&asked), router.clone());
+        let (endless, pays) = (Arc::clone(&endless), pays.clone());
         async move {
-            let (mut head, body) = request.into_parts();
-            head.extensions.insert(peer);
-            // A body has the same timeout as its head; a change has none.
-            let whole = tokio::time::timeout(TIMEOUT, to_bytes(Body::new(body), REQUEST_MOST)).await;
-            let body = match whole {
-                Ok(Ok(body)) => body,
-                Ok(Err(_)) => {
-                    let most = format!("a request's body has at most {REQUEST_MOST} bytes, and comes whole");
-                    return Ok(Problem::new(TOO_LARGE, most).into_response());
-                }
-                Err(_) => {
-                    let late = format!("the request was not whole after {TIMEOUT:?}");
-                    return Ok(Problem::new(TOO_LATE, late).into_response());
-                }
-            };
-            asked.store(true, Ordering::Relaxed);
-            let answer = router.call(Request::from_parts(head, Body::from(body))).await;
+            if let Some(meter) = pays {
+                meter.paid().await;
+            }
+            let mut request = request.map(Body::new);
+            asked.store(request.body().is_end_stream(), Ordering::Relaxed);
+            request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(Busy(Arc::clone(&asked)));
+            let answer = router.call(request).await;
             // An endless answer keeps its place until it ends.
             let lasts = answer.as_ref().is_ok_and(|answer| answer.extensions().get::<Endless>().is_some());
             endless.store(lasts, Ordering::Relaxed);
@@ -211,7 +201,7 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
             answer
         }
     });
-    let task = tokio::spawn(async move {
+    let task = async move {
         let mut http = hyper::server::conn::http1::Builder::new();
         // A client may close its half after the request: socat does.
         http.timer(TokioTimer::new()).header_read_timeout(TIMEOUT).half_close(true);
@@ -226,6 +216,6 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router) -> Option<Client> {
             }
             break;
         }
-    });
-    Some(Client { task, busy })
+    };
+    Some(Client { task: tokio::spawn(Metered::new(task, meter)), busy, reader })
 }

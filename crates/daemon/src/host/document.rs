@@ -172,7 +172,8 @@ pub enum List {
 }
 
 impl List {
-    fn key(self) -> &'static str {
+    /// Its name in a host file.
+    pub fn key(self) -> &'static str {
         match self {
             Self::Ports => PORT,
             Self::Groups => GROUP,

@@ -9,8 +9,10 @@ use nicety_socket::MAX_PATH;
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostError {
-    /// The line, counted from 1.
+    /// The line, counted from 1; 0 if what is wrong is no file that a person has written, but a change.
     pub line: usize,
+    /// In a change: the key's owner, such as `port vm1`; else empty.
+    pub of: String,
     /// The key, such as `port.adapter`; empty if the file is not TOML.
     pub key: String,
     /// What is wrong with it, and what was probably meant.
@@ -21,8 +23,10 @@ pub struct HostError {
 
 impl fmt::Display for HostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.key.is_empty() {
-            write!(f, "{}: ", self.key)?;
+        match (self.of.as_str(), self.key.as_str()) {
+            ("", "") => {}
+            ("", key) => write!(f, "{key}: ")?,
+            (of, key) => write!(f, "{of}: {}: ", key.split_once('.').map_or(key, |(_, key)| key))?,
         }
         // It quotes the file, which may contain terminal control characters.
         for part in self.what.chars() {
@@ -38,12 +42,17 @@ impl fmt::Display for HostError {
     }
 }
 
+/// Most mistakes of one file that are kept.
+pub(super) const MISTAKES_MOST: usize = 100;
+/// Longest name in bytes for which a similar one is looked for. The search takes time and memory by its length.
+const MEANT_MOST: usize = 100;
+
 /// Every mistake of a host file, by line. Prints a line for each: `FILE:LINE: KEY: WHAT (allowed: …)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostErrors {
     /// The file.
     pub path: PathBuf,
-    /// Its mistakes, at least one, sorted by line.
+    /// Its mistakes, at least one and at most a hundred, sorted by line.
     pub list: Vec<HostError>,
 }
 
@@ -109,8 +118,11 @@ pub struct DeepControl {
     pub length: usize,
 }
 
-/// The name that was probably meant: the nearest one, if it is near enough.
+/// The name that was probably meant: the nearest one, if it is near enough. A very long name is like none.
 pub fn meant<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if given.len() > MEANT_MOST {
+        return None;
+    }
     let given = given.to_lowercase();
     let near = (given.chars().count() / 3).clamp(1, 3);
     let distance = |name: &str| strsim::damerau_levenshtein(&given, &name.to_lowercase());
@@ -142,5 +154,7 @@ mod tests {
         assert_eq!(meant("virtoi-net", names), Some("virtio-net"));
         assert_eq!(meant("rtl8139", names), None);
         assert_eq!(meant("", names), None);
+        // A matrix of 10^6 x 10 numbers would be made for each name.
+        assert_eq!(meant(&"e1000".repeat(200_000), names), None);
     }
 }

@@ -99,10 +99,10 @@ impl Paths {
             Some(earlier) if (earlier.what, what) != (Use::Rom, Use::Rom) => {
                 let whose = match earlier.what {
                     Use::HostFile => "this host file itself".to_owned(),
-                    Use::Socket => format!("the socket of line {} already", earlier.line),
-                    Use::Capture => format!("the capture's file of line {} already", earlier.line),
-                    Use::Rom => format!("the option ROM of line {} already", earlier.line),
-                    Use::State => format!("the state file of line {} already", earlier.line),
+                    Use::Socket => format!("the socket of {} already", walk.at(earlier.line)),
+                    Use::Capture => format!("the capture's file of {} already", walk.at(earlier.line)),
+                    Use::Rom => format!("the option ROM of {} already", walk.at(earlier.line)),
+                    Use::State => format!("the state file of {} already", walk.at(earlier.line)),
                 };
                 walk.wrong(section, key, line, format!("{} is {whose}: choose another path", path.display()));
                 None
@@ -127,7 +127,8 @@ impl Host {
                 Use::HostFile => format!("this host file would be {ours} too: {other}"),
                 _ => format!("{} would be {ours} too: choose another path", claim.path.display()),
             };
-            errors.push(HostError { line: claim.line, key: claim.key.clone(), what, allowed: String::new() });
+            let (of, allowed) = (String::new(), String::new());
+            errors.push(HostError { line: claim.line, of, key: claim.key.clone(), what, allowed });
         };
         if self.daemon.control.is_none() {
             make(control, "the control socket", "name another with [daemon] control");

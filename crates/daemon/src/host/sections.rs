@@ -322,7 +322,7 @@ fn uplink(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) ->
     let line = walk.place(section, "name").or_else(|| walk.place(section, "kind")).unwrap_or(section.line);
     let name = named.map_or_else(|| kind.name().to_owned(), |named| named.value);
     if let Some(other) = seen.uplinks.iter().find(|other| other.value == name) {
-        let what = format!("{name:?} is the uplink of line {} already: give this one a name of its own", other.line);
+        let what = format!("{name:?} is {} already: give this one a name of its own", walk.whose("uplink", other.line));
         walk.wrong(section, "name", line, what);
     }
     seen.uplinks.push(Found { value: name.clone(), line });
@@ -375,7 +375,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
         let uplink = seen.uplinks.iter().find(|uplink| uplink.value == found.value);
         let taken = port.or(uplink.map(|uplink| ("uplink", uplink.line)));
         if let Some((whose, line)) = taken {
-            let what = format!("{:?} is the {whose} of line {line} already: choose another name", found.value);
+            let what = format!("{:?} is {} already: choose another name", found.value, walk.whose(whose, line));
             walk.wrong(section, "name", found.line, what);
         }
         taken.is_none()
@@ -488,7 +488,7 @@ fn is_its_own(
     }
     let first = earlier(seen, mac, line);
     if let Some(first) = first {
-        walk.wrong(section, key, line, format!("{mac} is the address of line {first} already"));
+        walk.wrong(section, key, line, format!("{mac} is the address of {} already", walk.at(first)));
     }
     first.is_none()
 }

@@ -7,7 +7,10 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::errors::{HostError, did_you_mean};
+use super::errors::{HostError, MISTAKES_MOST, did_you_mean};
+
+/// Most tables of one kind.
+const TABLES_MOST: usize = 1024;
 
 /// A key of a table, and its allowed values.
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +62,61 @@ pub(super) struct Walk {
     /// Where lines end.
     ends: Vec<usize>,
     pub(super) errors: Vec<HostError>,
+    /// Mistakes beyond the first hundred.
+    more: usize,
+    /// In a change, whose lines nobody has seen: the first line of each table, and its name.
+    names: Option<Vec<(usize, String)>>,
 }
 
 impl Walk {
     pub(super) fn new(text: &str) -> Self {
-        Self { ends: text.match_indices('\n').map(|(at, _)| at).collect(), errors: Vec::new() }
+        Self { ends: text.match_indices('\n').map(|(at, _)| at).collect(), errors: Vec::new(), more: 0, names: None }
+    }
+
+    /// From here on tables are named, and lines are not.
+    pub(super) fn name_tables(&mut self, root: &DeTable<'_>) {
+        let mut names = Vec::new();
+        let text = |table: &DeTable<'_>, key: &str| {
+            let (_, value) = table.iter().find(|(name, _)| name.get_ref() == key)?;
+            value.get_ref().as_str().map(str::to_owned)
+        };
+        for (key, value) in root.iter() {
+            let kind = key.get_ref().replace('_', " ");
+            let mut add = |table: &DeTable<'_>, span: &Range<usize>| {
+                let name = text(table, "name").or_else(|| text(table, "kind"));
+                names.push((self.line(span), name.map_or(kind.clone(), |name| format!("{kind} {name}"))));
+            };
+            match value.get_ref() {
+                DeValue::Table(table) => add(table, &value.span()),
+                DeValue::Array(array) => {
+                    for item in array.iter() {
+                        item.get_ref().as_table().into_iter().for_each(|table| add(table, &item.span()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        names.sort();
+        self.names = Some(names);
+    }
+
+    /// The owner of an earlier name, for a person: `the port of line 14`, or `the name of port vm1`.
+    pub(super) fn whose(&self, what: &str, line: usize) -> String {
+        match &self.names {
+            None => format!("the {what} of line {line}"),
+            Some(_) => format!("the name of {}", self.at(line)),
+        }
+    }
+
+    /// The place of an earlier value, for a person: `line 14`, or `port vm1`.
+    pub(super) fn at(&self, line: usize) -> String {
+        match &self.names {
+            None => format!("line {line}"),
+            Some(names) => {
+                let before = names.partition_point(|(begin, _)| *begin <= line);
+                before.checked_sub(1).map_or_else(|| "the host file".to_owned(), |index| names[index].1.clone())
+            }
+        }
     }
 
     /// The line of a position in the text, counted from 1.
@@ -71,9 +124,29 @@ impl Walk {
         self.ends.partition_point(|&end| end < span.start).saturating_add(1)
     }
 
+    /// A line's text, without its end.
+    pub(super) fn text_of<'a>(&self, line: usize, text: &'a str) -> &'a str {
+        let begin = line.checked_sub(2).and_then(|before| self.ends.get(before)).map_or(0, |end| end + 1);
+        text.get(begin..self.ends.get(line - 1).copied().unwrap_or(text.len())).unwrap_or_default()
+    }
+
     /// Notes a mistake without a [`Key`].
     pub(super) fn note(&mut self, line: usize, key: &str, what: String, allowed: String) {
-        self.errors.push(HostError { line, key: key.to_owned(), what, allowed });
+        if self.errors.len() < MISTAKES_MOST {
+            let of = if self.names.is_some() { self.at(line) } else { String::new() };
+            let line = if self.names.is_some() { 0 } else { line };
+            self.errors.push(HostError { line, of, key: key.to_owned(), what, allowed });
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// All mistakes, the last of which may count the rest.
+    pub(super) fn into_errors(mut self) -> Vec<HostError> {
+        if let (Some(last), more @ 1..) = (self.errors.last_mut(), self.more) {
+            last.what.push_str(&format!("; and {more} more mistakes"));
+        }
+        self.errors
     }
 
     /// Notes a mistake in a key's value.
@@ -98,7 +171,12 @@ impl Walk {
                 Vec::new()
             }
             DeValue::Array(array) if kind.many() || kind.several => {
-                array.iter().enumerate().filter_map(|(index, item)| self.entry(kind, index, item)).collect()
+                if array.len() > TABLES_MOST {
+                    let what = format!("there are {}, more than {TABLES_MOST}", array.len());
+                    self.note(line, kind.name, what, String::new());
+                }
+                let items = array.iter().take(TABLES_MOST).enumerate();
+                items.filter_map(|(index, item)| self.entry(kind, index, item)).collect()
             }
             DeValue::Array(_) => {
                 self.note(line, kind.name, format!("there is only one: write {heading}"), String::new());
@@ -137,7 +215,13 @@ impl Walk {
 
     fn unknown_keys(&mut self, section: Section<'_>) {
         let names = || section.kind.keys.iter().map(|key| key.name);
-        for key in section.table.keys().filter(|key| !names().any(|name| name == key.get_ref().as_ref())) {
+        let unknown = section.table.keys().filter(|key| !names().any(|name| name == key.get_ref().as_ref()));
+        // Each costs a search for a similar name: those beyond the bound are only counted, at the end.
+        for (index, key) in unknown.enumerate() {
+            if index >= MISTAKES_MOST {
+                self.more += 1;
+                continue;
+            }
             let what =
                 format!("there is no such key in {}{}", section.kind.heading, did_you_mean(key.get_ref(), names()));
             let allowed = names().collect::<Vec<_>>().join(", ");
@@ -148,7 +232,12 @@ impl Walk {
 
     /// Notes unknown tables and keys at the top level.
     pub(super) fn unknown_sections(&mut self, root: &DeTable<'_>, kinds: &[&'static Kind]) {
-        for key in root.keys().filter(|key| !kinds.iter().any(|kind| kind.name == key.get_ref().as_ref())) {
+        let unknown = root.keys().filter(|key| !kinds.iter().any(|kind| kind.name == key.get_ref().as_ref()));
+        for (index, key) in unknown.enumerate() {
+            if index >= MISTAKES_MOST {
+                self.more += 1;
+                continue;
+            }
             let names = kinds.iter().map(|kind| kind.name);
             let what = format!("there is no such table{}", did_you_mean(key.get_ref(), names));
             let allowed = kinds.iter().map(|kind| kind.heading).collect::<Vec<_>>().join(", ");

@@ -1,19 +1,23 @@
 //! The state file keeps live changes across a restart.
 //!
 //! It holds the whole running host file, and the host file as it was read. If the host file has changed since, the host file wins,
-//! and the daemon reports what it leaves out. The new state is written to another file, flushed, and renamed: so the file is always
-//! either the new or the old one.
+//! and the daemon reports what it leaves out. The new state [replaces](whole) the old one whole.
+//!
+//! ```text
+//! {"version":1,"program":…,"host":…,"running":…}    in lines
+//! crc32 cbf43926                                    of all bytes before this line; in every version
+//! ```
+//! A file whose digest is wrong is not used, not even its version: it is set aside, and what it would have changed is named.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
 use crate::host::Host;
+use crate::whole::{self, Whole};
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -86,8 +90,8 @@ pub enum Found {
     Outdated(PathBuf, Plan),
     /// A file of a newer version.
     Newer(PathBuf, u32),
-    /// It is not a state file, or is incomplete.
-    Damaged(PathBuf, String),
+    /// It is not a state file, is incomplete, or was changed. The plan lists what it would have changed, as far as it can be read.
+    Damaged(PathBuf, String, Option<Plan>),
 }
 
 impl fmt::Display for Found {
@@ -111,8 +115,14 @@ impl fmt::Display for Found {
                  changed live is not kept",
                 path.display()
             ),
-            Self::Damaged(path, why) => {
-                write!(f, "the state file {} is no whole one: {why}; the host file is served", path.display())
+            Self::Damaged(path, why, left) => {
+                write!(f, "the state file {} is no whole one: {why}; the host file is served", path.display())?;
+                match left {
+                    Some(plan) if !plan.is_empty() => {
+                        write!(f, "; left out, as far as it can be read: {}", one_line(plan))
+                    }
+                    _ => Ok(()),
+                }
             }
         }
     }
@@ -123,8 +133,7 @@ impl Begin {
     pub fn new(file: Host) -> Self {
         let path = file.state();
         let mut state = StateFile { path: path.clone(), is_newer: false };
-        let damaged = |why: String| Found::Damaged(path.clone(), why);
-        let found = match read(&path) {
+        let found = match whole::read(&path, MOST) {
             Ok(None) => Found::Nothing,
             Ok(Some(bytes)) => match understand(&bytes, &file) {
                 Ok(Understood { host, running }) => {
@@ -138,9 +147,9 @@ impl Begin {
                     state.is_newer = true;
                     Found::Newer(path, version)
                 }
-                Err(Misunderstood::Damaged(why)) => damaged(why),
+                Err(Misunderstood::Damaged(why, left)) => Found::Damaged(path, why, left),
             },
-            Err(error) => damaged(error.to_string()),
+            Err(error) => Found::Damaged(path, error.to_string(), None),
         };
         Self { host: file.clone(), file, state, found }
     }
@@ -152,7 +161,7 @@ impl Begin {
             Found::Outdated(..) => ".old",
             Found::Damaged(..) => ".damaged",
         };
-        fs::rename(&self.state.path, beside(&self.state.path, ending))
+        whole::set_aside(&self.state.path, ending)
     }
 }
 
@@ -164,38 +173,41 @@ struct Understood {
 
 enum Misunderstood {
     Newer(u32),
-    Damaged(String),
+    Damaged(String, Option<Plan>),
 }
 
 fn understand(bytes: &[u8], file: &Host) -> Result<Understood, Misunderstood> {
-    let damaged = |why: String| Misunderstood::Damaged(why);
-    let Versioned { version } = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    let Some(text) = checked(bytes) else {
+        return Err(Misunderstood::Damaged("its digest is wrong".to_owned(), left_in(bytes, file)));
+    };
+    let damaged = |why: String| Misunderstood::Damaged(why, None);
+    let Versioned { version } = serde_json::from_slice(text).map_err(|error| damaged(error.to_string()))?;
     if version > VERSION {
         return Err(Misunderstood::Newer(version));
     }
-    let kept: Kept = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
-    let running = Host::parse(&kept.running, &file.path).map_err(|errors| {
+    let kept: Kept = serde_json::from_slice(text).map_err(|error| damaged(error.to_string()))?;
+    let running = Host::parse_change(&kept.running, &file.path).map_err(|errors| {
         damaged(errors.list.first().map_or_else(String::new, |error| format!("what it has kept is wrong: {error}")))
     })?;
     Ok(Understood { host: kept.host, running })
 }
 
-fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = match crate::regular::open(path, OpenOptions::new().read(true)) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut bytes = Vec::new();
-    file.take(MOST).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
+/// The changes in a damaged file, if it can still be read as a state file.
+fn left_in(bytes: &[u8], file: &Host) -> Option<Plan> {
+    let kept: Kept = serde_json::Deserializer::from_slice(bytes).into_iter().next()?.ok()?;
+    let running = Host::parse(&kept.running, &file.path).ok()?;
+    Some(Plan::new(file, &running, |_| false))
 }
 
-/// A path with one more suffix.
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
+/// The last line of a file with these bytes before it.
+fn digest(bytes: &[u8]) -> String {
+    format!("crc32 {:08x}\n", crc32fast::hash(bytes))
+}
+
+/// The bytes before the last line, if that is their digest.
+fn checked(bytes: &[u8]) -> Option<&[u8]> {
+    let (text, last) = bytes.split_at_checked(bytes.len().checked_sub(digest(b"").len())?)?;
+    (last == digest(text).as_bytes()).then_some(text)
 }
 
 impl StateFile {
@@ -207,10 +219,7 @@ impl StateFile {
         }
         let (host, text) = (file.document.text(), running.document.text());
         let kept = if host == text {
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            }
+            whole::remove(path)
         } else {
             let program = nicety_version::BUILD.to_owned();
             write(path, &Kept { version: VERSION, program, host, running: text })
@@ -224,26 +233,10 @@ impl StateFile {
     }
 }
 
-fn write_new(new: &Path, kept: &Kept) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    // A leftover of a daemon that was interrupted.
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(new)?;
-    file.write_all(serde_json::to_string_pretty(kept)?.as_bytes())?;
-    file.write_all(b"\n")?;
-    file.sync_all()
-}
-
-/// Writes the file beside its place, flushes it, and renames it.
 fn write(path: &Path, kept: &Kept) -> io::Result<()> {
-    let new = beside(path, ".new");
-    let written = write_new(&new, kept).and_then(|()| fs::rename(&new, path));
-    if written.is_err() {
-        let _it_may_not_be_there = fs::remove_file(&new);
-        return written;
-    }
-    // The rename is on the disk only after the folder is flushed.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    let mut text = serde_json::to_string_pretty(kept)? + "\n";
+    text += &digest(text.as_bytes());
+    Whole::begin(path)?.finish(text.as_bytes())
 }
 
 #[cfg(test)]

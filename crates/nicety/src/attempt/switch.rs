@@ -21,8 +21,8 @@ use nicety_guests::Folder;
 use crate::capture::TICK;
 use crate::cli::HOST_FILE;
 use crate::exit::{Exit, Failure};
-use crate::find::{self, Meant};
-use crate::ports::failure;
+use crate::find::Origin;
+use crate::ports::{failure, odd};
 
 /// A switch, and who has which port. Dropped, a throw-away one is gone with its sockets.
 pub struct Switch {
@@ -118,15 +118,9 @@ fn port(adapter: &str, number: u32) -> String {
 }
 
 /// A free port of a running daemon, and that daemon's control socket.
-pub fn running(path: Option<&Path>, name: &str) -> Result<(PortConfig, PathBuf), Failure> {
-    let (mut host, socket) = Meant::by(path, Some(name))?.host()?;
-    let socket = match socket {
-        Some(socket) => socket,
-        None => find::control(&host)?.0,
-    };
-    let known = host.ports.iter().position(|port| port.name == name);
-    let index = known.ok_or_else(|| crate::attach::unknown(&host, name))?;
-    let port = host.ports.swap_remove(index);
+pub fn running(file: Option<&Path>, control: Option<&Path>, name: &str) -> Result<(PortConfig, PathBuf), Failure> {
+    let origin = Origin::find(file, control, Some(name))?;
+    let port = origin.port(name)?.clone();
     if port.role == Role::Connect {
         let what = format!(
             "the port {name} connects to a VMM that listens (role = \"connect\"), and this guest's machine connects too: QEMU can \
@@ -134,16 +128,19 @@ pub fn running(path: Option<&Path>, name: &str) -> Result<(PortConfig, PathBuf),
         );
         return Err(Failure::new(Exit::Usage, what));
     }
+    if let Some(deep) = origin.deep {
+        return Err(deep);
+    }
+    let Some(socket) = origin.control else {
+        let serve = format!(
+            "the daemon does not run; start it first: nicety serve {}",
+            file.unwrap_or(Path::new(HOST_FILE)).display()
+        );
+        return Err(Failure::new(Exit::Missing, serve));
+    };
     let report = match control::ask(&socket, Ask::Port { name: name.to_owned() }) {
         Ok(Reply::Port(port)) => port,
-        Ok(other) => return Err(Failure::new(Exit::Failed, format!("the daemon answered something else: {other:?}"))),
-        Err(AskError::Nobody(_)) => {
-            let serve = format!(
-                "the daemon does not run; start it first: nicety serve {}",
-                path.unwrap_or(Path::new(HOST_FILE)).display()
-            );
-            return Err(Failure::new(Exit::Missing, serve));
-        }
+        Ok(other) => return Err(odd(&other)),
         Err(AskError::Refused(_)) => {
             return Err(Failure::new(Exit::Failed, format!("the daemon runs without {name}: {OTHER_FILE}")));
         }

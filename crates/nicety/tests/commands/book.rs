@@ -116,3 +116,24 @@ fn each_adapter_has_a_page_with_its_features_and_a_diagram_as_the_code_has_them(
         "{different:?} differ from the code: `NICETY_GOLDEN=write cargo test -p nicety --test commands book`"
     );
 }
+
+/// A promise is `[`test`](file)`: a test that is renamed takes its promise along, or this fails.
+#[test]
+fn every_promise_of_the_threat_model_names_a_test_that_is_there() {
+    let docs = root().join("docs");
+    let page = fs::read_to_string(docs.join("threat-model.md")).unwrap();
+    let mut named = 0;
+    for (name, rest) in page.split("[`").skip(1).filter_map(|part| part.split_once("`](")) {
+        let Some((file, _)) = rest.split_once(')').filter(|(file, _)| file.ends_with(".rs")) else { continue };
+        let source = fs::read_to_string(docs.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(source.contains(&format!("fn {name}(")), "{file} has no test {name}");
+        named += 1;
+    }
+    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.ends_with("| held by |"));
+    for row in rows {
+        assert!(row.contains(".rs) |") || row.contains(".rs), ["), "no test holds this: {row}");
+    }
+    assert!(named > 30, "{named}");
+    assert!(fs::read_to_string(root().join("SECURITY.md")).unwrap().contains("(docs/threat-model.md)"));
+    assert!(fs::read_to_string(docs.join("README.md")).unwrap().contains("(threat-model.md)"));
+}

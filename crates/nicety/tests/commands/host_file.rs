@@ -129,6 +129,24 @@ fn check_says_what_the_host_file_asks_for() {
     assert_eq!((ended.err.as_str(), scratch.sockets().len()), ("", 0));
 }
 
+#[test]
+fn check_shows_what_is_set_and_warns_of_what_cannot_work() {
+    let uplink = "[[uplink]]\nkind = \"pair\"\nsocket = \"a\"\n[[uplink]]\nkind = \"stream\"\nsocket = \"b\"\nrate = \"1Gbit/s\"\n";
+    let group = "[[port_group]]\nname = \"web\"\nvlan = 10\nsend_average = \"10Mbit/s\"\nsend_burst = \"64KiB\"\n";
+    let scratch = Scratch::with(&format!("{HOST}port_group = \"web\"\n{uplink}{group}"));
+    let ended = scratch.run(&["serve", "--check"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("stream ") && ended.out.contains("(listen), 1Gbit/s both ways"), "{}", ended.out);
+    let row = ended.out.lines().find(|line| line.starts_with("port vm2")).unwrap();
+    assert!(row.contains("  port_group web, ") && row.contains("vlan 10") && row.contains("10Mbit/s"), "{row}");
+    let said: Vec<&str> = ended.err.lines().collect();
+    assert!(
+        said[0].starts_with("warning: port vm2 is in VLAN 10, which no uplink and no other port carries"),
+        "{said:?}"
+    );
+    assert!(said[1].starts_with("warning: uplinks pair and stream both carry the flat network"), "{said:?}");
+}
+
 /// What `serve` and `serve --check` say of a host file that cannot be served, in one folder.
 fn refused(scratch: &Scratch, more: &[&str]) -> String {
     let check = scratch.run(&[&["serve", "--check"], more].concat());
@@ -204,6 +222,10 @@ fn check_beside_a_daemon_that_runs_says_what_is_taken_and_is_content() {
     );
     assert_eq!((ended.code, ended.err), (Some(0), said));
     assert!(ended.out.starts_with("switch lan, "), "{}", ended.out);
+    // Nobody at its ports has seen that.
+    assert_eq!(scratch.run(&["port", "set", "vm1", "buffer=2MiB"]).code, Some(0));
+    let lines = served.lines_until("changed: ~ port vm1");
+    assert_eq!(lines.len(), 1, "{lines:?}");
     assert_eq!(served.end(Signal::TERM), Some(0));
 }
 

@@ -58,7 +58,7 @@ fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart(
         (&["port", "set", "vm2", "buffer=4MB"], 2, "its unit must be B, KiB, MiB or GiB"),
         (&["port", "set", "vm2", "buffer"], 2, "write a key and its value"),
         (&["port", "add", "vm2", "adapter=e1000"], 2, "there is port \"vm2\" already"),
-        (&["port", "add", "vm4", "adapter=e1000"], 2, "port.mac: it is missing"),
+        (&["port", "add", "vm4", "adapter=e1000"], 2, "port vm4: mac: it is missing"),
         (&["port", "restart", "vm2"], 2, "has not failed"),
     ] {
         let ended = scratch.run(args);
@@ -72,6 +72,159 @@ fn ports_are_added_changed_and_removed_one_by_one_and_come_back_after_a_restart(
     assert_eq!(scratch.sockets(), ["nicety-lan.sock", "vm2.sock", "vm3.sock"]);
     let back = scratch.run(&["apply", "--yes"]);
     assert_eq!((back.code, back.out.as_str()), (Some(0), "+ port vm1\n- port vm3\n"), "{back:?}");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn attach_and_try_ask_the_daemon_that_runs_and_the_file_where_none_does() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let add = ["port", "add", "vm3", "adapter=virtio-net", "mac=52:54:00:12:34:03", "socket=vm3.sock"];
+    assert_eq!(scratch.run(&add).code, Some(0));
+    assert_eq!(scratch.run(&["port", "set", "vm2", "mac=52:54:00:12:34:77"]).code, Some(0));
+    let by = format!("note: by the daemon that runs, process {}\n", served.pid());
+    for (port, mac) in [("vm3", "52:54:00:12:34:03"), ("vm2", "52:54:00:12:34:77")] {
+        let ended = scratch.run(&["attach", port]);
+        assert!(ended.code == Some(0) && ended.out.contains(&format!("mac={mac},")), "{ended:?}");
+        assert!(ended.err.contains(&by), "{ended:?}");
+    }
+    let otherwise = "note: the daemon serves vm2 with the address 52:54:00:12:34:77 (not 52:54:00:12:34:02): ";
+    assert!(scratch.run(&["attach", "vm2"]).err.contains(otherwise));
+    let json: serde_json::Value = serde_json::from_str(&scratch.run(&["attach", "vm3", "--json"]).out).unwrap();
+    assert_eq!((&json["by"], &json["port"]), (&"daemon".into(), &"vm3".into()));
+    assert!(json["words"].as_str().unwrap().contains("mac=52:54:00:12:34:03,"), "{json}");
+    let other = scratch.run(&["attach", "vm3", "--libvirt", "--control", "nicety-lan.sock"]);
+    assert!(other.code == Some(0) && other.out.contains("<mac address='52:54:00:12:34:03'/>"), "{other:?}");
+    // The port is found; then it is the kernel that is not there.
+    let tried = scratch.run(&["try", "--port", "vm3", "--kernel", "nowhere", "--", "true"]);
+    assert!(tried.code == Some(2) && tried.err.contains("nowhere for its version failed"), "{tried:?}");
+    let none = scratch.run(&["attach", "vm9"]);
+    let said = format!("nicety: the daemon that serves {}/host.toml has no port \"vm9\"", scratch.path().display());
+    assert!(none.code == Some(2) && none.err.starts_with(&said), "{none:?}");
+    // A mistake in the file is not the daemon's.
+    write(&scratch, "port = 1\n");
+    let ended = scratch.run(&["attach", "vm3"]);
+    assert!(ended.code == Some(0) && ended.err.starts_with("note: the file has mistakes"), "{ended:?}");
+    write(&scratch, HOST);
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    let ended = scratch.run(&["attach", "vm3"]);
+    let kept = "note: by host.toml\nnote: what was changed live is in force again, from ";
+    assert!(ended.code == Some(0) && ended.err.contains(kept), "{ended:?}");
+    assert!(
+        ended.err.ends_with("note: the daemon does not run yet: nicety serve host.toml\n")
+            || ended.err.contains("looked in"),
+        "{ended:?}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&scratch.run(&["attach", "vm1", "--json"]).out).unwrap();
+    assert_eq!(json["by"], "file");
+}
+
+#[test]
+fn a_mistake_in_a_change_names_the_port_and_what_the_machine_lacks_is_no_mistake() {
+    let scratch = Scratch::with(&format!("{HOST}{MORE}"));
+    let served = Served::start(&scratch);
+    std::fs::write(scratch.path().join("short.rom"), "no ROM").unwrap();
+    let dir = scratch.path().display();
+    let taken =
+        format!("nicety: port vm3: socket: {dir}/vm1.sock is the socket of port vm1 already: choose another path");
+    for (args, code, said) in [
+        (
+            &["port", "set", "vm3", "mac=52:54:00:12:34:01"][..],
+            2,
+            "nicety: port vm3: mac: 52:54:00:12:34:01 is the address of port vm1 already",
+        ),
+        (&["port", "set", "vm3", "socket=vm1.sock"], 2, taken.as_str()),
+        (&["port", "set", "vm3", "queues=99"], 2, "nicety: port vm3: queues: vmxnet3 has at most "),
+        (&["port", "add", "vm9", "adapter=e100"], 2, "nicety: port vm9: "),
+        (&["group", "add", "web", "vlan=0"], 2, "nicety: port group web: vlan: "),
+        (&["port", "set", "vm3", "rom=absent.rom"], 1, "nicety: nothing was done: port vm3: the option ROM "),
+        (&["port", "set", "vm3", "rom=short.rom"], 1, "nicety: nothing was done: port vm3: the option ROM "),
+        (&["port", "set", "vm3", "socket=absent/vm3.sock"], 1, "nicety: nothing was done: port vm3: the socket "),
+        (&["port", "set", "vm3", "group=no-such-group"], 1, "nicety: nothing was done: port vm3: there is no group "),
+        (
+            &["uplink", "add", "far", "kind=capture", "file=absent/a.pcapng"],
+            1,
+            "nicety: nothing was done: the uplink: ",
+        ),
+    ] {
+        let ended = scratch.run(args);
+        assert!(ended.code == Some(code) && ended.err.starts_with(said), "{args:?}: {ended:?}");
+        assert!(!ended.err.contains("line "), "{args:?}: {ended:?}");
+    }
+    write(&scratch, &format!("{HOST}{MORE}rom = \"absent.rom\"\n"));
+    let apply = scratch.run(&["apply"]);
+    assert!(apply.code == Some(1) && apply.err.contains("nothing was done: port vm3: the option ROM"), "{apply:?}");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn what_runs_is_written_back_with_the_files_comments_and_order() {
+    let text = format!("# Mine.\n{}", HOST.replace("\"vm1.sock\"", "\"vm1.sock\"   # by hand"));
+    let scratch = Scratch::with(&text);
+    let served = Served::start(&scratch);
+    let file = || std::fs::read_to_string(scratch.path().join("host.toml")).unwrap();
+    let state = scratch.path().join("host.toml.state");
+    let set = scratch.run(&["port", "set", "vm1", "buffer=4MiB", "--save"]);
+    assert_eq!((set.code, set.out.as_str()), (Some(0), "~ port vm1: buffer (not set) → 4MiB\n"), "{set:?}");
+    let with_buffer = text.replace("# by hand\n", "# by hand\nbuffer = \"4MiB\"\n");
+    assert_eq!(file(), with_buffer);
+    assert!(!state.exists(), "the file says it all");
+    // One change that is not written, and one that is.
+    assert_eq!(scratch.run(&["port", "set", "vm2", "buffer=2MiB"]).code, Some(0));
+    let add = ["port", "add", "vm3", "adapter=e1000", "mac=52:54:00:12:34:03", "socket=vm3.sock", "--save"];
+    let added = scratch.run(&add);
+    let other = "note: other live changes are not in it (`nicety save` writes all); it would change: ~ port vm2: buffer 2MiB → (not set)";
+    assert!(added.code == Some(0) && added.err.contains(other), "{added:?}");
+    let vm3 = "\n[[port]]\nname = \"vm3\"\nadapter = \"e1000\"\nmac = \"52:54:00:12:34:03\"\nsocket = \"vm3.sock\"\n";
+    assert_eq!(file(), format!("{with_buffer}{vm3}"));
+    // The other is kept in spite of the file's change.
+    assert_eq!(served.end(Signal::TERM), Some(0));
+    let served = Served::start(&scratch);
+    assert!(scratch.run(&["export"]).out.contains("buffer = \"2MiB\""));
+    let saved = scratch.run(&["save"]);
+    assert_eq!((saved.code, saved.out.as_str()), (Some(0), ""), "{saved:?}");
+    assert_eq!(file(), format!("{}{vm3}", with_buffer.replace("queues = 2\n", "queues = 2\nbuffer = \"2MiB\"\n")));
+    assert_eq!((state.exists(), scratch.run(&["apply", "--dry-run"]).out.as_str()), (false, "nothing to change\n"));
+    let before = file();
+    assert_eq!(scratch.run(&["port", "remove", "vm3", "--save"]).code, Some(0));
+    assert_eq!(file(), before.replace(vm3, ""));
+    // A file that cannot be written leaves the change in force.
+    std::fs::create_dir(scratch.path().join("host.toml.new")).unwrap();
+    let set = scratch.run(&["port", "set", "vm1", "buffer=8MiB", "--save"]);
+    assert!(set.code == Some(1) && set.err.contains("host.toml: Is a directory"), "{set:?}");
+    assert_eq!(file(), before.replace(vm3, ""));
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn an_export_into_a_file_is_whole_and_finds_the_daemon_of_a_file_that_the_shell_has_emptied() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::start(&scratch);
+    let host = scratch.path().join("host.toml");
+    let exported = scratch.run(&["export"]).out;
+    // `nicety export >host.toml` begins so.
+    write(&scratch, "");
+    let again = scratch.run(&["export"]);
+    assert_eq!((again.code, again.out.as_str()), (Some(0), exported.as_str()), "{again:?}");
+    let into = scratch.run(&["export", "--into", "host.toml"]);
+    assert_eq!((into.code, into.out.as_str()), (Some(0), ""), "{into:?}");
+    assert_eq!(std::fs::read_to_string(&host).unwrap(), exported);
+    assert_eq!(scratch.run(&["apply", "--dry-run"]).out, "nothing to change\n");
+    std::fs::create_dir(scratch.path().join("host.toml.new")).unwrap();
+    assert_eq!(scratch.run(&["export", "--into", "host.toml"]).code, Some(1));
+    assert_eq!(std::fs::read_to_string(&host).unwrap(), exported, "as it was");
+    assert_eq!(served.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn a_disk_that_takes_no_more_is_said_and_the_change_is_in_force() {
+    let scratch = Scratch::with(HOST);
+    let served = Served::by(&scratch, "ulimit -f 0; exec \"$0\" serve");
+    let set = scratch.run(&["port", "set", "vm1", "buffer=4MiB"]);
+    let said = "note: it is in force, and was not kept: after a restart of the daemon it is gone (";
+    assert!(set.code == Some(0) && set.err.contains(said) && set.err.contains("File too large"), "{set:?}");
+    let files = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(files.filter(|name| name.to_string_lossy().contains("state")).count(), 0);
     assert_eq!(served.end(Signal::TERM), Some(0));
 }
 
@@ -123,7 +276,7 @@ fn a_port_is_saved_and_restored_by_a_file_and_what_cannot_be_is_said() {
     refused(&["port", "save", "vm1", "vm1.state"], 2, "no VM is attached to the port");
     refused(&["port", "save", "vm2", "vm2.state"], 2, "a vhost-user front end keeps its rings");
     refused(&["port", "save", "vm9", "vm9.state"], 2, "there is no port \"vm9\"");
-    refused(&["port", "save", "vm1", "none/vm1.state"], 1, "none/vm1.state.new: No such file");
+    refused(&["port", "save", "vm1", "none/vm1.state"], 1, "none/vm1.state: No such file");
     let files = std::fs::read_dir(scratch.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(files.filter(|name| name.to_string_lossy().contains("state")).count(), 0);
     let mut vm = nicety_vfio_user::Client::connect(scratch.path().join("vm1.sock")).unwrap();
@@ -206,7 +359,7 @@ fn groups_and_uplinks_are_added_changed_and_removed_one_by_one_and_ports_can_be_
         (&["group", "set", "web", "name=db"], 2, "a port group keeps its name, web"),
         (&["uplink", "remove", "near"], 2, "there is no uplink \"near\""),
         (&["uplink", "add", "far", "kind=null"], 2, "there is uplink \"far\" already"),
-        (&["uplink", "add", "vm1", "kind=null"], 2, "\"vm1\" is the uplink of line"),
+        (&["uplink", "add", "vm1", "kind=null"], 2, "port vm1: name: \"vm1\" is the name of uplink vm1 already"),
         (&["uplink", "add", "a b", "kind=tap"], 2, "cannot be an interface's name"),
     ] {
         let ended = scratch.run(args);

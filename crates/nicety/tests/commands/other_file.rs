@@ -4,8 +4,8 @@ use rustix::process::Signal;
 
 use crate::scratch::{HOST, Scratch, Served};
 
-const WHY: &str =
-    "it was started with another file, or before this one was changed: `nicety apply` makes it serve this one\n";
+const WHY: &str = "`nicety apply --dry-run` shows all that differs from the host file, `nicety apply` makes the daemon serve the file, \
+                   `nicety save` writes what runs to it\n";
 
 /// A daemon of `HOST`, and beside it `other.toml`, whose vm1 is another adapter at another place, and whose vm3 is new. Both
 /// have one control socket.
@@ -33,7 +33,7 @@ fn another(scratch: &Scratch) -> String {
 }
 
 #[test]
-fn attach_says_what_the_daemon_serves_otherwise_and_that_a_restart_helps() {
+fn attach_says_what_the_daemon_serves_otherwise_and_what_to_do() {
     let (scratch, served) = other();
     let (otherwise, absent) = (otherwise(&scratch), format!("note: the daemon runs without vm3: {WHY}"));
     for (port, said) in

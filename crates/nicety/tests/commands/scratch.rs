@@ -113,7 +113,19 @@ pub struct Served {
 
 impl Served {
     pub fn start(scratch: &Scratch) -> Served {
-        let mut child = scratch.command(&["serve"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        Self::ready(scratch.command(&["serve"]))
+    }
+
+    /// By these words of a shell, whose `$0` is the program.
+    pub fn by(scratch: &Scratch, words: &str) -> Served {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", words, env!("CARGO_BIN_EXE_nicety")]).current_dir(scratch.path());
+        shell.env_remove("XDG_RUNTIME_DIR").env_remove("NICETY_LOG");
+        Self::ready(shell)
+    }
+
+    fn ready(mut command: Command) -> Served {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (send, log) = mpsc::channel();
         std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
@@ -139,6 +151,17 @@ impl Served {
                 Ok(line) if line.contains(words) => return line,
                 Ok(line) => seen.push(line),
                 Err(error) => panic!("{words:?} did not come ({error}): {seen:#?}"),
+            }
+        }
+    }
+
+    /// The lines of the log until one with these words.
+    pub fn lines_until(&self, words: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            lines.push(self.log.recv_timeout(TIMEOUT).unwrap_or_else(|error| panic!("{words:?}: {error}: {lines:#?}")));
+            if lines.last().is_some_and(|line| line.contains(words)) {
+                return lines;
             }
         }
     }

@@ -8,8 +8,27 @@ use crate::pcapng::{ORIGIN, options, read};
 use nicety_adapter::{Counters, Offload, Time, Uplink};
 use nicety_uplink::{Capture, Direction};
 
+/// How a pcapng file begins: the type of a section's header (draft-ietf-opsawg-pcapng, section 4.1).
+const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
 fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.pcapng", std::process::id()))
+}
+
+#[test]
+fn a_link_in_place_of_a_capture_is_not_followed() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    // An older capture of somebody else's would be written over; a file that is not there would be made.
+    std::fs::write(at("theirs"), MAGIC).unwrap();
+    for (link, to) in [("a.pcapng", "theirs"), ("b.pcapng", "absent")] {
+        std::os::unix::fs::symlink(at(to), at(link)).unwrap();
+        let said = Capture::create(at(link), &options(None)).unwrap_err().to_string();
+        assert!(said.ends_with("that is a link, and is not followed; name the file itself"), "{said}");
+        assert_eq!(Capture::check(at(link)).unwrap_err().to_string(), said);
+    }
+    assert_eq!(std::fs::read(at("theirs")).unwrap(), MAGIC);
+    assert!(!at("absent").exists());
 }
 
 #[test]

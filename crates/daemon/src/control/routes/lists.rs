@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Extension, Path, Query, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 
 use super::{Answer, CutOff, Daemon, beside, consent_in, json, logged, name_in, problems, values};
 use crate::control::api::PortValues;
+use crate::control::body::{Changer, Small};
 use crate::control::server::{Peer, Served};
 use crate::host::List;
 use crate::live::Changed;
@@ -16,9 +16,9 @@ use crate::live::Changed;
 type Named = Result<Path<String>, PathRejection>;
 type Agreed = Result<Query<CutOff>, QueryRejection>;
 
-async fn add(served: Arc<Served>, peer: Peer, list: List, body: Bytes) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    let live = served.may_change(peer)?;
-    let table = values(json(&body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+async fn add(served: Arc<Served>, peer: Peer, list: List, body: &[u8]) -> Answer<(StatusCode, axum::Json<Changed>)> {
+    let live = served.live()?;
+    let table = values(json(body)?)?.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
     let changed = beside(move || logged(peer, live.add(list, table))).await?;
     Ok((StatusCode::CREATED, axum::Json(changed)))
 }
@@ -28,11 +28,11 @@ async fn set(
     peer: Peer,
     list: List,
     (path, query): (Named, Agreed),
-    body: Bytes,
+    body: &[u8],
 ) -> Answer<axum::Json<Changed>> {
-    let live = served.may_change(peer)?;
+    let live = served.live()?;
     let (name, consent) = (name_in(path)?, consent_in(query)?);
-    let values = values(json(&body)?)?;
+    let values = values(json(body)?)?;
     beside(move || logged(peer, live.set(list, &name, &values, &consent)).map(axum::Json)).await
 }
 
@@ -42,7 +42,7 @@ async fn remove(
     list: List,
     (path, query): (Named, Agreed),
 ) -> Answer<axum::Json<Changed>> {
-    let live = served.may_change(peer)?;
+    let live = served.live()?;
     let (name, consent) = (name_in(path)?, consent_in(query)?);
     beside(move || logged(peer, live.remove(list, &name, &consent)).map(axum::Json)).await
 }
@@ -54,10 +54,10 @@ async fn remove(
 ))]
 pub(crate) async fn add_port(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
-    body: Bytes,
+    Changer(peer): Changer,
+    Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Ports, body).await
+    add(served, peer, List::Ports, &body).await
 }
 
 /// Change values of a port (RFC 7396): a value that is null gets its default
@@ -67,12 +67,12 @@ pub(crate) async fn add_port(
 ))]
 pub(crate) async fn set_port(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
+    Changer(peer): Changer,
     path: Named,
     query: Agreed,
-    body: Bytes,
+    Small(body): Small,
 ) -> Answer<axum::Json<Changed>> {
-    set(served, peer, List::Ports, (path, query), body).await
+    set(served, peer, List::Ports, (path, query), &body).await
 }
 
 /// Remove a port
@@ -82,7 +82,7 @@ pub(crate) async fn set_port(
 ))]
 pub(crate) async fn remove_port(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
+    Changer(peer): Changer,
     path: Named,
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
@@ -96,10 +96,10 @@ pub(crate) async fn remove_port(
 ))]
 pub(crate) async fn add_group(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
-    body: Bytes,
+    Changer(peer): Changer,
+    Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Groups, body).await
+    add(served, peer, List::Groups, &body).await
 }
 
 /// Change values of a port group (RFC 7396): a value that is null gets its default
@@ -109,12 +109,12 @@ pub(crate) async fn add_group(
 ))]
 pub(crate) async fn set_group(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
+    Changer(peer): Changer,
     path: Named,
     query: Agreed,
-    body: Bytes,
+    Small(body): Small,
 ) -> Answer<axum::Json<Changed>> {
-    set(served, peer, List::Groups, (path, query), body).await
+    set(served, peer, List::Groups, (path, query), &body).await
 }
 
 /// Remove a port group
@@ -124,7 +124,7 @@ pub(crate) async fn set_group(
 ))]
 pub(crate) async fn remove_group(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
+    Changer(peer): Changer,
     path: Named,
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {
@@ -138,10 +138,10 @@ pub(crate) async fn remove_group(
 ))]
 pub(crate) async fn add_uplink(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
-    body: Bytes,
+    Changer(peer): Changer,
+    Small(body): Small,
 ) -> Answer<(StatusCode, axum::Json<Changed>)> {
-    add(served, peer, List::Uplinks, body).await
+    add(served, peer, List::Uplinks, &body).await
 }
 
 /// Change values of an uplink (RFC 7396): a value that is null gets its default
@@ -151,12 +151,12 @@ pub(crate) async fn add_uplink(
 ))]
 pub(crate) async fn set_uplink(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
+    Changer(peer): Changer,
     path: Named,
     query: Agreed,
-    body: Bytes,
+    Small(body): Small,
 ) -> Answer<axum::Json<Changed>> {
-    set(served, peer, List::Uplinks, (path, query), body).await
+    set(served, peer, List::Uplinks, (path, query), &body).await
 }
 
 /// Remove an uplink
@@ -166,7 +166,7 @@ pub(crate) async fn set_uplink(
 ))]
 pub(crate) async fn remove_uplink(
     State(served): Daemon,
-    Extension(peer): Extension<Peer>,
+    Changer(peer): Changer,
     path: Named,
     query: Agreed,
 ) -> Answer<axum::Json<Changed>> {

@@ -1,0 +1,143 @@
+//! `serve --check`: what a host file asks for that can be served, and cannot work.
+
+use nicety_daemon::host::{Host, PortConfig, UplinkConfig, UplinkKind};
+use nicety_switch::{Private, Vlan, VlanId};
+
+/// Sentences, each about something that frames cannot do, or will do without end.
+pub fn warnings(host: &Host) -> Vec<String> {
+    let mut warnings: Vec<String> = host.ports.iter().filter_map(|port| lonely(host, port)).collect();
+    warnings.extend(loops(&host.uplinks));
+    warnings
+}
+
+/// A sentence if nobody else is in a port's network.
+fn lonely(host: &Host, port: &PortConfig) -> Option<String> {
+    let others = host.ports.iter().filter(|other| other.name != port.name).map(|other| &other.policy.vlan);
+    // A querier leads nowhere.
+    let uplinks = host.uplinks.iter().filter(|uplink| uplink.kind != UplinkKind::Querier).map(|uplink| &uplink.vlan);
+    let mut all = others.chain(uplinks);
+    let name = &port.name;
+    match &port.policy.vlan {
+        Vlan::Access(id) if !all.any(|other| carries(other, *id)) => {
+            Some(format!("port {name} is in VLAN {id}, which no uplink and no other port carries: it reaches nobody"))
+        }
+        Vlan::Service(id) if !all.any(|other| serves(other, *id)) => Some(format!(
+            "port {name} is in service VLAN {id}, which no uplink and no other port carries: it reaches nobody"
+        )),
+        Vlan::Flat if host.ports.len() + host.uplinks.len() > 1 && !all.any(|other| *other == Vlan::Flat) => {
+            Some(format!(
+                "port {name} has no VLAN, and no uplink and no other port is on the flat network: it reaches nobody"
+            ))
+        }
+        _ => None,
+    }
+}
+
+fn carries(vlan: &Vlan, id: VlanId) -> bool {
+    match vlan {
+        Vlan::Access(other) => *other == id,
+        Vlan::Trunk { allowed, native } => allowed.contains(id) || *native == Some(id),
+        Vlan::Flat | Vlan::Service(_) => false,
+    }
+}
+
+fn serves(vlan: &Vlan, id: VlanId) -> bool {
+    match vlan {
+        Vlan::Service(other) => *other == id,
+        Vlan::Trunk { allowed, .. } => allowed.contains(id),
+        Vlan::Flat | Vlan::Access(_) => false,
+    }
+}
+
+/// Pairs of uplinks between which the switch forwards, if both lead to a network.
+fn loops(uplinks: &[UplinkConfig]) -> Vec<String> {
+    let leads = |uplink: &&UplinkConfig| {
+        matches!(uplink.kind, UplinkKind::Tap { .. } | UplinkKind::Pair { .. } | UplinkKind::Stream { .. })
+    };
+    let uplinks: Vec<&UplinkConfig> = uplinks.iter().filter(leads).collect();
+    let mut sentences = Vec::new();
+    for (index, one) in uplinks.iter().enumerate() {
+        for other in &uplinks[index + 1..] {
+            let apart = one.private == Private::Isolated && other.private == Private::Isolated;
+            if !apart && let Some(what) = shared(&one.vlan, &other.vlan) {
+                sentences.push(format!(
+                    "uplinks {} and {} both carry {what}: if they lead into one network, frames go round without end; part them \
+                     by VLAN, or give both private = \"isolated\"",
+                    one.name, other.name
+                ));
+            }
+        }
+    }
+    sentences
+}
+
+/// A network that is behind both.
+fn shared(one: &Vlan, other: &Vlan) -> Option<String> {
+    match (one, other) {
+        (Vlan::Flat, Vlan::Flat) => Some("the flat network".to_owned()),
+        (Vlan::Service(id), vlan) | (vlan, Vlan::Service(id)) => {
+            serves(vlan, *id).then(|| format!("service VLAN {id}"))
+        }
+        (Vlan::Access(id), vlan) | (vlan, Vlan::Access(id)) => carries(vlan, *id).then(|| format!("VLAN {id}")),
+        (Vlan::Trunk { allowed, native }, trunk @ Vlan::Trunk { .. }) => {
+            let both = allowed.iter().chain(*native).find(|id| carries(trunk, *id));
+            both.map(|id| format!("VLAN {id}"))
+        }
+        (Vlan::Flat, Vlan::Trunk { .. }) | (Vlan::Trunk { .. }, Vlan::Flat) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn of(uplinks: &[&str], ports: &[&str]) -> Vec<String> {
+        let uplinks =
+            uplinks.iter().enumerate().map(|(index, more)| format!("[[uplink]]\nname = \"up{index}\"\n{more}\n"));
+        let ports = ports.iter().enumerate().map(|(index, more)| {
+            format!(
+                "[[port]]\nname = \"vm{index}\"\nadapter = \"e1000\"\nmac = \"52:54:00:00:00:{index:02x}\"\nsocket = \"{index}\"\n{more}\n"
+            )
+        });
+        let text: String = uplinks.chain(ports).collect();
+        warnings(&Host::parse(&text, Path::new("/etc/host.toml")).unwrap())
+    }
+
+    const PAIR: &str = "kind = \"pair\"\nsocket = \"a\"";
+    const STREAM: &str = "kind = \"stream\"\nsocket = \"b\"";
+
+    #[test]
+    fn a_vlan_that_nobody_else_carries_is_told() {
+        let alone = "port vm0 is in VLAN 10, which no uplink and no other port carries: it reaches nobody";
+        assert_eq!(of(&[PAIR], &["vlan = 10", ""]), [alone]);
+        let trunk = format!("{PAIR}\ntrunk = \"5-10\"");
+        assert!(of(&[&trunk], &["vlan = 10"]).is_empty());
+        assert!(of(&[], &["vlan = 10", "vlan = 10"]).is_empty());
+        assert!(of(&[], &["vlan = 10", "trunk = \"20\"\nnative = 10"]).is_empty());
+        assert_eq!(of(&[], &["vlan = 10", "qinq = 10"]).len(), 2, "a service VLAN is another");
+        let flat = "port vm0 has no VLAN, and no uplink and no other port is on the flat network: it reaches nobody";
+        assert_eq!(of(&[&trunk], &[""]), [flat]);
+        assert!(of(&[], &[""]).is_empty(), "one port alone is a beginning");
+        let querier = "kind = \"querier\"\nvlan = 10";
+        assert_eq!(of(&[querier], &["vlan = 10"]), [alone]);
+    }
+
+    #[test]
+    fn two_uplinks_that_carry_the_same_are_told_unless_they_are_isolated() {
+        let flat = of(&[PAIR, STREAM], &[""]);
+        assert!(
+            flat.len() == 1 && flat[0].starts_with("uplinks up0 and up1 both carry the flat network: "),
+            "{flat:?}"
+        );
+        let isolated = [PAIR, STREAM].map(|uplink| format!("{uplink}\nprivate = \"isolated\""));
+        assert!(of(&[&isolated[0], &isolated[1]], &[""]).is_empty());
+        let with = |uplink: &str, more: &str| format!("{uplink}\n{more}");
+        let trunks = [with(PAIR, "trunk = \"5-10\""), with(STREAM, "trunk = \"10-20\"")];
+        let said = of(&[&trunks[0], &trunks[1]], &["vlan = 7"]);
+        assert!(said.len() == 1 && said[0].starts_with("uplinks up0 and up1 both carry VLAN 10: "), "{said:?}");
+        assert!(of(&[&with(PAIR, "vlan = 5"), &with(STREAM, "vlan = 6")], &["vlan = 5", "vlan = 6"]).is_empty());
+        assert!(of(&[PAIR, "kind = \"null\""], &[""]).is_empty(), "it leads nowhere");
+    }
+}

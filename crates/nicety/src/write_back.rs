@@ -1,0 +1,294 @@
+//! `nicety save` and `--save`: what runs is written back into the host file, whose comments, order and spelling stay.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use nicety_daemon::control::api::{DaemonView, Exported, HostText};
+use nicety_daemon::control::{self, Ask, Reply};
+use nicety_daemon::host::{Host, List};
+use nicety_daemon::live::plan::Plan;
+use nicety_daemon::whole::Whole;
+use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, TableLike, Value};
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::ports::{failure, odd};
+
+/// The keys of paths, which begin at the host file's folder.
+const PATHS: [&str; 5] = ["control", "file", "rom", "socket", "state"];
+/// The keys with which a new table begins.
+const FIRST: [&str; 5] = ["name", "kind", "adapter", "mac", "socket"];
+/// The lists, and the tables that are there once.
+const LISTS: [&str; 3] = ["uplink", "port_group", "port"];
+const TABLES: [&str; 3] = ["switch", "daemon", "sockets"];
+
+/// Writes all that runs into the host file, or one entry of it alone.
+pub fn save(socket: &Path, only: Option<(List, &str)>) -> Result<(), Failure> {
+    let failed = |what: String| Failure::new(Exit::Failed, what);
+    let path = match control::ask(socket, Ask::Version).map_err(failure)? {
+        Reply::Version(DaemonView { host, .. }) => host,
+        other => return Err(odd(&other)),
+    };
+    let exported = match control::ask(socket, Ask::Export).map_err(failure)? {
+        Reply::Exported(Exported { text }) => text,
+        other => return Err(odd(&other)),
+    };
+    let shown = path.display();
+    let file = Host::read(&path)?;
+    let running = Host::parse(&exported, &path).map_err(|errors| failed(errors.to_string()))?;
+    let old = std::fs::read_to_string(&path).map_err(|error| failed(format!("{shown}: {error}")))?;
+    let text = merged(&old, &exported, &path, only).map_err(|why| failed(format!("{shown}: {why}")))?;
+    let new = Host::parse(&text, &path).map_err(|errors| {
+        failed(format!("{shown} was not written, for it would be no host file without other live changes (`nicety save` writes all): {errors}"))
+    })?;
+    let left = Plan::new(&new, &running, |_| false);
+    let name = only.map(|(_, name)| name);
+    if left.changes.iter().any(|change| name.is_none() || change.port.as_deref() == name) {
+        return Err(failed(format!(
+            "{shown} was not written, for it cannot say: {left}; `nicety export --into FILE` writes another"
+        )));
+    }
+    let done = Plan::new(&file, &new, |_| false);
+    if text != old {
+        // A file that a link names stays where it is.
+        let place = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let written = Whole::begin_like(&place).and_then(|whole| whole.finish(text.as_bytes()));
+        written.map_err(|error| failed(format!("{shown}: {error}")))?;
+    }
+    let noted = HostText { text, path: Some(path.clone()), agreed: Vec::new(), cut_off: false };
+    let left = match control::ask(socket, Ask::Saved(noted)).map_err(failure)? {
+        Reply::Plan(left) => left,
+        other => return Err(odd(&other)),
+    };
+    let count = output::count(done.changes.len() as u64, "change");
+    output::tell(format_args!("note: {shown} has what runs: {count} written"));
+    if !left.is_empty() {
+        let lines = left.to_string().trim_end().replace('\n', "; ");
+        output::tell(format_args!(
+            "note: other live changes are not in it (`nicety save` writes all); it would change: {lines}"
+        ));
+    }
+    Ok(())
+}
+
+/// A host file's text with the values of an exported one.
+fn merged(text: &str, exported: &str, path: &Path, only: Option<(List, &str)>) -> Result<String, String> {
+    let parsed = |text: &str| text.parse::<DocumentMut>().map_err(|error| error.to_string());
+    let (mut document, running) = (parsed(text)?, parsed(exported)?);
+    let dir = path.parent().unwrap_or(Path::new(""));
+    for key in LISTS {
+        if only.is_none_or(|(list, _)| list.key() == key) {
+            merge_list(&mut document, &running, key, dir, only.map(|(_, name)| name))?;
+        }
+    }
+    for key in TABLES.iter().filter(|_| only.is_none()) {
+        match running.get(key).and_then(Item::as_table_like) {
+            Some(new) => {
+                let table = document.entry(key).or_insert_with(|| Item::Table(Table::new()));
+                update(table.as_table_like_mut().ok_or(format!("{key} is no table"))?, new, dir);
+            }
+            None => drop(document.remove(key)),
+        }
+    }
+    Ok(document.to_string())
+}
+
+/// Merges a list of tables; of `only` alone, if there is such a name.
+fn merge_list(
+    document: &mut DocumentMut,
+    running: &DocumentMut,
+    key: &str,
+    dir: &Path,
+    only: Option<&str>,
+) -> Result<(), String> {
+    let wanted = entries(running.get(key));
+    let is_meant = |name: &str| only.is_none_or(|only| only == name);
+    if let (Some(Item::Table(table)), [new]) = (document.get_mut(key), wanted.as_slice())
+        && name_of(table) == name_of(*new)
+    {
+        if is_meant(&name_of(*new)) {
+            update(table, *new, dir);
+        }
+        return Ok(());
+    }
+    if wanted.is_empty() && document.get(key).is_none() {
+        return Ok(());
+    }
+    let list = list_of(document, key)?;
+    let names: BTreeSet<String> = wanted.iter().map(|new| name_of(*new)).collect();
+    list.retain(|table| !is_meant(&name_of(table)) || names.contains(&name_of(table)));
+    for new in wanted.iter().filter(|new| is_meant(&name_of(**new))) {
+        let known = list.iter().position(|table| name_of(table) == name_of(*new));
+        match known.and_then(|index| list.get_mut(index)) {
+            Some(table) => update(table, *new, dir),
+            None => list.push(made(*new, dir)),
+        }
+    }
+    if list.is_empty() {
+        document.remove(key);
+    }
+    Ok(())
+}
+
+/// The tables of a list, or the only one.
+fn entries(item: Option<&Item>) -> Vec<&dyn TableLike> {
+    match item {
+        Some(Item::ArrayOfTables(list)) => list.iter().map(|table| table as &dyn TableLike).collect(),
+        Some(Item::Value(Value::Array(list))) => {
+            list.iter().filter_map(|one| Some(one.as_inline_table()? as &dyn TableLike)).collect()
+        }
+        Some(item) => item.as_table_like().into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// A list of the file that can grow. A single `[uplink]` becomes the first of several.
+fn list_of<'a>(document: &'a mut DocumentMut, key: &str) -> Result<&'a mut ArrayOfTables, String> {
+    let item = document.entry(key).or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
+    if let Item::Table(table) = item {
+        let table = std::mem::take(table);
+        let mut list = ArrayOfTables::new();
+        if name_of(&table) != "none" {
+            list.push(table);
+        }
+        *item = Item::ArrayOfTables(list);
+    }
+    item.as_array_of_tables_mut()
+        .ok_or(format!("it has its {key}s in one line, which is not changed: write [[{key}]] for each"))
+}
+
+fn name_of(table: &(impl TableLike + ?Sized)) -> String {
+    let name = table.get("name").or_else(|| table.get("kind")).and_then(Item::as_str);
+    name.unwrap_or_default().to_owned()
+}
+
+/// A new table, with a blank line before it.
+fn made(new: &dyn TableLike, dir: &Path) -> Table {
+    let mut table = Table::new();
+    table.decor_mut().set_prefix("\n");
+    let mut keys: Vec<&str> = new.iter().map(|(key, _)| key).collect();
+    keys.sort_by_key(|key| FIRST.iter().position(|first| first == key).unwrap_or(FIRST.len()));
+    for key in keys {
+        table.extend(new.get(key).and_then(Item::as_value).map(|value| (key, short(key, value, dir))));
+    }
+    table
+}
+
+/// Gives a table the values of another. What means the same stays as it is written.
+fn update(table: &mut dyn TableLike, new: &dyn TableLike, dir: &Path) {
+    let gone: Vec<String> =
+        table.iter().filter(|(key, _)| !new.contains_key(key)).map(|(key, _)| key.to_owned()).collect();
+    gone.iter().for_each(|key| drop(table.remove(key)));
+    for (key, value) in new.iter().filter_map(|(key, item)| Some((key, item.as_value()?))) {
+        match table.get_mut(key).and_then(Item::as_value_mut) {
+            Some(old) if is_same(key, old, value, dir) => {}
+            Some(old) => {
+                let decor = old.decor().clone();
+                *old = short(key, value, dir);
+                *old.decor_mut() = decor;
+            }
+            None => drop(table.insert(key, Item::Value(short(key, value, dir)))),
+        }
+    }
+}
+
+fn is_same(key: &str, old: &Value, new: &Value, dir: &Path) -> bool {
+    match (old, new) {
+        (Value::String(old), Value::String(new)) => {
+            old.value() == new.value() || (PATHS.contains(&key) && dir.join(old.value()) == Path::new(new.value()))
+        }
+        (Value::Integer(old), Value::Integer(new)) => old.value() == new.value(),
+        (Value::Boolean(old), Value::Boolean(new)) => old.value() == new.value(),
+        _ => false,
+    }
+}
+
+/// A value without another file's spaces; a path in the host file's folder is relative to it.
+fn short(key: &str, value: &Value, dir: &Path) -> Value {
+    let relative =
+        value.as_str().filter(|_| PATHS.contains(&key)).and_then(|path| Path::new(path).strip_prefix(dir).ok());
+    match relative.and_then(Path::to_str) {
+        Some(path) if !path.is_empty() => path.into(),
+        _ => value.clone().decorated(" ", ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "\
+# Mine.
+[switch]
+name = 'lan'   # as in the plan
+
+[uplink]
+kind = \"null\"
+
+# The web server's.
+[[port]]
+name = \"vm1\"
+adapter = \"e1000\"
+mac = \"52-54-00-00-00-01\"   # by hand
+socket = \"vm1.sock\"
+buffer = \"1MiB\"  # small
+
+[[port]]  # the other
+mac = \"52:54:00:00:00:02\"
+name = \"vm2\"
+adapter = \"e1000\"
+socket = \"/run/vm2.sock\"
+";
+
+    fn back(change: impl Fn(&str) -> String, only: Option<(List, &str)>) -> String {
+        // A daemon exports absolute paths and sorted keys.
+        let path = Path::new("/etc/n/host.toml");
+        let exported = Host::parse(&change(FILE), path).unwrap().document.text();
+        let merged = merged(FILE, &exported, path, only).unwrap();
+        let (new, running) = (Host::parse(&merged, path).unwrap(), Host::parse(&exported, path).unwrap());
+        if only.is_none() {
+            assert_eq!(Plan::new(&new, &running, |_| false).to_string(), "", "{merged}");
+        }
+        merged
+    }
+
+    #[test]
+    fn what_has_not_changed_is_byte_for_byte_as_it_was() {
+        assert_eq!(back(str::to_owned, None), FILE);
+    }
+
+    #[test]
+    fn a_value_changes_in_its_place_and_keeps_its_comment() {
+        assert_eq!(back(|text| text.replace("1MiB", "4MiB"), None), FILE.replace("1MiB", "4MiB"));
+        let gone = back(|text| text.replace("buffer = \"1MiB\"  # small\n", ""), None);
+        assert_eq!(gone, FILE.replace("buffer = \"1MiB\"  # small\n", ""));
+    }
+
+    #[test]
+    fn ports_come_after_the_last_and_go_with_their_comments() {
+        let vm3 = "\n[[port]]\nname = \"vm3\"\nadapter = \"vmxnet3\"\nmac = \"52:54:00:00:00:03\"\nsocket = \"vm3.sock\"\nvlan = 7\n";
+        assert_eq!(back(|text| format!("{text}{vm3}"), None), format!("{FILE}{vm3}"));
+        let begin = FILE.find("\n# The web").unwrap();
+        let end = FILE.find("\n[[port]]  #").unwrap();
+        assert_eq!(back(|text| [&text[..begin], &text[end..]].concat(), None), [&FILE[..begin], &FILE[end..]].concat());
+    }
+
+    #[test]
+    fn one_uplink_becomes_the_first_of_several_and_none_is_none() {
+        let far = "[[uplink]]\nname = \"far\"\nkind = \"pair\"\nsocket = \"far.sock\"\n";
+        let two = back(
+            |text| text.replace("[uplink]\nkind = \"null\"\n", &format!("[[uplink]]\nkind = \"null\"\n\n{far}")),
+            None,
+        );
+        assert_eq!(two, FILE.replace("[uplink]\nkind = \"null\"\n", &format!("[[uplink]]\nkind = \"null\"\n\n{far}")));
+        let none = back(|text| text.replace("[uplink]\nkind = \"null\"\n", ""), None);
+        assert!(!none.contains("uplink") && none.contains("# Mine."), "{none}");
+    }
+
+    #[test]
+    fn one_port_alone_is_written_if_it_is_the_one_that_is_meant() {
+        let both = |text: &str| text.replace("1MiB", "4MiB").replace(":02\"", ":22\"");
+        assert_eq!(back(both, Some((List::Ports, "vm1"))), FILE.replace("1MiB", "4MiB"));
+        assert_eq!(back(both, Some((List::Ports, "vm2"))), FILE.replace(":02\"", ":22\""));
+    }
+}
