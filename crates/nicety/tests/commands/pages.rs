@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use super::book::root;
+use super::scratch::Scratch;
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -144,4 +145,65 @@ fn the_figures_by_which_one_chooses_an_adapter_are_those_that_were_measured() {
         }
     }
     assert!(compared >= 36, "{compared} figures only");
+}
+
+/// The words of a shell's line that follow the word `nicety`, up to the end of that command.
+fn words_for_nicety(line: &str) -> Option<Vec<String>> {
+    let (mut words, mut quote) = (vec![String::new()], None);
+    for char in line.chars() {
+        let word = words.last_mut().expect("there is one always");
+        match quote {
+            Some(open) if char == open => quote = None,
+            Some(_) => word.push(char),
+            None if char == '\'' || char == '"' => quote = Some(char),
+            None if " [](){}".contains(char) => words.push(String::new()),
+            // A comment, a pipe, a file: but a list of commands goes on.
+            None if "|<>#".contains(char) => break,
+            None => word.push(char),
+        }
+    }
+    words.retain(|word| !word.is_empty() && word != "&");
+    let at = words.iter().position(|word| word == "nicety")?;
+    Some(words.split_off(at + 1))
+}
+
+#[test]
+fn each_command_line_of_the_book_has_words_that_the_program_knows() {
+    let root = root();
+    let (scratch, mut tried, mut unknown) = (Scratch::new(), 0, Vec::new());
+    for page in pages(&root.join("docs")).into_iter().chain([root.join("README.md")]) {
+        let page_text = read(&page);
+        let lines = page_text.lines().filter_map(|line| line.strip_prefix("$ "));
+        for (line, mut words) in lines.filter_map(|line| Some((line, words_for_nicety(line)?))) {
+            // With it the program reads the words before it and does nothing.
+            let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+            words.truncate(end);
+            words.push("--help".to_owned());
+            let ended = scratch.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            tried += 1;
+            if ended.code != Some(0) {
+                unknown.push(format!("{}: {line}: {}", page.display(), ended.err));
+            }
+        }
+    }
+    assert!(unknown.is_empty() && tried > 20, "{tried} tried: {unknown:#?}");
+}
+
+/// All but `vmm`, which takes no words and stands in the book as it is.
+#[test]
+fn each_example_answers_help_with_the_page_that_it_begins_with() {
+    let mut without = Vec::new();
+    for room in fs::read_dir(root().join("crates")).unwrap() {
+        let Ok(examples) = fs::read_dir(room.unwrap().path().join("examples")) else { continue };
+        for path in examples.map(|entry| entry.unwrap().path()) {
+            let source = if path.is_dir() { path.join("main.rs") } else { path };
+            let Ok(text) = fs::read_to_string(&source) else { continue };
+            let name = source.file_name().unwrap().to_str().unwrap();
+            let answers = text.contains(&format!("help::on_request(include_str!(\"{name}\"));"));
+            if !(name == "vmm.rs" || answers && text.starts_with("//! ")) {
+                without.push(source);
+            }
+        }
+    }
+    assert!(without.is_empty(), "{without:?}");
 }
