@@ -15,6 +15,8 @@
 //! `fetch` and `complete`: it also validates the header's offload request, drafts the packet and counts it.
 #![forbid(unsafe_code)]
 
+mod help;
+
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -194,6 +196,7 @@ fn ours(descriptors: u16, bursts: u32) -> Result<usize, Error> {
 }
 
 fn main() -> Result<(), Error> {
+    help::on_request(include_str!("rings.rs"));
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [who, descriptors, frames] = &arguments[..] else {
         return Err("arguments: ours|theirs descriptors frames".into());

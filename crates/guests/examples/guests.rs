@@ -2,6 +2,8 @@
 //!
 //! `--again` removes it first, so that today's packages are brought. `--boot` boots a guest with each kernel.
 
+mod help;
+
 use std::{env, process::ExitCode, time::Instant};
 
 use nicety_guests::{
@@ -10,6 +12,7 @@ use nicety_guests::{
 };
 
 fn main() -> ExitCode {
+    help::on_request(include_str!("guests.rs"));
     let mut again = false;
     let mut boot = false;
     for argument in env::args().skip(1) {

@@ -6,6 +6,7 @@
 //! something is wrong, waits with the guest as it is, for a debugger, until its own input ends.
 
 mod daemon;
+mod help;
 
 use std::{
     env, io,
@@ -31,6 +32,7 @@ struct Plan {
 }
 
 fn main() -> ExitCode {
+    help::on_request(include_str!("endurance.rs"));
     let plan = match plan(env::args().skip(1)) {
         Ok(plan) => plan,
         Err(message) => {

@@ -6,6 +6,7 @@
 //! TCP_MAERTS; 7 rounds unless another number is given, medians with 95 % intervals. A kick of virtio-net's is no register write.
 
 mod daemon;
+mod help;
 
 use std::{env, path::Path, process::ExitCode, sync::atomic::AtomicBool, time::Duration};
 
@@ -36,6 +37,7 @@ const LOADS: [(&str, &str, Test); 3] = [
 ];
 
 fn main() -> ExitCode {
+    help::on_request(include_str!("offloads.rs"));
     let rounds = match env::args().nth(1).map(|word| word.parse::<usize>()) {
         None => ROUNDS,
         Some(Ok(rounds)) if rounds > 0 => rounds,

@@ -4,6 +4,7 @@
 //! `--nicety PROGRAM` (else it is built first). Both cores are taken whole: on a machine that does anything else the figures say little.
 
 mod daemon;
+mod help;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use nicety_guests::Layer;
 use nicety_lab::packets::{Cell, Error, PACKAGES, Plan, Rings};
 
 fn main() -> ExitCode {
+    help::on_request(include_str!("packets.rs"));
     let folder = std::env::temp_dir().join(format!("nicety-packets-{}", std::process::id()));
     let plan = match plan(std::env::args().skip(1), folder) {
         Ok(plan) => plan,

@@ -4,6 +4,8 @@
 //! `cargo run --release -p nicety --example idle [PORTS] [SECONDS] [ROUNDS]` prints the share of a core that the daemon uses and
 //! the memory that each port adds to it, from /proc. The daemon is the program itself, built by `cargo build --release`.
 
+mod help;
+
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -126,6 +128,7 @@ fn connected(doorbells: Doorbells, ports: usize, seconds: u64) -> Result<(f64, u
 }
 
 fn main() -> Result<(), Error> {
+    help::on_request(include_str!("idle.rs"));
     let mut arguments = std::env::args().skip(1);
     let mut number = |usual: u64| arguments.next().map_or(Ok(usual), |word| word.parse());
     let (ports, seconds, rounds) = (number(10)? as usize, number(10)?, number(7)?);

@@ -10,6 +10,8 @@
 //! `Plane::turn` and all beneath it. The drivers poll, so that nobody is interrupted; both directions at once.
 #![forbid(unsafe_code)]
 
+mod help;
+
 use std::sync::Arc;
 
 use nicety_adapter::{Bus, BusError, InterruptKind, Offload, PortId, RingPlace, Set, Time};
@@ -225,6 +227,7 @@ fn frame(len: u16, to: Mac, from: Mac) -> Vec<u8> {
 }
 
 fn main() -> Result<(), Error> {
+    help::on_request(include_str!("driven.rs"));
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [name, bytes, frames] = &arguments[..] else { return Err("arguments: adapter bytes frames".into()) };
     let len = bytes.parse::<u16>()?.checked_sub(4).filter(|len| (60..=1514).contains(len));

@@ -12,6 +12,8 @@
 //! come back in order, both directions at once.
 #![forbid(unsafe_code)]
 
+mod help;
+
 use std::sync::Arc;
 
 use nicety_adapter::{PortId, Rate, RingPlace, Set, Shape, Time};
@@ -240,6 +242,7 @@ fn police(plane: &Plane, guest: &Guest) -> Result<(), Error> {
 }
 
 fn main() -> Result<(), Error> {
+    help::on_request(include_str!("instructions.rs"));
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let [packed, policed] = ["packed", "policed"].map(|kind| words.pop_if(|word| word == kind).is_some());
     let arguments: Vec<u32> = words.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;

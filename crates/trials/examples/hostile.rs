@@ -3,6 +3,8 @@
 //! Every adapter in turn, a new seed each time. A failure names its seed; `--seed N` begins there. `--seeds N` runs so many instead.
 #![forbid(unsafe_code)]
 
+mod help;
+
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,6 +18,7 @@ const STEPS: u64 = 10_000;
 const GROWTH_BYTES: u64 = 64 << 20;
 
 fn main() -> ExitCode {
+    help::on_request(include_str!("hostile.rs"));
     let mut arguments = std::env::args().skip(1);
     let (mut minutes, mut seed, mut seeds) = (1.0, None, u64::MAX);
     while let Some(name) = arguments.next() {

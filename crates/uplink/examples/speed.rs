@@ -1,6 +1,8 @@
 //! How many packets a second a pair and a tap carry, on one thread. For the tap run it where it may make one:
 //! `unshare -Urn cargo run --release -p nicety-uplink --example speed`.
 
+mod help;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,6 +68,7 @@ fn measure(len: usize, to: &mut dyn Uplink, mut from: Option<&mut dyn Uplink>) -
 }
 
 fn main() {
+    help::on_request(include_str!("speed.rs"));
     let mut tap = Tap::open("speed0");
     if let Ok(tap) = &tap {
         let up = std::process::Command::new("ip").args(["link", "set", tap.name(), "up"]).status();

@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p nicety-vfio-user --example round_trips`
 
+mod help;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,6 +67,7 @@ fn report(name: &str, count: u32, begun: Instant) {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    help::on_request(include_str!("round_trips.rs"));
     const COUNT: u32 = 100_000;
     let (near, far) = std::os::unix::net::UnixStream::pair()?;
     let interrupts = Arc::new(Interrupts::new(IrqLayout { msix: 1, ..IrqLayout::default() }));

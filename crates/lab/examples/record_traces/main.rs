@@ -9,6 +9,8 @@
 
 #[path = "../daemon/mod.rs"]
 mod daemon;
+#[path = "../help/mod.rs"]
+mod help;
 mod keep;
 mod life;
 
@@ -25,6 +27,7 @@ use nicety_guests::{Kernel, Root};
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trials/tests/traces");
 
 fn main() -> ExitCode {
+    help::on_request(include_str!("main.rs"));
     let folder = env::args_os().nth(1).map_or_else(|| PathBuf::from(FOLDER), PathBuf::from);
     let only = env::args().nth(2);
     match record(&folder, only.as_deref()) {

@@ -12,6 +12,8 @@
 
 mod changes;
 mod flood;
+#[path = "../help/mod.rs"]
+mod help;
 mod light;
 mod locks;
 mod serve;
@@ -63,6 +65,7 @@ fn number<T: FromStr>(word: Option<&String>, usual: T) -> Result<T, Error> {
 }
 
 fn main() -> ExitCode {
+    help::on_request(include_str!("main.rs"));
     let mut words = std::env::args_os().skip(1);
     if words.next().is_some_and(|word| word == HIDDEN) {
         let words: Vec<OsString> = words.collect();

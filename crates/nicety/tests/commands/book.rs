@@ -9,7 +9,7 @@ use nicety_adapters::{About, Kind, REGISTRY, Since, find};
 
 const END: &str = "<!-- end -->";
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "../.."].iter().collect()
 }
 

@@ -9,6 +9,7 @@ mod host_file;
 mod live;
 mod log;
 mod other_file;
+mod pages;
 mod schemathesis;
 mod scratch;
 mod top;

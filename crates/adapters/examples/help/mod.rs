@@ -1,0 +1,1 @@
+../../../lab/examples/help/mod.rs
