@@ -19,13 +19,12 @@ use serde::{Deserialize, Serialize};
 use super::registers::*;
 use super::statistics::Statistics;
 use super::{DESCRIPTOR, NOWHERE};
+use crate::STEPS_PAID;
 
 /// Descriptors after which one call begins with no other packet, whatever the ring says.
 const WALK: u32 = 2048;
 /// Descriptors of a packet at most: many may have no bytes. Linux's drivers need some tens.
 const PACKET_WALK: u32 = 1024;
-/// Descriptors of a packet that its bytes pay for, in the fairness between ports.
-const STEPS_PAID: u32 = 20;
 
 const EOP: u32 = 1 << 24;
 /// Legacy: insert a checksum. Data and context: segment.
