@@ -227,12 +227,14 @@ impl Mapping {
         self.presence.as_ref().is_none_or(|presence| presence.look(self.offset_of(place), len))
     }
 
-    /// `N` bytes from an address in it, if they are all within; else zeros. Allocates no page.
+    /// `N` bytes from an address in it, if they are all within; else zeros. For bytes that are [not there](Mapping::is_there):
+    /// allocates no page, and does not look for one again.
     #[cold]
     #[inline(never)]
     pub(crate) fn read_at<const N: usize>(&self, place: *const u8) -> [u8; N] {
         let (offset, mut bytes) = (self.offset_of(place), [0; N]);
-        if !self.slice(offset, N).is_empty() {
+        let is_within = !self.slice(offset, N).is_empty();
+        if is_within && !self.presence.as_ref().is_some_and(|presence| presence.read_file(offset, &mut bytes)) {
             self.read_unknown(offset, &mut bytes);
         }
         fence(Ordering::Acquire);

@@ -180,19 +180,19 @@ impl Presence {
         if self.look_at(page) {
             return Piece::Mapped(rest.min(into.len()));
         }
+        let most = (rest + (PAGES - 1 - page % PAGES) * PAGE).min(into.len());
+        if self.read_file(offset, &mut into[..most]) { Piece::Read(most) } else { Piece::Mapped(rest.min(most)) }
+    }
+
+    /// Reads a range that lies in the mapping from its file, which allocates no page. False if it ends beyond the file's end: reading
+    /// through the mapping detects that.
+    pub fn read_file(&self, offset: usize, into: &mut [u8]) -> bool {
         #[cfg(feature = "count")]
         crate::count::one();
-        let most = (rest + (PAGES - 1 - page % PAGES) * PAGE).min(into.len());
-        let piece = &mut into[..most];
-        match rustix::io::pread(&*self.file, &mut *piece, self.start + offset as u64) {
-            Ok(count) if count == most => {
-                let written = piece.iter().position(|&byte| byte != 0);
-                written.into_iter().for_each(|at| self.learn((offset + at) / PAGE));
-                Piece::Read(most)
-            }
-            // Beyond the file's end: reading through the mapping detects that.
-            _ => Piece::Mapped(rest.min(most)),
-        }
+        let read = rustix::io::pread(&*self.file, &mut *into, self.start + offset as u64);
+        let written = into.iter().position(|&byte| byte != 0);
+        written.into_iter().for_each(|at| self.learn((offset + at) / PAGE));
+        read == Ok(into.len())
     }
 
     /// Call it before a range is written: counts the allocated pages, and marks them as existing.

@@ -108,3 +108,16 @@ fn a_buffer_of_4_gib_is_no_more_work_than_its_frame() {
         }
     }
 }
+
+/// A ring may lie where no page is, and each of its descriptors is read there.
+#[test]
+fn a_number_in_a_hole_is_read_by_one_look_and_one_read_of_the_file() {
+    let mapping = Mapping::of_file(shared_file("hole", GIB).unwrap(), 0, GIB, true).unwrap();
+    let map = Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap();
+    let window = map.window(0, 1 << 20, Rights::BOTH).unwrap();
+    count::take();
+    assert_eq!((window.load_u64(8), count::take()), (0, 2));
+    window.store_u64(8, 7);
+    count::take();
+    assert_eq!((window.load_u64(8), count::take()), (7, 0), "it is there now");
+}

@@ -19,9 +19,12 @@ use serde::{Deserialize, Serialize};
 use super::registers::*;
 use super::statistics::Statistics;
 use super::{DESCRIPTOR, NOWHERE};
+use crate::STEPS_PAID;
 
-/// Descriptors that one call walks at most, whatever the ring says.
-const WALK: usize = 2048;
+/// Descriptors after which one call begins with no other packet, whatever the ring says.
+const WALK: u32 = 2048;
+/// Descriptors of a packet at most: many may have no bytes. Linux's drivers need some tens.
+const PACKET_WALK: u32 = 1024;
 
 /// Bytes of the longest frame of any of these chips, tags and check sequence counted (317453, 13.4.22: LPE). Linux's igb_tso counts
 /// headers in eight bits; when they wrap, its MSS field becomes 0xffff, and its packet would leave uncut.
@@ -312,7 +315,10 @@ impl<C: Contexts> Sender<'_, C> {
             let why = if ring.is_err() { NOWHERE } else { "its head or tail lies beyond its end" };
             return (idle, Some(why));
         };
-        (self.walk_ring(ring, size, budget, batch, cx), None)
+        let mut walked = 0;
+        let progress = self.walk_ring(ring, size, budget, batch, cx, &mut walked);
+        cx.out.charge(walked.saturating_sub(STEPS_PAID * batch.len() as u32));
+        (progress, None)
     }
 
     fn walk_ring(
@@ -322,19 +328,19 @@ impl<C: Contexts> Sender<'_, C> {
         budget: Budget,
         batch: &mut Batch,
         cx: &mut Context<'_>,
+        walked: &mut u32,
     ) -> Progress {
         let idle = Progress { more: false, armed: true };
         let tail = self.register(TDT);
-        let mut walked = 0;
         while self.state.next != tail {
-            if walked >= WALK || !budget.allows(batch) {
+            if *walked >= WALK || !budget.allows(batch) {
                 return Progress { more: true, armed: false };
             }
             let next = self.state.next;
             let first = Descriptor::read(ring, next);
             let after = if next + 1 == size { 0 } else { next + 1 };
             if self.state.skipping || first.is_context::<C>() {
-                walked += 1;
+                *walked += 1;
                 if first.is_context::<C>() {
                     self.state.contexts.keep(first);
                 } else {
@@ -343,11 +349,8 @@ impl<C: Contexts> Sender<'_, C> {
                 self.state.next = after;
                 continue;
             }
-            match self.take_packet(ring, size, first, batch, cx) {
-                Walk::Taken(end) => {
-                    walked += ((end + size - next) % size) as usize;
-                    self.state.next = end;
-                }
+            match self.take_packet(ring, size, first, batch, cx, walked) {
+                Walk::Taken(end) => self.state.next = end,
                 Walk::Partial if (tail + size - next) % size < size - 1 => return idle,
                 Walk::Full => return Progress { more: true, armed: false },
                 // A ring that is full of one packet without an end would never move again.
@@ -388,7 +391,9 @@ impl<C: Contexts> Sender<'_, C> {
         first: Descriptor,
         batch: &mut Batch,
         cx: &mut Context<'_>,
+        walked: &mut u32,
     ) -> Walk {
+        let before = *walked;
         let request = self.request(first);
         let tail = self.register(TDT);
         let was_empty = batch.is_empty();
@@ -402,12 +407,16 @@ impl<C: Contexts> Sender<'_, C> {
                 Err(DraftError::BatchFull) if !was_empty => return Walk::Full,
                 Err(error) => return Walk::Dropped(error.into()),
             }
+            *walked += 1;
             at = if at + 1 == size { 0 } else { at + 1 };
             if descriptor.lower & EOP != 0 && !descriptor.is_context::<C>() {
                 break;
             }
             if at == tail {
                 return Walk::Partial;
+            }
+            if *walked - before >= PACKET_WALK {
+                return Walk::Dropped(Reason::TooManyPieces);
             }
             descriptor = Descriptor::read(ring, at);
         }

@@ -8,6 +8,7 @@ use super::interrupts::TXSTRT;
 use super::registers::{self as r, csr0, csr4, mode};
 use super::ring::{ADD_FCS, BUFF, Descriptor, ENP, LCAR, Ring, STP, UFLO};
 use super::{Lance, TRANSMIT_RING};
+use crate::STEPS_PAID;
 
 /// Descriptors that one call walks before it asks to be called again.
 const WALK: u32 = 1024;
@@ -113,6 +114,20 @@ impl Lance {
     }
 
     fn walk_ring(&mut self, budget: Budget, batch: &mut Batch, looped: bool, cx: &mut Context<'_>) -> Progress {
+        let mut walked = 0;
+        let progress = self.walk_owned(budget, batch, looped, cx, &mut walked);
+        cx.out.charge(walked.saturating_sub(STEPS_PAID * batch.len() as u32));
+        progress
+    }
+
+    fn walk_owned(
+        &mut self,
+        budget: Budget,
+        batch: &mut Batch,
+        looped: bool,
+        cx: &mut Context<'_>,
+        walked: &mut u32,
+    ) -> Progress {
         let (idle, again) = (Progress { more: false, armed: true }, Progress { more: true, armed: false });
         let memory = std::sync::Arc::clone(cx.memory);
         let ring = match self.transmit_ring(&memory) {
@@ -123,9 +138,8 @@ impl Lance {
             }
         };
         self.saw_ring(TRANSMIT_RING, None, cx);
-        let mut walked = 0;
         loop {
-            if walked >= WALK || self.transmit.errors.is_full() || !budget.allows(batch) {
+            if *walked >= WALK || self.transmit.errors.is_full() || !budget.allows(batch) {
                 return again;
             }
             let first = ring.owned(self.transmit.next).filter(|_| self.transmit.flying < ring.len);
@@ -139,7 +153,7 @@ impl Lance {
                     (count, errors)
                 }
             };
-            walked += count;
+            *walked += count;
             for left in (0..count).rev() {
                 if left == 0 && errors != 0 {
                     self.transmit.errors.push((self.transmit.next, errors));

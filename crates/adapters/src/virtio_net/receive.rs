@@ -16,8 +16,9 @@ use super::hashing::Hashing;
 use super::kept::Kept;
 use super::landing::{Landing, PIECES};
 use super::registers::{Header, feature, header};
-use super::ring::{Ring, STEPS_PAID};
+use super::ring::Ring;
 use super::{VirtioNet, receive_ring, steering};
+use crate::STEPS_PAID;
 
 /// How often one frame looks for buffers while the driver goes on adding too few.
 const LOOKS: usize = 3;

@@ -18,8 +18,6 @@ use super::registers::feature;
 
 /// Largest ring (section 2.7).
 const SIZE_MOST: u16 = 32768;
-/// Descriptors of a packet that its bytes pay for, in the fairness between ports: Linux's longest, and one for a table.
-pub(super) const STEPS_PAID: u32 = 20;
 
 /// One virtqueue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

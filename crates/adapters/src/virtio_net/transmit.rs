@@ -13,8 +13,8 @@ use super::broken::Broken;
 use super::chain::{Buffer, Chain, Token};
 use super::kept::Kept;
 use super::registers::{Header, feature, header};
-use super::ring::STEPS_PAID;
 use super::{VirtioNet, steering, transmit_ring};
+use crate::STEPS_PAID;
 
 /// Shortest frame on a wire, without its check sequence.
 const FRAME_LEAST: usize = 60;

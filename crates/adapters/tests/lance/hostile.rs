@@ -63,6 +63,7 @@ fn cve_2016_7909_rings_of_65535_are_walked_a_bounded_part_at_a_time() {
     b.kick();
     count::take();
     assert!(b.fetch().more);
+    assert_eq!(b.out.excess, 1024, "what is walked is paid for");
     b.complete();
     let work = count::take();
     assert!(work < 16_384, "{work}");
