@@ -291,6 +291,21 @@ fn the_filter_wants_the_own_address_broadcast_and_what_the_hash_says() {
 }
 
 #[test]
+fn in_c_plus_mode_too_a_frame_whose_cause_was_read_and_acknowledged_raises_it_never_again() {
+    for mask in [0x80ff, 0x80ac, 0] {
+        let mut b = Bench::opened();
+        assert!(b.bring_one(&frame(MAC, 100, 1)));
+        assert_eq!(b.r16(0x3e), 1);
+        b.w16(0x3c, mask);
+        b.w16(0x3e, 0x53);
+        b.pass(10_000_000);
+        b.w16(0x3c, 0x80ff);
+        b.pass(1_000_000_000);
+        assert_eq!((b.line(), b.r16(0x3e)), (Some(false), 0), "mask {mask:#x}: its buffer is the driver's still");
+    }
+}
+
+#[test]
 fn what_comes_while_an_acknowledgement_is_under_way_is_told_again() {
     let mut b = Bench::opened();
     // cp_interrupt and cp_rx_poll: the write that acknowledges arrives when the driver has looked at the ring already.
