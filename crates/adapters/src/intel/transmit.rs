@@ -425,6 +425,7 @@ impl<C: Contexts> Sender<'_, C> {
         {
             offload = offload.behind_tag();
         }
+        let admitted = draft.admit(offload)?;
         let len = draft.len();
         let (frames, full, last) = match offload.segment {
             Some(segment) => {
@@ -433,13 +434,15 @@ impl<C: Contexts> Sender<'_, C> {
             }
             None => (1, len, len),
         };
-        draft.finish(offload, 0)?;
-        self.registers.count(TSCTC, offload.segment.is_some().into());
+        if offload.segment.is_some() {
+            self.registers.count(TSCTC, 1);
+        }
         self.registers.count_sent(&destination, frames, full, last);
         if !self.looped {
             cx.counters.sent(self.queue as u16, u64::from(frames), u64::from(len));
         }
         self.stamped |= request.stamp;
+        draft.finish_admitted(admitted, 0);
         Ok(())
     }
 
