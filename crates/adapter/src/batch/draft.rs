@@ -38,6 +38,14 @@ impl From<DraftError> for Reason {
 #[derive(Clone, Copy, Debug)]
 pub struct Admitted(Offload);
 
+impl Admitted {
+    /// The work that is left.
+    #[inline]
+    pub fn offload(&self) -> Offload {
+        self.0
+    }
+}
+
 /// A packet under construction. If dropped without [`Draft::finish`], the batch is unchanged.
 #[derive(Debug)]
 pub struct Draft<'b> {
