@@ -15,7 +15,7 @@ use nicety_memory::{Map, Span};
 mod admit;
 mod draft;
 
-pub use draft::{Draft, DraftError};
+pub use draft::{Admitted, Draft, DraftError};
 
 /// Most packets in a batch.
 pub const PACKETS: usize = 64;
@@ -92,6 +92,12 @@ pub struct Offload {
 }
 
 impl Offload {
+    /// Whether anything of the packet is still to be written.
+    #[inline]
+    pub fn changes_bytes(&self) -> bool {
+        self.segment.is_some() || matches!(self.checksum, Checksum::Partial { .. })
+    }
+
     /// The same request after the packet [got a tag](Draft::tag): its offsets grow by four bytes.
     #[must_use]
     pub fn behind_tag(mut self) -> Self {

@@ -41,8 +41,8 @@ mod uplink;
 
 pub use adapter::{Adapter, Budget, Event, Progress, Reset};
 pub use batch::{
-    Batch, Checksum, Draft, DraftError, FRAMES_PER_PACKET, HEAD_BYTES, HEAD_MOST, Offload, PACKET_BYTES, PACKETS,
-    Packet, PortId, SPANS, SPANS_PER_PACKET, Segment, SegmentKind,
+    Admitted, Batch, Checksum, Draft, DraftError, FRAMES_PER_PACKET, HEAD_BYTES, HEAD_MOST, Offload, PACKET_BYTES,
+    PACKETS, Packet, PortId, SPANS, SPANS_PER_PACKET, Segment, SegmentKind,
 };
 pub use bus::{Bus, BusError, InterruptKind};
 pub use context::Context;

@@ -8,6 +8,7 @@ mod piece;
 mod whole;
 
 use arrayvec::ArrayVec;
+use nicety_frame::ethernet::FRAME_LEN_MIN;
 use nicety_frame::{Segmenter, Tag, Tci, vlan};
 
 use crate::batch::{Batch, Checksum, HEAD_MOST, Offload, Packet, Segment, SegmentKind};
@@ -105,6 +106,14 @@ impl Retagging {
     fn shift(self) -> i16 {
         4 * (i16::from(self.put.is_some()) - i16::from(self.drop))
     }
+
+    /// Bytes of a frame that has `len` before. One that gets shorter is padded, as senders pad: 802.3's shortest may have been
+    /// tagged.
+    #[inline]
+    fn len(self, len: u32) -> u32 {
+        let least = if self.shift() < 0 { FRAME_LEN_MIN as u32 } else { 0 };
+        len.saturating_add_signed(self.shift().into()).max(least)
+    }
 }
 
 /// A packet for one receiver.
@@ -198,7 +207,7 @@ impl<'a> Unfolded<'a> {
             None => self.packet.len(),
             Some(cut) => cut.payload(index as usize).map_or(0, |range| (cut.head_len() + range.len()) as u32),
         };
-        len.saturating_add_signed(self.tags.shift().into())
+        self.tags.len(len)
     }
 
     /// Always false: a pick has at least one piece.
@@ -234,6 +243,7 @@ impl<'a> Unfolded<'a> {
                 inner: &[],
                 from: 0,
                 len,
+                pad: 0,
                 verify,
                 made: false,
                 offload,
@@ -270,6 +280,7 @@ impl<'a> Unfolded<'a> {
         self.edit_tags(scratch, &mut offload)?;
         let made = self.makes(&offload);
         let verify = self.wants.verify() && offload.checksum == Checksum::AsIs;
+        let pad = self.len(index).saturating_sub((scratch.len() + inner.len()) as u32 + len);
         Some(Piece {
             batch: self.batch,
             packet: self.packet,
@@ -277,6 +288,7 @@ impl<'a> Unfolded<'a> {
             inner,
             from,
             len,
+            pad,
             verify,
             made,
             offload,

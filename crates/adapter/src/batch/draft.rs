@@ -8,9 +8,7 @@ use nicety_memory::{Fault, Rights, Span};
 use crate::counters::Reason;
 
 use super::admit::Applicant;
-use super::{
-    Batch, Checksum, HEAD_BYTES, HEAD_MOST, HEAD_SLACK, Offload, PACKET_BYTES, Packet, SPANS, SPANS_PER_PACKET,
-};
+use super::{Batch, HEAD_BYTES, HEAD_MOST, HEAD_SLACK, Offload, PACKET_BYTES, Packet, SPANS, SPANS_PER_PACKET};
 
 /// Why a packet could not be drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +31,18 @@ impl From<DraftError> for Reason {
             DraftError::TooManyPieces | DraftError::BatchFull => Self::TooManyPieces,
             DraftError::TooLong => Self::TooLong,
         }
+    }
+}
+
+/// An offload that changes nothing of its packet that the switch judges.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted(Offload);
+
+impl Admitted {
+    /// The work that is left.
+    #[inline]
+    pub fn offload(&self) -> Offload {
+        self.0
     }
 }
 
@@ -167,28 +177,38 @@ impl<'b> Draft<'b> {
         true
     }
 
-    /// Completes the packet and adds it to the batch, if its offload changes nothing that the switch judges (`admit.rs`); else the
-    /// reason for its drop.
+    /// Holds an offload against the packet, which is complete, tags included: it may change nothing that the switch judges
+    /// (`admit.rs`). Else the reason for the packet's drop.
     #[inline]
-    pub fn finish(mut self, offload: Offload, cookie: u64) -> Result<(), Reason> {
-        if offload.segment.is_some() || matches!(offload.checksum, Checksum::Partial { .. }) {
-            return self.finish_offload(offload, cookie).ok_or(Reason::BadOffload);
+    pub fn admit(&mut self, offload: Offload) -> Result<Admitted, Reason> {
+        if !offload.changes_bytes() {
+            return Ok(Admitted(offload));
         }
-        self.join(offload, cookie);
-        Ok(())
+        self.admit_change(offload).ok_or(Reason::BadOffload)
     }
 
     #[inline(never)]
-    fn finish_offload(mut self, offload: Offload, cookie: u64) -> Option<()> {
+    fn admit_change(&mut self, offload: Offload) -> Option<Admitted> {
         let (head, spans) = (self.head_at..self.head_at + self.head_len, self.spans_at..);
-        let Batch { source, heads, spans: all, .. } = &mut *self.batch;
+        let Batch { source, heads, spans: all, layouts, packets, .. } = &mut *self.batch;
         let applicant = Applicant { source, head: heads.get_mut(head)?, spans: all.get(spans)? };
         let (offload, layout) = applicant.admit(offload)?;
-        let place = self.batch.packets.len();
+        *layouts.get_mut(packets.len())? = OnceCell::from(layout);
+        Some(Admitted(offload))
+    }
+
+    /// Completes the packet with an offload that was admitted for it, and adds it to the batch.
+    #[inline]
+    pub fn finish_admitted(mut self, Admitted(offload): Admitted, cookie: u64) {
         self.join(offload, cookie);
-        // Its cell is empty: the packet has just joined.
-        let _set = self.batch.layouts.get(place)?.set(layout);
-        Some(())
+    }
+
+    /// Both: admits the offload, and completes the packet.
+    #[inline]
+    pub fn finish(mut self, offload: Offload, cookie: u64) -> Result<(), Reason> {
+        let admitted = self.admit(offload)?;
+        self.finish_admitted(admitted, cookie);
+        Ok(())
     }
 
     /// Completes a packet that requests no offload.
@@ -200,6 +220,9 @@ impl<'b> Draft<'b> {
     /// Completes a copy of a packet of another batch: its offload was admitted there. The copy's private head has as many bytes.
     #[inline]
     pub fn finish_copy(mut self, offload: Offload) {
+        if let Some(layout) = self.batch.layouts.get_mut(self.batch.packets.len()) {
+            *layout = OnceCell::new();
+        }
         self.join(offload, 0);
     }
 
@@ -225,7 +248,10 @@ impl Batch {
     #[inline(always)]
     fn join(&mut self, packet: Packet) {
         let index = self.packets.len();
-        if let Some(layout) = self.layouts.get_mut(index) {
+        // Whoever admitted a change has parsed the head.
+        if !packet.offload.changes_bytes()
+            && let Some(layout) = self.layouts.get_mut(index)
+        {
             *layout = OnceCell::new();
         }
         self.bytes += packet.wire_bytes();

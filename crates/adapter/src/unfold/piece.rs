@@ -1,6 +1,7 @@
 //! One frame on its way into a receiver's buffers: first the payload, summed during the copy, then the head.
 
 use nicety_frame::checksum::{self, Verdict};
+use nicety_frame::ethernet::FRAME_LEN_MIN;
 use nicety_frame::{Fragment, Layout, Sum, Tci};
 use nicety_memory::{CopySum, Map, Span, copy, copy_sum};
 
@@ -35,6 +36,8 @@ pub struct Piece<'a> {
     /// The range of the spans' bytes that follows.
     pub(super) from: u32,
     pub(super) len: u32,
+    /// Bytes of padding behind it: fewer than Ethernet's shortest frame has.
+    pub(super) pad: u32,
     pub(super) verify: bool,
     pub(super) made: bool,
     /// Checksum and segmentation, as reported to the receiver.
@@ -46,7 +49,7 @@ pub struct Piece<'a> {
 impl Piece<'_> {
     /// Its length in bytes.
     pub fn len(&self) -> u32 {
-        (self.head().len() + self.inner.len()) as u32 + self.len
+        (self.head().len() + self.inner.len()) as u32 + self.len + self.pad
     }
 
     /// Whether there is nothing to write; never for a piece of a real packet.
@@ -83,6 +86,9 @@ impl Piece<'_> {
             left -= n;
         }
         self.copy_spans(target, &mut cursor, &mut sum, left);
+        if self.pad > 0 {
+            cursor.put(target, [0; FRAME_LEN_MIN].get(..self.pad as usize).unwrap_or_default());
+        }
         let payload = Sum::of(sum.fold());
         let checked = self.conclude(payload, summed, offset);
         Cursor { spans: to, at: 0 }.put(target, self.head());

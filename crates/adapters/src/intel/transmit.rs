@@ -10,7 +10,7 @@
 //! ```
 
 use nicety_adapter::{
-    Batch, Budget, Checksum, Context, Draft, DraftError, Offload, Progress, Reason, Segment, SegmentKind,
+    Admitted, Batch, Budget, Checksum, Context, Draft, DraftError, Offload, Progress, Reason, Segment, SegmentKind,
 };
 use nicety_frame::{L3Kind, L4Kind, Layout, Tag, Tci, checksum};
 use nicety_memory::{Rights, Window};
@@ -429,25 +429,29 @@ impl<C: Contexts> Sender<'_, C> {
         if self.registers[TCTL] & tctl::PSP != 0 {
             draft.pad_to(60);
         }
-        match self.finish(draft, request, cx) {
-            Ok(()) => Walk::Taken(at),
-            Err(reason) => {
-                self.registers.count(TSCTFC, request.segment.into());
-                Walk::Dropped(reason)
-            }
-        }
+        let Some(admitted) = self.admit(&mut draft, &request) else {
+            self.registers.count(TSCTFC, request.segment.into());
+            return Walk::Dropped(Reason::BadOffload);
+        };
+        self.finish(draft, admitted, request, cx);
+        Walk::Taken(at)
     }
 
-    fn finish(&mut self, mut draft: Draft<'_>, request: Request, cx: &mut Context<'_>) -> Result<(), Reason> {
-        let mut offload = offload(&mut draft, &request).ok_or(Reason::BadOffload)?;
-        let mut destination = [0; 6];
-        destination.copy_from_slice(&draft.head_mut()[..6]);
+    /// Puts the tag in, and holds what the descriptors ask for against the packet.
+    fn admit(&self, draft: &mut Draft<'_>, request: &Request) -> Option<Admitted> {
+        let mut offload = offload(draft, request)?;
         if let Some(control) = request.tag
             && draft.tag(Tag { tpid: self.registers[VET] as u16, tci: Tci(control) })
         {
             offload = offload.behind_tag();
         }
-        let len = draft.len();
+        draft.admit(offload).ok()
+    }
+
+    fn finish(&mut self, mut draft: Draft<'_>, admitted: Admitted, request: Request, cx: &mut Context<'_>) {
+        let mut destination = [0; 6];
+        destination.copy_from_slice(&draft.head_mut()[..6]);
+        let (offload, len) = (admitted.offload(), draft.len());
         let (frames, full, last) = match offload.segment {
             Some(segment) => {
                 let (frames, mss) = (segment.frames(len), u32::from(segment.mss));
@@ -455,14 +459,15 @@ impl<C: Contexts> Sender<'_, C> {
             }
             None => (1, len, len),
         };
-        draft.finish(offload, 0)?;
-        self.registers.count(TSCTC, offload.segment.is_some().into());
+        if offload.segment.is_some() {
+            self.registers.count(TSCTC, 1);
+        }
         self.registers.count_sent(&destination, frames, full, last);
         if !self.looped {
             cx.counters.sent(self.queue as u16, u64::from(frames), u64::from(len));
         }
         self.stamped |= request.stamp;
-        Ok(())
+        draft.finish_admitted(admitted, 0);
     }
 
     fn set_head(&mut self, head: u32) {

@@ -362,9 +362,9 @@ impl TransmitQueue {
         draft.pad_to(nicety_frame::ethernet::FRAME_LEN_MIN);
         let len = draft.len();
         let frames = offload.segment.map_or(1, |segment| segment.frames(len));
-        let target: [u8; 6] = draft.head_mut().first_chunk().copied().unwrap_or_default();
-        draft.finish(offload, self.first + self.fetched.len() as u64)?;
-        self.statistics.packet(&target, frames, len, offload.segment.is_some());
+        let admitted = draft.admit(offload)?;
+        self.statistics.packet(draft.head_mut(), frames, len, offload.segment.is_some());
+        draft.finish_admitted(admitted, self.first + self.fetched.len() as u64);
         cx.counters.sent(number, u64::from(frames), u64::from(len));
         Ok(())
     }

@@ -72,6 +72,31 @@ fn every_edit_arrives_at_every_adapter() {
 }
 
 #[test]
+fn a_frame_that_loses_its_tag_is_padded_to_ethernet_s_shortest() {
+    // IEEE 802.3, 3.2.8: 64 bytes with the check sequence. A tagged one of that size is four bytes shorter without its tag.
+    let tag = Tag::customer(Tci(0x6005));
+    for name in all() {
+        let mut world = World::new(name, true);
+        for payload in [2, 4, 5, 6, 7] {
+            let (batch, packet) = batch(&[tag], payload);
+            let picks = [Pick { edit: Edit::Untag, ..Pick::whole(0) }];
+            world
+                .rig
+                .port
+                .with(world.rig.now, |adapter, cx| adapter.deliver(&Frames::new(&batch, &picks), cx))
+                .unwrap();
+            world.beside += 1;
+            world.run();
+            let (frame, about) = world.took().remove(0);
+            assert_eq!(frame.len(), packet.len().max(60), "{name}");
+            assert!(is_right(&frame) || about.checksum_good, "{name}");
+            assert_eq!(frame[HEADERS..packet.len()], packet[HEADERS..], "{name}");
+            assert!(frame[packet.len()..].iter().all(|byte| *byte == 0), "{name}");
+        }
+    }
+}
+
+#[test]
 fn a_queue_for_which_older_frames_wait_refuses_newer_ones() {
     for name in all() {
         let mut world = World::new(name, true);
