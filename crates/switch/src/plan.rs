@@ -174,7 +174,9 @@ impl Plan {
 
     /// Whether a port gets this packet.
     pub fn has(&self, port: PortId, packet: u16) -> bool {
-        self.lists.get(usize::from(port.0)).is_some_and(|list| list.packets.checked_shr(packet.into()).unwrap_or(0) & 1 != 0)
+        self.lists
+            .get(usize::from(port.0))
+            .is_some_and(|list| list.packets.checked_shr(packet.into()).unwrap_or(0) & 1 != 0)
     }
 
     /// The dropped packets, each with the reason.
