@@ -49,14 +49,18 @@ pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option
         return Some(Reason::Mtu);
     }
     let guards = policy.guards;
-    if guards.bpdu && BPDU.iter().any(|address| head.starts_with(address)) {
+    if guards.bpdu && head.first() == Some(&1) && BPDU.iter().any(|address| head.starts_with(address)) {
         return Some(Reason::BpduGuard);
     }
+    if is_plain_v4(head) { None } else { read(policy, batch, packet) }
+}
+
+/// The same for a frame that must be parsed.
+#[inline(never)]
+fn read(policy: &Policy, batch: &Batch, packet: &Packet) -> Option<Reason> {
+    let guards = policy.guards;
     let unread = unread(guards)?;
-    if is_plain_v4(head) {
-        return None;
-    }
-    let layout = batch.layout(packet);
+    let (head, layout) = (batch.head(packet), batch.layout(packet));
     let payload = head.get(usize::from(layout.l2_len)..).unwrap_or_default();
     match layout.ethertype {
         ethertype::ARP | ethertype::RARP => {
@@ -79,8 +83,8 @@ pub(crate) fn inspect(policy: &Policy, batch: &Batch, packet: &Packet) -> Option
     }
     match (l3.kind, l3.protocol) {
         (_, protocol::UDP) => {
-            let is_servers = |(from, to)| DHCP_SERVERS.contains(&from) || DHCP_CLIENTS.contains(&to);
-            (guards.dhcp_server && layout.ports(head).is_none_or(is_servers)).then_some(Reason::DhcpGuard)
+            let is_dhcp = layout.ports(head).is_none_or(|(from, to)| is_dhcp(from, to));
+            (guards.dhcp_server && is_dhcp).then_some(Reason::DhcpGuard)
         }
         (L3Kind::V4, protocol::ICMP) => {
             let is_router = matches!(behind.first(), Some(&(ICMP_REDIRECT | ICMP_ROUTER)) | None);
@@ -120,10 +124,18 @@ fn is_plain_v4(head: &[u8]) -> bool {
     if head[12..15] != [8, 0, 0x45] {
         return false;
     }
+    if head[23] == protocol::TCP {
+        return true;
+    }
     let is_later = u16::from_be_bytes([head[20], head[21]]) & 0x1fff != 0;
     let (from, to) = (u16::from_be_bytes([head[34], head[35]]), u16::from_be_bytes([head[36], head[37]]));
-    let is_dhcp = DHCP_SERVERS.contains(&from) || DHCP_CLIENTS.contains(&to);
-    head[23] == protocol::TCP || head[23] == protocol::UDP && !is_later && !is_dhcp
+    head[23] == protocol::UDP && !is_later && !is_dhcp(from, to)
+}
+
+/// Whether UDP is a DHCP server's, or for a client.
+#[inline]
+fn is_dhcp(from: u16, to: u16) -> bool {
+    DHCP_SERVERS.contains(&from) || DHCP_CLIENTS.contains(&to)
 }
 
 /// Whether LLC (IEEE 802.2) brings IP, ARP or a tag, or ends before it says so. Hosts should take IP in SNAP (RFC 1122, section 2.3.3),
