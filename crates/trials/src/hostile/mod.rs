@@ -122,7 +122,8 @@ impl Guest {
     fn steps(mut self, steps: u64, name: &str) -> Outcome {
         let mut outcome = Outcome::default();
         while outcome.steps < steps && !self.random.spent() {
-            (count::take(), count::take_blocks());
+            count::take();
+            count::take_blocks();
             self.step();
             let (work, blocks) = (count::take(), count::take_blocks());
             outcome.steps += 1;
