@@ -43,7 +43,7 @@ fn ethernet(types: &[u8], payload: &[u8]) -> Vec<u8> {
 /// The folded sum (RFC 1071, section 4.1).
 fn sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)));
-    let sum = words.fold(0, |sum, word| sum + word);
+    let sum = words.sum::<u32>();
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
