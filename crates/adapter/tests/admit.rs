@@ -43,7 +43,7 @@ fn ethernet(types: &[u8], payload: &[u8]) -> Vec<u8> {
 /// The folded sum (RFC 1071, section 4.1).
 fn sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low)));
-    let sum = words.fold(0, |sum, word| sum + word);
+    let sum = words.sum::<u32>();
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
@@ -78,11 +78,11 @@ fn a_checksum_anywhere_else_in_the_headers_is_refused_and_leaves_the_batch_as_it
 
 #[test]
 fn a_checksum_behind_all_that_was_understood_is_made_before_anybody_judges() {
-    // RFC 2784: GRE with its checksum, of an IPv4 packet. 802.1Q, three tags.
+    // RFC 2784: GRE with its checksum, of an IPv4 packet. RFC 2003: IP in IP.
     let gre = [&[0x80, 0, 8, 0, 0, 0, 0, 0][..], &ipv4(6, &tcp(900))].concat();
     let gre = ethernet(&[8, 0], &ipv4(47, &gre));
-    let tagged = ethernet(&[0x81, 0, 0, 1, 0x81, 0, 0, 2, 0x81, 0, 0, 3, 8, 0], &ipv4(6, &tcp(901)));
-    for (frame, start, field) in [(gre, 34, 38), (tagged, 46, 62)] {
+    let ip_in_ip = ethernet(&[8, 0], &ipv4(4, &ipv4(6, &tcp(901))));
+    for (frame, start, field) in [(gre, 34, 38), (ip_in_ip, 54, 70)] {
         for step in [7, 100, 128, 2000] {
             let batch = offer(&frame, step, partial(start, field)).unwrap();
             let packet = &batch.packets()[0];

@@ -5,7 +5,7 @@
 //!   copy to the receiver.
 //! - Any other field in the headers that the parse found: refused. Checksum insertion would write an address, a type or a port.
 //! - A field behind those headers: made at once, and judged as it was made. Linux asks devices with `NETIF_F_HW_CSUM` for checksums of
-//!   headers that the parse does not read: of GRE (`gre_build_header`), and of TCP behind a third tag, in IP in IP or in MPLS.
+//!   headers that the parse does not read: of GRE (`gre_build_header`), and of TCP in IP in IP or in MPLS (igb's `hw_enc_features`).
 //! - Segmentation: of the transport header whose checksum is named, with as many bytes of headers as the parse found.
 
 use nicety_frame::{Fragment, L4, L4Kind, Layout, SegmentKind, Tunnel, checksum};

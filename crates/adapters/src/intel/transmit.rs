@@ -541,7 +541,7 @@ fn offload(draft: &mut Draft<'_>, request: &Request) -> Option<Offload> {
 }
 
 /// Makes the checksum of the IPv4 header that the parse finds; `None` if the request names another place. The header's end is its own:
-/// FreeBSD's e1000_txrx.c gives an IPCSE one byte behind it.
+/// FreeBSD's if_em.c (em_transmit_checksum_setup) gives an IPCSE one byte behind it.
 fn make_header_checksum(head: &mut [u8], task: &Task) -> Option<()> {
     let l3 = Layout::parse(head).l3.filter(|l3| l3.kind == L3Kind::V4 && l3.offset == task.ip_start)?;
     let (at, field) = (usize::from(l3.offset), usize::from(task.ip_field));

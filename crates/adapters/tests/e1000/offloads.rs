@@ -345,7 +345,7 @@ fn an_ip_header_checksum_goes_to_the_field_of_an_ipv4_header_whatever_its_end_is
     let mut frame = ethernet(0x0800, &ip);
     frame[24..26].fill(0);
     let v6 = ethernet(0x86dd, &ipv6(6, &tcp(&payload(100))));
-    // FreeBSD's em_txrx.c has IPCSE one byte behind the header.
+    // FreeBSD's if_em.c (em_transmit_checksum_setup) has IPCSE one byte behind the header.
     let right = [(&frame, [14, 24, 33]), (&frame, [14, 24, 34]), (&frame, [14, 24, 0])];
     let wrong = [
         (&frame, [14, 10, 33]),

@@ -204,7 +204,7 @@ fn what_linux_asks_for_when_its_count_of_header_bytes_wraps_is_dropped() {
         g.put(TX_DATA, &packet);
         let (l4, headers) = (14 + 40 + options as u32, (14 + 40 + options + 20) as u8);
         let sizes = u32::from(headers).wrapping_sub(l4) << 8 | 1448 << 16;
-        g.push(0, [(40 + options as u32) | (14 << 9), 0, CONTEXT | TCP, sizes]);
+        g.push(0, [(40 + options as u32) | 14 << 9, 0, CONTEXT | TCP, sizes]);
         let rest = (packet.len() as u32 - u32::from(headers)) << 14;
         g.push(0, [TX_DATA as u32, 0, DATA | TSE | packet.len() as u32, TXSM | rest]);
         g.ring(0);
