@@ -164,28 +164,27 @@ fn is_service(tpid: u16) -> bool {
 /// The VLAN of a frame of a customer's network: `usual` if it is untagged or priority-tagged.
 #[inline]
 fn customer(tags: Tags, usual: Option<VlanId>, allowed: impl Fn(VlanId) -> bool) -> Result<Lane, Reason> {
+    let usual = || usual.map(VlanId::number).ok_or(Reason::Vlan);
+    let Some(Tag { tpid, tci }) = tags.outer else {
+        let fid = usual()?;
+        return Ok(Lane { fid, untagged: Some(Edit::Keep), tagged: Edit::Tag(Tag::customer(Tci(fid))) });
+    };
     let is_double = vlan::is_tpid(tags.behind);
-    match tags.outer {
-        Some(tag) if is_service(tag.tpid) => Err(Reason::Vlan),
-        Some(tag) if tag.tci.id() != 0 => {
-            let id = VlanId::new(tag.tci.id()).filter(|id| allowed(*id)).ok_or(Reason::Vlan)?;
-            let untagged = (!is_double).then_some(Edit::Untag);
-            Ok(Lane { fid: id.number(), untagged, tagged: Edit::Keep })
-        }
-        // Without its priority tag the frame would be in the VLAN of the next one.
-        Some(_) if is_double => Err(Reason::Vlan),
-        prioritised => {
-            let id = usual.ok_or(Reason::Vlan)?.number();
-            let (untagged, tagged) = match prioritised {
-                None => (Edit::Keep, Edit::Tag(Tag::customer(Tci::new(0, false, id)))),
-                Some(Tag { tci, .. }) => {
-                    let tag = Tag::customer(Tci::new(tci.priority(), tci.drop_eligible(), id));
-                    (Edit::Untag, Edit::Retag(tag))
-                }
-            };
-            Ok(Lane { fid: id, untagged: Some(untagged), tagged })
-        }
+    if is_service(tpid) {
+        return Err(Reason::Vlan);
     }
+    if tci.id() != 0 {
+        let id = VlanId::new(tci.id()).filter(|id| allowed(*id)).ok_or(Reason::Vlan)?;
+        let untagged = (!is_double).then_some(Edit::Untag);
+        return Ok(Lane { fid: id.number(), untagged, tagged: Edit::Keep });
+    }
+    // Without its priority tag the frame would be in the VLAN of the next one.
+    if is_double {
+        return Err(Reason::Vlan);
+    }
+    let fid = usual()?;
+    let tagged = Edit::Retag(Tag::customer(Tci::new(tci.priority(), tci.drop_eligible(), fid)));
+    Ok(Lane { fid, untagged: Some(Edit::Untag), tagged })
 }
 
 /// Whether ports with these parts of a private VLAN reach each other.

@@ -27,6 +27,7 @@ pub fn inside(test: &str) -> bool {
         (_, Ok(output)) if !output.status.success() => {
             Some(format!("unshare -Urn ip link: {}", String::from_utf8_lossy(&output.stderr)))
         }
+        _ if !std::fs::exists("/proc/sys/net/ipv6").unwrap() => Some("no IPv6".to_owned()),
         _ => None,
     };
     if let Some(reason) = reason {

@@ -2,8 +2,8 @@
 
 use nicety_adapter::{Checksum, Edit, Offload, PortId, Reason, Segment, SegmentKind, Time};
 use nicety_frame::Mac;
-use nicety_frame::vlan::{Tag, Tci};
-use nicety_switch::{Policy, Private, Storm, VlanSet};
+use nicety_frame::vlan::{self, Tag, Tci};
+use nicety_switch::{Policy, Private, Step, Storm, Vlan, VlanSet};
 
 use crate::world::World;
 use crate::{A, B, EVERYBODY, access, customer, frame, plain, service, tagged, trunk};
@@ -109,6 +109,59 @@ fn a_frame_with_two_tags_leaves_by_a_native_trunk_with_both_and_by_no_access_por
     let outer = Tag::service(Tci(100));
     assert_eq!(world.one(0, double(outer, customer(0, 20))).0, [(1, Edit::Untag), (2, Edit::Keep)]);
     assert_eq!(world.one(0, double(outer, Tag::service(Tci(200)))).0, [(2, Edit::Keep)]);
+}
+
+/// The VLAN in which a switch takes a frame.
+fn vlan_of(world: &mut World, from: u16, frame: &[u8]) -> Option<u16> {
+    world.load(from, &[frame.to_vec()], Offload::default());
+    let steps = world.switch.explain(&world.batch, world.now, &mut world.plan);
+    steps.iter().find_map(|step| if let Step::Vlan(Ok(fid)) = step { Some(*fid) } else { None })
+}
+
+fn edited(frame: &[u8], edit: Edit) -> Vec<u8> {
+    let mut bytes = [frame, &[0; 4]].concat();
+    let len = match edit {
+        Edit::Keep => frame.len(),
+        Edit::Untag => vlan::strip(&mut bytes, frame.len()).unwrap().0,
+        Edit::Tag(tag) => vlan::insert(&mut bytes, frame.len(), tag).unwrap(),
+        Edit::Retag(tag) => vlan::replace(&mut bytes, tag).map(|_| frame.len()).unwrap(),
+    };
+    bytes.truncate(len);
+    bytes
+}
+
+#[test]
+fn no_stack_of_tags_leads_into_another_vlan_at_the_next_switch() {
+    let trunks = [trunk("10,20,100", None), trunk("10,20,100", Some(10)), trunk("20,100", Some(20))];
+    let others = [access(10), access(20), service(10), service(100)];
+    let policies = [&trunks[..], &others].concat();
+    let alphabet = [0, 10, 20, 100].map(|number| [customer(0, number), Tag::service(Tci(number))]).concat();
+    let mut stacks = vec![Vec::new()];
+    for _ in 0..3 {
+        let longer = stacks.iter().flat_map(|stack| alphabet.iter().map(|tag| [&stack[..], &[*tag]].concat()));
+        stacks = stacks.iter().cloned().chain(longer).collect();
+    }
+    let (mut here, mut next) = (World::new(&policies), World::new(&policies));
+    let mut delivered = 0;
+    for stack in &stacks {
+        for from in 0..policies.len() as u16 {
+            let sent = frame(EVERYBODY, A, stack, 0x88b5, &[]);
+            let vlan = vlan_of(&mut here, from, &sent);
+            let picks = here.one(from, sent.clone()).0;
+            for (port, edit) in picks {
+                let left = edited(&sent, edit);
+                let outer = vlan::outer(&left);
+                match &policies[usize::from(port)].vlan {
+                    // The same trunk at the other end of the line.
+                    Vlan::Trunk { .. } => assert_eq!(vlan_of(&mut next, port, &left), vlan, "{stack:?} from {from}"),
+                    Vlan::Access(_) => assert_eq!(outer, None, "{stack:?} from {from} to {port}"),
+                    _ => assert!(outer.is_none_or(|tag| tag.tpid == 0x8100), "{stack:?} from {from} to {port}"),
+                }
+                delivered += 1;
+            }
+        }
+    }
+    assert!(delivered > 1000, "{delivered}");
 }
 
 #[test]
