@@ -24,13 +24,13 @@ use tracing::warn;
 use self::connecting::Sought;
 use crate::clock::Clock;
 use crate::descriptors::tell_left_open;
-use crate::device::SHARE_MEMORY;
 use crate::inbox::{Inbox, Note};
 use crate::kicks::Kicks;
 use crate::port_log::{Kind, PortLog};
 use crate::record::Record;
 use crate::recorder::Recorder;
 use crate::service::DEAF;
+use crate::sharing::SHARE_MEMORY;
 use crate::shell::{Signals, ready_to_ring};
 
 /// How a port and its front ends meet.

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::map::Map;
+use crate::map::{Fault, Map};
 use crate::mapping::Mapping;
 use crate::prefetch::{self, Touch};
 use crate::region::Rights;
@@ -325,6 +325,44 @@ impl<'a> Window<'a> {
         };
         // SAFETY: it lies within.
         unsafe { touch::store_u8(place, value) };
+    }
+}
+
+impl Map {
+    /// A range translated once, for many small accesses: a descriptor ring. What lies in one region, or in the first of several, is
+    /// quick; the rest is looked up at each access.
+    pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
+        #[cfg(feature = "count")]
+        crate::count::one();
+        if rights.write && self.is_logged() {
+            self.note(address, len);
+        }
+        if let Some((offset, region)) = self.locate(address, rights)
+            && region.len - offset >= u64::from(len)
+            && let Some((mapping, start)) = &region.place
+        {
+            return Ok(Window::new(mapping, (start + offset) as usize, len as usize, rights));
+        }
+        self.window_in_pieces(address, len, rights)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn window_in_pieces(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
+        if len == 0 {
+            return Ok(Window::default());
+        }
+        self.check(address, len, rights)?;
+        let first = self.window_within(address, len as usize, rights).ok_or(Fault::Refused { address, len })?;
+        Ok(first.with_rest(self, address, len))
+    }
+
+    /// A window of as much of a range as lies in one region.
+    pub(crate) fn window_within(&self, address: u64, len: usize, rights: Rights) -> Option<Window<'_>> {
+        let (offset, region) = self.locate(address, rights)?;
+        let (mapping, start) = region.place.as_ref()?;
+        let len = usize::try_from(region.len - offset).map_or(len, |here| here.min(len));
+        Some(Window::new(mapping, (start + offset) as usize, len, rights))
     }
 }
 
