@@ -8,10 +8,9 @@ use std::time::Duration;
 use nicety_adapter::snapshot::RestoreError;
 use nicety_adapter::trace::{Event, IrqChange};
 use nicety_adapter::{Face, PciFace, Reset, Time};
-use nicety_adapters::About;
 use nicety_memory::{Map, MapError, Mapping, MappingError, Piece, Rights, shared_file};
 use nicety_pci::ROM_BAR;
-use nicety_plane::{Doorbells, Port, Saved, State};
+use nicety_plane::{Doorbells, Port, Saved};
 use nicety_vfio_user::{
     Area, Bell, Change, Device, DmaMap, DmaRange, Errno, Interrupts, IrqAction, IrqData, IrqInfo, IrqLayout, IrqSet,
     Mapping as RegionMapping, RegionInfo, codec::irqs::INTX,
@@ -23,6 +22,7 @@ use crate::mapper::{Mapper, Outcome, Wanted};
 use crate::port_log::{Kind, PortLog};
 use crate::recorder::Recorder;
 use crate::saved::{PortState, SaveError};
+use crate::sharing::SHARE_MEMORY;
 use crate::shell::Signals;
 
 /// vfio's region numbers of a PCI device: six BARs, then these.
@@ -37,50 +37,6 @@ const RAM_BELOW: u64 = 16 << 20;
 
 /// The shortest time between two checks of the memory of a port's VMs.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-
-/// How to fix a VM that does not share its memory.
-pub const SHARE_MEMORY: &str = "the VM does not share its memory: start QEMU with \
-     -object memory-backend-memfd,id=mem,size=SIZE,share=on -machine …,memory-backend=mem";
-
-/// How a port learns of its VM's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
-    /// Its adapter reads and writes none.
-    Unused,
-    /// The VMM announces all that the adapter may reach, shared or not (vfio-user). Behind an IOMMU that is what the guest's driver has
-    /// mapped: at first nothing.
-    Announced,
-    /// QEMU's vhost-user front end does not announce memory that it cannot share.
-    SharedAlone,
-}
-
-impl Memory {
-    /// Of a port with this adapter.
-    pub fn of(about: &About) -> Self {
-        match about.transports.contains(&"vfio-user") {
-            _ if !about.dma => Self::Unused,
-            true => Self::Announced,
-            false => Self::SharedAlone,
-        }
-    }
-
-    /// Whether a VM does not share its memory: then none of its rings can be read, whatever its driver does.
-    pub fn is_unshared(self, state: &State) -> bool {
-        // A VM's ROMs and frame buffer have no file, but its RAM is larger than all of them.
-        let absent = state.absent_bytes > state.shared_bytes;
-        match self {
-            Self::Unused => false,
-            Self::Announced => absent,
-            // Then a driver is up without memory.
-            Self::SharedAlone => absent || state.shared_bytes == 0 && !state.features.is_empty(),
-        }
-    }
-
-    /// Whether a driver is up for whose adapter nothing is mapped.
-    pub fn is_empty(self, state: &State) -> bool {
-        self == Self::Announced && state.driven && state.shared_bytes == 0
-    }
-}
 
 /// See the module's page.
 #[derive(Debug)]

@@ -26,6 +26,7 @@ pub mod rings;
 pub mod saved;
 pub mod serve;
 pub mod service;
+pub mod sharing;
 pub mod shell;
 mod timeout;
 pub mod trace;

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::daemon::PortView;
-use crate::device::{Memory, SHARE_MEMORY};
 use crate::host::{Role, policy_words};
+use crate::sharing::{Memory, SHARE_MEMORY};
 use crate::trace::vlan;
 
 /// The condition of a port, in a word.

@@ -25,13 +25,13 @@ use self::connecting::Sought;
 use crate::allowance::{self, Allowance};
 use crate::clock::Clock;
 use crate::descriptors::tell_left_open;
-use crate::device::SHARE_MEMORY;
 use crate::inbox::{Inbox, Note};
 use crate::kicks::Kicks;
 use crate::port_log::{Kind, PortLog};
 use crate::record::Record;
 use crate::recorder::Recorder;
 use crate::service::DEAF;
+use crate::sharing::SHARE_MEMORY;
 use crate::shell::{Signals, ready_to_ring};
 
 /// How a port and its front ends meet.

@@ -13,7 +13,6 @@ use crate::region::{Region, Rights};
 use crate::span::Span;
 use crate::touch;
 use crate::tree::{Sums, Tree};
-use crate::window::Window;
 
 /// Most regions of one map. QEMU has fewer than 20 without an IOMMU; libvfio-user's default limit is the same.
 pub const MAX_REGIONS: usize = 65_535;
@@ -249,7 +248,7 @@ impl Map {
     }
 
     #[inline]
-    fn locate(&self, address: u64, wanted: Rights) -> Option<(u64, &Region)> {
+    pub(crate) fn locate(&self, address: u64, wanted: Rights) -> Option<(u64, &Region)> {
         let region = self.regions.at(address, &self.last)?;
         let offset = address.checked_sub(region.base)?;
         (offset < region.len && region.rights.allow(wanted)).then_some((offset, region))
@@ -298,7 +297,7 @@ impl Map {
     }
 
     /// Whether all of a range is mapped with these rights, in however many regions.
-    fn check(&self, address: u64, len: u32, wanted: Rights) -> Result<(), Fault> {
+    pub(crate) fn check(&self, address: u64, len: u32, wanted: Rights) -> Result<(), Fault> {
         let refused = Fault::Refused { address, len };
         let end = address.checked_add(u64::from(len)).ok_or(refused)?;
         let reached = self.regions.reach(address, end, wanted);
@@ -519,41 +518,5 @@ impl Map {
         {
             prefetch::lines(mapping.at((start + offset) as usize), len as usize, touch);
         }
-    }
-
-    /// A range translated once, for many small accesses: a descriptor ring. What lies in one region, or in the first of several, is
-    /// quick; the rest is looked up at each access.
-    pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
-        #[cfg(feature = "count")]
-        crate::count::one();
-        if rights.write && self.is_logged() {
-            self.note(address, len);
-        }
-        if let Some((offset, region)) = self.locate(address, rights)
-            && region.len - offset >= u64::from(len)
-            && let Some((mapping, start)) = &region.place
-        {
-            return Ok(Window::new(mapping, (start + offset) as usize, len as usize, rights));
-        }
-        self.window_in_pieces(address, len, rights)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn window_in_pieces(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
-        if len == 0 {
-            return Ok(Window::default());
-        }
-        self.check(address, len, rights)?;
-        let first = self.window_within(address, len as usize, rights).ok_or(Fault::Refused { address, len })?;
-        Ok(first.with_rest(self, address, len))
-    }
-
-    /// A window of as much of a range as lies in one region.
-    pub(crate) fn window_within(&self, address: u64, len: usize, rights: Rights) -> Option<Window<'_>> {
-        let (offset, region) = self.locate(address, rights)?;
-        let (mapping, start) = region.place.as_ref()?;
-        let len = usize::try_from(region.len - offset).map_or(len, |here| here.min(len));
-        Some(Window::new(mapping, (start + offset) as usize, len, rights))
     }
 }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::map::Map;
+use crate::map::{Fault, Map};
 use crate::mapping::Mapping;
 use crate::prefetch::{self, Touch};
 use crate::region::Rights;
@@ -73,23 +73,23 @@ impl<'a> Window<'a> {
         Some((whole.map, whole.address.checked_add(offset as u64)?))
     }
 
-    /// A load that does not lie in the first region: from a window of its bytes, or from several regions.
+    /// A load that does not lie in the first region: from a window of its bytes, or from several regions. By value, here and below: a
+    /// pointer to a window that is passed on has the quick way read its fields again and again.
     #[cold]
     #[inline(never)]
-    fn load_further<const N: usize>(&self, offset: usize, load: fn(&Window<'a>) -> [u8; N]) -> [u8; N] {
-        let mut out = [0; N];
-        let Some((map, address)) = self.further(offset, N) else { return out };
-        match map.window_within(address, N, Rights::READ) {
-            Some(part) if part.len == N => load(&part),
-            _ if map.read(address, &mut out).is_ok() => out,
-            _ => [0; N],
+    fn load_further<const N: usize>(self, offset: usize, load: fn(&Window<'a>) -> [u8; N]) -> Option<[u8; N]> {
+        let (map, address) = self.further(offset, N)?;
+        if let Some(part) = map.window_within(address, N, Rights::READ).filter(|part| part.len == N) {
+            return Some(load(&part));
         }
+        let mut out = [0; N];
+        map.read(address, &mut out).ok().map(|()| out)
     }
 
     /// A store that does not lie in the first region: to a window of its bytes, or to several regions.
     #[cold]
     #[inline(never)]
-    fn store_further<const N: usize>(&self, offset: usize, bytes: [u8; N], store: fn(&Window<'a>, [u8; N])) {
+    fn store_further<const N: usize>(self, offset: usize, bytes: [u8; N], store: fn(&Window<'a>, [u8; N])) {
         let Some((map, address)) = self.further(offset, N).filter(|_| self.may_write) else { return };
         match map.window_within(address, N, Rights::WRITE) {
             Some(part) if part.len == N => store(&part, bytes),
@@ -103,7 +103,7 @@ impl<'a> Window<'a> {
     /// A write that does not lie in the first region.
     #[cold]
     #[inline(never)]
-    fn write_further(&self, offset: usize, from: &[u8]) {
+    fn write_further(self, offset: usize, from: &[u8]) {
         if let Some((map, address)) = self.further(offset, from.len()).filter(|_| self.may_write) {
             // All of it is mapped, or the window would not be.
             let _written = map.write(address, from);
@@ -141,7 +141,9 @@ impl<'a> Window<'a> {
         #[cfg(feature = "count")]
         crate::count::one();
         let mut out = [0; N];
-        let Some(place) = self.place(offset, N) else { return self.load_further(offset, |part| part.read(0)) };
+        let Some(place) = self.place(offset, N) else {
+            return self.load_further(offset, |part| part.read(0)).unwrap_or([0; N]);
+        };
         if let Some(bytes) = self.source(place) {
             return bytes;
         }
@@ -227,7 +229,7 @@ impl<'a> Window<'a> {
     #[inline]
     pub fn load_u16(&self, offset: usize) -> u16 {
         let Some(place) = self.place(offset, 2) else {
-            return u16::from_le_bytes(self.load_further(offset, |part| part.load_u16(0).to_le_bytes()));
+            return self.load_further(offset, |part| part.load_u16(0).to_le_bytes()).map_or(0, u16::from_le_bytes);
         };
         if let Some(bytes) = self.source(place) {
             return u16::from_le_bytes(bytes);
@@ -243,7 +245,7 @@ impl<'a> Window<'a> {
     #[inline]
     pub fn load_u32(&self, offset: usize) -> u32 {
         let Some(place) = self.place(offset, 4) else {
-            return u32::from_le_bytes(self.load_further(offset, |part| part.load_u32(0).to_le_bytes()));
+            return self.load_further(offset, |part| part.load_u32(0).to_le_bytes()).map_or(0, u32::from_le_bytes);
         };
         if let Some(bytes) = self.source(place) {
             return u32::from_le_bytes(bytes);
@@ -259,7 +261,7 @@ impl<'a> Window<'a> {
     #[inline]
     pub fn load_u64(&self, offset: usize) -> u64 {
         let Some(place) = self.place(offset, 8) else {
-            return u64::from_le_bytes(self.load_further(offset, |part| part.load_u64(0).to_le_bytes()));
+            return self.load_further(offset, |part| part.load_u64(0).to_le_bytes()).map_or(0, u64::from_le_bytes);
         };
         if let Some(bytes) = self.source(place) {
             return u64::from_le_bytes(bytes);
@@ -323,6 +325,44 @@ impl<'a> Window<'a> {
         };
         // SAFETY: it lies within.
         unsafe { touch::store_u8(place, value) };
+    }
+}
+
+impl Map {
+    /// A range translated once, for many small accesses: a descriptor ring. What lies in one region, or in the first of several, is
+    /// quick; the rest is looked up at each access.
+    pub fn window(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
+        #[cfg(feature = "count")]
+        crate::count::one();
+        if rights.write && self.is_logged() {
+            self.note(address, len);
+        }
+        if let Some((offset, region)) = self.locate(address, rights)
+            && region.len - offset >= u64::from(len)
+            && let Some((mapping, start)) = &region.place
+        {
+            return Ok(Window::new(mapping, (start + offset) as usize, len as usize, rights));
+        }
+        self.window_in_pieces(address, len, rights)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn window_in_pieces(&self, address: u64, len: u32, rights: Rights) -> Result<Window<'_>, Fault> {
+        if len == 0 {
+            return Ok(Window::default());
+        }
+        self.check(address, len, rights)?;
+        let first = self.window_within(address, len as usize, rights).ok_or(Fault::Refused { address, len })?;
+        Ok(first.with_rest(self, address, len))
+    }
+
+    /// A window of as much of a range as lies in one region.
+    pub(crate) fn window_within(&self, address: u64, len: usize, rights: Rights) -> Option<Window<'_>> {
+        let (offset, region) = self.locate(address, rights)?;
+        let (mapping, start) = region.place.as_ref()?;
+        let len = usize::try_from(region.len - offset).map_or(len, |here| here.min(len));
+        Some(Window::new(mapping, (start + offset) as usize, len, rights))
     }
 }
 

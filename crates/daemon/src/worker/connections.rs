@@ -18,9 +18,9 @@ use tracing::debug;
 use super::farewell::{self, take_leave, turn_away};
 use super::{MESSAGE_COST, SESSION, SOCKET, Worker, token, unmask};
 use crate::descriptors::tell_left_open;
-use crate::device::Memory;
 use crate::port_log::{Kind, PortLog};
 use crate::service::{DEAF, Link, Talk};
+use crate::sharing::Memory;
 use crate::timeout::{TIMEOUT, Timeout};
 
 /// Why a VM loses its adapter.
