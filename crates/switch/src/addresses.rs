@@ -106,7 +106,7 @@ fn second(now: Time) -> u32 {
 }
 
 fn value_of(port: PortId, check: u64, second: u32) -> u64 {
-    u64::from(port.0.saturating_add(1)) | (check >> 48) << 16 | u64::from(second) << 32
+    u64::from(port.0.wrapping_add(1)) | (check >> 48) << 16 | u64::from(second) << 32
 }
 
 /// The port of a value; `None` if the entry is free.
@@ -138,13 +138,14 @@ impl Addresses {
         }
     }
 
-    /// The key of an address. The hash's low bits choose the set, the high ones are the check. Two rounds, each with a secret word
-    /// before it: nobody outside can compute which addresses share a set.
+    /// The key of an address. The hash's low bits choose the set, the high ones are the check. A secret word goes in before the mix and
+    /// another behind it, before a last multiplication: nobody outside can compute which addresses share a set.
     #[inline]
     pub(crate) fn key(&self, address: Mac, fid: u16) -> Key {
         let [a, b, c, d, e, f] = address.0;
         let word = 1 << 63 | u64::from(fid & 0x1fff) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-        Key { word, hash: mix(mix(word ^ self.seed[0]) ^ self.seed[1]) }
+        let x = (mix(word ^ self.seed[0]) ^ self.seed[1]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Key { word, hash: x ^ (x >> 32) }
     }
 
     fn set(&self, key: Key) -> &Set {

@@ -38,11 +38,12 @@ impl Default for Plan {
     }
 }
 
-/// A range of packets, a bit each.
+/// A range of packets, a bit each: not empty, and of a batch's packets.
 #[inline]
 fn bits(packets: &Range<u16>) -> u64 {
-    let below = |end: u16| if usize::from(end) < PACKETS { (1u64 << end) - 1 } else { u64::MAX };
-    below(packets.end) & !below(packets.start)
+    debug_assert!(packets.start < packets.end);
+    let count = packets.end.wrapping_sub(packets.start);
+    u64::MAX.wrapping_shr(64u32.wrapping_sub(count.into())).wrapping_shl(packets.start.into())
 }
 
 /// The numbers of the bits that are set.
@@ -162,6 +163,13 @@ impl Plan {
         let List { packets, edited: [first, second] } =
             self.lists.get(usize::from(port.0)).copied().unwrap_or_default();
         if first | second == 0 {
+            // Mostly a run, such as a whole batch.
+            let first = packets.trailing_zeros();
+            let run = packets.wrapping_shr(first);
+            if run & run.wrapping_add(1) == 0 {
+                let first = first as u16;
+                return (first..first.wrapping_add(run.trailing_ones() as u16)).map(Pick::whole).collect();
+            }
             return numbers(packets).map(Pick::whole).collect();
         }
         let edit = |packet: u16| match (first >> packet & 1, second >> packet & 1) {

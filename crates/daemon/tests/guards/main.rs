@@ -243,7 +243,7 @@ fn guarded(guards: Guards) -> Switch {
     let switch = Switch::new(Limits::default());
     for (port, guards) in [(PortId(0), guards), (PortId(1), NONE)] {
         switch.set_policy(port, &Policy { guards, ..Policy::default() });
-        switch.join(port).unwrap();
+        switch.join(port, ()).unwrap();
     }
     switch
 }

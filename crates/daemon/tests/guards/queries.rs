@@ -103,7 +103,7 @@ fn is_believed(protocol: &Protocol, number: u16, query: &[u8]) -> bool {
     let switch = Switch::new(Limits { addresses: 64, ..Limits::default() });
     for port in [PortId(0), PortId(1)] {
         switch.set_policy(port, &Policy { snooping: true, ..Policy::default() });
-        switch.join(port).unwrap();
+        switch.join(port, ()).unwrap();
     }
     forward(&switch, 1, &(protocol.report)(number));
     let left = || switch.wanted(nicety_adapter::Time(1)).first().map(|wanted| wanted.left.as_secs());
