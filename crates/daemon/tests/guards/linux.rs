@@ -114,7 +114,7 @@ impl Linux {
             batch.start(&map, PortId(0), 0);
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, bytes.len() as u32).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish(Offload::default(), 0).unwrap();
             let picks = [Pick::whole(0)];
             let delivery = self.tap.deliver(&Frames::new(&batch, &picks), &mut self.counters, Time::ZERO);
             assert_eq!(delivery.refused(), 0);

@@ -234,7 +234,7 @@ fn forward(switch: &Switch, from: u16, frame: &[u8]) -> bool {
     batch.start(&map, PortId(from), 0);
     let mut draft = batch.draft(0).unwrap();
     draft.push(0, frame.len() as u32).unwrap();
-    draft.finish(Offload::default(), 0);
+    draft.finish(Offload::default(), 0).unwrap();
     switch.forward(&batch, Time(1), &mut plan);
     !plan.receivers().is_empty()
 }
