@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, Offload, PortId, Progress, Set, Time, Uplink};
+use nicety_adapter::{Batch, Budget, Counters, Delivery, Frames, PortId, Progress, Set, Time, Uplink};
 use nicety_memory::Map;
 use nicety_plane::{End, Plane, Port, Shell, Turn};
 use nicety_switch::Limits;
@@ -41,7 +41,7 @@ impl Uplink for Source {
         while budget.allows(batch) {
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, 1514).unwrap();
-            draft.finish(Offload::default(), 0);
+            draft.finish_plain(0);
         }
         Progress { more: true, armed: true }
     }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nicety_adapter::{Batch, Counters, Frames, Offload, Pick, PortId, Time, Uplink as _};
+use nicety_adapter::{Batch, Counters, Frames, Pick, PortId, Time, Uplink as _};
 use nicety_memory::Map;
 use nicety_uplink::Tap;
 
@@ -114,7 +114,7 @@ impl Linux {
             batch.start(&map, PortId(0), 0);
             let mut draft = batch.draft(0).unwrap();
             draft.push(0, bytes.len() as u32).unwrap();
-            draft.finish(Offload::default(), 0).unwrap();
+            draft.finish_plain(0);
             let picks = [Pick::whole(0)];
             let delivery = self.tap.deliver(&Frames::new(&batch, &picks), &mut self.counters, Time::ZERO);
             assert_eq!(delivery.refused(), 0);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use encodings::{ATTACKER, CHAINS, HOST, LINKS, Link, NAMED, packets4, summed6, v6};
 use linux::{Linux, inside};
-use nicety_adapter::{Batch, Offload, PortId, Time};
+use nicety_adapter::{Batch, PortId, Time};
 use nicety_memory::Map;
 use nicety_switch::{Guards, Limits, Plan, Policy, Switch};
 
@@ -234,7 +234,7 @@ fn forward(switch: &Switch, from: u16, frame: &[u8]) -> bool {
     batch.start(&map, PortId(from), 0);
     let mut draft = batch.draft(0).unwrap();
     draft.push(0, frame.len() as u32).unwrap();
-    draft.finish(Offload::default(), 0).unwrap();
+    draft.finish_plain(0);
     switch.forward(&batch, Time(1), &mut plan);
     !plan.receivers().is_empty()
 }
