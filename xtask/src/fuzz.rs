@@ -81,7 +81,7 @@ fn folder() -> PathBuf {
     crate::root().join("fuzz")
 }
 
-/// Where cargo puts the workspace's programs.
+/// Cargo's folder for the workspace's programs.
 pub fn programs() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
 }

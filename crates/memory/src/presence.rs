@@ -74,8 +74,8 @@ impl Known {
     #[inline(always)]
     fn word(&self, page: usize) -> u64 {
         let first = self.chunks.get(page / CHUNK).map_or(0, |chunk| chunk.load(Ordering::Relaxed));
-        // SAFETY: `first` is 0, or was stored by `set`: a chunk's words from there on are within.
-        unsafe { self.words.get_unchecked(first as usize + page / PAGES % WORDS) }.load(Ordering::Relaxed)
+        let word = self.words.get(first as usize + page / PAGES % WORDS);
+        word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     /// Sets bits in the word of a page.
@@ -83,14 +83,14 @@ impl Known {
         let Some(chunk) = self.chunks.get(page / CHUNK) else { return };
         let mut first = chunk.load(Ordering::Relaxed);
         if first == 0 {
-            let new = self.taken.fetch_add(1, Ordering::Relaxed).saturating_mul(WORDS);
-            // None is left for the last chunks if more were lost than may be: their pages stay unknown.
-            let Some(new) = u32::try_from(new).ok().filter(|_| new < self.words.len()) else { return };
+            let taken = self.taken.fetch_add(1, Ordering::Relaxed).min(self.words.len() / WORDS);
+            let Ok(new) = u32::try_from(taken * WORDS) else { return };
             first = match chunk.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => new,
                 Err(other) => other,
             };
         }
+        // None is left for the last chunk if more were lost than may be: its pages stay unknown.
         if let Some(word) = self.words.get(first as usize + page / PAGES % WORDS) {
             word.fetch_or(bits, Ordering::Relaxed);
         }
@@ -107,11 +107,12 @@ impl Presence {
         self.known.word(page) >> (page % PAGES) & 1 == 1
     }
 
-    /// Whether all pages of a range are known to exist: that of its first byte, if it has none. Of more than [`LOOK_MOST`] pages this is
-    /// unknown: a guest chooses the length.
+    /// Whether all pages of a range are known to exist; no pages are. Of more than [`LOOK_MOST`] pages this is unknown: a guest
+    /// chooses the length.
     #[inline(always)]
     pub fn is_known(&self, offset: usize, len: usize) -> bool {
-        let (first, last) = (offset / PAGE, offset.wrapping_add(len).saturating_sub(1) / PAGE);
+        let Some(rest) = len.checked_sub(1) else { return true };
+        let (first, last) = (offset / PAGE, offset.wrapping_add(rest) / PAGE);
         self.is_page_known(first) && (last <= first || self.is_known_to(first + 1, last))
     }
 

@@ -574,6 +574,18 @@ fn every_way_to_write_is_logged_after_the_write_and_no_way_to_read_is() {
     assert_eq!(take_pages(&file, 512), [0; 0], "once");
 }
 
+/// A guest names so much in a descriptor; the log of each would be 16,384 words.
+#[test]
+fn of_a_buffer_of_4_gib_what_a_packet_may_reach_is_logged() {
+    const GIB: u64 = 1 << 30;
+    let (log, file) = log_of(1 << 20);
+    let mapping = Mapping::of_file(shared_file("buffer", 8 * GIB).unwrap(), 0, 8 * GIB, true).unwrap();
+    let map = Map::default().with(0, Arc::new(mapping), Rights::BOTH).unwrap().logged(Some(log));
+    assert!(Translator::new(&map).whole(0x7000, u32::MAX, Rights::WRITE).is_some());
+    map.publish_log();
+    assert_eq!(take_pages(&file, 1 << 20), (7..7 + 1024).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_log_that_is_too_short_or_gone_or_taken_away_logs_what_it_can() {
     let (log, file) = log_of(64);

@@ -8,7 +8,7 @@ use nicety_adapter::PACKETS;
 use nicety_memory::{Map, Rights, Span, Touch, Translator};
 
 use super::areas::Areas;
-use super::chain::{BUFFER_MOST, INDIRECT, NEXT, Token, WRITE};
+use super::chain::{INDIRECT, NEXT, Token, WRITE};
 use super::ring::Ring;
 
 /// How many entries before its turn a buffer's first bytes are asked for.
@@ -72,7 +72,7 @@ impl<'m, const WRITES: bool, const PACKED: bool> Ahead<'m, WRITES, PACKED> {
         let index = usize::from(self.looked) % PACKETS;
         self.looked += 1;
         let descriptor = self.descriptors[index];
-        let (address, len) = (descriptor as u64, ((descriptor >> 64) as u32).min(BUFFER_MOST));
+        let (address, len) = (descriptor as u64, (descriptor >> 64) as u32);
         let flags = Areas::<PACKED>::flags(descriptor);
         self.spans[index] = if flags & (NEXT | INDIRECT | WRITE) == if WRITES { WRITE } else { 0 }
             && let Some(span) = self.memory.whole(address, len, Self::RIGHTS)

@@ -20,7 +20,7 @@ use crate::working::{self, Working};
 
 /// Bytes of guest memory.
 const MEMORY: usize = working::MEMORY;
-/// Where its high memory begins, and bytes of all of it: as many pages, 64 at a time, are more than [`WORK`].
+/// The high memory's first address, and bytes of all memory: as many pages, 64 at a time, are more than [`WORK`].
 const HIGH: u64 = 4 << 30;
 const FILE: u64 = 8 << 30;
 /// Where a working driver has its rings: what is written there is looked at.
@@ -83,7 +83,7 @@ fn life(entry: &'static Entry, random: Random, whole: bool, working: bool, steps
     guest.steps(steps, name)
 }
 
-/// What the hostile guest may reach: low memory, and high memory behind 4 GiB. All of it exists, as in a guest that has run for a
+/// The hostile guest's memory: low, and high behind 4 GiB. All of it exists, as in a guest that has run for a
 /// while: whatever walks its pages has many to walk.
 fn memory() -> Arc<Map> {
     let made = shared_file("hostile", FILE).and_then(|file| Files::new(1).piece(file, 0, FILE, true));
