@@ -291,4 +291,84 @@ socket = \"/run/vm2.sock\"
         assert_eq!(back(both, Some((List::Ports, "vm1"))), FILE.replace("1MiB", "4MiB"));
         assert_eq!(back(both, Some((List::Ports, "vm2"))), FILE.replace(":02\"", ":22\""));
     }
+
+    #[test]
+    fn ports_in_one_line_are_not_changed_and_that_is_said() {
+        let line = "port = [{ name = \"vm1\", adapter = \"e1000\", mac = \"52:54:00:00:00:01\", socket = \"a\" }]\n";
+        let path = Path::new("/etc/n/host.toml");
+        let exported = Host::parse(line, path).unwrap().document.text();
+        let said = "it has its ports in one line, which is not changed: write [[port]] for each";
+        assert_eq!(merged(line, &exported, path, None).unwrap_err(), said);
+    }
+
+    /// A host file by a seed: with or without tables, in this order or another.
+    fn random(mut seed: u64) -> String {
+        let mut chance = |of: u64| {
+            // Knuth's MMIX generator; its low bits are poor.
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % of
+        };
+        let mut parts = Vec::new();
+        if chance(2) == 0 {
+            parts.push(format!("# Its name.\n[switch]\nageing = \"{}s\"  # long\n", 10 + chance(3)));
+        }
+        if chance(3) == 0 {
+            parts.push(format!("[daemon]\nworkers = {}\nstate = \"s\"\n", 1 + chance(2)));
+        }
+        match chance(3) {
+            0 => parts.push("[uplink]\nkind = \"null\"\n".to_owned()),
+            1 => parts.push(format!(
+                "[[uplink]]\nkind = \"null\"\n[[uplink]]\nname = \"far\"\nkind = \"pair\"\nsocket = \"f{}\"\n",
+                chance(2)
+            )),
+            _ => {}
+        }
+        let has_group = chance(2) == 0;
+        if has_group {
+            parts.push(format!("[[port_group]]\nname = \"web\"\nvlan = {}\n", 1 + chance(3)));
+        }
+        for number in 1..=4 {
+            if number > 1 && chance(2) == 0 {
+                continue;
+            }
+            let more = match chance(4) {
+                0 if has_group => "port_group = \"web\"  # web\n",
+                1 => "buffer = \"2MiB\"\nsend_average = \"1Gbit/s\"\n",
+                2 => "buffer = '4MiB' # big\n",
+                _ => "",
+            };
+            let socket = if chance(2) == 0 { format!("vm{number}.sock") } else { format!("/run/vm{number}.sock") };
+            parts.push(format!(
+                "\n# Port {number}.\n[[port]]\nname = \"vm{number}\"\n{more}adapter = \"e1000\"\nmac = \"52:54:00:00:00:0{number}\"\nsocket = \"{socket}\"\n"
+            ));
+        }
+        // The uplink may come first or last.
+        if chance(2) == 0 {
+            parts.rotate_left(1);
+        }
+        parts.concat()
+    }
+
+    #[test]
+    fn whatever_runs_and_whatever_the_file_says_afterwards_they_say_the_same() {
+        let path = Path::new("/etc/n/host.toml");
+        for seed in 0..300 {
+            let (file, runs) = (random(seed), random(seed + 1_000_003));
+            let running = Host::parse(&runs, path).unwrap_or_else(|errors| panic!("{errors}\n{runs}"));
+            let exported = running.document.text();
+            let written = merged(&file, &exported, path, None).unwrap();
+            let new = Host::parse(&written, path).unwrap_or_else(|errors| panic!("{seed}: {errors}\n{written}"));
+            assert_eq!(Plan::new(&new, &running, |_| false).to_string(), "", "{seed}: {file}\n=>\n{written}");
+            assert_eq!(
+                merged(&written, &exported, path, None).unwrap(),
+                written,
+                "{seed}: a second time nothing changes"
+            );
+            for number in
+                (1..=4).filter(|number| [&file, &runs].iter().all(|text| text.contains(&format!("\"vm{number}\""))))
+            {
+                assert!(written.contains(&format!("# Port {number}.\n[[port]]\n")), "{seed}: {written}");
+            }
+        }
+    }
 }
