@@ -34,7 +34,9 @@ impl Lanes {
         let lane = || {
             let next = || lock(&waiting).pop_front();
             while let Some(test) = next() {
-                let tally = self.one(&test);
+                let (tally, line) = self.one(&test);
+                // One call, so that two lanes' lines do not mix.
+                println!("{line}");
                 *lock(&sum) += tally;
             }
         };
@@ -44,7 +46,8 @@ impl Lanes {
         sum.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn one(self, test: &Test) -> Tally {
+    /// Runs a test; its tally, and the line that tells of it.
+    fn one(self, test: &Test) -> (Tally, String) {
         let begin = Instant::now();
         let output = command(test).output();
         let seconds = begin.elapsed().as_secs_f64();
@@ -73,10 +76,9 @@ impl Lanes {
             Ok(_) => String::new(),
             Err(error) => format!("\n    {error}"),
         };
-        // One call, so that two lanes' lines do not mix.
-        println!("test {title} ... {word} in {seconds:.1} s{text}");
+        let line = format!("test {title} ... {word} in {seconds:.1} s{text}");
         tally.times.push((seconds, title));
-        tally
+        (tally, line)
     }
 }
 
@@ -134,7 +136,7 @@ mod tests {
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let program = Program { name: "p/t".into(), target: "t".into(), path, folder: folder.into() };
         let test = Test { program: Arc::new(program), name: "a".into() };
-        Lanes { count: 1, shows_output: false }.run([test])
+        Lanes { count: 1, shows_output: false }.one(&test).0
     }
 
     #[test]
