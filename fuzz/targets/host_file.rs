@@ -5,7 +5,11 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     use nicety_daemon::host::Host;
     let path = "/etc/nicety/host.toml".as_ref();
     let parsed = Host::parse(text, path);
-    assert_eq!(Host::parse_change(text, path).is_ok(), parsed.is_ok(), "a change has the same mistakes, by other names");
+    assert_eq!(
+        Host::parse_change(text, path).is_ok(),
+        parsed.is_ok(),
+        "a change has the same mistakes, by other names"
+    );
     match parsed {
         Ok(host) => {
             let _its_sentence_is_tested_elsewhere = host.control(None);
