@@ -1,4 +1,4 @@
-//! Which adapter to choose. As in the findings, what is claimed is what an interval shows.
+//! Advice on the choice of an adapter. As in the findings, every claim rests on an interval.
 
 use std::cmp::Ordering;
 
@@ -8,10 +8,10 @@ use crate::number;
 use crate::results::{Direction, Results, Test};
 use crate::statistics::RUNS_FOR_INTERVAL;
 
-/// The tests that are a guest's rates: what decides the choice.
+/// The tests of a guest's rates. They decide the choice.
 const RATES: [Test; 4] = [Test::BulkTransmit, Test::BulkReceive, Test::GuestToGuest, Test::RequestResponse];
 
-/// Which adapter to choose, a sentence each. Empty with fewer than two adapters.
+/// The advice, one sentence an entry. Empty with fewer than two adapters.
 pub fn choice(results: &Results) -> Vec<String> {
     let Some(&server) = results.servers().first() else { return Vec::new() };
     let order = by_rates(results, server);
@@ -37,7 +37,7 @@ pub fn choice(results: &Results) -> Vec<String> {
     sentences
 }
 
-/// The advice that intervals allow.
+/// The advice that the intervals support.
 fn claimed(results: &Results, server: Server, first: &str, second: &str) -> String {
     let where_ = |order| {
         let tests = RATES.into_iter().filter(|test| shown(results, *test, server, first, second) == Some(order));
@@ -63,7 +63,7 @@ fn claimed(results: &Results, server: Server, first: &str, second: &str) -> Stri
     }
 }
 
-/// What may be said without intervals.
+/// The first impression, without intervals.
 fn glimpsed(results: &Results, server: Server, first: &str) -> String {
     let led = RATES
         .into_iter()
@@ -75,8 +75,8 @@ fn glimpsed(results: &Results, server: Server, first: &str) -> String {
     format!("A first look: {first} {how}.")
 }
 
-/// The adapters by the geometric mean of their rates, each as a fraction of the best. An adapter without one of the rates
-/// comes after those that have all.
+/// The adapters by the geometric mean of their rates, each as a fraction of the best. An adapter that lacks one of the rates comes
+/// after those that have all.
 fn by_rates(results: &Results, server: Server) -> Vec<&str> {
     let score = |adapter: &str| {
         let (mut sum, mut rates) = (0.0, 0_u32);
@@ -97,8 +97,8 @@ fn by_rates(results: &Results, server: Server) -> Vec<&str> {
     order.into_iter().map(|(name, _)| name).collect()
 }
 
-/// Whether `a` is shown to do better than `b` in this test (greater), or worse (less); none if the interval holds 1, or there is
-/// none.
+/// Whether the intervals show that `a` does better than `b` in this test (`Greater`) or worse (`Less`). None if the interval contains 1,
+/// or there is no interval.
 fn shown(results: &Results, test: Test, server: Server, a: &str, b: &str) -> Option<Ordering> {
     let ratio = results.row(a, test, server)?.ratio_to(results.row(b, test, server)?)?;
     let order = ratio.excludes(1.0).then(|| ratio.median.total_cmp(&1.0))?;
@@ -113,7 +113,7 @@ mod tests {
     use crate::method::Driver;
     use crate::results::{Row, Sample, sample};
 
-    /// The sample, with e1000's rows put in the place of virtio-net's, each value times what `times` says.
+    /// The sample, in which virtio-net's rows are e1000's with each value multiplied by `times`.
     fn twins(times: impl Fn(Test, u32) -> f64) -> Results {
         let mut results = sample::embedded();
         let rows = results.rows.clone();
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_rate_in_which_the_second_is_ahead_is_not_passed_over() {
-        // Ahead by a hair where it is sure, and by far where it is not.
+        // Slightly ahead in the test with a clear interval, far ahead in the test without one.
         let one = choice(&twins(|test, round| match test {
             Test::BulkTransmit => 0.99,
             Test::GuestToGuest if round == 0 => 0.9,

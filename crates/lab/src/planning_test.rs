@@ -110,7 +110,7 @@ fn an_adapter_that_cannot_be_driven_here_is_left_out_with_the_reason_and_alone_i
     assert_eq!(of(&["vmxnet", "vmxnet2"]).unwrap_err().to_string(), format!("--adapters: {said}"));
     let unknown = of(&["vmxnet4"]).unwrap_err().to_string();
     assert!(unknown.ends_with("allowed are all, e1000, virtio-net, vmxnet, vmxnet2"), "{unknown}");
-    // Only QEMU's own is missing: nothing is left out.
+    // Only QEMU's own model is missing: nothing is left out.
     let linked = FakeBench::linked();
     assert_eq!(Plan::new(&Options::default(), &linked).unwrap().left_out, Vec::<String>::new());
 }

@@ -1,5 +1,5 @@
-//! The embedded guest: a process of its own that sleeps until its adapter interrupts, a timer of TCP ends, or its bench
-//! has an order. It never spins.
+//! The embedded guest: a process of its own that sleeps until its adapter interrupts, a TCP timer expires, or its bench sends an
+//! order. It never spins.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,16 +25,16 @@ use super::orders::{Orders, say};
 use super::station::{Station, Task};
 use super::words::{Answer, Counts, Order};
 
-/// The first word of the hidden command that is a guest.
+/// First argument of the hidden command that runs a guest.
 pub const GUEST: &str = "guest";
-/// The first word of the hidden command that becomes another program, which ends when its parent does.
+/// First argument of the hidden command that becomes another program. That program ends when its parent does.
 pub const EXEC: &str = "exec";
 
-/// How long the link may take to come up.
+/// Time limit for the link to come up.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The hidden command: `guest` reads orders from standard input until its end; `exec PARENT PROGRAM ARGUMENT...` becomes
-/// that program, and ends with the process PARENT that started it. Returns the exit code; what a person should know goes to `tell`.
+/// The hidden command. `guest` reads orders from standard input until its end. `exec PARENT PROGRAM ARGUMENT...` becomes that program,
+/// and ends with the process PARENT that started it. Returns the exit code; messages for a person go to `tell`.
 pub fn guest_main(args: &[OsString], tell: &mut dyn FnMut(&str)) -> i32 {
     match args.split_first() {
         Some((word, [])) if word == GUEST => guest(),
@@ -53,7 +53,7 @@ fn exec(args: &[OsString], tell: &mut dyn FnMut(&str)) -> i32 {
         tell(&error.to_string());
         return 1;
     }
-    // If the parent went before that call, no signal would come.
+    // If the parent ended before that call, no signal will come.
     if parent.is_none() || getppid() != parent {
         return 1;
     }
@@ -99,7 +99,7 @@ struct Guest {
     station: Station,
     begun: Instant,
     flood: Option<Flood>,
-    /// Interrupts are masked, and there may be packets.
+    /// Interrupts are masked and packets may be waiting.
     polling: bool,
 }
 
@@ -111,7 +111,7 @@ impl Guest {
         config.random_seed = u64::from(u32::from_be_bytes(address));
         let mut iface = Interface::new(config, &mut deck, TcpInstant::ZERO);
         iface.update_ip_addrs(|addresses| {
-            // The list is empty and holds at least one.
+            // The list is empty and has room for at least one.
             let _full = addresses.push(IpCidr::Ipv4(Ipv4Cidr::new(Ipv4Address::from(address), 24)));
         });
         Guest { deck, iface, station: Station::new(), begun: Instant::now(), flood: None, polling: false }
@@ -171,7 +171,7 @@ impl Guest {
         TcpInstant::from_micros(i64::try_from(self.begun.elapsed().as_micros()).unwrap_or(i64::MAX))
     }
 
-    /// One budget of packets, all that TCP makes of them, one doorbell.
+    /// Receives one budget of packets, runs TCP on them and rings one doorbell.
     fn turn(&mut self) -> Result<(), GuestError> {
         let more = self.polling && self.deck.fill(BUDGET)?;
         self.deck.retry()?;
@@ -200,7 +200,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Until something is to be done, or `give_up`.
+    /// Sleeps until there is work, or until `give_up`.
     fn sleep(&mut self, orders: &mut Orders, give_up: Option<Instant>) -> Result<(), GuestError> {
         let wait = if self.polling { Some(Duration::ZERO) } else { self.timeout(give_up) };
         let timeout = wait.map(|wait| Timespec {
@@ -229,11 +229,11 @@ impl Guest {
         Ok(())
     }
 
-    /// How long nothing is to be done; none: until somebody calls.
+    /// Time until the next work. None: until an event arrives.
     fn timeout(&mut self, give_up: Option<Instant>) -> Option<Duration> {
         let now = Instant::now();
         let tcp_now = self.now();
-        // What waits for room in the link waits for its interrupt.
+        // Packets that wait for room in the link are retried at its interrupt.
         let tcp = if self.deck.blocked() {
             None
         } else {

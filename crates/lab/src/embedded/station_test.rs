@@ -1,4 +1,4 @@
-//! Two stations that are joined by a socket, turn by turn in one thread: no switch and no adapter between them.
+//! Two stations joined by a socket, run in turns in one thread, without switch and adapter.
 
 use nicety_frame::Mac;
 use smoltcp::iface::Config;
@@ -9,8 +9,7 @@ use super::super::pair::joined;
 use super::*;
 
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
-/// How long an answer may take, by the stations' own clock, which moves with each turn: how busy the machine is shows
-/// nowhere.
+/// Time limit for an answer, by the stations' own clock. That clock advances with each turn, so the machine's load does not matter.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const TURN: Duration = Duration::from_micros(20);
 
@@ -19,7 +18,7 @@ struct Sides {
     sides: [Side; 2],
     begun: Instant,
     now: Instant,
-    /// How long the second one does nothing at first.
+    /// Time for which the second station does nothing at first.
     absent: Duration,
 }
 
@@ -51,7 +50,7 @@ impl Sides {
         station.begin(iface, task, ADDRESSES[1], seconds, self.now)
     }
 
-    /// Runs both until the first has an answer.
+    /// Runs both stations until the first has an answer.
     fn until_answer(&mut self) -> Answer {
         let late = self.now + TIMEOUT;
         while self.now < late {

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use crate::method::Driver;
 use crate::results::{Direction, Results};
 
-/// How every file begins: by this a later report knows that it may take the place.
+/// Start of every `results.csv`. A later report recognises its own file by it before it replaces the file.
 pub(super) const HEAD: &str = "adapter,test,server,unit,direction,round,value";
-/// The columns since.
+/// Columns added later.
 const SINCE: &str = ",driver\n";
 
 /// The whole file.
@@ -35,7 +35,7 @@ pub(super) fn csv(results: &Results) -> String {
     out
 }
 
-/// In quotes where it has to be.
+/// A CSV field, quoted where necessary.
 fn field(text: &str) -> String {
     if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }

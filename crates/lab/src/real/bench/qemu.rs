@@ -6,7 +6,7 @@
 //! right ── QEMU's adapter ── tap ─┘
 //! ```
 //!
-//! The bridge is how people connect QEMU's adapters (libvirt's default), and faster than QEMU's own `-netdev stream`.
+//! People connect QEMU's adapters by a bridge (libvirt's default), and it is faster than QEMU's own `-netdev stream`.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -25,7 +25,7 @@ fn model(adapter: &str) -> Option<&'static str> {
     nicety_adapters::find(adapter)?.about.qemu
 }
 
-/// See the module's page.
+/// Guests in QEMU (see the module's page).
 #[derive(Debug)]
 pub(super) struct Qemu {
     accel: Accel,
