@@ -1,4 +1,4 @@
-//! The kernel's source: Debian's package, kept packed in the cache, and the tree that is built.
+//! The kernel's source: Debian's package, kept packed in the cache, and the tree to build.
 
 use std::{
     ffi::OsStr,
@@ -21,9 +21,9 @@ use super::{
 
 /// The kernel that `crates/guests/uml/` is written for.
 pub(super) const PACKAGE: &str = "linux-source-7.3";
-/// Names the newest one, for when the mirror has that one no more.
+/// The newest version, used when the mirror no longer has that one.
 const NEWEST: &str = "linux-source/trixie-backports";
-/// What a user-mode kernel is not made of, half of the tree. Everything that Kconfig or make read stays.
+/// Files that a user-mode kernel does not need, half of the tree. Everything that Kconfig or make reads stays.
 const NOT_NEEDED: &[&str] = &[
     "*/Documentation/*/*",
     "*/sound/*.[ch]",
@@ -40,13 +40,13 @@ const NOT_NEEDED: &[&str] = &[
 
 /// The packed source.
 pub(super) struct Source {
-    /// Debian's name of it, `linux-source-7.3 7.3.4-1~bpo13+1`.
+    /// Debian's name and version, `linux-source-7.3 7.3.4-1~bpo13+1`.
     pub version: String,
     archive: PathBuf,
 }
 
 impl Source {
-    /// Brings it into `folder`, if it is not there.
+    /// Downloads it into `folder` if it is missing.
     pub fn bring(folder: &Path, progress: &mut dyn FnMut(&str)) -> Result<Source, Error> {
         if let Some(source) = Source::find(folder) {
             return Ok(source);
@@ -104,8 +104,8 @@ impl Source {
         fs::write(&mark, "").map_err(file("write", mark))
     }
 
-    /// Takes back what was done to an unpacked tree since: `added` are names of files that the archive does not have. `None` if it
-    /// cannot be done, and the tree must be unpacked anew.
+    /// Reverts the changes made to an unpacked tree. `added` are names of files that the archive does not contain. `None` if it is
+    /// impossible, and the tree must be unpacked anew.
     pub fn restore(&self, tree: &Path, added: &[String], tools: &Tools) -> Result<Option<TakenBack>, Error> {
         let Ok(unpacked) = fs::metadata(unpacked_mark(tree)).and_then(|meta| meta.modified()) else { return Ok(None) };
         let (mut changed, mut folders) = (Vec::new(), vec![tree.to_owned()]);
@@ -140,7 +140,7 @@ impl Source {
     }
 }
 
-/// Files as they were before they were taken back.
+/// The state of files before they were reverted.
 pub(super) struct TakenBack(Vec<Was>);
 
 struct Was {
@@ -156,19 +156,19 @@ impl Was {
 }
 
 impl TakenBack {
-    /// After the changes were made again: a file that has become what it was is as old as it was, so that make does not build again
-    /// what includes it, which for a header is the whole kernel.
+    /// Call this after the changes were made again. A file with its earlier content gets its earlier time, so that make does not rebuild
+    /// everything that includes it. For a header that would be the whole kernel.
     pub fn keep_ages(self) {
         for Was { path, content, modified } in self.0 {
             if fs::read(&path).is_ok_and(|now| now == content) {
-                // If it cannot be done, more is built than need be.
+                // If this fails, make rebuilds more than necessary.
                 let _ = File::options().write(true).open(&path).and_then(|file| file.set_modified(modified));
             }
         }
     }
 }
 
-/// A file beside a tree, as old as the tree is as it came.
+/// A file beside a tree. Its time is that of the unpacking.
 fn unpacked_mark(tree: &Path) -> PathBuf {
     tree.with_extension("unpacked")
 }
