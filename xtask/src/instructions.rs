@@ -1,7 +1,7 @@
-//! Instructions that a frame costs between two ports, counted by callgrind: a rise above what is kept here fails.
+//! Counts instructions per frame between two ports with callgrind. A rise above the bounds below fails.
 //!
-//! A count says little of time, and all of a change: it is the same on a loaded machine. Another compiler lays the same source out
-//! otherwise, some instructions more or less; so a bound is about 5 % above what was measured (docs/measured.md).
+//! A count says little about time, but shows every change: it is the same on a loaded machine. Another compiler lays the same source out
+//! differently, with slightly more or fewer instructions, so a bound is about 5 % above the measurement (docs/measured.md).
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{cargo, tally::Tally};
 
-/// What is counted: an example of `nicety-plane` with its arguments; and the most instructions for a frame. Lower these
+/// Each measurement: an example of `nicety-plane`, its arguments, and the maximum of instructions per frame. Lower these
 /// when frames get cheaper.
 const KEPT: [(&str, &[&str], f64); 13] = [
     ("instructions", &["64", "1", "10000"], 1100.0),
@@ -66,7 +66,7 @@ pub fn run() -> Tally {
     })
 }
 
-/// The words that valgrind is started with: the machine's own, or the one that `nicety-guests` lays.
+/// The command that starts valgrind: the machine's own, or the one that `nicety-guests` installs.
 fn valgrind() -> Result<Vec<String>> {
     if Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok(vec!["valgrind".to_owned()]);
@@ -92,7 +92,7 @@ fn build() -> Result<HashMap<String, PathBuf>> {
     Ok(lines.iter().filter_map(|line| program(line)).collect())
 }
 
-/// The example that a line of cargo's tells of (the Cargo book, External tools, JSON messages).
+/// The example in a line of cargo's output (the Cargo book, External tools, JSON messages).
 fn program(line: &str) -> Option<(String, PathBuf)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let target = &message["target"];
@@ -100,7 +100,7 @@ fn program(line: &str) -> Option<(String, PathBuf)> {
     is_example.then_some((target["name"].as_str()?.to_owned(), message["executable"].as_str()?.into()))
 }
 
-/// Instructions for a frame.
+/// Instructions per frame.
 fn count(valgrind: &[String], program: &PathBuf, arguments: &[&str]) -> Result<f64> {
     let [first, rest @ ..] = valgrind else { return Err(anyhow::anyhow!("valgrind has no words")) };
     let output = Command::new(first)
@@ -119,7 +119,7 @@ fn count(valgrind: &[String], program: &PathBuf, arguments: &[&str]) -> Result<f
     per_frame(&said, &shown).with_context(|| format!("nothing was counted: {said}{shown}"))
 }
 
-/// What callgrind said it collected, over the frames that the example said there were.
+/// Callgrind's count, divided by the number of frames that the example reports.
 fn per_frame(said: &str, shown: &str) -> Option<f64> {
     let collected = said.lines().find_map(|line| line.split_once("Collected : "))?.1.split_whitespace().next()?;
     let frames = shown.split_once(" frames of ")?.0.split_whitespace().last()?;
@@ -131,7 +131,7 @@ fn per_frame(said: &str, shown: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// As valgrind 3.19 says it.
+    /// Output of valgrind 3.19.
     #[test]
     fn what_was_collected_is_divided_by_the_frames() {
         let said = "==1== Events    : Ir\n==1== Collected : 19947762\n==1== \n==1== I   refs:      19,947,762\n";
