@@ -1,4 +1,4 @@
-//! Host files: whatever a person may have written.
+//! Host files: arbitrary text.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
