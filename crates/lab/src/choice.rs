@@ -39,11 +39,11 @@ pub fn choice(results: &Results) -> Vec<String> {
 
 /// The advice that the intervals support.
 fn claimed(results: &Results, server: Server, first: &str, second: &str) -> String {
-    let where_ = |order| {
+    let tests_with = |order| {
         let tests = RATES.into_iter().filter(|test| shown(results, *test, server, first, second) == Some(order));
         tests.map(|test| test.title().to_lowercase()).collect::<Vec<String>>()
     };
-    let (ahead, behind) = (where_(Ordering::Greater), where_(Ordering::Less));
+    let (ahead, behind) = (tests_with(Ordering::Greater), tests_with(Ordering::Less));
     match (ahead.is_empty(), behind.is_empty()) {
         (true, true) => {
             format!("Choose {first} or {second}, whichever the guest has a driver for: no rate tells them apart.")
@@ -149,28 +149,31 @@ mod tests {
         for row in &mut results.rows {
             row.driver = Some(Driver::UserSpace);
         }
-        let said = choice(&results);
-        assert!(said.last().unwrap().contains("vmxnet") && said.last().unwrap().contains("e1000"), "{said:?}");
+        let advice = choice(&results);
+        assert!(advice.last().unwrap().contains("vmxnet") && advice.last().unwrap().contains("e1000"), "{advice:?}");
     }
 
     #[test]
     fn without_intervals_nothing_is_chosen() {
-        let said = choice(&sample::quick());
-        assert!(said[0].starts_with("A first look: virtio-net was first in bulk transmit,"), "{said:?}");
-        assert!(said.last().unwrap().contains("no advice yet"));
-        assert!(said.iter().all(|sentence| !sentence.contains("Choose") && !sentence.contains("scarce")), "{said:?}");
+        let advice = choice(&sample::quick());
+        assert!(advice[0].starts_with("A first look: virtio-net was first in bulk transmit,"), "{advice:?}");
+        assert!(advice.last().unwrap().contains("no advice yet"));
+        assert!(
+            advice.iter().all(|sentence| !sentence.contains("Choose") && !sentence.contains("scarce")),
+            "{advice:?}"
+        );
     }
 
     #[test]
     fn adapters_that_no_rate_tells_apart_are_offered_together() {
-        let said = choice(&twins(|_, round| swing(round)));
+        let advice = choice(&twins(|_, round| swing(round)));
         assert_eq!(
-            said[0],
+            advice[0],
             "Choose virtio-net or e1000, whichever the guest has a driver for: no rate tells them apart."
         );
         assert!(
-            said.iter().all(|sentence| !sentence.contains("scarce")),
-            "no difference in processor time is shown: {said:?}"
+            advice.iter().all(|sentence| !sentence.contains("scarce")),
+            "no difference in processor time is shown: {advice:?}"
         );
     }
 
@@ -196,10 +199,10 @@ mod tests {
 
     #[test]
     fn one_that_is_shown_to_take_less_processor_time_is_named() {
-        let said = choice(&twins(|test, _| if test == Test::CpuPerGigabit { 1.5 } else { 2.0 }));
+        let advice = choice(&twins(|test, _| if test == Test::CpuPerGigabit { 1.5 } else { 2.0 }));
         assert!(
-            said[2].starts_with("Where the host's processors are scarce, e1000 costs less than virtio-net: "),
-            "{said:?}"
+            advice[2].starts_with("Where the host's processors are scarce, e1000 costs less than virtio-net: "),
+            "{advice:?}"
         );
     }
 

@@ -10,7 +10,7 @@ use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 pub const REAL_GUESTS_COMMAND: &str = "nicety compare --guests qemu";
 
 /// The tests that get a sentence.
-const TOLD: [Test; 6] = [
+const SENTENCE_TESTS: [Test; 6] = [
     Test::BulkTransmit,
     Test::BulkReceive,
     Test::GuestToGuest,
@@ -37,7 +37,7 @@ pub fn findings(results: &Results) -> Vec<Finding> {
     let finding = |test: Test| {
         Some(Finding { about: test.title().to_owned(), sentence: adapters_sentence(&ranked(results, test, server))? })
     };
-    TOLD.into_iter().filter_map(finding).collect()
+    SENTENCE_TESTS.into_iter().filter_map(finding).collect()
 }
 
 /// The rows of `test` that have a figure and are ranked, the best first.
@@ -310,8 +310,8 @@ mod tests {
     #[test]
     fn each_way_in_which_nicety_serves_is_counted_against_qemu() {
         let two = against_qemu(&sample::two_servers());
-        let said = "Of 16 figures of Nicety 12 are better than those of QEMU's own models, 0 worse, and 4 show no difference. None is worse.";
-        assert_eq!(two, [said]);
+        let expected = "Of 16 figures of Nicety 12 are better than those of QEMU's own models, 0 worse, and 4 show no difference. None is worse.";
+        assert_eq!(two, [expected]);
         let linked = against_qemu(&sample::linked());
         assert!(
             linked.len() == 2 && linked[1].contains("of Nicety over a stream, as QEMU's models have it, "),

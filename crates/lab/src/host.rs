@@ -48,8 +48,8 @@ impl Host {
             steal_percent: None,
             nicety_version: nicety_version::BUILD.to_owned(),
             memory_bytes: memory_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()),
-            hypervisor: hypervisor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), told),
-            governor: told("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            hypervisor: hypervisor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), line_of),
+            governor: line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         }
     }
 }
@@ -64,7 +64,7 @@ fn cpu_model(cpuinfo: &str) -> String {
 }
 
 /// Content of a file of one line, trimmed. None if it is empty or unreadable.
-fn told(path: &str) -> Option<String> {
+fn line_of(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
@@ -77,15 +77,15 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
 
 /// The hypervisor, from three sources: the processor's flag `hypervisor` (x86 only), the machine's maker in the firmware, and
 /// `/sys/hypervisor/type` (Xen).
-fn hypervisor(cpuinfo: &str, told: impl Fn(&str) -> Option<String>) -> Option<String> {
+fn hypervisor(cpuinfo: &str, line_of: impl Fn(&str) -> Option<String>) -> Option<String> {
     let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':').map(|(_, flags)| flags));
-    let virtual_ = flags?.split_whitespace().any(|flag| flag == "hypervisor");
-    if !virtual_ {
+    let is_virtual = flags?.split_whitespace().any(|flag| flag == "hypervisor");
+    if !is_virtual {
         return Some("none".to_owned());
     }
-    let made = ["/sys/class/dmi/id/sys_vendor", "/sys/class/dmi/id/product_name"].map(&told);
+    let made = ["/sys/class/dmi/id/sys_vendor", "/sys/class/dmi/id/product_name"].map(&line_of);
     let made: Vec<String> = made.into_iter().flatten().collect();
-    let named = told("/sys/hypervisor/type").into_iter().chain((!made.is_empty()).then(|| made.join(", "))).next();
+    let named = line_of("/sys/hypervisor/type").into_iter().chain((!made.is_empty()).then(|| made.join(", "))).next();
     Some(named.unwrap_or_else(|| "one that does not say its name".to_owned()))
 }
 

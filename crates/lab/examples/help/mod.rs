@@ -7,7 +7,8 @@ pub fn on_request(source: &str) {
     if std::env::args_os().skip(1).any(|word| word == "--help" || word == "-h") {
         let mut out = std::io::stdout().lock();
         for line in source.lines().map_while(|line| line.strip_prefix("//!")) {
-            let _reader_may_have_gone = writeln!(out, "{}", line.strip_prefix(' ').unwrap_or(line));
+            // The reader may have gone.
+            let _written = writeln!(out, "{}", line.strip_prefix(' ').unwrap_or(line));
         }
         std::process::exit(0);
     }

@@ -11,7 +11,7 @@ use super::words::{Answer, Order};
 use crate::bench::BenchError;
 
 /// Interval at which a waiting bench checks for cancellation.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time limit for a process to end by itself.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -51,8 +51,8 @@ impl GuestProcess {
     pub(super) fn tell(&mut self, order: &Order) -> Result<(), BenchError> {
         let mut line = serde_json::to_vec(order).map_err(|error| BenchError::Fatal(error.to_string()))?;
         line.push(b'\n');
-        let told = self.orders.as_mut().map(|orders| orders.write_all(&line));
-        match told {
+        let written = self.orders.as_mut().map(|orders| orders.write_all(&line));
+        match written {
             Some(Ok(())) => Ok(()),
             _ => Err(self.gone()),
         }
@@ -62,7 +62,7 @@ impl GuestProcess {
     pub(super) fn hear(&mut self, most: Duration, cancel: &AtomicBool) -> Result<Answer, BenchError> {
         let give_up = Instant::now() + most;
         loop {
-            match self.answers.recv_timeout(LOOK) {
+            match self.answers.recv_timeout(POLL_INTERVAL) {
                 Ok(Answer::Failed(why)) => return Err(BenchError::Failed(format!("{}: {why}", self.name))),
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),

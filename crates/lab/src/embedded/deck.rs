@@ -18,7 +18,7 @@ const FRAME: usize = 1514;
 /// smoltcp's device over a link (see the module's page).
 pub struct Deck {
     incoming: VecDeque<Vec<u8>>,
-    spare: Vec<Vec<u8>>,
+    free: Vec<Vec<u8>>,
     out: Out,
     frames_received: u64,
 }
@@ -38,7 +38,7 @@ impl Deck {
         let (checksum, _) = link.offloads();
         let (packet, waiting) = (Vec::new(), VecDeque::new());
         let out = Out { link, checksum, packet, waiting, error: None, frames: 0 };
-        Deck { incoming: VecDeque::new(), spare: Vec::new(), out, frames_received: 0 }
+        Deck { incoming: VecDeque::new(), free: Vec::new(), out, frames_received: 0 }
     }
 
     /// The link.
@@ -58,12 +58,12 @@ impl Deck {
 
     /// Takes up to `budget` packets from the link. Returns true if more may be waiting.
     pub fn fill(&mut self, budget: usize) -> Result<bool, GuestError> {
-        let Deck { incoming, spare, out, frames_received } = self;
+        let Deck { incoming, free, out, frames_received } = self;
         let taken = out.link.receive(budget, &mut |packet, info| {
             *frames_received += u64::from(info.frames);
             // As in an operating system: software checks the checksum unless the adapter has checked it.
             if info.checksum_good || checksum::check(packet, &Layout::parse(packet)) != Verdict::Bad {
-                let empty = spare.pop().unwrap_or_default();
+                let empty = free.pop().unwrap_or_default();
                 incoming.push_back(std::mem::replace(packet, empty));
             }
         })?;
@@ -131,14 +131,14 @@ impl Out {
 /// A received packet (smoltcp's receive token).
 pub struct Arrived<'a> {
     packet: Vec<u8>,
-    spare: &'a mut Vec<Vec<u8>>,
+    free: &'a mut Vec<Vec<u8>>,
 }
 
 impl phy::RxToken for Arrived<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(mut self, f: F) -> R {
         let result = f(&self.packet);
         self.packet.clear();
-        self.spare.push(self.packet);
+        self.free.push(self.packet);
         result
     }
 }
@@ -176,7 +176,7 @@ impl Device for Deck {
     fn receive(&mut self, _now: Instant) -> Option<(Arrived<'_>, Leaving<'_>)> {
         let packet = self.incoming.pop_front()?;
         let leaving = Leaving { out: &mut self.out, meta: PacketMeta::default() };
-        Some((Arrived { packet, spare: &mut self.spare }, leaving))
+        Some((Arrived { packet, free: &mut self.free }, leaving))
     }
 
     fn transmit(&mut self, _now: Instant) -> Option<Leaving<'_>> {

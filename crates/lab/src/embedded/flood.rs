@@ -33,7 +33,7 @@ struct Pace {
 
 impl Pace {
     /// Whether a frame is due. A late frame is not made up for: the next is due one gap later.
-    fn takes(&mut self, now: Instant) -> bool {
+    fn take_due(&mut self, now: Instant) -> bool {
         let due = now >= self.due;
         if due {
             let next = self.due + self.gap;
@@ -63,7 +63,7 @@ impl Flood {
     pub fn go(&mut self, link: &mut dyn Link, now: Instant, interrupted: bool) -> Result<(), GuestError> {
         self.full &= !interrupted;
         for _ in 0..AT_ONCE {
-            if self.full || self.pace.as_mut().is_some_and(|pace| !pace.takes(now)) {
+            if self.full || self.pace.as_mut().is_some_and(|pace| !pace.take_due(now)) {
                 break;
             }
             let taken = link.transmit(&self.frame, &Offload::default())?;

@@ -46,7 +46,8 @@ impl PairLink {
 
     /// A link over a connected socket.
     fn over(socket: OwnedFd, mac: Mac) -> Result<PairLink, Errno> {
-        let _the_default_will_do = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BYTES);
+        // The default size works too.
+        let _resized = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BYTES);
         rustix::net::send(&socket, &HELLO, SendFlags::NOSIGNAL)?;
         let buffer = vec![0; HEADER + PACKET_BYTES as usize];
         Ok(PairLink { socket, mac, greeted: false, blocked: false, buffer })

@@ -226,10 +226,14 @@ impl Rig {
     /// Adds the daemon's last log lines to a failure, if there are any.
     fn explained(&self, error: BenchError) -> BenchError {
         let BenchError::Failed(why) = error else { return error };
-        let said = self.log();
-        let last: Vec<&str> = said.lines().rev().take(3).collect();
-        let said: Vec<&str> = last.into_iter().rev().collect();
-        BenchError::Failed(if said.is_empty() { why } else { format!("{why}; the daemon said: {}", said.join(" / ")) })
+        let log = self.log();
+        let last: Vec<&str> = log.lines().rev().take(3).collect();
+        let lines: Vec<&str> = last.into_iter().rev().collect();
+        BenchError::Failed(if lines.is_empty() {
+            why
+        } else {
+            format!("{why}; the daemon said: {}", lines.join(" / "))
+        })
     }
 
     fn process(&mut self, party: Party) -> Result<&mut GuestProcess, BenchError> {

@@ -18,7 +18,7 @@ const CHUNK: usize = 64 << 10;
 /// Time limit for the other side to acknowledge the rest of a stream.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit to reach the other side. smoltcp sends one ARP request a second.
-const REACH: Duration = Duration::from_secs(4);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// Sockets of each service: one listens while the other still closes.
 const LISTENERS: usize = 2;
 const PORTS: std::ops::Range<u16> = 49_152..65_000;
@@ -141,8 +141,13 @@ impl Station {
         let remote = (IpAddress::from(Ipv4Address::from(to)), service);
         socket.connect(iface.context(), remote, self.port).map_err(|error| error.to_string())?;
         let span = Duration::from_secs_f64(seconds.clamp(0.0, 3600.0));
-        self.client =
-            Some(Client { handle: self.sockets.add(socket), span, connected: false, until: now + REACH, work });
+        self.client = Some(Client {
+            handle: self.sockets.add(socket),
+            span,
+            connected: false,
+            until: now + CONNECT_TIMEOUT,
+            work,
+        });
         Ok(())
     }
 

@@ -45,7 +45,7 @@ const USER_SPACE: &str = "Rows marked \"user-space driver\": no kernel has a dri
                           guest's user space over uio_pci_generic, drives it, and netperf runs over its tap. Each packet costs system \
                           calls that a kernel's driver has not: these rows do not compare with the others.";
 /// The reason why QEMU does not serve an adapter: it has no model of it.
-const NOT_QEMUS: &str = "QEMU has no such adapter";
+const NOT_IN_QEMU: &str = "QEMU has no such adapter";
 
 /// The kind of guests, and the servers of their adapters.
 trait Kind: fmt::Debug {
@@ -433,7 +433,7 @@ mod tests {
         }
 
         fn absent(&self, _adapter: &str, driver: Option<Driver>) -> Vec<(Server, String)> {
-            driver.map(|_| (Server::Qemu, NOT_QEMUS.to_owned())).into_iter().collect()
+            driver.map(|_| (Server::Qemu, NOT_IN_QEMU.to_owned())).into_iter().collect()
         }
 
         fn prepare(&mut self, _ground: &mut Ground) -> Result<(), Error> {
@@ -465,7 +465,10 @@ mod tests {
         let undriven = |entry: &&Entry| !entry.about.in_linux() && driver(entry).is_none();
         assert_eq!(REGISTRY.iter().filter(undriven).count(), 0, "nobody drives it");
         assert_eq!(there.iter().filter(|one| one.adapter == "vmxnet3").count(), Server::ALL.len());
-        assert!(absent.iter().all(|(one, why)| (one.server, why.as_str()) == (Server::Qemu, NOT_QEMUS)), "{absent:?}");
+        assert!(
+            absent.iter().all(|(one, why)| (one.server, why.as_str()) == (Server::Qemu, NOT_IN_QEMU)),
+            "{absent:?}"
+        );
         assert_eq!(absent.len(), 3);
     }
 

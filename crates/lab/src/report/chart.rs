@@ -16,7 +16,7 @@ const REACH: f64 = 80.0;
 const NAME: f64 = 20.0;
 const BAR: f64 = 15.0;
 /// Height of the strip with interval and dots, below each bar.
-const LANE: f64 = 15.0;
+const STRIP: f64 = 15.0;
 const BETWEEN_ROWS: f64 = 4.0;
 const BETWEEN_GROUPS: f64 = 10.0;
 const TOP: f64 = 4.0;
@@ -25,7 +25,7 @@ const AXIS: f64 = 24.0;
 /// The chart of `test`.
 pub(super) fn chart(results: &Results, test: Test) -> String {
     let (adapters, servers) = (results.adapters(), results.servers());
-    let row = BAR + LANE + BETWEEN_ROWS;
+    let row = BAR + STRIP + BETWEEN_ROWS;
     let group = NAME + servers.len() as f64 * row + BETWEEN_GROUPS;
     let bottom = TOP + adapters.len() as f64 * group;
     let scale = Scale::of(results, test);
@@ -108,13 +108,13 @@ fn bar(svg: &mut String, row: &Row, scale: &Scale, y: f64) {
         class(row.server),
         number::figure(median),
     );
-    lane(svg, row, scale, y + BAR);
+    strip(svg, row, scale, y + BAR);
     let _ = write!(svg, "</g>");
 }
 
 /// Draws the interval and the samples in a strip below the bar, where the bar does not hide them.
-fn lane(svg: &mut String, row: &Row, scale: &Scale, top: f64) {
-    let middle = top + LANE / 2.0;
+fn strip(svg: &mut String, row: &Row, scale: &Scale, top: f64) {
+    let middle = top + STRIP / 2.0;
     if let Some(interval) = &row.interval {
         let (low, high) = (scale.x(interval.low), scale.x(interval.high));
         for (from, to, above, below) in [
@@ -135,7 +135,7 @@ fn lane(svg: &mut String, row: &Row, scale: &Scale, top: f64) {
             svg,
             "<circle class=\"dot\" cx=\"{:.2}%\" cy=\"{:.1}\" r=\"3\"/>",
             scale.x(sample.value),
-            top + 3.0 + place * (LANE - 6.0)
+            top + 3.0 + place * (STRIP - 6.0)
         );
     }
 }

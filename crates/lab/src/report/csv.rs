@@ -8,11 +8,11 @@ use crate::results::{Direction, Results};
 /// Start of every `results.csv`. A later report recognises its own file by it before it replaces the file.
 pub(super) const HEAD: &str = "adapter,test,server,unit,direction,round,value";
 /// Columns added later.
-const SINCE: &str = ",driver\n";
+const LATER_COLUMNS: &str = ",driver\n";
 
 /// The whole file.
 pub(super) fn csv(results: &Results) -> String {
-    let mut out = [HEAD, SINCE].concat();
+    let mut out = [HEAD, LATER_COLUMNS].concat();
     for row in &results.rows {
         let direction = match row.direction {
             Direction::Higher => "higher",
@@ -53,7 +53,7 @@ mod tests {
         assert_eq!(text.lines().count(), samples + 1);
         assert!(text.starts_with(HEAD));
         assert!(text.contains("\ne1000,bulk-transmit,nicety,Mbit/s,higher,0,1500,\n"), "{text}");
-        let head = [HEAD, SINCE].concat();
+        let head = [HEAD, LATER_COLUMNS].concat();
         assert!(text.lines().all(|line| line.split(',').count() == head.split(',').count()));
         let document = include_str!("../../../../docs/results-format.md");
         assert!(document.contains(&format!("`{}`", head.trim_end())));

@@ -13,7 +13,7 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 use nicety_guests::{Accel, Error, Folder, GuestConfig, Image, Kernel, Root, Served};
 
 use super::{
-    super::pair, Ground, Kind, LEFT_MAC, NOT_QEMUS, RIGHT_MAC, UPLINK, Up, address, addressed, drive, version,
+    super::pair, Ground, Kind, LEFT_MAC, NOT_IN_QEMU, RIGHT_MAC, UPLINK, Up, address, addressed, drive, version,
 };
 use crate::method::{Contestant, Driver, Guests, Server};
 
@@ -52,7 +52,7 @@ impl Kind for Qemu {
     }
 
     fn absent(&self, adapter: &str, _driver: Option<Driver>) -> Vec<(Server, String)> {
-        if model(adapter).is_some() { Vec::new() } else { vec![(Server::Qemu, NOT_QEMUS.to_owned())] }
+        if model(adapter).is_some() { Vec::new() } else { vec![(Server::Qemu, NOT_IN_QEMU.to_owned())] }
     }
 
     fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error> {

@@ -20,7 +20,7 @@ use nicety_guests::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::{super::pair, Ground, Kind, LEFT_MAC, NOT_QEMUS, RIGHT_MAC, Up, addressed, drive, version};
+use super::{super::pair, Ground, Kind, LEFT_MAC, NOT_IN_QEMU, RIGHT_MAC, Up, addressed, drive, version};
 use crate::method::{Contestant, Driver, Guests, Load, Server};
 
 /// Kernel parameter that restricts a guest's driver to INTx, as QEMU's machine `x-remote` does.
@@ -161,7 +161,7 @@ impl Kind for UserMode {
             "virtio-net" => {
                 "QEMU has no vhost-user back end of its own for virtio-net, by which these guests would reach it"
             }
-            _ => NOT_QEMUS,
+            _ => NOT_IN_QEMU,
         };
         let qemu = model(adapter).is_none().then(|| (Server::Qemu, why.to_owned()));
         let stream = driver.map(|driver| {
