@@ -8,7 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 pub fn end_children() {
     // Youngest first: otherwise a parent would start replacements.
     for pid in descendants("self").into_iter().rev() {
-        let _it_has_ended = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::TERM));
+        // The process may have ended meanwhile.
+        let _ended = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::TERM));
     }
 }
 

@@ -215,10 +215,10 @@ mod tests {
             std::os::unix::fs::symlink("/dev/full", folder.join("host.toml")).unwrap();
             let error = folder.write("host.toml", "text").unwrap_err().to_string();
             let path = folder.join("host.toml");
-            let said = format!(
+            let expected = format!(
                 "writing {path}: No space left on device (os error 28); make room there, or let {named} name another folder"
             );
-            assert_eq!(error, said);
+            assert_eq!(error, expected);
             assert_eq!(fs::read_to_string(folder.write("other", "text").unwrap()).unwrap(), "text");
             assert!(
                 folder

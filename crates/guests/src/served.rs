@@ -24,7 +24,7 @@ use crate::folder::Folder;
 /// Time limit for the daemon's sockets to appear, and for its end.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between two checks for the sockets.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A port that the daemon serves.
 #[derive(Debug, Clone)]
@@ -203,7 +203,7 @@ impl Served {
             } else if Instant::now() > end {
                 format!("its ports were not open within {TIMEOUT:?}")
             } else {
-                std::thread::sleep(LOOK_AGAIN);
+                std::thread::sleep(POLL_INTERVAL);
                 continue;
             };
             return Err(Error::Daemon { why, said: self.log() });
@@ -216,7 +216,7 @@ impl Served {
     fn serves(&self) -> bool {
         let answer = self.ask().and_then(|answer| serde_json::from_str::<Answer>(&answer).ok());
         answer
-            .is_some_and(|answer| self.ports.iter().all(|port| answer.ports.iter().any(|told| told.name == port.name)))
+            .is_some_and(|answer| self.ports.iter().all(|port| answer.ports.iter().any(|have| have.name == port.name)))
     }
 
     /// Attaches a guest to the port of this name, by the transport of its adapter.

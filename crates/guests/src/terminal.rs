@@ -10,7 +10,7 @@ use std::{
 use super::error::{Error, tail};
 
 /// Interval between two attempts to connect.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum size of unread output, in bytes.
 const KEPT_BYTES: usize = 64 << 10;
 
@@ -31,7 +31,7 @@ impl Terminal {
         loop {
             match UnixStream::connect(socket) {
                 Ok(stream) => return Ok(Terminal { stream, unread: String::new() }),
-                Err(_) if Instant::now() < end => std::thread::sleep(LOOK_AGAIN),
+                Err(_) if Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
                 Err(error) => return Err(failed("connecting to a serial port", error.to_string())),
             }
         }
@@ -46,9 +46,9 @@ impl Terminal {
         loop {
             if let Some(at) = self.unread.find(text) {
                 let rest = self.unread.split_off(at + text.len());
-                let mut said = std::mem::replace(&mut self.unread, rest);
-                said.truncate(at);
-                return Ok(said);
+                let mut output = std::mem::replace(&mut self.unread, rest);
+                output.truncate(at);
+                return Ok(output);
             }
             let late = |why: &str| {
                 failed(

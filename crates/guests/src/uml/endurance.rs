@@ -29,7 +29,7 @@ use super::{
 /// Time limit for each request to a guest, and for its end.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between two checks of a condition.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const TAP: &str = "n0";
 const HOST: &str = "10.9.4.254";
 const ADDRESS: &str = "10.9.4.1";
@@ -205,7 +205,7 @@ fn wait(mut left: impl FnMut() -> Option<String>) -> Result<(), String> {
         match left() {
             None => return Ok(()),
             Some(said) if Instant::now() > end => return Err(format!("after {TIMEOUT:?} {said}")),
-            Some(_) => thread::sleep(LOOK_AGAIN),
+            Some(_) => thread::sleep(POLL_INTERVAL),
         }
     }
 }

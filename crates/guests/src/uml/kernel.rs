@@ -29,7 +29,7 @@ use super::{
 /// Raise this when the result changes in another way than by `crates/guests/uml/`.
 const LAYOUT: u32 = 1;
 /// Number of unused kernels that stay in the cache.
-const KEPT: usize = 2;
+const KERNELS_KEPT: usize = 2;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Stamp {
@@ -128,9 +128,8 @@ impl UmlKernel {
         let failed = |said: String| Error::Run { doing: doing(), said };
         let output = Command::new(program).arg("--version").output().map_err(|error| failed(error.to_string()))?;
         let release = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        let looks_like_one =
-            release.starts_with(|c: char| c.is_ascii_digit()) && !release.contains(char::is_whitespace);
-        if !looks_like_one || !output.status.success() {
+        let is_release = release.starts_with(|c: char| c.is_ascii_digit()) && !release.contains(char::is_whitespace);
+        if !is_release || !output.status.success() {
             return Err(failed("it is no user-mode kernel".into()));
         }
         let stamp = Stamp { source: "somebody's own".into(), release, seconds: 0.0, bytes: 0 };
@@ -178,7 +177,7 @@ fn prune(cache: &Path, running: &[PathBuf], progress: &mut dyn FnMut(&str)) {
         .map(|folder| (used(&folder), folder))
         .collect();
     kernels.sort();
-    kernels.truncate(kernels.len().saturating_sub(KEPT));
+    kernels.truncate(kernels.len().saturating_sub(KERNELS_KEPT));
     for (_, folder) in kernels {
         let busy = running.iter().any(|program| program.starts_with(&folder));
         if !busy && remove_folder(&folder).is_ok() {

@@ -113,8 +113,8 @@ fn back_end(socket: &Path, fault: Fault, booted: Arc<OnceLock<()>>, over: mpsc::
                 break;
             }
         }
-        // It stays connected.
-        let _it_is_over = over.recv();
+        // The back end stays connected until the test is over.
+        let _ended = over.recv();
     })
 }
 
@@ -134,9 +134,9 @@ fn receive(from: &UnixStream, into: &mut [u8]) -> Result<(usize, Option<OwnedFd>
 fn fill(kick: &OwnedFd) {
     let waits = well(fcntl_getfl(kick)) - OFlags::NONBLOCK;
     well(fcntl_setfl(kick, waits | OFlags::NONBLOCK));
-    // The counter may hold anything already, up to 2^64 - 2.
+    // The counter may hold anything already, up to 2^64 - 2. A write that would exceed that fails.
     for bit in (0..64).rev() {
-        let _full_or_not_to_be_written = rustix::io::write(kick, &(1u64 << bit).to_ne_bytes());
+        let _ignored = rustix::io::write(kick, &(1u64 << bit).to_ne_bytes());
     }
     well(fcntl_setfl(kick, waits));
 }
@@ -144,7 +144,8 @@ fn fill(kick: &OwnedFd) {
 fn drip(pipe: &OwnedFd, bytes: &[u8], booted: &OnceLock<()>) {
     booted.wait();
     for byte in bytes {
-        let _the_guest_may_have_given_up = rustix::io::write(pipe, std::slice::from_ref(byte));
+        // The guest may have given the device up.
+        let _ignored = rustix::io::write(pipe, std::slice::from_ref(byte));
         thread::sleep(Duration::from_millis(400));
     }
 }
@@ -220,8 +221,8 @@ fn a_back_end_that_interrupts_without_end_is_given_up_and_the_guest_goes_on() {
     let faults = [0, 10].map(|pause| [Fault::Interrupts(pause), Fault::Requests(2, pause), Fault::Requests(3, pause)]);
     for &fault in faults.as_flattened() {
         let (_, said) = with_a_back_end_that(fault, |guest| {
-            let told = "until dmesg | grep -q 'the device is gone'; do usleep 20000; done";
-            well(guest.succeed(told, SOON));
+            let until_gone = "until dmesg | grep -q 'the device is gone'; do usleep 20000; done";
+            well(guest.succeed(until_gone, SOON));
             // One message for each request would have filled the log.
             let many = "dmesg | grep -c 'unexpected slave request' || true";
             let lines: u32 = well(well(guest.succeed(many, SOON)).trim().parse());

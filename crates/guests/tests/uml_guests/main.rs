@@ -58,7 +58,7 @@ fn powers_off_well(mut guest: Guest) {
     let complaints = "dmesg | grep -E 'Call Trace|WARNING|BUG' || true";
     assert_eq!(well(guest.succeed(complaints, SOON)), "");
     let leader = guest.process();
-    let _it_answers_no_more = guest.run("poweroff -f", SOON);
+    let _no_answer = guest.run("poweroff -f", SOON);
     wait_gone(leader);
 }
 
@@ -236,8 +236,8 @@ fn a_server_that_talks_without_answering_is_given_up_in_time() {
     let mut guest = well(Guest::boot(&root, UmlConfig { devices, append, ..config }));
     // Each server takes at most three times the answer's time limit; the boot itself comes on top.
     assert!(guest.boot_time() < Duration::from_secs(8), "{:?}", guest.boot_time());
-    let told = well(guest.succeed("dmesg | grep -c 'the server does not answer'", SOON));
-    assert_eq!(told.trim(), "3", "{}", well(guest.succeed("dmesg", SOON)));
+    let count = well(guest.succeed("dmesg | grep -c 'the server does not answer'", SOON));
+    assert_eq!(count.trim(), "3", "{}", well(guest.succeed("dmesg", SOON)));
     for server in servers {
         server.join().unwrap();
     }

@@ -175,7 +175,7 @@ fn serve(socket: &Path, mut device: Unserved) -> (JoinHandle<()>, mpsc::Receiver
                 continue;
             }
             let wanted = if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            let _interrupted_or_ready = poll(&mut [PollFd::from_borrowed_fd(session.as_fd(), wanted)], None);
+            let _ready = poll(&mut [PollFd::from_borrowed_fd(session.as_fd(), wanted)], None);
         }
     });
     (server, connection)
@@ -198,8 +198,8 @@ fn boots_behind(act: impl FnOnce(&UnixStream, Vec<OwnedFd>) + Send, said: &str) 
         });
         well(Guest::boot(&root, UmlConfig { devices, ..config }))
     });
-    let told = well(guest.succeed("dmesg | grep 'the device is gone' | sed 's/.*socket: //'", SOON));
-    assert_eq!(told, format!("{said}; the device is gone, its registers read as ones until it is attached again\n"));
+    let message = well(guest.succeed("dmesg | grep 'the device is gone' | sed 's/.*socket: //'", SOON));
+    assert_eq!(message, format!("{said}; the device is gone, its registers read as ones until it is attached again\n"));
     powers_off_well(guest);
     server.join().unwrap();
 }
