@@ -9,7 +9,7 @@ use std::{
     sync::Mutex,
 };
 
-use crate::{lock, tally::Tally, told_how_much};
+use crate::{lock, tally::Tally, with_amount};
 
 struct Beside {
     child: Child,
@@ -26,7 +26,7 @@ static BESIDE: Mutex<Option<Beside>> = Mutex::new(None);
 pub fn start(steps: &[&str]) -> io::Result<()> {
     let output = env::temp_dir().join(format!("nicety-xtask-beside-{}", std::process::id()));
     let file = File::create(&output)?;
-    let mut command = told_how_much(Command::new(env::current_exe()?));
+    let mut command = with_amount(Command::new(env::current_exe()?));
     command.args(["test", "--part", "--only"]).args(steps);
     let child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn()?;
     *lock(&BESIDE) = Some(Beside { child, output });

@@ -62,8 +62,8 @@ fn package(path: &str) -> Option<String> {
 
 fn git(root: &Path, words: &[&str]) -> Result<String> {
     let output = Command::new("git").current_dir(root).args(words).output().context("git cannot be run")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "git {}: {}", words.join(" "), said.trim());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "git {}: {}", words.join(" "), errors.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

@@ -146,8 +146,8 @@ fn build(targets: &[String]) -> Result<Vec<(String, PathBuf)>> {
 
 /// The machine's target triple. With an explicit triple, cargo applies the flags to no build script.
 pub fn host() -> Result<String> {
-    let told = Command::new("rustc").arg("-vV").output().context("asking rustc for its host")?.stdout;
-    let text = String::from_utf8_lossy(&told);
+    let output = Command::new("rustc").arg("-vV").output().context("asking rustc for its host")?.stdout;
+    let text = String::from_utf8_lossy(&output);
     let line = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(line.context("rustc -vV names no host")?.to_owned())
 }

@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use crate::{lock, programs::Test, tally::Tally, told_how_much};
+use crate::{lock, programs::Test, tally::Tally, with_amount};
 
 /// Time limit of a test; a longer one hangs. The longest takes some minutes on two busy processors.
 const TEST_SECONDS_MAX: u32 = 900;
@@ -53,13 +53,13 @@ impl Lanes {
         // A program without a test of this name exits with 0 too.
         let ran = output.as_ref().is_ok_and(|output| output.status.success()) && tally.count() == 1;
         if !ran {
-            let said = tally.failures.pop().unwrap_or_else(|| match &output {
+            let failure = tally.failures.pop().unwrap_or_else(|| match &output {
                 Ok(output) if output.status.code() == Some(TIMED_OUT) => {
                     format!("{}: not ended after {TEST_SECONDS_MAX} s", test.name)
                 }
                 _ => test.name.clone(),
             });
-            tally = Tally::of_one(&format!("{} {said}", test.program.name), false);
+            tally = Tally::of_one(&format!("{} {failure}", test.program.name), false);
         }
         let word = if !ran {
             "FAILED"
@@ -81,7 +81,7 @@ impl Lanes {
 }
 
 fn command(test: &Test) -> Command {
-    let mut command = told_how_much(Command::new("timeout"));
+    let mut command = with_amount(Command::new("timeout"));
     command.args(["--kill-after=5", &TEST_SECONDS_MAX.to_string()]).arg(&test.program.path);
     command.args(["--exact", &test.name, "--test-threads", "1", "--show-output"]);
     command.current_dir(&test.program.folder).stdin(Stdio::null());
@@ -94,15 +94,15 @@ fn tally_of(output: &Output) -> Tally {
 
 /// A test's output, indented: everything if the test failed, else the part under its name.
 fn shown(output: &Output, name: &str, passed: bool) -> String {
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    let text = if passed { own_part(&said, name).to_owned() } else { said + &errors };
+    let text = if passed { own_part(&printed, name).to_owned() } else { printed + &errors };
     text.trim_end().lines().map(|line| format!("\n    {line}")).collect()
 }
 
 /// A test's own part of the harness's output.
-fn own_part<'a>(said: &'a str, name: &str) -> &'a str {
-    let own = said.split_once(&format!("---- {name} stdout ----\n")).map_or("", |(_, rest)| rest);
+fn own_part<'a>(printed: &'a str, name: &str) -> &'a str {
+    let own = printed.split_once(&format!("---- {name} stdout ----\n")).map_or("", |(_, rest)| rest);
     own.rsplit_once("\n\nsuccesses:\n").map_or(own, |(own, _)| own)
 }
 
@@ -120,10 +120,10 @@ mod tests {
 
     #[test]
     fn a_measurement_is_shown_and_everything_that_a_failed_test_said() {
-        let said = "\nrunning 1 test\ntest a::b ... ok\n\nsuccesses:\n\n---- a::b stdout ----\nboots in 2 s\nrate 5\n\n\n\
+        let printed = "\nrunning 1 test\ntest a::b ... ok\n\nsuccesses:\n\n---- a::b stdout ----\nboots in 2 s\nrate 5\n\n\n\
                     successes:\n    a::b\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 21 filtered out; finished in 0.1s\n\n";
-        assert_eq!(shown(&output(said, 0), "a::b", true), "\n    boots in 2 s\n    rate 5");
-        assert!(shown(&output(said, 101), "a::b", false).ends_with("\n    why"));
+        assert_eq!(shown(&output(printed, 0), "a::b", true), "\n    boots in 2 s\n    rate 5");
+        assert!(shown(&output(printed, 101), "a::b", false).ends_with("\n    why"));
         assert_eq!(own_part("running 1 test\ntest a::b ... ok\n", "a::b"), "");
     }
 

@@ -90,9 +90,9 @@ fn root() -> PathBuf {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
-        Task::Fuzz { minutes, targets } => Ok(told(&fuzz::run(minutes, &targets)?)),
-        Task::Package => Ok(told(&package::run(true))),
-        Task::Quick { since } => Ok(told(&changed::run(since.as_deref())?)),
+        Task::Fuzz { minutes, targets } => Ok(finish(&fuzz::run(minutes, &targets)?)),
+        Task::Package => Ok(finish(&package::run(true))),
+        Task::Quick { since } => Ok(finish(&changed::run(since.as_deref())?)),
         Task::Test { only, adapters, skip, full, part } => {
             FULL.store(full, Ordering::Relaxed);
             _ = ADAPTERS.set(adapters);
@@ -108,14 +108,14 @@ fn main() -> anyhow::Result<ExitCode> {
 }
 
 /// Prints the sum of a command that is not a test run.
-fn told(tally: &tally::Tally) -> ExitCode {
+fn finish(tally: &tally::Tally) -> ExitCode {
     println!("{tally}");
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The cargo that runs us.
 fn cargo() -> Command {
-    told_how_much(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
+    with_amount(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
 }
 
 /// Whether `--full` was given.
@@ -125,7 +125,7 @@ static FULL: AtomicBool = AtomicBool::new(false);
 static ADAPTERS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Passes the amount of testing to the command's tests, in variables that `crates/trials/src/extent.rs` reads.
-fn told_how_much(mut command: Command) -> Command {
+fn with_amount(mut command: Command) -> Command {
     if FULL.load(Ordering::Relaxed) {
         command.env("NICETY_FULL", "1");
     }

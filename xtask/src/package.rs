@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The line of the workspace's manifest that prevents publishing, and its replacement in the clone.
-const STAYS: [&str; 2] = ["\npublish = false\n", "\npublish = true\n"];
+const PUBLISH_LINE: [&str; 2] = ["\npublish = false\n", "\npublish = true\n"];
 
 /// Packages every crate, which takes seconds. `build` also builds each of them from its package alone, which takes minutes.
 pub fn run(build: bool) -> Tally {
@@ -44,7 +44,7 @@ impl Clone {
         }
         let manifest = self.0.join("Cargo.toml");
         let text = fs::read_to_string(&manifest)?;
-        let [stays, turned] = STAYS;
+        let [stays, turned] = PUBLISH_LINE;
         if !text.contains(stays) {
             return Err(io::Error::other("Cargo.toml does not keep the crates from being published"));
         }

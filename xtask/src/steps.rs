@@ -63,19 +63,19 @@ const SLOWEST: usize = 20;
 pub fn run(only: &[String], skip: &[String], part: bool) -> ExitCode {
     let (only, words): (Vec<&str>, Vec<&str>) =
         only.iter().map(String::as_str).partition(|name| names().contains(name));
-    let goes = |step: &Step| {
+    let is_chosen = |step: &Step| {
         let asked = only.is_empty() && words.is_empty()
             || only.contains(&step.name)
             || step.name == GUESTS && !words.is_empty();
         asked && !skip.iter().any(|name| name == step.name)
     };
-    let (chosen, left): (Vec<&Step>, Vec<&Step>) = STEPS.iter().partition(|step| goes(step));
+    let (chosen, left): (Vec<&Step>, Vec<&Step>) = STEPS.iter().partition(|step| is_chosen(step));
     // Without tests, no step runs beside them.
     let has_tests = chosen.iter().any(|step| [TESTS, GUESTS].contains(&step.name));
     let (mut aside, mut rest): (Vec<&Step>, Vec<&Step>) = chosen.iter().partition(|step| step.beside && has_tests);
     let mut sum = Tally::default();
     if !part {
-        println!("=== {}", extent());
+        println!("=== {}", amount());
         println!("=== {}", chosen.iter().map(|step| step.name).collect::<Vec<_>>().join(", "));
         left.iter().for_each(|step| sum += Tally::of_skipped(&format!("{}: not asked for", step.name)));
     }
@@ -131,7 +131,7 @@ fn processor_seconds() -> f64 {
 }
 
 /// The amount of testing, as a sentence.
-fn extent() -> &'static str {
+fn amount() -> &'static str {
     if crate::FULL.load(Ordering::Relaxed) {
         "everything: each adapter with each, every chip boots in every way, an hour of the simulation"
     } else {
