@@ -7,7 +7,7 @@ use nicety_frame::toeplitz::{HashKinds, Input, Table};
 use nicety_frame::{Layout, SegmentKind, Segmenter};
 
 /// Number of segments to check from the first on, besides the last: checking all of a million would only take time.
-const LOOKED_AT: usize = 40;
+const CHECKED: usize = 40;
 
 /// Any key will do. Making its table takes longer than everything else.
 const KEY: [u8; 40] = *b"any key of forty bytes is as good as all";
@@ -47,9 +47,9 @@ fn segments(segmenter: &Segmenter<'_>, payload: &[u8], len: usize) {
     let count = segmenter.count();
     let mut head = vec![0; segmenter.head_len()];
     let mut next = 0;
-    for index in (0..count.min(LOOKED_AT)).chain(count.saturating_sub(1).max(LOOKED_AT)..count) {
+    for index in (0..count.min(CHECKED)).chain(count.saturating_sub(1).max(CHECKED)..count) {
         let Some(segment) = segmenter.segment(index, &mut head) else { panic!("segment {index} of {count}") };
-        assert!(index >= LOOKED_AT || segment.payload.start == next, "segments follow one another");
+        assert!(index >= CHECKED || segment.payload.start == next, "segments follow one another");
         next = segment.payload.end;
         assert_eq!(segment.last, index + 1 == count);
         assert_eq!(segment.last, segment.payload.end == len, "the last one ends where the packet does");
