@@ -1,7 +1,7 @@
 //! Frames per second between two vhost-user ports: our learning switch compared with testpmd's own forwarding.
 //!
 //! ```text
-//! core A   testpmd: capture 0 → virtio-user 0 ═╗            ╔═ virtio-user 1 ← capture 1      (and what comes out, away)
+//! core A   testpmd: capture 0 → virtio-user 0 ═╗            ╔═ virtio-user 1 ← capture 1      (received frames are discarded)
 //! core B                              vhost-user │ nicety, or testpmd `io`, or testpmd `mac` │ vhost-user
 //! ```
 //!
