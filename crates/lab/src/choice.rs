@@ -17,13 +17,16 @@ pub fn choice(results: &Results) -> Vec<String> {
     let order = by_rates(results, server);
     let [first, second, ..] = order.as_slice() else { return Vec::new() };
     let measured_well = results.rows.iter().any(|row| row.interval.is_some());
-    let sentence =
-        if measured_well { claimed(results, server, first, second) } else { glimpsed(results, server, first) };
+    let sentence = if measured_well {
+        advice_with_intervals(results, server, first, second)
+    } else {
+        first_impression(results, server, first)
+    };
     let by = "by the geometric mean of the rates, each as a fraction of the best";
     let mut sentences = vec![sentence, format!("In order: {} ({by}).", order.join(", then "))];
     let least = ranked(results, Test::CpuPerGigabit, server).first().copied();
     let cheaper =
-        |adapter: &str| shown(results, Test::CpuPerGigabit, server, adapter, first) == Some(Ordering::Greater);
+        |adapter: &str| shown_order(results, Test::CpuPerGigabit, server, adapter, first) == Some(Ordering::Greater);
     if let Some(least) = least.filter(|row| cheaper(&row.adapter)) {
         let seconds = number::figure(least.median.unwrap_or_default());
         sentences.push(format!(
@@ -38,9 +41,9 @@ pub fn choice(results: &Results) -> Vec<String> {
 }
 
 /// The advice that the intervals support.
-fn claimed(results: &Results, server: Server, first: &str, second: &str) -> String {
+fn advice_with_intervals(results: &Results, server: Server, first: &str, second: &str) -> String {
     let tests_with = |order| {
-        let tests = RATES.into_iter().filter(|test| shown(results, *test, server, first, second) == Some(order));
+        let tests = RATES.into_iter().filter(|test| shown_order(results, *test, server, first, second) == Some(order));
         tests.map(|test| test.title().to_lowercase()).collect::<Vec<String>>()
     };
     let (ahead, behind) = (tests_with(Ordering::Greater), tests_with(Ordering::Less));
@@ -64,7 +67,7 @@ fn claimed(results: &Results, server: Server, first: &str, second: &str) -> Stri
 }
 
 /// The first impression, without intervals.
-fn glimpsed(results: &Results, server: Server, first: &str) -> String {
+fn first_impression(results: &Results, server: Server, first: &str) -> String {
     let led = RATES
         .into_iter()
         .filter(|test| ranked(results, *test, server).first().is_some_and(|row| row.adapter == *first))
@@ -99,7 +102,7 @@ fn by_rates(results: &Results, server: Server) -> Vec<&str> {
 
 /// Whether the intervals show that `a` does better than `b` in this test (`Greater`) or worse (`Less`). None if the interval contains 1,
 /// or there is no interval.
-fn shown(results: &Results, test: Test, server: Server, a: &str, b: &str) -> Option<Ordering> {
+fn shown_order(results: &Results, test: Test, server: Server, a: &str, b: &str) -> Option<Ordering> {
     let ratio = results.row(a, test, server)?.ratio_to(results.row(b, test, server)?)?;
     let order = ratio.excludes(1.0).then(|| ratio.median.total_cmp(&1.0))?;
     Some(if test.direction() == Direction::Higher { order } else { order.reverse() })

@@ -20,7 +20,7 @@ const MEGABITS: f64 = 8e-6;
 /// Time to connect, send orders and report.
 const OVERHEAD: Duration = Duration::from_millis(60);
 /// Duration of a first exchange, which teaches addresses to both sides and to the switch.
-const GREETING: Duration = Duration::from_millis(20);
+const FIRST_EXCHANGE: Duration = Duration::from_millis(20);
 
 /// The adapters that have a driver, in table order.
 fn adapters() -> impl Iterator<Item = &'static str> {
@@ -57,7 +57,7 @@ impl Embedded {
             let layout = Layout { guests: vec![place; 2], uplink: true, ..Layout::default() };
             let mut rig = Rig::start(&self.program, &layout, cancel)?;
             for other in [Party::Peer, B] {
-                rig.transact(A, other, GREETING, cancel)?;
+                rig.transact(A, other, FIRST_EXCHANGE, cancel)?;
             }
             self.rigs.insert(adapter.to_owned(), rig);
         }

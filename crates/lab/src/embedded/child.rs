@@ -48,7 +48,7 @@ impl GuestProcess {
     }
 
     /// Sends an order.
-    pub(super) fn tell(&mut self, order: &Order) -> Result<(), BenchError> {
+    pub(super) fn send_order(&mut self, order: &Order) -> Result<(), BenchError> {
         let mut line = serde_json::to_vec(order).map_err(|error| BenchError::Fatal(error.to_string()))?;
         line.push(b'\n');
         let written = self.orders.as_mut().map(|orders| orders.write_all(&line));
@@ -59,7 +59,7 @@ impl GuestProcess {
     }
 
     /// Waits for an answer.
-    pub(super) fn hear(&mut self, most: Duration, cancel: &AtomicBool) -> Result<Answer, BenchError> {
+    pub(super) fn receive_answer(&mut self, most: Duration, cancel: &AtomicBool) -> Result<Answer, BenchError> {
         let give_up = Instant::now() + most;
         loop {
             match self.answers.recv_timeout(POLL_INTERVAL) {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::attach::attach;
 use super::link::{GuestError, Link};
-use super::orders::{Orders, say};
+use super::orders::{Orders, send_answer};
 use super::words::{Answer, Attach};
 
 /// Event token of the pipe that carries orders.
@@ -49,7 +49,7 @@ pub fn crowd(orders: &mut Orders, to: &[Attach]) -> Result<(), GuestError> {
         }
         if !ready && members.iter().all(|member| member.link.up()) {
             ready = true;
-            say(&Answer::Ready)?;
+            send_answer(&Answer::Ready)?;
         }
         wait(&epoll, busy, orders, &mut members)?;
     }

@@ -18,10 +18,10 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address, Ipv4C
 use super::attach::attach;
 use super::cpu;
 use super::crowd::crowd;
-use super::deck::Deck;
+use super::device::LinkDevice;
 use super::flood::Flood;
 use super::link::{GuestError, Link};
-use super::orders::{Orders, say};
+use super::orders::{Orders, send_answer};
 use super::station::{Station, Task};
 use super::words::{Answer, Counts, Order};
 
@@ -68,7 +68,7 @@ fn guest() -> i32 {
         Ok(()) => 0,
         Err(error) => {
             // The bench may no longer listen.
-            let _sent = say(&Answer::Failed(error.to_string()));
+            let _sent = send_answer(&Answer::Failed(error.to_string()));
             1
         }
     }
@@ -82,20 +82,20 @@ fn serve(orders: &mut Orders) -> Result<(), GuestError> {
         None => return Ok(()),
     };
     let mut guest = Guest::new(attach(&to)?, address);
-    guest.become_ready(orders)?;
-    say(&Answer::Ready)?;
+    guest.wait_ready(orders)?;
+    send_answer(&Answer::Ready)?;
     while !orders.ended() {
         while let Some(order) = orders.next()? {
-            guest.obey(&order)?;
+            guest.execute(&order)?;
         }
         guest.turn()?;
         guest.sleep(orders, None)?;
     }
-    guest.deck.link().close()
+    guest.device.link().close()
 }
 
 struct Guest {
-    deck: Deck,
+    device: LinkDevice,
     iface: Interface,
     station: Station,
     begun: Instant,
@@ -107,20 +107,20 @@ struct Guest {
 impl Guest {
     fn new(link: Box<dyn Link>, address: [u8; 4]) -> Guest {
         let mac = link.mac();
-        let mut deck = Deck::new(link);
+        let mut device = LinkDevice::new(link);
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac.0)));
         config.random_seed = u64::from(u32::from_be_bytes(address));
-        let mut iface = Interface::new(config, &mut deck, TcpInstant::ZERO);
+        let mut iface = Interface::new(config, &mut device, TcpInstant::ZERO);
         iface.update_ip_addrs(|addresses| {
             // The list is empty and has room for at least one.
             let _full = addresses.push(IpCidr::Ipv4(Ipv4Cidr::new(Ipv4Address::from(address), 24)));
         });
-        Guest { deck, iface, station: Station::new(), begun: Instant::now(), flood: None, polling: false }
+        Guest { device, iface, station: Station::new(), begun: Instant::now(), flood: None, polling: false }
     }
 
-    fn become_ready(&mut self, orders: &mut Orders) -> Result<(), GuestError> {
+    fn wait_ready(&mut self, orders: &mut Orders) -> Result<(), GuestError> {
         let give_up = Instant::now() + TIMEOUT;
-        while !self.deck.link().up() {
+        while !self.device.link().up() {
             if Instant::now() >= give_up {
                 return Err(GuestError::Peer("the link does not come up".to_owned()));
             }
@@ -133,20 +133,20 @@ impl Guest {
         Ok(())
     }
 
-    fn obey(&mut self, order: &Order) -> Result<(), GuestError> {
+    fn execute(&mut self, order: &Order) -> Result<(), GuestError> {
         let begun = match *order {
             Order::Send { to, seconds } => self.station.begin(&mut self.iface, Task::Send, to, seconds, Instant::now()),
             Order::Transact { to, seconds } => {
                 self.station.begin(&mut self.iface, Task::Transact, to, seconds, Instant::now())
             }
-            Order::Report => return say(&Answer::Counts(self.counts())),
-            Order::Series => return say(&Answer::Series(self.station.sampled().clone())),
+            Order::Report => return send_answer(&Answer::Counts(self.counts())),
+            Order::Series => return send_answer(&Answer::Series(self.station.sampled().clone())),
             Order::Flood { bytes, seconds } => {
-                self.flood = Some(Flood::new(self.deck.link().mac(), bytes, seconds));
+                self.flood = Some(Flood::new(self.device.link().mac(), bytes, seconds));
                 Ok(())
             }
             Order::Trickle { bytes, a_second, seconds } => {
-                self.flood = Some(Flood::trickle(self.deck.link().mac(), bytes, a_second, seconds));
+                self.flood = Some(Flood::trickle(self.device.link().mac(), bytes, a_second, seconds));
                 Ok(())
             }
             Order::Configure { .. } | Order::Crowd { .. } => Err("the guest is configured already".to_owned()),
@@ -155,13 +155,13 @@ impl Guest {
     }
 
     fn counts(&mut self) -> Counts {
-        let link = self.deck.link().counts();
+        let link = self.device.link().counts();
         let (discarded_bytes, span) = self.station.discarded();
         Counts {
             reads: link.reads,
             writes: link.writes,
             interrupts: link.interrupts,
-            frames: self.deck.frames(),
+            frames: self.device.frames(),
             cpu_seconds: cpu::seconds_of(std::process::id()).unwrap_or(0.0),
             discarded_bytes,
             discarded_ns: u64::try_from(span.as_nanos()).unwrap_or(u64::MAX),
@@ -174,29 +174,29 @@ impl Guest {
 
     /// Receives one budget of packets, runs TCP on them and rings one doorbell.
     fn turn(&mut self) -> Result<(), GuestError> {
-        let more = self.polling && self.deck.fill(BUDGET)?;
-        self.deck.retry()?;
+        let more = self.polling && self.device.fill(BUDGET)?;
+        self.device.retry()?;
         loop {
             let now = self.now();
-            self.iface.poll(now, &mut self.deck, self.station.sockets());
+            self.iface.poll(now, &mut self.device, self.station.sockets());
             let (moved, answer) = self.station.step(Instant::now());
             if let Some(answer) = answer {
-                say(&answer)?;
+                send_answer(&answer)?;
             }
             if !moved {
                 break;
             }
         }
         if let Some(flood) = &mut self.flood {
-            flood.go(self.deck.link(), Instant::now(), self.polling)?;
+            flood.go(self.device.link(), Instant::now(), self.polling)?;
         }
-        self.deck.flush()?;
+        self.device.flush()?;
         if let Some(frames) = self.flood.as_ref().and_then(Flood::over) {
             self.flood = None;
-            say(&Answer::Flooded { frames })?;
+            send_answer(&Answer::Flooded { frames })?;
         }
         if self.polling && !more {
-            self.polling = self.deck.link().rest()?;
+            self.polling = self.device.link().rest()?;
         }
         Ok(())
     }
@@ -210,7 +210,7 @@ impl Guest {
         });
         let stdin = std::io::stdin();
         let ready: Vec<bool> = {
-            let watch = self.deck.link().watch();
+            let watch = self.device.link().watch();
             let mut fds: Vec<PollFd<'_>> = vec![PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
             fds.extend(
                 watch.iter().map(|(fd, flags): &(BorrowedFd<'_>, PollFlags)| PollFd::from_borrowed_fd(*fd, *flags)),
@@ -225,7 +225,7 @@ impl Guest {
             orders.read()?;
         }
         for which in ready.iter().skip(1).enumerate().filter(|(_, ready)| **ready).map(|(which, _)| which) {
-            self.polling |= self.deck.link().woken(which)?;
+            self.polling |= self.device.link().woken(which)?;
         }
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Guest {
         let now = Instant::now();
         let tcp_now = self.now();
         // Packets that wait for room in the link are retried at its interrupt.
-        let tcp = if self.deck.blocked() {
+        let tcp = if self.device.blocked() {
             None
         } else {
             self.iface.poll_delay(tcp_now, self.station.sockets()).map(Duration::from)

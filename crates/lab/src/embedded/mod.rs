@@ -7,14 +7,14 @@
 //! - `bench`: runs items. `rig`: a daemon, its guests and peer; [`Rig`] is public for figures that `bench` does not give.
 //!   `child`: a guest's process. `words`: the messages between bench and guest.
 //! - `guest`: that process; `crowd`: one process at many ports. `station`: its TCP. `flood`: broadcasts instead, as fast as possible
-//!   or at a fixed rate. `deck`: smoltcp's device. `link`: carries frames, over `vfio`, `vhost` or `pair`.
+//!   or at a fixed rate. `device`: smoltcp's device. `link`: carries frames, over `vfio`, `vhost` or `pair`.
 
 mod attach;
 mod bench;
 mod child;
 pub mod cpu;
 mod crowd;
-mod deck;
+mod device;
 mod flood;
 mod guest;
 mod link;

@@ -10,7 +10,7 @@ use super::words::{Answer, Order};
 const ORDER_BYTES: usize = 64 << 10;
 
 /// Sends an answer to the bench.
-pub fn say(answer: &Answer) -> Result<(), GuestError> {
+pub fn send_answer(answer: &Answer) -> Result<(), GuestError> {
     let mut line = serde_json::to_vec(answer).map_err(|error| GuestError::Peer(error.to_string()))?;
     line.push(b'\n');
     let mut out = std::io::stdout().lock();

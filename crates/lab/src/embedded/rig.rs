@@ -206,15 +206,15 @@ impl Rig {
             layout.places().map(|(name, place)| attach_to(&place.adapter, folder.path().join(format!("{name}.sock"))));
         for (guest, number) in self.guests.iter_mut().zip(0..) {
             let Some(attach) = sockets.next() else { break };
-            guest.tell(&Order::Configure { attach, address: Party::Guest(number).address() })?;
+            guest.send_order(&Order::Configure { attach, address: Party::Guest(number).address() })?;
         }
         let crowd: Vec<Attach> = sockets.collect();
         let timeout = TIMEOUT + TIMEOUT_EACH * u32::try_from(crowd.len()).unwrap_or(u32::MAX);
         if let Some(process) = &mut self.crowd {
-            process.tell(&Order::Crowd { attach: crowd })?;
+            process.send_order(&Order::Crowd { attach: crowd })?;
         }
         if let Some(peer) = &mut self.peer {
-            peer.tell(&Order::Configure { attach: uplink, address: Party::Peer.address() })?;
+            peer.send_order(&Order::Configure { attach: uplink, address: Party::Peer.address() })?;
         }
         let processes = self.guests.iter_mut().chain(&mut self.crowd).chain(&mut self.peer);
         for process in processes {
@@ -255,7 +255,7 @@ impl Rig {
         wanted: impl Fn(Answer) -> Option<T>,
     ) -> Result<T, BenchError> {
         let process = self.process(party)?;
-        process.tell(order)?;
+        process.send_order(order)?;
         expect(process, duration + TIMEOUT, cancel, wanted)
     }
 
@@ -290,12 +290,12 @@ impl Rig {
 
     /// Orders a guest to send broadcast frames of `bytes` for `duration`. Returns at once.
     pub fn flood(&mut self, from: Party, bytes: u16, duration: Duration) -> Result<(), BenchError> {
-        self.process(from)?.tell(&Order::Flood { bytes, seconds: duration.as_secs_f64() })
+        self.process(from)?.send_order(&Order::Flood { bytes, seconds: duration.as_secs_f64() })
     }
 
     /// Orders a guest to send `a_second` broadcast frames of `bytes` every second, one by one. Returns at once. It ends as a flood does.
     pub fn trickle(&mut self, from: Party, bytes: u16, a_second: u32, duration: Duration) -> Result<(), BenchError> {
-        self.process(from)?.tell(&Order::Trickle { bytes, a_second, seconds: duration.as_secs_f64() })
+        self.process(from)?.send_order(&Order::Trickle { bytes, a_second, seconds: duration.as_secs_f64() })
     }
 
     /// Waits for the end of a flood or trickle of `duration`. Returns the number of frames sent.
@@ -350,7 +350,7 @@ fn expect<T>(
     cancel: &AtomicBool,
     wanted: impl Fn(Answer) -> Option<T>,
 ) -> Result<T, BenchError> {
-    let answer = process.hear(most, cancel)?;
+    let answer = process.receive_answer(most, cancel)?;
     wanted(answer).ok_or_else(|| BenchError::Failed("a guest gave another answer than was asked for".to_owned()))
 }
 

@@ -4,7 +4,7 @@ use nicety_frame::Mac;
 use smoltcp::iface::Config;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Cidr};
 
-use super::super::deck::Deck;
+use super::super::device::LinkDevice;
 use super::super::pair::joined;
 use super::*;
 
@@ -23,7 +23,7 @@ struct Sides {
 }
 
 struct Side {
-    deck: Deck,
+    device: LinkDevice,
     iface: Interface,
     station: Station,
 }
@@ -35,11 +35,11 @@ impl Sides {
         let sides = joined(macs).map(|link| {
             let (mac, address) = (macs[number], ADDRESSES[number]);
             number += 1;
-            let mut deck = Deck::new(Box::new(link));
+            let mut device = LinkDevice::new(Box::new(link));
             let config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac.0)));
-            let mut iface = Interface::new(config, &mut deck, smoltcp::time::Instant::ZERO);
+            let mut iface = Interface::new(config, &mut device, smoltcp::time::Instant::ZERO);
             iface.update_ip_addrs(|list| list.push(IpCidr::Ipv4(Ipv4Cidr::new(address.into(), 24))).unwrap());
-            Side { deck, iface, station: Station::new() }
+            Side { device, iface, station: Station::new() }
         });
         let begun = Instant::now();
         Sides { sides, begun, now: begun, absent: Duration::ZERO }
@@ -58,12 +58,12 @@ impl Sides {
             let since = self.now.duration_since(self.begun);
             let there = if since < self.absent { 1 } else { 2 };
             for (number, side) in self.sides.iter_mut().take(there).enumerate() {
-                side.deck.fill(64).unwrap();
-                side.deck.retry().unwrap();
+                side.device.fill(64).unwrap();
+                side.device.retry().unwrap();
                 let now = smoltcp::time::Instant::from_micros(since.as_micros() as i64);
-                side.iface.poll(now, &mut side.deck, side.station.sockets());
+                side.iface.poll(now, &mut side.device, side.station.sockets());
                 let (_, answer) = side.station.step(self.now);
-                side.deck.flush().unwrap();
+                side.device.flush().unwrap();
                 if let (0, Some(answer)) = (number, answer) {
                     return answer;
                 }

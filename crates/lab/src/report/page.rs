@@ -101,13 +101,13 @@ fn found(out: &mut String, results: &Results) {
     heading(out, "found", "What was found");
     let _ = writeln!(out, "<dl class=\"findings\">");
     for finding in findings::findings(results) {
-        let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", Escaped(&finding.about), set(&finding.sentence));
+        let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", Escaped(&finding.about), unbroken(&finding.sentence));
     }
     let _ = writeln!(out, "</dl>");
 }
 
 /// The sentence, escaped, without line breaks inside its ratios and ranges.
-fn set(sentence: &str) -> String {
+fn unbroken(sentence: &str) -> String {
     Escaped(sentence).to_string().replace(" ×", "\u{a0}×").replace('–', "\u{2060}–\u{2060}").replace(" % ", "\u{a0}% ")
 }
 

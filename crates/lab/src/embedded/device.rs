@@ -16,7 +16,7 @@ use super::link::{GuestError, Link};
 const FRAME: usize = 1514;
 
 /// smoltcp's device over a link (see the module's page).
-pub struct Deck {
+pub struct LinkDevice {
     incoming: VecDeque<Vec<u8>>,
     free: Vec<Vec<u8>>,
     out: Out,
@@ -32,13 +32,13 @@ struct Out {
     frames: u64,
 }
 
-impl Deck {
+impl LinkDevice {
     /// A device over this link.
-    pub fn new(link: Box<dyn Link>) -> Deck {
+    pub fn new(link: Box<dyn Link>) -> LinkDevice {
         let (checksum, _) = link.offloads();
         let (packet, waiting) = (Vec::new(), VecDeque::new());
         let out = Out { link, checksum, packet, waiting, error: None, frames: 0 };
-        Deck { incoming: VecDeque::new(), free: Vec::new(), out, frames_received: 0 }
+        LinkDevice { incoming: VecDeque::new(), free: Vec::new(), out, frames_received: 0 }
     }
 
     /// The link.
@@ -58,7 +58,7 @@ impl Deck {
 
     /// Takes up to `budget` packets from the link. Returns true if more may be waiting.
     pub fn fill(&mut self, budget: usize) -> Result<bool, GuestError> {
-        let Deck { incoming, free, out, frames_received } = self;
+        let LinkDevice { incoming, free, out, frames_received } = self;
         let taken = out.link.receive(budget, &mut |packet, info| {
             *frames_received += u64::from(info.frames);
             // As in an operating system: software checks the checksum unless the adapter has checked it.
@@ -169,7 +169,7 @@ impl phy::TxToken for Leaving<'_> {
     }
 }
 
-impl Device for Deck {
+impl Device for LinkDevice {
     type RxToken<'a> = Arrived<'a>;
     type TxToken<'a> = Leaving<'a>;
 
