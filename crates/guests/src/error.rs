@@ -98,7 +98,7 @@ pub enum Error {
     #[error("stopped")]
     Stopped,
     /// A file of the host could not be read or written.
-    #[error("cannot {doing} {path}: {source}{}", elsewhere(path))]
+    #[error("cannot {doing} {path}: {source}{}", cache_hint(path))]
     File {
         /// The failed activity.
         doing: &'static str,
@@ -158,7 +158,7 @@ pub enum Error {
 }
 
 /// The remedy for a file of the cache. For other files the system's error is enough.
-fn elsewhere(path: &Path) -> &'static str {
+fn cache_hint(path: &Path) -> &'static str {
     let cached = cache_folder().is_ok_and(|cache| path.starts_with(cache));
     if cached { "; set XDG_CACHE_HOME to another folder, with 1 GB of room" } else { "" }
 }

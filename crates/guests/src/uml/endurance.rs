@@ -153,7 +153,7 @@ impl Endurance {
         if end == End::DaemonKilled {
             self.served.restart(&mut self.namespace)?;
         }
-        self.look_for_traces(end)?;
+        self.check_leftovers(end)?;
         Ok(Life { boot, end: begin.elapsed() })
     }
 
@@ -167,7 +167,7 @@ impl Endurance {
         self.served.process()
     }
 
-    fn look_for_traces(&self, end: End) -> Result<(), Error> {
+    fn check_leftovers(&self, end: End) -> Result<(), Error> {
         let daemon = self.served.process();
         let more = |process, before: &Held| Held::of(process).beyond(before);
         wait(|| more(daemon, &self.daemon_held).map(|more| format!("the daemon still holds {more}")))

@@ -22,7 +22,7 @@ use super::{
         root::{Lock, cache, remove_folder},
     },
     build::{Kind, apply, build, changes_fingerprint, files_fingerprint},
-    source::{PACKAGE, Source, TakenBack},
+    source::{PACKAGE, Reverted, Source},
     tools::Tools,
 };
 
@@ -209,13 +209,13 @@ fn prepare(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Resul
     let origin = format!("{LAYOUT} {}", source.version);
     let changes = format!("{:016x}", changes_fingerprint());
     let (origin_fits, changes_fit) = (same(&unpacked, &origin), same(&applied, &changes));
-    let mut taken_back = None;
+    let mut reverted = None;
     if origin_fits && !changes_fit {
         // If this is interrupted, the next attempt does not trust the tree.
         let _ = fs::remove_file(&unpacked);
-        taken_back = source.restore(&tree, &names_in(&files), tools).unwrap_or(None);
+        reverted = source.restore(&tree, &names_in(&files), tools).unwrap_or(None);
     }
-    if !origin_fits || (!changes_fit && taken_back.is_none()) {
+    if !origin_fits || (!changes_fit && reverted.is_none()) {
         remove_folder(&work)?;
         fs::create_dir_all(&work).map_err(file("make the folder", &work))?;
         source.unpack(&tree, tools, progress)?;
@@ -223,7 +223,7 @@ fn prepare(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Resul
     fs::write(&unpacked, &origin).map_err(file("write", &unpacked))?;
     let _ = fs::remove_file(&applied);
     apply(&tree, &files, tools)?;
-    taken_back.into_iter().for_each(TakenBack::keep_ages);
+    reverted.into_iter().for_each(Reverted::restore_times);
     fs::write(&applied, &changes).map_err(file("write", &applied))?;
     Ok((source, work))
 }

@@ -106,7 +106,7 @@ impl Source {
 
     /// Reverts the changes made to an unpacked tree. `added` are names of files that the archive does not contain. `None` if it is
     /// impossible, and the tree must be unpacked anew.
-    pub fn restore(&self, tree: &Path, added: &[String], tools: &Tools) -> Result<Option<TakenBack>, Error> {
+    pub fn restore(&self, tree: &Path, added: &[String], tools: &Tools) -> Result<Option<Reverted>, Error> {
         let Ok(unpacked) = fs::metadata(unpacked_mark(tree)).and_then(|meta| meta.modified()) else { return Ok(None) };
         let (mut changed, mut folders) = (Vec::new(), vec![tree.to_owned()]);
         while let Some(folder) = folders.pop() {
@@ -119,16 +119,16 @@ impl Source {
                 }
             }
         }
-        let mut taken_back = TakenBack(Vec::new());
+        let mut reverted = Reverted(Vec::new());
         for path in &changed {
-            taken_back.0.push(Was::read(path).map_err(file("read", path))?);
+            reverted.0.push(Earlier::read(path).map_err(file("read", path))?);
             fs::remove_file(path).map_err(file("remove", path))?;
         }
         let ours = |path: &Path| path.file_name().is_some_and(|name| added.iter().any(|added| name == added.as_str()));
         let theirs: Vec<&Path> =
             changed.iter().filter(|path| !ours(path)).filter_map(|p| p.strip_prefix(tree).ok()).collect();
         if theirs.is_empty() {
-            return Ok(Some(taken_back));
+            return Ok(Some(reverted));
         }
         let top = self.version.split(' ').next().unwrap_or_default();
         let mut tar = tools.command("tar");
@@ -136,30 +136,30 @@ impl Source {
             .arg(tree)
             .args([OsStr::new("-xJf"), self.archive.as_os_str()]);
         tar.args(theirs.iter().map(|path| Path::new(top).join(path)));
-        Ok(run(&mut tar, || "restoring the kernel's own files".to_owned()).is_ok().then_some(taken_back))
+        Ok(run(&mut tar, || "restoring the kernel's own files".to_owned()).is_ok().then_some(reverted))
     }
 }
 
 /// The state of files before they were reverted.
-pub(super) struct TakenBack(Vec<Was>);
+pub(super) struct Reverted(Vec<Earlier>);
 
-struct Was {
+struct Earlier {
     path: PathBuf,
     content: Vec<u8>,
     modified: SystemTime,
 }
 
-impl Was {
-    fn read(path: &Path) -> io::Result<Was> {
-        Ok(Was { path: path.to_owned(), content: fs::read(path)?, modified: fs::metadata(path)?.modified()? })
+impl Earlier {
+    fn read(path: &Path) -> io::Result<Earlier> {
+        Ok(Earlier { path: path.to_owned(), content: fs::read(path)?, modified: fs::metadata(path)?.modified()? })
     }
 }
 
-impl TakenBack {
+impl Reverted {
     /// Call this after the changes were made again. A file with its earlier content gets its earlier time, so that make does not rebuild
     /// everything that includes it. For a header that would be the whole kernel.
-    pub fn keep_ages(self) {
-        for Was { path, content, modified } in self.0 {
+    pub fn restore_times(self) {
+        for Earlier { path, content, modified } in self.0 {
             if fs::read(&path).is_ok_and(|now| now == content) {
                 // If this fails, make rebuilds more than necessary.
                 let _ = File::options().write(true).open(&path).and_then(|file| file.set_modified(modified));
