@@ -32,8 +32,8 @@ const INPUT_SECONDS: u64 = 20;
 const MEMORY_MB: u64 = 2048;
 const INPUT_BYTES: u64 = 2048;
 /// Number of inputs in a new corpus. Their first byte, which most targets read first, is their number.
-const BEGINNINGS: u8 = 16;
-const BEGINNING_BYTES: usize = 1024;
+const FIRST_INPUTS: u8 = 16;
+const FIRST_INPUT_BYTES: usize = 1024;
 /// Time that a target may take beyond the requested time: starting, reading the corpus, checking for leaks.
 const GRACE: Duration = Duration::from_secs(120);
 
@@ -198,9 +198,9 @@ fn begin(corpus: &Path) -> Result<()> {
         return Ok(());
     }
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for number in 0..BEGINNINGS {
+    for number in 0..FIRST_INPUTS {
         let mut bytes = vec![number];
-        while bytes.len() < BEGINNING_BYTES {
+        while bytes.len() < FIRST_INPUT_BYTES {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
