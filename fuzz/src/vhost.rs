@@ -27,22 +27,22 @@ const REQUESTS: [u32; 32] = [
 const NEED_REPLY: u32 = 8;
 
 /// The daemon's side of a session, in one thread. At each call of the session, traffic passes and memory changes.
-struct Behind(Mutex<Inside>);
+struct DaemonSide(Mutex<State>);
 
-struct Inside {
+struct State {
     rig: Rig,
     random: Random,
     peer: Arc<Peer>,
 }
 
-impl Behind {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+impl DaemonSide {
+    fn inside(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn traffic(&self) {
         let mut inside = self.inside();
-        let Inside { rig, random, peer } = &mut *inside;
+        let State { rig, random, peer } = &mut *inside;
         for _ in 0..random.below(3) {
             peer.memory(random);
         }
@@ -58,7 +58,7 @@ impl Behind {
     }
 }
 
-impl Port for Behind {
+impl Port for DaemonSide {
     fn with(&self, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>)) {
         {
             let inside = self.inside();
@@ -122,7 +122,7 @@ pub fn run(data: &[u8]) {
     }
     peer.close();
     let rig = Rig::new(entry, 4096, first & 2 != 0);
-    let behind = Arc::new(Behind(Mutex::new(Inside { rig, random: beside, peer })));
+    let behind = Arc::new(DaemonSide(Mutex::new(State { rig, random: beside, peer })));
     if let Ok(session) = Session::new(far, behind) {
         session.run();
     }
