@@ -1,4 +1,4 @@
-//! Lists the files of `uml/`, so that the kernel's builder carries all of them, and none can be forgotten.
+//! Lists the files of `uml/`, so that the kernel's builder embeds all of them and none can be forgotten.
 
 use std::{env, fmt::Write, fs, io, path::Path};
 
@@ -11,7 +11,7 @@ fn main() -> io::Result<()> {
     let mut names = fs::read_dir(&folder)?
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect::<io::Result<Vec<String>>>()?;
-    // What only people read does not make another kernel.
+    // Files only for human readers do not affect the kernel.
     names.retain(|name| !name.ends_with(".md") && !name.starts_with('.'));
     names.sort();
     let mut text = "&[\n".to_owned();

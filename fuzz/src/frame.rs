@@ -1,4 +1,4 @@
-//! Heads: what is understood of them, and what is made of that.
+//! Frame headers: parsing them, and the checksums, segments and hashes that follow from them.
 
 use std::sync::OnceLock;
 
@@ -6,14 +6,14 @@ use nicety_frame::checksum::{self, Verdict};
 use nicety_frame::toeplitz::{HashKinds, Input, Table};
 use nicety_frame::{Layout, SegmentKind, Segmenter};
 
-/// Segments that are looked at, from the first and up to the last: all of a million would only take time.
-const LOOKED_AT: usize = 40;
+/// Number of segments to check from the first on, besides the last: checking all of a million would only take time.
+const CHECKED: usize = 40;
 
-/// Any key; making its table takes longer than all the rest.
+/// Any key will do. Making its table takes longer than everything else.
 const KEY: [u8; 40] = *b"any key of forty bytes is as good as all";
 static TABLE: OnceLock<Table> = OnceLock::new();
 
-/// Four bytes of what is asked, then the frame.
+/// Input: four bytes of parameters, then the frame.
 pub fn run(data: &[u8]) {
     let Some((&[kind, mss_low, mss_high, extra], frame)) = data.split_first_chunk() else { return };
     let layout = Layout::parse(frame);
@@ -27,7 +27,7 @@ pub fn run(data: &[u8]) {
     let mss = u16::from_le_bytes([mss_low, mss_high]);
     let kind = if kind & 1 == 0 { SegmentKind::Tcp } else { SegmentKind::Udp };
     let payload = frame.get(usize::from(layout.headers_len)..).unwrap_or_default();
-    // The payload may be longer than what is at hand: a segmenter sees the head alone.
+    // The payload may be longer than the frame: a segmenter sees only the headers.
     let len = payload.len() + (usize::from(extra) << 12);
     if let Ok(segmenter) = Segmenter::new(frame, &layout, len, mss, kind) {
         segments(&segmenter, payload, len);
@@ -47,9 +47,9 @@ fn segments(segmenter: &Segmenter<'_>, payload: &[u8], len: usize) {
     let count = segmenter.count();
     let mut head = vec![0; segmenter.head_len()];
     let mut next = 0;
-    for index in (0..count.min(LOOKED_AT)).chain(count.saturating_sub(1).max(LOOKED_AT)..count) {
+    for index in (0..count.min(CHECKED)).chain(count.saturating_sub(1).max(CHECKED)..count) {
         let Some(segment) = segmenter.segment(index, &mut head) else { panic!("segment {index} of {count}") };
-        assert!(index >= LOOKED_AT || segment.payload.start == next, "segments follow one another");
+        assert!(index >= CHECKED || segment.payload.start == next, "segments follow one another");
         next = segment.payload.end;
         assert_eq!(segment.last, index + 1 == count);
         assert_eq!(segment.last, segment.payload.end == len, "the last one ends where the packet does");

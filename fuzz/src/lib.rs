@@ -1,4 +1,4 @@
-//! What the fuzz targets do with their bytes. README.md tells how they are built and run.
+//! The functions behind the fuzz targets. README.md describes how to build and run them.
 
 pub mod frame;
 pub mod pair;

@@ -1,4 +1,4 @@
-//! A pair's far end, by hand: what a broken or hostile peer daemon may send (crates/uplink/src/message.rs has the format).
+//! The far end of a pair uplink, written by hand: a broken or hostile peer daemon (crates/uplink/src/message.rs has the format).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 /// Messages of one session.
 const MESSAGES: usize = 64;
 
-/// The first byte says whether the peer begins with a hello.
+/// Bit 0 of the first byte: the peer starts with a hello.
 pub fn run(data: &[u8]) {
     let Some((&first, rest)) = data.split_first() else { return };
     let path = PathBuf::from(format!("/tmp/nicety-fuzz-{}.sock", std::process::id()));
@@ -73,7 +73,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A packet with its header, either a little wrong now and then.
+/// A packet with its header. Now and then one of the two is slightly wrong.
 fn message(random: &mut Random) -> Vec<u8> {
     let (packet, Offload { checksum, segment }) = packets::any(random, true);
     let mut header = [0; 16];

@@ -1,4 +1,4 @@
-//! The hostile half of a socket: writes of any size, with descriptors of several kinds.
+//! The hostile end of a socket: writes of any size, with descriptors of several kinds.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -12,10 +12,10 @@ use rustix::net::{
     sendmsg, socketpair, sockopt,
 };
 
-/// Bytes of a memory file.
+/// Size of a memory file in bytes.
 pub const FILE: u64 = 1 << 20;
 
-/// The end of a connected pair of stream sockets that means harm, and what it holds.
+/// The hostile end of a connected pair of stream sockets, with its descriptors.
 pub struct Peer {
     socket: OwnedFd,
     /// The guest's memory.
@@ -23,11 +23,11 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// This end, and the other.
+    /// This end and the other end.
     pub fn connected() -> Option<(Peer, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
-        // Neither end is to wait for the other, for both are one thread.
+        // Both ends are used by one thread, so neither may block for the other.
         sockopt::set_socket_send_buffer_size(&near, 1 << 20).ok()?;
         sockopt::set_socket_send_buffer_size(&far, 1 << 20).ok()?;
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).ok()?;
@@ -35,7 +35,7 @@ impl Peer {
         Some((Peer { socket: near, file }, far))
     }
 
-    /// Descriptors to go with a message: mostly those that it should have.
+    /// Descriptors to send with a message: mostly those that it should have.
     pub fn descriptors(&self, random: &mut Random, wanted: usize, bell: bool) -> Vec<OwnedFd> {
         let count = if random.one_in(8) { random.below(4) as usize } else { wanted };
         let mut out = Vec::new();
@@ -51,7 +51,7 @@ impl Peer {
         out
     }
 
-    /// Sends bytes in pieces; the descriptors go with the first. A full socket swallows the rest.
+    /// Sends bytes in pieces. The descriptors go with the first piece. A full socket drops the rest.
     pub fn send(&self, random: &mut Random, bytes: &[u8], fds: &[OwnedFd]) {
         let cut = if random.one_in(4) { random.below(bytes.len() as u64 + 1) as usize } else { bytes.len() };
         let (first, second) = bytes.split_at(cut);
@@ -67,13 +67,13 @@ impl Peer {
         }
     }
 
-    /// Reads and forgets what was answered.
+    /// Reads and drops the answers.
     pub fn drain(&self) {
         let mut bytes = [0; 4096];
         while recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len > 0) {}
     }
 
-    /// Writes to the guest's memory, or takes it away under everybody.
+    /// Writes to the guest's memory, or truncates its file while others use it.
     pub fn memory(&self, random: &mut Random) {
         if random.one_in(32) {
             let _ = ftruncate(&self.file, random.below(FILE));
@@ -85,7 +85,7 @@ impl Peer {
         let _ = rustix::io::pwrite(&self.file, &bytes, random.below(FILE) & !0xf);
     }
 
-    /// No more will come.
+    /// Ends the stream of messages.
     pub fn close(&self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
     }

@@ -1,4 +1,4 @@
-//! Saved states: bytes of nobody's, or an adapter's own with some of them changed.
+//! Saved states: arbitrary bytes, or an adapter's own state with some bytes changed.
 
 use std::sync::OnceLock;
 
@@ -9,7 +9,7 @@ use nicety_trials::{hostile, working};
 
 static SAVED: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
 
-/// Each adapter's state with a driver at work.
+/// Each adapter's state while a driver is at work.
 fn saved() -> &'static [Vec<u8>] {
     SAVED.get_or_init(|| {
         let save = |entry: &nicety_adapters::Entry| {
@@ -21,7 +21,7 @@ fn saved() -> &'static [Vec<u8>] {
     })
 }
 
-/// Adapter, number of changes, bytes of the state or the changes, then the guest's choices.
+/// Input: adapter, number of changes, length of the state; then the state or the changes, then the guest's choices.
 pub fn run(data: &[u8]) {
     let Some((&[adapter, changes, length], rest)) = data.split_first_chunk() else { return };
     let index = usize::from(adapter) % REGISTRY.len();

@@ -21,17 +21,17 @@ use nicety_vfio_user::{Interrupts, Session};
 
 use crate::peer::{FILE, Peer};
 
-/// Messages of one session: more would only fill the socket.
+/// Messages in one session: more would only fill the socket.
 const MESSAGES: usize = 200;
-/// A change of memory takes microseconds.
+/// Time limit of a memory change, which takes microseconds.
 const CHANGE: Duration = Duration::from_secs(10);
-/// `argsz` and `flags` of structures begin so many messages' bodies that it is worth saying.
+/// DMA mapping flags: readable and writable.
 const READ_WRITE: u32 = 3;
 
-/// The first byte chooses the adapter and whether versions are exchanged first.
+/// The first byte chooses the adapter, and whether versions are exchanged first.
 pub fn run(data: &[u8]) {
     let Some((&first, rest)) = data.split_first() else { return };
-    // Those that are no PCI functions have no such session.
+    // An adapter that is no PCI function has no such session.
     let entry = &REGISTRY[usize::from(first >> 4) % REGISTRY.len()];
     let mut rig = Rig::new(entry, working::MEMORY, first & 2 != 0);
     let Some(layout) = rig.port.with_pci(rig.now, |pci, _| irq_layout(pci)) else { return };
@@ -68,7 +68,7 @@ pub fn run(data: &[u8]) {
         }
         let mut over = session.receive(&mut device).is_err();
         while !over && session.is_changing() {
-            // The memory thread makes the change, and says so.
+            // The memory thread makes the change, and reports its end.
             told.recv_timeout(CHANGE).expect("a change of memory ends");
             over = session.receive(&mut device).is_err();
         }
@@ -87,7 +87,7 @@ pub fn run(data: &[u8]) {
     rig.port.detach(clock.now());
 }
 
-/// VERSION, and a window of memory.
+/// Sends VERSION, and maps a window of memory.
 fn greet(peer: &Peer, random: &mut Random) {
     let mut body = vec![0, 0, 1, 0];
     body.extend(b"{\"capabilities\":{\"max_msg_fds\":8,\"max_data_xfer_size\":1048576}}\0");
@@ -95,7 +95,7 @@ fn greet(peer: &Peer, random: &mut Random) {
     let body = dma_map(0, 0, FILE);
     let file: Vec<OwnedFd> = peer.file.try_clone().into_iter().collect();
     peer.send(random, &framed(Command::DmaMap as u16, 0, body.len() as u32, &body), &file);
-    // Memory decoding and bus mastering, through configuration space.
+    // Enables memory decoding and bus mastering through configuration space.
     let body = words(&[4, 0, 7, 2, 7])[..].to_vec();
     let body = [&body[..16], &[7, 0]].concat();
     peer.send(random, &framed(Command::RegionWrite as u16, 0, body.len() as u32, &body), &[]);
@@ -111,7 +111,7 @@ fn dma_map(offset: u64, address: u64, size: u64) -> Vec<u8> {
     body
 }
 
-/// A whole message that says that its body has `len` bytes.
+/// A whole message whose header states a body of `len` bytes.
 fn framed(command: u16, flags: u32, len: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![7, 0];
     bytes.extend(command.to_ne_bytes());
@@ -120,7 +120,7 @@ fn framed(command: u16, flags: u32, len: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// One message, of a command's shape more often than not.
+/// Sends one message, which usually has its command's shape.
 fn message(peer: &Peer, random: &mut Random) {
     let command = random.pick(&Command::ALL) as u16;
     let size = |random: &mut Random| random.pick(&[0u64, 1, 4, 8, 0x1000, 0x1_0000, FILE, 1 << 63]);

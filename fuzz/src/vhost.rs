@@ -15,34 +15,34 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::peer::{FILE, Peer};
 
-/// Messages of one session: more would only fill the socket.
+/// Messages in one session: more would only fill the socket.
 const MESSAGES: usize = 200;
-/// Where the peer says that its memory lies in its own process.
+/// Address of the peer's memory in its own process, as the peer reports it.
 const USER: u64 = 0x7f00_0000_0000;
-/// The request numbers of the specification, and two that are none.
+/// The request numbers of the specification, and two undefined ones.
 const REQUESTS: [u32; 32] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 24, 25, 31, 32, 34, 36, 37, 38, 39, 40, 0,
     99,
 ];
 const NEED_REPLY: u32 = 8;
 
-/// What the daemon is for a session, in one thread: whenever the session calls, traffic passes and memory changes.
-struct Behind(Mutex<Inside>);
+/// The daemon's side of a session, in one thread. At each call of the session, traffic passes and memory changes.
+struct DaemonSide(Mutex<State>);
 
-struct Inside {
+struct State {
     rig: Rig,
     random: Random,
     peer: Arc<Peer>,
 }
 
-impl Behind {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+impl DaemonSide {
+    fn inside(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn traffic(&self) {
         let mut inside = self.inside();
-        let Inside { rig, random, peer } = &mut *inside;
+        let State { rig, random, peer } = &mut *inside;
         for _ in 0..random.below(3) {
             peer.memory(random);
         }
@@ -58,7 +58,7 @@ impl Behind {
     }
 }
 
-impl Port for Behind {
+impl Port for DaemonSide {
     fn with(&self, act: &mut dyn FnMut(&mut dyn RingFace, &mut Context<'_>)) {
         {
             let inside = self.inside();
@@ -96,14 +96,14 @@ impl Port for Behind {
     }
 }
 
-/// The first byte says whether the session begins as QEMU's does, and whether the wire takes large packets.
+/// Bit 0 of the first byte: the session starts as QEMU's does. Bit 1: the wire takes large packets.
 pub fn run(data: &[u8]) {
     let Some((&first, rest)) = data.split_first() else { return };
     let Some(entry) = find("virtio-net") else { return };
     let Some((peer, far)) = Peer::connected() else { return };
     let peer = Arc::new(peer);
     let mut random = Random::of_bytes(rest);
-    // What passes beside the messages is not to use up the bytes.
+    // Traffic beside the messages must not use up the input bytes.
     let beside = Random::new(random.below(1 << 16));
     if first & 1 != 0 {
         greet(&peer, &mut random);
@@ -122,7 +122,7 @@ pub fn run(data: &[u8]) {
     }
     peer.close();
     let rig = Rig::new(entry, 4096, first & 2 != 0);
-    let behind = Arc::new(Behind(Mutex::new(Inside { rig, random: beside, peer })));
+    let behind = Arc::new(DaemonSide(Mutex::new(State { rig, random: beside, peer })));
     if let Ok(session) = Session::new(far, behind) {
         session.run();
     }
@@ -138,12 +138,12 @@ fn numbers(of: &[u64]) -> Vec<u8> {
     of.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
-/// Ring number in the low half, another in the high half.
+/// A ring number in the low half, another number in the high half.
 fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// Owner, features, memory, and both rings of the first queue pair.
+/// Sends owner, features, memory, and both rings of the first queue pair.
 fn greet(peer: &Peer, random: &mut Random) {
     let mut say = |request: u32, body: Vec<u8>, fds: Vec<OwnedFd>| {
         peer.send(random, &framed(request, 1, body.len() as u32, &body), &fds);
@@ -164,7 +164,7 @@ fn greet(peer: &Peer, random: &mut Random) {
     }
 }
 
-/// One message, of a request's shape more often than not.
+/// Sends one message, which usually has its request's shape.
 fn message(peer: &Peer, random: &mut Random) {
     let request = random.pick(&REQUESTS);
     let ring = random.below(4) as u32;

@@ -1,4 +1,4 @@
-//! Bytes as the choices of a hostile guest: which adapter of the registry, then registers, rings, memory, frames from the
+//! Input bytes are the choices of a hostile guest: an adapter of the registry, then registers, rings, memory, frames from the
 //! wire, time, resets.
 #![no_main]
 

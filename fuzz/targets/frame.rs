@@ -1,4 +1,4 @@
-//! Arbitrary heads: the walk over their layout, checksums, segmentation, hashes.
+//! Arbitrary frame headers: parsing their layout, checksums, segmentation, hashes.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| nicety_fuzz::frame::run(data));

@@ -1,4 +1,4 @@
-//! The other end of a pair: messages that are none, packets with offloads that cannot be.
+//! The far end of a pair: invalid messages, and packets with impossible offloads.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| nicety_fuzz::pair::run(data));

@@ -1,4 +1,4 @@
-//! A front end's vhost-user socket: bytes in pieces of any size, messages that are nearly right, descriptors.
+//! A front end's vhost-user socket: bytes in pieces of any size, almost correct messages, descriptors.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| nicety_fuzz::vhost::run(data));

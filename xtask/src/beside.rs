@@ -1,4 +1,4 @@
-//! Steps that run in a process of their own, beside the tests: builds keep the processors busy while tests wait.
+//! Steps that run beside the tests in a process of their own: builds keep the processors busy while tests wait.
 
 use std::{
     env, fs,
@@ -9,39 +9,39 @@ use std::{
     sync::Mutex,
 };
 
-use crate::{lock, tally::Tally, told_how_much};
+use crate::{lock, tally::Tally, with_amount};
 
 struct Beside {
     child: Child,
-    /// Its output, shown when it has ended.
+    /// File for its output, which is shown when it has ended.
     output: PathBuf,
 }
 
 static BESIDE: Mutex<Option<Beside>> = Mutex::new(None);
 
-/// Starts these steps; [`finish`] has their result.
+/// Starts these steps. [`finish`] returns their result.
 ///
 /// # Errors
-/// This program cannot be started again.
+/// This program could not be started again.
 pub fn start(steps: &[&str]) -> io::Result<()> {
     let output = env::temp_dir().join(format!("nicety-xtask-beside-{}", std::process::id()));
     let file = File::create(&output)?;
-    let mut command = told_how_much(Command::new(env::current_exe()?));
+    let mut command = with_amount(Command::new(env::current_exe()?));
     command.args(["test", "--part", "--only"]).args(steps);
     let child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn()?;
     *lock(&BESIDE) = Some(Beside { child, output });
     Ok(())
 }
 
-/// Waits until nothing runs beside any more.
+/// Waits until no step runs beside the tests.
 pub fn wait() {
     if let Some(beside) = lock(&BESIDE).as_mut() {
-        // A child of ours can be waited for; if not, its output has no last line, and that is a failure.
+        // Waiting for our own child cannot fail. If it did, the output would lack its last line, and that counts as a failure.
         _ = beside.child.wait();
     }
 }
 
-/// Waits for the steps, shows what they printed, and counts it.
+/// Waits for the steps, shows their output, and returns their tally.
 pub fn finish() -> Tally {
     wait();
     let Some(beside) = lock(&BESIDE).take() else { return Tally::default() };

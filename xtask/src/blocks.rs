@@ -1,5 +1,5 @@
-//! Basic blocks that a step of the hostile guest runs, each counted by the compiler's instrumentation: accesses of guest memory are
-//! not all work whose amount a guest chooses. The bound is `nicety_trials::hostile::BLOCKS`.
+//! Counts the basic blocks that each step of the hostile guest runs, by the compiler's instrumentation: a guest determines the amount of
+//! other work too, not only of accesses to its memory. The bound is `nicety_trials::hostile::BLOCKS`.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::{cargo, fuzz, steps, tally::Tally};
 /// Each basic block calls `__sanitizer_cov_trace_pc` (clang's documentation, SanitizerCoverage), which `nicety-memory` defines.
 const FLAGS: &str =
     "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 -Cllvm-args=-sanitizer-coverage-trace-pc";
-/// Seeds of the hostile guest, each with every adapter.
+/// Number of seeds of the hostile guest, each with every adapter.
 const SEEDS: &str = "8";
 
 /// Builds the hostile guest with its counter, and runs it.
@@ -24,7 +24,7 @@ pub fn run() -> Tally {
     }
 }
 
-/// The instrumented program, and its words. It has a folder of its own: other flags build all anew.
+/// Builds the instrumented program. Returns its command. It has a target folder of its own, because other flags rebuild everything.
 fn build() -> Result<Command> {
     let (triple, folder) = (fuzz::host()?, fuzz::programs().join("blocks"));
     let mut command = cargo();

@@ -1,4 +1,4 @@
-//! `cargo xtask quick`: what a developer asks between two edits.
+//! `cargo xtask quick`: checks for a developer between two edits.
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
@@ -10,10 +10,10 @@ use crate::{
     tally::Tally,
 };
 
-/// Formatting of all, lints and tests of the crates that changed.
+/// Checks the format of all crates, and lints and tests those that changed.
 ///
 /// # Errors
-/// git does not say what changed.
+/// git cannot list the changes.
 pub fn run(since: Option<&str>) -> Result<Tally> {
     let root = crate::root();
     let changed = match since {
@@ -42,14 +42,14 @@ pub fn run(since: Option<&str>) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The packages with a file that differs from a revision, files that git does not know yet included.
+/// The packages with a file that differs from a revision. Files that git does not track yet count too.
 fn changed(root: &Path, revision: &str) -> Result<BTreeSet<String>> {
     let mut paths = git(root, &["diff", "--name-only", revision, "--"])?;
     paths += &git(root, &["ls-files", "--others", "--exclude-standard", "--full-name", ":/"])?;
     Ok(paths.lines().filter_map(package).collect())
 }
 
-/// The package that a file of the workspace belongs to.
+/// The package of a file in the workspace.
 fn package(path: &str) -> Option<String> {
     let mut folders = path.split('/');
     match (folders.next()?, folders.next()?) {
@@ -62,8 +62,8 @@ fn package(path: &str) -> Option<String> {
 
 fn git(root: &Path, words: &[&str]) -> Result<String> {
     let output = Command::new("git").current_dir(root).args(words).output().context("git cannot be run")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "git {}: {}", words.join(" "), said.trim());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "git {}: {}", words.join(" "), errors.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

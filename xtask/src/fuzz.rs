@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: builds the targets of `fuzz/` with coverage and address sanitizers, runs them two at a time, and
-//! the hostile guest beside them; `cargo xtask test` does so for a minute.
+//! `cargo xtask fuzz`: builds the targets of `fuzz/` with coverage and address sanitizers, and runs them two at a time, with
+//! the hostile guest among them. `cargo xtask test` does so for a minute.
 //!
-//! No cargo-fuzz: it would be one more program to build, and what it adds is the flags below.
+//! cargo-fuzz is not used: it would be one more program to build, and it adds only the flags below.
 
 use std::{
     collections::VecDeque,
@@ -17,34 +17,34 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{cargo, lock, tally::Tally};
 
-/// What SanitizerCoverage and AddressSanitizer take (rustc's unstable book; libFuzzer's documentation). Unstable flags
-/// on a stable compiler need RUSTC_BOOTSTRAP, here and nowhere else.
+/// Flags of SanitizerCoverage and AddressSanitizer (rustc's unstable book; libFuzzer's documentation). Unstable flags
+/// on a stable compiler need RUSTC_BOOTSTRAP, which is set only here.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address";
 /// The hostile guest of `crates/trials`, which needs no instrumentation.
 const HOSTILE: &str = "hostile";
 const IN_PARALLEL: usize = 2;
-/// What the smoke in `cargo xtask test` takes in all.
+/// Total time of the smoke run in `cargo xtask test`.
 const SMOKE: Duration = Duration::from_secs(60);
-/// One input that takes longer is a find, and so is one that takes more memory.
+/// Limits of one input: time, then memory. An input that exceeds one is a find.
 const INPUT_SECONDS: u64 = 20;
 const MEMORY_MB: u64 = 2048;
 const INPUT_BYTES: u64 = 2048;
-/// How many inputs an empty corpus begins with; the first byte, its number, is what most targets begin with.
-const BEGINNINGS: u8 = 16;
-const BEGINNING_BYTES: usize = 1024;
-/// How much longer than asked for a target may take: starting, reading the corpus, looking for leaks.
+/// Number of inputs in a new corpus. Their first byte, which most targets read first, is their number.
+const FIRST_INPUTS: u8 = 16;
+const FIRST_INPUT_BYTES: usize = 1024;
+/// Time that a target may take beyond the requested time: starting, reading the corpus, checking for leaks.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// Runs these targets (all, if none is named) for so many minutes each.
+/// Runs these targets (all, if none is named) for `minutes` each.
 pub fn run(minutes: f64, only: &[String]) -> Result<Tally> {
     ensure!(minutes.is_finite() && minutes > 0.0, "--minutes takes a number above 0");
     let targets = chosen(only)?;
     Ok(all(&targets, Duration::from_secs_f64(minutes * 60.0)))
 }
 
-/// A minute, shared among all targets.
+/// Runs all targets for a minute together.
 pub fn smoke() -> Tally {
     let formatted = cargo().args(["fmt", "--check", "--manifest-path"]).arg(folder().join("Cargo.toml")).status();
     let mut tally = Tally::of_one("fuzz: formatted", formatted.is_ok_and(|status| status.success()));
@@ -58,7 +58,7 @@ pub fn smoke() -> Tally {
     tally
 }
 
-/// The targets there are: each file of `fuzz/targets`, and the hostile guest.
+/// The chosen ones of all targets: each file of `fuzz/targets`, and the hostile guest.
 fn chosen(only: &[String]) -> Result<Vec<String>> {
     let mut targets = vec![HOSTILE.to_owned()];
     for file in fs::read_dir(folder().join("targets")).context("reading fuzz/targets")? {
@@ -81,7 +81,7 @@ fn folder() -> PathBuf {
     crate::root().join("fuzz")
 }
 
-/// Cargo's folder for the workspace's programs.
+/// Cargo's target folder of the workspace.
 pub fn programs() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
 }
@@ -115,7 +115,7 @@ fn all(targets: &[String], time: Duration) -> Tally {
     sum.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Builds what is asked for; each target with its program.
+/// Builds the requested targets. Returns each with its program.
 fn build(targets: &[String]) -> Result<Vec<(String, PathBuf)>> {
     let own = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let instrumented = own.map_or_else(|| folder().join("target"), |shared| shared.join("fuzz"));
@@ -144,15 +144,15 @@ fn build(targets: &[String]) -> Result<Vec<(String, PathBuf)>> {
     Ok(targets.iter().map(|name| (name.clone(), program(name))).collect())
 }
 
-/// The machine's target triple: a build for it by name leaves build scripts without the flags.
+/// The machine's target triple. With an explicit triple, cargo applies the flags to no build script.
 pub fn host() -> Result<String> {
-    let told = Command::new("rustc").arg("-vV").output().context("asking rustc for its host")?.stdout;
-    let text = String::from_utf8_lossy(&told);
+    let output = Command::new("rustc").arg("-vV").output().context("asking rustc for its host")?.stdout;
+    let text = String::from_utf8_lossy(&output);
     let line = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(line.context("rustc -vV names no host")?.to_owned())
 }
 
-/// Runs one target; an error says where its reproducer is.
+/// Runs one target. The error names its reproducer.
 fn one(name: &str, program: &Path, time: Duration) -> Result<Ran> {
     let (corpus, finds) = (folder().join("corpus").join(name), folder().join("artifacts").join(name));
     fs::create_dir_all(&corpus)?;
@@ -171,7 +171,7 @@ fn one(name: &str, program: &Path, time: Duration) -> Result<Ran> {
         command.arg(format!("-max_total_time={}", time.as_secs().max(1)));
         command.arg(format!("-artifact_prefix={}/", finds.canonicalize()?.display()));
         command.args([format!("-timeout={INPUT_SECONDS}"), format!("-rss_limit_mb={MEMORY_MB}")]);
-        // A long input is many choices: lengths are not to grow slowly from one byte on.
+        // A long input means many choices, so libFuzzer must not grow lengths slowly from one byte.
         command.args(["-len_control=0", "-print_final_stats=1"]).arg(format!("-max_len={INPUT_BYTES}"));
     }
     let output = fs::File::create(&log)?;
@@ -192,15 +192,15 @@ fn one(name: &str, program: &Path, time: Duration) -> Result<Ran> {
     )
 }
 
-/// An empty corpus begins with a few long inputs, the same on every machine: xorshift64 (Marsaglia 2003).
+/// Fills an empty corpus with a few long inputs, the same on every machine: xorshift64 (Marsaglia 2003).
 fn begin(corpus: &Path) -> Result<()> {
     if fs::read_dir(corpus)?.next().is_some() {
         return Ok(());
     }
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for number in 0..BEGINNINGS {
+    for number in 0..FIRST_INPUTS {
         let mut bytes = vec![number];
-        while bytes.len() < BEGINNING_BYTES {
+        while bytes.len() < FIRST_INPUT_BYTES {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
@@ -211,7 +211,7 @@ fn begin(corpus: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Waits so long at most; `None` if it had to be killed.
+/// Waits at most `most`. `None` if the child had to be killed.
 fn wait(child: &mut Child, most: Duration) -> Result<Option<ExitStatus>> {
     let begin = Instant::now();
     loop {
@@ -227,12 +227,12 @@ fn wait(child: &mut Child, most: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// What a run without finds did.
+/// Result of a run without finds.
 #[derive(Debug, PartialEq, Eq)]
 enum Ran {
-    /// By libFuzzer's last lines.
+    /// Statistics from libFuzzer's last lines.
     Fuzzed { runs: u64, per_second: u64, edges: u64, corpus: String },
-    /// The hostile guest's own words.
+    /// Output of the hostile guest.
     Said(String),
 }
 

@@ -1,5 +1,5 @@
-//! The tests with real guests, side by side: most of such a test is waiting for a guest. Those whose driver gives the chip some
-//! milliseconds run [`ALONE`], at the end. A test's measurement is shown with its result, and is worth less for its neighbour.
+//! Runs the tests with real guests side by side, because such a test mostly waits for a guest. Tests whose driver gives the chip only
+//! milliseconds run [`ALONE`], at the end. Each result is shown with its measurements; a neighbour makes them less exact.
 
 use std::{sync::OnceLock, thread};
 
@@ -12,19 +12,19 @@ use crate::{
     tally::Tally,
 };
 
-/// The programs with such tests. The one whose tests take longest is the first, so that no long one is left for the end.
+/// Programs with such tests. The one with the longest tests comes first, so that no long test is left for the end.
 pub const PROGRAMS: [&str; 5] = ["real_adapters", "real_guests", "real_pair", "try", "uml_guests"];
-/// A test has two guests of 256 MiB, and the host has other uses for its memory.
+/// Maximum number at a time. A test has two guests of 256 MiB, and the host has other uses for its memory.
 const AT_MOST: usize = 4;
 
-/// Tests that nothing runs beside. An NE2000's driver gives a frame 200 ms (lib8390.c, TX_TIMEOUT), in which some fifty accesses are messages
-/// between QEMU and the daemon: beside guests that keep every processor busy each may take ten milliseconds.
+/// Tests that run without any other beside them. An NE2000's driver gives a frame 200 ms (lib8390.c, TX_TIMEOUT). Some fifty accesses,
+/// each a message between QEMU and the daemon, must fit into that. Beside guests that keep every processor busy, each may take 10 ms.
 const ALONE: [&str; 1] = ["drivers::both_kernels_ping_and_send_a_little_both_ways_over_an_ne2k_pci"];
 
-/// Words of which each test that runs has one in its name; none: all run.
+/// Each test that runs has one of these words in its name. Unset: all run.
 static WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Has [`run`] run only tests with one of these words in their names.
+/// Restricts [`run`] to tests with one of these words in their names.
 pub fn choose(words: &[&str]) {
     _ = WORDS.set(words.iter().map(|&word| word.to_owned()).collect());
 }
@@ -41,7 +41,7 @@ fn chosen(tests: Vec<Test>, words: &[String]) -> Result<Vec<Test>> {
     Ok(tests.into_iter().filter(|test| words.is_empty() || words.iter().any(|word| has(test, word))).collect())
 }
 
-/// Whether a program's tests have real guests.
+/// Whether the tests of a program have real guests.
 pub fn is_theirs(program: &Program) -> bool {
     PROGRAMS.contains(&program.target.as_str())
 }
@@ -60,7 +60,7 @@ fn tests() -> Result<Vec<Test>> {
     chosen(tests, WORDS.get().map_or(&[][..], Vec::as_slice))
 }
 
-/// Builds and runs them.
+/// Builds and runs the tests.
 pub fn run() -> Tally {
     let tests = match tests() {
         Ok(tests) => tests,

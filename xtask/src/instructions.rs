@@ -1,7 +1,7 @@
-//! Instructions that a frame costs between two ports, counted by callgrind: a rise above what is kept here fails.
+//! Counts instructions per frame between two ports with callgrind. A rise above the bounds below fails.
 //!
-//! A count says little of time, and all of a change: it is the same on a loaded machine. Another compiler lays the same source out
-//! otherwise, some instructions more or less; so a bound is about 5 % above what was measured (docs/measured.md).
+//! A count says little about time, but shows every change: it is the same on a loaded machine. Another compiler lays the same source out
+//! differently, with slightly more or fewer instructions, so a bound is about 5 % above the measurement (docs/measured.md).
 
 use std::{
     collections::HashMap,
@@ -14,9 +14,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{cargo, tally::Tally};
 
-/// What is counted: an example of `nicety-plane` with its arguments; and the most instructions for a frame. Lower these
+/// Each measurement: an example of `nicety-plane`, its arguments, and the maximum of instructions per frame. Lower these
 /// when frames get cheaper.
-const KEPT: [(&str, &[&str], f64); 13] = [
+const BOUNDS: [(&str, &[&str], f64); 13] = [
     ("instructions", &["64", "1", "10000"], 1100.0),
     ("instructions", &["64", "1000", "20000"], 1340.0),
     ("instructions", &["1518", "1", "10000"], 1740.0),
@@ -48,7 +48,7 @@ pub fn run() -> Tally {
             return Tally::of_one("instructions: the examples do not build", false);
         }
     };
-    KEPT.iter().fold(Tally::default(), |mut tally, (example, arguments, most)| {
+    BOUNDS.iter().fold(Tally::default(), |mut tally, (example, arguments, most)| {
         let what = format!("{example} {}", arguments.join(" "));
         let counted = programs.get(*example).context("cargo has not built it").and_then(|program| {
             let count = count(&valgrind, program, arguments)?;
@@ -66,7 +66,7 @@ pub fn run() -> Tally {
     })
 }
 
-/// The words that valgrind is started with: the machine's own, or the one that `nicety-guests` lays.
+/// The command that starts valgrind: the machine's own, or the one that `nicety-guests` installs.
 fn valgrind() -> Result<Vec<String>> {
     if Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok(vec!["valgrind".to_owned()]);
@@ -82,7 +82,7 @@ fn valgrind() -> Result<Vec<String>> {
 fn build() -> Result<HashMap<String, PathBuf>> {
     let mut command = cargo();
     command.args(["build", "--release", "--package", "nicety-plane", "--message-format=json-render-diagnostics"]);
-    KEPT.iter().for_each(|(example, _, _)| {
+    BOUNDS.iter().for_each(|(example, _, _)| {
         command.args(["--example", example]);
     });
     let mut child = command.stdout(Stdio::piped()).spawn()?;
@@ -92,7 +92,7 @@ fn build() -> Result<HashMap<String, PathBuf>> {
     Ok(lines.iter().filter_map(|line| program(line)).collect())
 }
 
-/// The example that a line of cargo's tells of (the Cargo book, External tools, JSON messages).
+/// The example in a line of cargo's output (the Cargo book, External tools, JSON messages).
 fn program(line: &str) -> Option<(String, PathBuf)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let target = &message["target"];
@@ -100,7 +100,7 @@ fn program(line: &str) -> Option<(String, PathBuf)> {
     is_example.then_some((target["name"].as_str()?.to_owned(), message["executable"].as_str()?.into()))
 }
 
-/// Instructions for a frame.
+/// Instructions per frame.
 fn count(valgrind: &[String], program: &PathBuf, arguments: &[&str]) -> Result<f64> {
     let [first, rest @ ..] = valgrind else { return Err(anyhow::anyhow!("valgrind has no words")) };
     let output = Command::new(first)
@@ -114,15 +114,15 @@ fn count(valgrind: &[String], program: &PathBuf, arguments: &[&str]) -> Result<f
         .arg(program)
         .args(arguments)
         .output()?;
-    let (said, shown) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-    ensure!(output.status.success(), "it failed: {said}{shown}");
-    per_frame(&said, &shown).with_context(|| format!("nothing was counted: {said}{shown}"))
+    let (report, printed) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    ensure!(output.status.success(), "it failed: {report}{printed}");
+    per_frame(&report, &printed).with_context(|| format!("nothing was counted: {report}{printed}"))
 }
 
-/// What callgrind said it collected, over the frames that the example said there were.
-fn per_frame(said: &str, shown: &str) -> Option<f64> {
-    let collected = said.lines().find_map(|line| line.split_once("Collected : "))?.1.split_whitespace().next()?;
-    let frames = shown.split_once(" frames of ")?.0.split_whitespace().last()?;
+/// Callgrind's count, divided by the number of frames that the example reports.
+fn per_frame(report: &str, printed: &str) -> Option<f64> {
+    let collected = report.lines().find_map(|line| line.split_once("Collected : "))?.1.split_whitespace().next()?;
+    let frames = printed.split_once(" frames of ")?.0.split_whitespace().last()?;
     let (collected, frames) = (collected.parse::<f64>().ok()?, frames.parse::<f64>().ok()?);
     (frames > 0.0).then(|| collected / frames)
 }
@@ -131,12 +131,12 @@ fn per_frame(said: &str, shown: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// As valgrind 3.19 says it.
+    /// Output of valgrind 3.19.
     #[test]
     fn what_was_collected_is_divided_by_the_frames() {
-        let said = "==1== Events    : Ir\n==1== Collected : 19947762\n==1== \n==1== I   refs:      19,947,762\n";
-        assert_eq!(per_frame(said, "20000 frames of 64 bytes, 1 addresses per port\n"), Some(997.3881));
-        assert_eq!(per_frame(said, "Error: nothing\n"), None);
+        let report = "==1== Events    : Ir\n==1== Collected : 19947762\n==1== \n==1== I   refs:      19,947,762\n";
+        assert_eq!(per_frame(report, "20000 frames of 64 bytes, 1 addresses per port\n"), Some(997.3881));
+        assert_eq!(per_frame(report, "Error: nothing\n"), None);
         assert_eq!(per_frame("valgrind: no such tool\n", "20000 frames of 64 bytes\n"), None);
     }
 

@@ -1,7 +1,7 @@
 //! Runs tests, each in a process of its own, several at a time.
 //!
-//! Most of a test's time is waiting: for a guest, a timer, a peer. A process of its own lets tests of different programs run side by
-//! side, gives each its time, and ends one that hangs without ending the others.
+//! A test mostly waits: for a guest, a timer, a peer. With a process of its own, tests of different programs can run side by side, each
+//! has its own time, and a test that hangs can be ended without ending others.
 
 use std::{
     collections::VecDeque,
@@ -11,24 +11,24 @@ use std::{
     time::Instant,
 };
 
-use crate::{lock, programs::Test, tally::Tally, told_how_much};
+use crate::{lock, programs::Test, tally::Tally, with_amount};
 
-/// A test that runs longer hangs: the longest takes some minutes, on two busy processors.
+/// Time limit of a test; a longer one hangs. The longest takes some minutes on two busy processors.
 const TEST_SECONDS_MAX: u32 = 900;
-/// timeout(1): the exit code that says that it ended the command.
+/// timeout(1): exit code when it ended the command.
 const TIMED_OUT: i32 = 124;
 
-/// How tests are run.
+/// Settings for running tests.
 #[derive(Debug, Clone, Copy)]
 pub struct Lanes {
-    /// Tests at a time.
+    /// Number of tests at a time.
     pub count: usize,
-    /// Whether a test that passed is shown with its output, for what it measured.
+    /// Whether a passed test is shown with its output, which may contain measurements.
     pub shows_output: bool,
 }
 
 impl Lanes {
-    /// Runs all of them, in order.
+    /// Runs all tests, in order.
     pub fn run(self, tests: impl Into<VecDeque<Test>>) -> Tally {
         let (waiting, sum) = (Mutex::new(tests.into()), Mutex::new(Tally::default()));
         let lane = || {
@@ -53,16 +53,16 @@ impl Lanes {
         let seconds = begin.elapsed().as_secs_f64();
         let title = format!("{} {}", test.program.name, test.name);
         let mut tally = output.as_ref().map_or_else(|_| Tally::default(), tally_of);
-        // A program that knows no test of this name ends well too.
+        // A program without a test of this name exits with 0 too.
         let ran = output.as_ref().is_ok_and(|output| output.status.success()) && tally.count() == 1;
         if !ran {
-            let said = tally.failures.pop().unwrap_or_else(|| match &output {
+            let failure = tally.failures.pop().unwrap_or_else(|| match &output {
                 Ok(output) if output.status.code() == Some(TIMED_OUT) => {
                     format!("{}: not ended after {TEST_SECONDS_MAX} s", test.name)
                 }
                 _ => test.name.clone(),
             });
-            tally = Tally::of_one(&format!("{} {said}", test.program.name), false);
+            tally = Tally::of_one(&format!("{} {failure}", test.program.name), false);
         }
         let word = if !ran {
             "FAILED"
@@ -83,7 +83,7 @@ impl Lanes {
 }
 
 fn command(test: &Test) -> Command {
-    let mut command = told_how_much(Command::new("timeout"));
+    let mut command = with_amount(Command::new("timeout"));
     command.args(["--kill-after=5", &TEST_SECONDS_MAX.to_string()]).arg(&test.program.path);
     command.args(["--exact", &test.name, "--test-threads", "1", "--show-output"]);
     command.current_dir(&test.program.folder).stdin(Stdio::null());
@@ -94,17 +94,17 @@ fn tally_of(output: &Output) -> Tally {
     Tally::of_text(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// A test's output, indented: all of it if the test failed; if it passed, the part under its name.
+/// A test's output, indented: everything if the test failed, else the part under its name.
 fn shown(output: &Output, name: &str, passed: bool) -> String {
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    let text = if passed { own_part(&said, name).to_owned() } else { said + &errors };
+    let text = if passed { own_part(&printed, name).to_owned() } else { printed + &errors };
     text.trim_end().lines().map(|line| format!("\n    {line}")).collect()
 }
 
-/// The part of the harness's output that is a test's own.
-fn own_part<'a>(said: &'a str, name: &str) -> &'a str {
-    let own = said.split_once(&format!("---- {name} stdout ----\n")).map_or("", |(_, rest)| rest);
+/// A test's own part of the harness's output.
+fn own_part<'a>(printed: &'a str, name: &str) -> &'a str {
+    let own = printed.split_once(&format!("---- {name} stdout ----\n")).map_or("", |(_, rest)| rest);
     own.rsplit_once("\n\nsuccesses:\n").map_or(own, |(own, _)| own)
 }
 
@@ -122,10 +122,10 @@ mod tests {
 
     #[test]
     fn a_measurement_is_shown_and_everything_that_a_failed_test_said() {
-        let said = "\nrunning 1 test\ntest a::b ... ok\n\nsuccesses:\n\n---- a::b stdout ----\nboots in 2 s\nrate 5\n\n\n\
+        let printed = "\nrunning 1 test\ntest a::b ... ok\n\nsuccesses:\n\n---- a::b stdout ----\nboots in 2 s\nrate 5\n\n\n\
                     successes:\n    a::b\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 21 filtered out; finished in 0.1s\n\n";
-        assert_eq!(shown(&output(said, 0), "a::b", true), "\n    boots in 2 s\n    rate 5");
-        assert!(shown(&output(said, 101), "a::b", false).ends_with("\n    why"));
+        assert_eq!(shown(&output(printed, 0), "a::b", true), "\n    boots in 2 s\n    rate 5");
+        assert!(shown(&output(printed, 101), "a::b", false).ends_with("\n    why"));
         assert_eq!(own_part("running 1 test\ntest a::b ... ok\n", "a::b"), "");
     }
 

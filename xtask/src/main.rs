@@ -1,6 +1,6 @@
-//! The developer's commands: `cargo xtask test` is what has to pass, `cargo xtask guests` lays what real guests are made of.
+//! The developer's commands: `cargo xtask test` runs everything that has to pass, `cargo xtask guests` installs the files of real guests.
 //!
-//! This program builds without any of the project's crates, so that it can say that one of them does not build.
+//! This program builds without any of the project's crates, so that it can report that one of them does not build.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -82,7 +82,7 @@ enum Task {
     },
 }
 
-/// The clone that it was started in: cargo says, for clones may share a folder of programs.
+/// The clone in which cargo started this program. Cargo's variable decides, because clones may share a target folder.
 fn root() -> PathBuf {
     let own = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     own.join("..")
@@ -90,9 +90,9 @@ fn root() -> PathBuf {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
-        Task::Fuzz { minutes, targets } => Ok(told(&fuzz::run(minutes, &targets)?)),
-        Task::Package => Ok(told(&package::run(true))),
-        Task::Quick { since } => Ok(told(&changed::run(since.as_deref())?)),
+        Task::Fuzz { minutes, targets } => Ok(finish(&fuzz::run(minutes, &targets)?)),
+        Task::Package => Ok(finish(&package::run(true))),
+        Task::Quick { since } => Ok(finish(&changed::run(since.as_deref())?)),
         Task::Test { only, adapters, skip, full, part } => {
             FULL.store(full, Ordering::Relaxed);
             _ = ADAPTERS.set(adapters);
@@ -107,25 +107,25 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints the sum of a command that is no test run.
-fn told(tally: &tally::Tally) -> ExitCode {
+/// Prints the sum of a command that is not a test run.
+fn finish(tally: &tally::Tally) -> ExitCode {
     println!("{tally}");
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The cargo that runs us.
 fn cargo() -> Command {
-    told_how_much(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
+    with_amount(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
 }
 
-/// Whether everything is to be tried.
+/// Whether `--full` was given.
 static FULL: AtomicBool = AtomicBool::new(false);
 
-/// The adapters to be tried; none: as many as is usual.
+/// The adapters to try. Unset or empty: the usual selection.
 static ADAPTERS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Tells whatever tests the command runs how much to try: `crates/trials/src/extent.rs` reads it.
-fn told_how_much(mut command: Command) -> Command {
+/// Passes the amount of testing to the command's tests, in variables that `crates/trials/src/extent.rs` reads.
+fn with_amount(mut command: Command) -> Command {
     if FULL.load(Ordering::Relaxed) {
         command.env("NICETY_FULL", "1");
     }

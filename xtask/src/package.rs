@@ -1,8 +1,8 @@
-//! Whether the crates can be packaged: each with all the files that it is built from, and with versions on what it depends on.
+//! Checks that the crates can be packaged: each with all its source files, and with versions of its dependencies.
 //!
-//! `publish = false` stays in the manifests. With it cargo packages no crate that depends on another one of the workspace: it takes
-//! no such crate into the registry that stands for crates.io meanwhile (cargo, `src/cargo/ops/cargo_package`, `do_package`). So what is
-//! packaged is a clone of what is committed, with that one line turned.
+//! `publish = false` stays in the manifests. With it cargo packages no crate that depends on another one of the workspace: it does not
+//! put such a crate into the temporary registry that replaces crates.io (cargo, `src/cargo/ops/cargo_package`, `do_package`). So the
+//! packages are made from a clone of the commit, with that one line changed.
 
 use std::{
     env, fs, io,
@@ -16,10 +16,10 @@ use crate::{
     tally::Tally,
 };
 
-/// The line of the workspace's manifest that keeps the crates from being published, and what stands there in the clone.
-const STAYS: [&str; 2] = ["\npublish = false\n", "\npublish = true\n"];
+/// The line of the workspace's manifest that prevents publishing, and its replacement in the clone.
+const PUBLISH_LINE: [&str; 2] = ["\npublish = false\n", "\npublish = true\n"];
 
-/// Packages every crate, in seconds; `build` builds each of them from its package alone, in minutes.
+/// Packages every crate, which takes seconds. `build` also builds each of them from its package alone, which takes minutes.
 pub fn run(build: bool) -> Tally {
     let clone = Clone(env::temp_dir().join(format!("nicety-package-{}", std::process::id())));
     if let Err(error) = clone.make(&crate::root()) {
@@ -27,13 +27,13 @@ pub fn run(build: bool) -> Tally {
         return Tally::of_one("package: a clone of what is committed", false);
     }
     let mut command = cargo();
-    // The line that was turned is all that is dirty. What is packaged lies in the clone, and goes with it.
+    // Only the changed line is dirty. The packages are written into the clone, and are removed with it.
     command.args(["package", "--workspace", "--quiet", "--allow-dirty"]).args((!build).then_some("--no-verify"));
     command.current_dir(&clone.0).env("CARGO_TARGET_DIR", clone.0.join("target"));
     one("package", &mut command)
 }
 
-/// A clone for this purpose alone, gone at its end.
+/// A clone for this purpose alone, removed at its end.
 struct Clone(PathBuf);
 
 impl Clone {
@@ -44,7 +44,7 @@ impl Clone {
         }
         let manifest = self.0.join("Cargo.toml");
         let text = fs::read_to_string(&manifest)?;
-        let [stays, turned] = STAYS;
+        let [stays, turned] = PUBLISH_LINE;
         if !text.contains(stays) {
             return Err(io::Error::other("Cargo.toml does not keep the crates from being published"));
         }
@@ -54,7 +54,7 @@ impl Clone {
 
 impl Drop for Clone {
     fn drop(&mut self) {
-        // What is not there cannot be removed.
+        // A clone that was not made cannot be removed.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The workspace's test programs: built by one call of cargo, so that no step builds them again, and the tests in them.
+//! The workspace's test programs and their tests. One call of cargo builds the programs, so that no step builds them again.
 
 use std::{
     io::{BufRead, BufReader},
@@ -16,10 +16,10 @@ use crate::cargo;
 pub struct Program {
     /// The package's folder and the target: `daemon/live`.
     pub name: String,
-    /// The target's name, by which guests' programs are known.
+    /// The target's name. It identifies the programs with guests.
     pub target: String,
     pub path: PathBuf,
-    /// Cargo runs a package's tests in its folder.
+    /// The package's folder, in which cargo runs its tests.
     pub folder: PathBuf,
 }
 
@@ -30,28 +30,28 @@ pub struct Test {
     pub name: String,
 }
 
-/// All test programs of the workspace, those with real guests too; built by the first call.
+/// All test programs of the workspace, including those with real guests. The first call builds them.
 ///
 /// # Errors
-/// They do not build.
+/// The build failed.
 pub fn all() -> Result<&'static [Program]> {
     static ALL: OnceLock<Vec<Program>> = OnceLock::new();
     if let Some(programs) = ALL.get() {
         return Ok(programs);
     }
     let built = build(&["--workspace".to_owned()])?;
-    // Only the examples are left to build: they share every library with the tests.
+    // Only the examples remain to build: they share every library with the tests.
     ensure!(cargo().args(["build", "--workspace", "--examples"]).status()?.success(), "cargo build --examples failed");
     Ok(ALL.get_or_init(|| built))
 }
 
-/// Builds the test programs of the packages that cargo's words select.
+/// Builds the test programs of the packages that cargo's arguments select.
 ///
 /// # Errors
-/// They do not build.
+/// The build failed.
 pub fn build(packages: &[String]) -> Result<Vec<Program>> {
     let mut command = cargo();
-    // `--test '*'` has the tests with real guests, which the manifests keep out of a plain `cargo test`.
+    // `--test '*'` includes the tests with real guests, which the manifests exclude from a plain `cargo test`.
     command.arg("test").args(packages).args(["--no-run", "--lib", "--bins", "--test", "*"]);
     let mut child = command.arg("--message-format=json-render-diagnostics").stdout(Stdio::piped()).spawn()?;
     let mut built = Vec::new();
@@ -62,7 +62,7 @@ pub fn build(packages: &[String]) -> Result<Vec<Program>> {
     Ok(built)
 }
 
-/// The test program named in a line of cargo's (the Cargo book, External tools, JSON messages).
+/// The test program in a line of cargo's output (the Cargo book, External tools, JSON messages).
 fn program(line: &str) -> Option<Program> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     if message["profile"]["test"] != true {
@@ -75,10 +75,10 @@ fn program(line: &str) -> Option<Program> {
     Some(Program { name: format!("{package}/{target}"), target, path, folder })
 }
 
-/// The tests in these programs, in their order.
+/// The tests of these programs, in order.
 ///
 /// # Errors
-/// A program does not list its tests.
+/// A program fails to list its tests.
 pub fn tests<'a>(programs: impl IntoIterator<Item = &'a Program>) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     for program in programs {

@@ -1,4 +1,4 @@
-//! What has to pass, in order: the cheap and the telling first.
+//! Everything that has to pass, in order: cheap and informative steps first.
 
 use std::{
     env,
@@ -20,7 +20,7 @@ struct Step {
     name: &'static str,
     about: &'static str,
     run: fn() -> Tally,
-    /// Whether it may run beside the tests.
+    /// Whether the step may run beside the tests.
     beside: bool,
 }
 
@@ -34,7 +34,7 @@ const fn beside(name: &'static str, about: &'static str, run: fn() -> Tally) -> 
 
 const TESTS: &str = "tests";
 const GUESTS: &str = "guests";
-/// The cheap ones first. Those that may run beside the tests begin with them.
+/// Cheap steps first. Those that may run beside the tests start together with them.
 const STEPS: &[Step] = &[
     step("fmt", "the source is formatted", fmt),
     step("locks", "both lock files are of these manifests", locks),
@@ -51,31 +51,31 @@ const STEPS: &[Step] = &[
     step(GUESTS, "unmodified kernels, in user mode and in QEMU", crate::guests::run),
 ];
 
-/// The names of the steps, for the command line.
+/// Names of the steps, for the command line.
 pub fn names() -> Vec<&'static str> {
     STEPS.iter().map(|step| step.name).collect()
 }
 
-/// The slowest tests that are named at the end.
+/// Number of slowest tests named at the end.
 const SLOWEST: usize = 20;
 
-/// Runs the steps, however many fail, and prints the sum as the last line. A `part` is a run for another one, which has the sum.
+/// Runs the steps, even if some fail, and prints the sum as the last line. A `part` is a part of another run, which has the sum.
 pub fn run(only: &[String], skip: &[String], part: bool) -> ExitCode {
     let (only, words): (Vec<&str>, Vec<&str>) =
         only.iter().map(String::as_str).partition(|name| names().contains(name));
-    let goes = |step: &Step| {
+    let is_chosen = |step: &Step| {
         let asked = only.is_empty() && words.is_empty()
             || only.contains(&step.name)
             || step.name == GUESTS && !words.is_empty();
         asked && !skip.iter().any(|name| name == step.name)
     };
-    let (chosen, left): (Vec<&Step>, Vec<&Step>) = STEPS.iter().partition(|step| goes(step));
-    // Beside nothing there is no beside.
+    let (chosen, left): (Vec<&Step>, Vec<&Step>) = STEPS.iter().partition(|step| is_chosen(step));
+    // Without tests, no step runs beside them.
     let has_tests = chosen.iter().any(|step| [TESTS, GUESTS].contains(&step.name));
     let (mut aside, mut rest): (Vec<&Step>, Vec<&Step>) = chosen.iter().partition(|step| step.beside && has_tests);
     let mut sum = Tally::default();
     if !part {
-        println!("=== {}", extent());
+        println!("=== {}", amount());
         println!("=== {}", chosen.iter().map(|step| step.name).collect::<Vec<_>>().join(", "));
         left.iter().for_each(|step| sum += Tally::of_skipped(&format!("{}: not asked for", step.name)));
     }
@@ -102,7 +102,7 @@ pub fn run(only: &[String], skip: &[String], part: bool) -> ExitCode {
     if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What the steps cost, the slowest tests, what was skipped, what failed, and the sum.
+/// Prints the cost of each step, the slowest tests, the skipped ones, the failures, and the sum.
 fn report(sum: &Tally, costs: &[(&str, [f64; 2])]) {
     for (name, [seconds, processors]) in costs {
         println!("step {name:12} {seconds:7.1} s, {processors:7.1} s of processors");
@@ -121,8 +121,8 @@ fn report(sum: &Tally, costs: &[(&str, [f64; 2])]) {
     println!("{sum}");
 }
 
-/// Processor time of the children that have ended, from /proc (proc_pid_stat(5): `cutime` and `cstime`, fields 16 and 17, in hundredths of a
-/// second); 0 without /proc.
+/// Processor time of the children that have ended, from /proc (proc_pid_stat(5): `cutime` and `cstime`, fields 16 and 17, in hundredths
+/// of a second). 0 without /proc.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The second field, the program's name in brackets, may have spaces.
@@ -130,8 +130,8 @@ fn processor_seconds() -> f64 {
     fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// How much the tests try, in a sentence.
-fn extent() -> &'static str {
+/// The amount of testing, as a sentence.
+fn amount() -> &'static str {
     if crate::FULL.load(Ordering::Relaxed) {
         "everything: each adapter with each, every chip boots in every way, an hour of the simulation"
     } else {
@@ -143,8 +143,8 @@ fn fmt() -> Tally {
     one("fmt", cargo().args(["fmt", "--all", "--check"]))
 }
 
-/// Found out in a second here, in minutes by the builds with `--locked`; `fuzz` has a workspace of its own, which a change of
-/// our dependencies does not touch.
+/// This check takes a second; the builds with `--locked` would take minutes to find the same. `fuzz` has a workspace of its own, so a
+/// change of our dependencies does not update its lock file.
 fn locks() -> Tally {
     let root = crate::root();
     ["Cargo.toml", "fuzz/Cargo.toml"].into_iter().fold(Tally::default(), |mut tally, manifest| {
@@ -156,13 +156,13 @@ fn locks() -> Tally {
     })
 }
 
-/// The words for cargo that end well only if the manifest's lock file needs no change.
+/// Arguments with which cargo succeeds only if the manifest's lock file needs no change.
 fn locked(root: &Path, manifest: &str) -> [std::ffi::OsString; 5] {
     let path = root.join(manifest);
     ["metadata".into(), "--locked".into(), "--format-version=1".into(), "--manifest-path".into(), path.into()]
 }
 
-/// The tests with real guests, which are not among all targets, are checked too: what does not build shows within a minute.
+/// Also checks the tests with real guests, which `--all-targets` does not include: a build error shows within a minute.
 fn clippy() -> Tally {
     let targets: [&[&str]; 2] = [&["--all-targets"], &["--test", "*"]];
     targets.into_iter().fold(Tally::default(), |mut tally, targets| {
@@ -181,7 +181,7 @@ fn build() -> Tally {
     Tally::of_one("build", built.is_ok())
 }
 
-/// As many at a time as keep the processors busy: a test waits for two thirds of its time.
+/// Runs as many tests at a time as keep the processors busy: a test waits for two thirds of its time.
 fn tests() -> Tally {
     let tests = crate::programs::all()
         .and_then(|all| crate::programs::tests(all.iter().filter(|program| !crate::guests::is_theirs(program))));
@@ -211,12 +211,12 @@ fn doc() -> Tally {
     one("doc", command.args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// That each package also builds alone is looked at by `cargo xtask package`.
+/// `cargo xtask package` also checks that each package builds alone.
 fn package() -> Tally {
     crate::package::run(false)
 }
 
-/// cargo-deny, installed into the cache if the machine has none (minutes, once).
+/// cargo-deny. It is installed into the cache if the machine has none (minutes, once).
 fn deny() -> Tally {
     let check = ["--log-level", "error", "check", "licenses", "bans", "sources"];
     let installed = Command::new("cargo-deny").arg("--version").output().is_ok_and(|output| output.status.success());
@@ -232,7 +232,7 @@ fn deny() -> Tally {
         println!("installing cargo-deny into {} (minutes, once)", tools.display());
         let mut install = cargo();
         install.args(["install", "--quiet", "--locked", "cargo-deny", "--root"]).arg(&tools);
-        // Beside the workspace's own build: cargo removes it afterwards.
+        // Not into the workspace's own target folder: cargo removes this build afterwards.
         install.env_remove("CARGO_TARGET_DIR");
         if !succeeds(&mut install) {
             return Tally::of_one("deny: cargo-deny could not be installed", false);
@@ -252,7 +252,7 @@ pub fn one(name: &str, command: &mut Command) -> Tally {
     Tally::of_one(name, succeeds(command))
 }
 
-/// Whether a program ran and ended well; what keeps it from running is said.
+/// Whether a program ran and exited with 0. Prints the error if it could not run.
 pub fn succeeds(command: &mut Command) -> bool {
     match command.status() {
         Ok(status) => status.success(),
@@ -263,7 +263,7 @@ pub fn succeeds(command: &mut Command) -> bool {
     }
 }
 
-/// A step that runs Rust's test harness, some number of times. A failure without a failed test, such as of the build, is one more.
+/// A step that runs Rust's test harness one or more times. A failure without a failed test, such as of the build, counts as one.
 fn harness(name: &str, command: &mut Command) -> Tally {
     let mut tally = Tally::default();
     let mut child = match command.stdout(Stdio::piped()).spawn() {

@@ -1,18 +1,18 @@
-//! Counting what passed, out of what a step printed.
+//! Counts passed, failed and skipped checks from a step's output.
 
 use std::{fmt, ops::AddAssign};
 
-/// What a test prints, at the beginning of a line, that cannot run on this machine: its name and the reason follow. The harness has
-/// no word for it and says that it passed.
+/// Start of the line that a test prints if it cannot run on this machine. Its name and the reason follow. The harness has no such
+/// result, and reports that the test passed.
 const SKIPPED: &str = "SKIPPED ";
-/// Before a failure's name in a report.
+/// Prefix of a failure's name in a report.
 pub const FAILED: &str = "failed: ";
-/// Before a skip's name in a report.
+/// Prefix of a skipped check's name in a report.
 pub const SKIP: &str = "skipped: ";
-/// How many lines of a panic's message are kept.
+/// Number of lines of a panic's message that are kept.
 const REASON_LINES: usize = 6;
 
-/// How many of a step's checks passed, failed, were skipped.
+/// Numbers of a step's checks that passed, failed, or were skipped.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
     /// Checks that passed.
@@ -21,17 +21,17 @@ pub struct Tally {
     pub failed: u64,
     /// Checks that did not run.
     pub skipped: u64,
-    /// The names of those that failed, where they have one, each with what its first panic said.
+    /// Names of the failed checks that have one, each with the message of its first panic.
     pub failures: Vec<String>,
-    /// Those that found themselves unable to run, and why.
+    /// Names of the checks that could not run, with the reason.
     pub skips: Vec<String>,
-    /// Seconds that a test took, and its name.
+    /// Duration of each test in seconds, and its name.
     pub times: Vec<(f64, String)>,
-    /// How many of those the harness has still to count, as passed.
+    /// Number of skipped tests that the harness has yet to count as passed.
     unable: u64,
-    /// Which of the failures the lines are about that come now.
+    /// Index of the failure to which the current lines belong.
     about: Option<usize>,
-    /// How many more lines belong to its panic's message.
+    /// Number of further lines that belong to its panic's message.
     reason: usize,
 }
 
@@ -45,24 +45,24 @@ impl Tally {
         }
     }
 
-    /// A step that is one check, which cannot run here; the reason is behind its name.
+    /// A step that is one check and cannot run here. The reason follows its name.
     pub fn of_skipped(name: &str) -> Tally {
         Tally { skipped: 1, skips: vec![name.to_owned()], ..Tally::default() }
     }
 
-    /// How many checks there were.
+    /// Number of all checks.
     pub fn count(&self) -> u64 {
         self.passed + self.failed + self.skipped
     }
 
-    /// What Rust's test harness printed.
+    /// Parses the output of Rust's test harness.
     pub fn of_text(text: &str) -> Tally {
         let mut tally = Tally::default();
         text.lines().for_each(|line| tally.take(line));
         tally
     }
 
-    /// The sum at the end of what [`crate::steps::run`] printed, with the failures and skips that it named; `None` without one.
+    /// Parses the sum at the end of [`crate::steps::run`]'s output, with the failures and skips named in it. `None` without a sum.
     pub fn of_report(text: &str) -> Option<Tally> {
         let last = text.lines().last()?;
         let mut tally = Tally::default();
@@ -82,7 +82,7 @@ impl Tally {
         Some(tally)
     }
 
-    /// Takes a line that Rust's test harness printed.
+    /// Takes a line of the test harness's output.
     pub fn take(&mut self, line: &str) {
         if let Some(counts) = line.trim_start().strip_prefix("test result: ") {
             for part in counts.split([';', '.']) {
@@ -107,7 +107,7 @@ impl Tally {
         }
     }
 
-    /// A line of what a test printed that failed.
+    /// Takes a line of a failed test's output.
     fn explain(&mut self, about: usize, line: &str) {
         let begins = line.starts_with("thread ").then(|| line.split_once(" panicked at ")).flatten();
         let words = match begins {

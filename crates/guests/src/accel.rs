@@ -1,33 +1,33 @@
-//! What runs a guest's instructions: KVM where a stock kernel boots under it, else QEMU's own translator.
+//! The accelerator that runs a guest's instructions: KVM where a stock kernel boots under it, else QEMU's own translator.
 
 use std::{fs, fs::File, time::Duration};
 
 use super::{error::Error, guest::Guest, kernel::Kernel, qemu::GuestConfig, root::Root};
 
-/// A stock kernel is up within two seconds under a KVM that works.
+/// Time limit of the probe. Under a working KVM a stock kernel is up within two seconds.
 const PROBE_LIMIT: Duration = Duration::from_secs(8);
 
-/// How a guest's instructions are run.
+/// The accelerator of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Accel {
-    /// KVM if a guest boots with it here, else translation. `/dev/kvm` alone proves nothing: where KVM is nested in software,
-    /// it opens and runs a first instruction, and a stock kernel hangs in it. The answer is kept until the host boots again.
+    /// KVM if a guest boots with it here, else translation. `/dev/kvm` alone proves nothing: where KVM is nested in software, it opens and
+    /// runs a first instruction, but a stock kernel hangs in it. The answer is stored until the host boots again.
     #[default]
     Auto,
     /// KVM.
     Kvm,
     /// QEMU's translator (TCG).
     Tcg,
-    /// The translator with a clock that goes on by one nanosecond with each of the guest's instructions (`-icount`), and jumps while it has
-    /// nothing to do: what the guest takes for busy nanoseconds are instructions.
+    /// The translator with an instruction-counting clock (`-icount`). The clock advances by one nanosecond with each of the guest's
+    /// instructions, and jumps while the guest is idle. So the guest's busy nanoseconds are instructions.
     Counted,
 }
 
 impl Accel {
-    /// Which of them it is; asks the host if this is `Auto`.
+    /// The accelerator to use; `Auto` probes the host.
     ///
     /// # Errors
-    /// Only those of building the probe's image; that the probe does not boot is an answer.
+    /// Only those of building the probe's image. A probe that does not boot is an answer, not an error.
     pub fn resolve(self, root: &Root) -> Result<Accel, Error> {
         if self != Accel::Auto {
             return Ok(self);
@@ -47,7 +47,7 @@ impl Accel {
             Err(Error::Boot { .. }) => false,
             Err(other) => return Err(other),
         };
-        // If it cannot be kept, the next guest asks again.
+        // If the answer cannot be stored, the next guest probes again.
         let _ = fs::write(&answer, format!("{} {}\n", boot.trim(), if works { "works" } else { "hangs" }));
         Ok(if works { Accel::Kvm } else { Accel::Tcg })
     }

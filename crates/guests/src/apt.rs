@@ -1,4 +1,4 @@
-//! A private apt: the machine's own Debian mirror, other suites, other folders, no root rights.
+//! A private apt: it uses the machine's own Debian mirror with other suites and other folders, without root rights.
 //! Formats: sources.list(5) (one-line and deb822), apt.conf(5), apt_preferences(5).
 
 use std::{
@@ -12,16 +12,16 @@ use super::{
     kernel::run,
 };
 
-/// A mirror of Debian as the machine's own sources name it.
+/// A Debian mirror from the machine's own sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mirror {
     uri: String,
-    /// Fields that go with it into our own source: `Signed-By` and `Trusted`, as they were written.
+    /// Fields copied unchanged into our own source: `Signed-By` and `Trusted`.
     fields: Vec<(String, String)>,
 }
 
 impl Mirror {
-    /// Is this Debian's own archive, rather than somebody's packages for Debian?
+    /// Whether this is Debian's own archive, and not a third party's packages for Debian.
     fn official(uri: &str, components: &str, suites: &str, signed_by: Option<&str>) -> bool {
         let segments: Vec<&str> = uri.split('/').collect();
         let whole_archive = !segments.iter().any(|s| matches!(*s, "debian-security" | "debian-debug" | "debian-ports"))
@@ -36,7 +36,7 @@ impl Mirror {
     }
 }
 
-/// The mirrors of Debian in an apt configuration folder (`/etc/apt`), in the order of apt's own reading, each once.
+/// The Debian mirrors in an apt configuration folder (`/etc/apt`), in apt's reading order, each once.
 pub(super) fn mirrors(folder: &Path) -> Vec<Mirror> {
     let mut files = vec![folder.join("sources.list")];
     let mut parts: Vec<PathBuf> =
@@ -88,7 +88,7 @@ fn one_line(line: &str) -> Option<Mirror> {
     })
 }
 
-/// The mirrors in a deb822 file: stanzas between empty lines, fields continued by leading white space.
+/// The mirrors in a deb822 file. Empty lines separate stanzas; leading white space continues a field.
 fn deb822(text: &str) -> Vec<Mirror> {
     let mut stanzas: Vec<Vec<(String, String)>> = vec![Vec::new()];
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -127,12 +127,12 @@ fn stanza_mirrors(stanza: &[(String, String)]) -> Vec<Mirror> {
         .collect()
 }
 
-/// A package file that apt would bring.
+/// A package file that apt would download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Deb {
     /// The file's name in the archive folder, `NAME_VERSION_ARCHITECTURE.deb`.
     pub file: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
@@ -152,12 +152,12 @@ impl Deb {
 pub(super) struct Apt {
     folder: PathBuf,
     mirror: String,
-    /// What names the first suite's sources, for when one is wanted.
+    /// Source entry of the first suite's source packages, written only when one is needed.
     sources: String,
 }
 
 impl Apt {
-    /// Lays the private configuration into `folder`; what an earlier, interrupted run downloaded there stays useful.
+    /// Writes the private configuration into `folder`. Downloads of an earlier, interrupted run there are used again.
     pub fn new(folder: &Path, mirror: &Mirror, suites: &[&str], preferences: &str) -> Result<Apt, Error> {
         for name in ["parts", "empty", "lists/partial", "archives/partial", "none/partial", "log"] {
             let path = folder.join(name);
@@ -187,7 +187,7 @@ impl Apt {
         Ok(Apt { folder: folder.to_owned(), mirror: mirror.uri.clone(), sources })
     }
 
-    /// Where the packages are put.
+    /// Folder of the downloaded packages.
     pub fn archives(&self) -> PathBuf {
         self.folder.join("archives")
     }
@@ -197,14 +197,14 @@ impl Apt {
         &self.mirror
     }
 
-    /// Brings the lists of packages.
+    /// Downloads the package lists.
     pub fn update(&self) -> Result<(), Error> {
         self.get("reading the mirror's package lists", &["update", "--error-on=any"]).map(drop)
     }
 
-    /// The packages and all that they depend on, as files.
+    /// The packages and all their dependencies, as files.
     pub fn closure(&self, packages: &[&str]) -> Result<Vec<Deb>, Error> {
-        // apt leaves out what it has already: so it looks into a folder that stays empty.
+        // apt leaves out files that it has already downloaded. An archive folder that stays empty prevents that.
         let nowhere = format!("Dir::Cache::archives={}/none", self.folder.display());
         let mut arguments = vec!["-o", &nowhere, "install", "--print-uris"];
         arguments.extend(packages);
@@ -212,21 +212,21 @@ impl Apt {
         Ok(text.lines().filter_map(printed_uri).collect())
     }
 
-    /// Brings the packages and all that they depend on into the archive folder.
+    /// Downloads the packages and all their dependencies into the archive folder.
     pub fn bring_closure(&self, packages: &[&str]) -> Result<(), Error> {
         let mut arguments = vec!["install", "--download-only"];
         arguments.extend(packages);
         self.get("bringing the packages", &arguments).map(drop)
     }
 
-    /// Brings packages without what they depend on into the archive folder.
+    /// Downloads packages without their dependencies into the archive folder.
     pub fn bring_alone(&self, packages: &[&str]) -> Result<(), Error> {
         let mut arguments = vec!["download"];
         arguments.extend(packages);
         self.get("bringing the kernels", &arguments).map(drop)
     }
 
-    /// Brings the archive of a package's source as its authors made it, from the first suite, and says where it is.
+    /// Downloads the upstream archive of a source package from the first suite. Returns its path.
     pub fn bring_source(&self, package: &str) -> Result<PathBuf, Error> {
         let sources = self.folder.join("parts/sources.sources");
         fs::write(&sources, &self.sources).map_err(file("write", &sources))?;
@@ -264,14 +264,14 @@ impl Apt {
     }
 }
 
-/// `'URI' FILE BYTES HASH`, as `apt-get --print-uris` writes it.
+/// Parses a line of `apt-get --print-uris`: `'URI' FILE BYTES HASH`.
 fn printed_uri(line: &str) -> Option<Deb> {
     let (_, rest) = line.strip_prefix('\'')?.split_once("' ")?;
     let mut words = rest.split(' ');
     Some(Deb { file: words.next()?.to_owned(), bytes: words.next()?.parse().ok()? })
 }
 
-/// The address, file and sum in such a line, if it is of the archive that a source package's authors made.
+/// The address, file and checksum in such a line, if it names the upstream archive of a source package.
 fn original(line: &str) -> Option<(&str, &str, &str)> {
     let (uri, rest) = line.strip_prefix('\'')?.split_once("' ")?;
     let mut words = rest.split(' ');
@@ -280,7 +280,7 @@ fn original(line: &str) -> Option<(&str, &str, &str)> {
     (!packed.contains('.') && sum.starts_with("SHA256:")).then_some((uri, name, sum))
 }
 
-/// The private configuration. It is read after the machine's own (`-c`), so that a proxy set there still counts.
+/// The private configuration. apt reads it after the machine's own (`-c`), so that a proxy set there still applies.
 fn configuration(folder: &Path) -> String {
     let folder = folder.display();
     format!(

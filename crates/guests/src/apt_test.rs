@@ -1,4 +1,4 @@
-//! The sources are in the forms that Debian 12's and 13's installers, cloud images and container images write (sources.list(5)).
+//! The sources have the forms that the installers, cloud images and container images of Debian 12 and 13 write (sources.list(5)).
 
 use super::*;
 

@@ -1,18 +1,19 @@
-//! Programs that this process has started, and those that they have.
+//! Programs that this process has started, and their children.
 
 use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Asks all of them to end (SIGTERM): apt-get and its methods, a compiler and who called it.
+/// Asks all of them to end (SIGTERM): for example apt-get and its methods, or a compiler and its parent.
 pub fn end_children() {
-    // The youngest first: a parent would start others in its place.
+    // Youngest first: otherwise a parent would start replacements.
     for pid in descendants("self").into_iter().rev() {
-        let _it_has_ended = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::TERM));
+        // The process may have ended meanwhile.
+        let _ended = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::TERM));
     }
 }
 
-/// The children of a process, each before its own (proc(5), /proc/PID/task/TID/children).
+/// The descendants of a process, each before its own children (proc(5), /proc/PID/task/TID/children).
 fn descendants(process: &str) -> Vec<i32> {
     let mut found = Vec::new();
     for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {

@@ -6,12 +6,12 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
 use super::spawn::spawn;
 
-/// See the module's page.
+/// A process that serves one guest (see the module's page).
 #[derive(Debug)]
 pub struct Companion(Child);
 
 impl Companion {
-    /// Starts it. It must end by itself when the thread that started it does.
+    /// Starts the process. It must end by itself when the thread that started it ends.
     ///
     /// # Errors
     /// Those of [`Command::spawn`].
@@ -20,17 +20,17 @@ impl Companion {
         spawn(command).map(Companion)
     }
 
-    /// What it complains of, once.
+    /// Its standard error, which can be taken once.
     pub(super) fn complaints(&mut self) -> Option<ChildStderr> {
         self.0.stderr.take()
     }
 
-    /// Its process, which is its group's leader.
+    /// Its process ID, which is also its group's.
     pub(super) fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// Ends it. How it had ended, if it did by itself.
+    /// Ends the process. Returns its exit status if it had already ended by itself.
     pub(super) fn ended(mut self) -> Option<ExitStatus> {
         self.0.try_wait().ok().flatten()
     }

@@ -1,4 +1,4 @@
-//! The last lines of a guest's console and of QEMU's own complaints, kept for error messages.
+//! The last lines of a guest's console and of QEMU's error output, kept for error messages.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +10,7 @@ const LINES_KEPT: usize = 400;
 const LINES_SHOWN: usize = 40;
 const BYTES_PER_LINE: usize = 1024;
 
-/// A bounded log that a reader thread fills.
+/// A bounded log, filled by a reader thread.
 #[derive(Clone, Default)]
 pub(super) struct Console(Arc<Mutex<VecDeque<String>>>);
 
@@ -23,7 +23,7 @@ impl Console {
         });
     }
 
-    /// One line more.
+    /// Adds a line.
     pub fn note(&self, line: &str) {
         let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if log.len() == LINES_KEPT {
@@ -40,7 +40,8 @@ impl Console {
     }
 }
 
-/// Calls `each` with every line, however long or odd, without its end and without control characters, until it returns false.
+/// Calls `each` with every line until it returns false. A line may be of any length and content; its end and its control characters are
+/// removed.
 pub(super) fn lines(mut from: impl Read, mut each: impl FnMut(&str) -> bool) {
     let (mut chunk, mut line) = ([0; 4096], Vec::with_capacity(BYTES_PER_LINE));
     let mut finish = |line: &mut Vec<u8>| {

@@ -1,18 +1,19 @@
-//! The control protocol with a guest's first process (`crates/guests/control`), over its second serial port: lines, told apart by a mark and an id.
+//! The control protocol with a guest's first process (`crates/guests/control`) over its second serial port. It consists of lines; a mark
+//! and an ID distinguish them.
 
 use std::time::Duration;
 
-/// What starts every line that is not a command's output.
+/// Start of every line that is not a command's output.
 const MARK: &str = ":nicety ";
-/// A serial line in raw mode holds 4,096 bytes for its reader (N_TTY_BUF_SIZE).
+/// A raw serial line buffers 4,096 bytes for its reader (N_TTY_BUF_SIZE).
 const LONGEST: usize = 3500;
 
 /// A line from the guest.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
-    /// The guest is up; its kernel's release.
+    /// The guest is up. The value is its kernel's release.
     Ready(&'a str),
-    /// The guest is up, but not as it was asked to be.
+    /// The guest is up, but its setup failed.
     Broken(&'a str),
     /// The output of a command begins.
     Begin(&'a str),
@@ -37,7 +38,8 @@ pub(super) fn parse(line: &str) -> Line<'_> {
     }
 }
 
-/// The line that has the guest run a command. The guest gives it whole seconds, at least one; `None` if it is too long to send.
+/// The line that makes the guest run a command. The guest counts its limit in whole seconds, at least one. `None` if the line is too
+/// long to send.
 pub(super) fn request(id: &str, limit: Duration, command: &str) -> Option<String> {
     let seconds = limit.as_secs().saturating_add(u64::from(limit.subsec_nanos() > 0)).max(1);
     let line = format!("{id} {seconds} {}\n", command.replace('\\', r"\\").replace('\n', r"\n"));

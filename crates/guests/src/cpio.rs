@@ -1,4 +1,4 @@
-//! An initramfs as the kernel reads it: the "newc" format of Documentation/driver-api/early-userspace/buffer-format.rst.
+//! An initramfs in the format that the kernel reads: "newc" of Documentation/driver-api/early-userspace/buffer-format.rst.
 
 /// File type bits of `st_mode` (inode(7)).
 const DIRECTORY: u32 = 0o040_000;
@@ -6,7 +6,7 @@ const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 const CHARACTER: u32 = 0o020_000;
 
-/// An archive that grows entry by entry. Folders must come before what is in them, as the kernel unpacks in order.
+/// An archive that grows entry by entry. A folder must come before its content, because the kernel unpacks in order.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -19,7 +19,7 @@ impl Archive {
         Archive { bytes: Vec::new(), entries: 0 }
     }
 
-    /// A folder, and every folder above it that is not there yet is the caller's to add first.
+    /// Adds a folder. The caller must add every missing parent folder first.
     pub fn folder(&mut self, path: &str) {
         self.entry(path, DIRECTORY | 0o755, (0, 0), &[]);
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a real guest, each with what to do about it.
+//! Errors of real guests, each with its remedy.
 
 use std::{
     io,
@@ -9,10 +9,10 @@ use std::{
 use super::root::cache_folder;
 use crate::folder::FolderError;
 
-/// Why a real guest could not be laid, booted or asked.
+/// The reason why a real guest could not be installed, booted or used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Neither `XDG_CACHE_HOME` nor `HOME` says where a cache may live.
+    /// Neither `XDG_CACHE_HOME` nor `HOME` names a folder for the cache.
     #[error(
         "no folder for real guests: neither XDG_CACHE_HOME nor HOME is set; set XDG_CACHE_HOME to a folder with 1 GB of room"
     )]
@@ -22,17 +22,17 @@ pub enum Error {
         "no folder for a guest's memory of {mib} MiB: {tried}; set TMPDIR to a folder with room, best on a tmpfs, that is not mounted noexec"
     )]
     NoMemoryFolder {
-        /// What was needed.
+        /// Size of the guest's memory in MiB.
         mib: u64,
-        /// Each folder that was tried, and why it will not do.
+        /// Each folder that was tried, with the reason why it is unsuitable.
         tried: String,
     },
-    /// No program that drives an adapter from a guest's user space.
+    /// The program that drives an adapter from a guest's user space is missing.
     #[error(
         "{program} is not there, which drives adapters that Linux has no driver for: `cargo build -p nicety` makes it beside `nicety`"
     )]
     NoUio {
-        /// Where it was looked for.
+        /// The path at which it was expected.
         program: PathBuf,
     },
     /// No folder can be made for sockets.
@@ -43,9 +43,9 @@ pub enum Error {
         "the program `{program}` is missing: install the package `{package}` (real guests are laid on Debian 12 or 13)"
     )]
     Program {
-        /// Its name.
+        /// The program's name.
         program: &'static str,
-        /// The Debian package that has it.
+        /// The Debian package that contains it.
         package: &'static str,
     },
     /// The machine's apt sources name no Debian mirror.
@@ -59,37 +59,37 @@ pub enum Error {
     /// apt or dpkg refused.
     #[error("{doing} failed; is the network up, and does the mirror {mirror} answer? {program} said:\n{said}")]
     Apt {
-        /// What was being done.
+        /// The failed activity.
         doing: &'static str,
-        /// The program that was run.
+        /// The failed program.
         program: &'static str,
         /// The mirror in use.
         mirror: String,
-        /// The last lines of its complaint.
+        /// The last lines of its error output.
         said: String,
     },
     /// A program that was run on the host failed.
     #[error("{doing} failed: {said}")]
     Run {
-        /// What was being done.
+        /// The failed activity.
         doing: String,
-        /// The last lines of its complaint, or the exit status.
+        /// The last lines of its error output, or the exit status.
         said: String,
     },
-    /// No private network.
+    /// A private network cannot be made.
     #[error(
         "this host does not let you make a network of your own, without which guests reach no peer outside the switch: user \
          namespaces must be allowed (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces > 0; on Ubuntu \
          kernel.apparmor_restrict_unprivileged_userns=0). What was tried said: {said}"
     )]
     Namespace {
-        /// The complaint.
+        /// The error output.
         said: String,
     },
-    /// Nicety's own daemon did not serve.
+    /// Nicety's own daemon failed to serve.
     #[error("the daemon did not serve: {why}; it said\n{said}")]
     Daemon {
-        /// Why.
+        /// The cause.
         why: String,
         /// The last lines of its log.
         said: String,
@@ -98,33 +98,33 @@ pub enum Error {
     #[error("stopped")]
     Stopped,
     /// A file of the host could not be read or written.
-    #[error("cannot {doing} {path}: {source}{}", elsewhere(path))]
+    #[error("cannot {doing} {path}: {source}{}", cache_hint(path))]
     File {
-        /// What was being done.
+        /// The failed activity.
         doing: &'static str,
-        /// To which file.
+        /// The file.
         path: PathBuf,
-        /// The host's reason.
+        /// The system's error.
         source: io::Error,
     },
-    /// A package does not have what this code expects of it.
+    /// A package lacks something that this code expects of it.
     #[error(
         "{what}; remove {path}, and the next `nicety compare` with these guests lays it again; if that changes nothing, the recipe needs a look"
     )]
     Unexpected {
-        /// What was expected.
+        /// The violated expectation.
         what: String,
-        /// Where.
+        /// The file or folder.
         path: PathBuf,
     },
     /// The guest did not come up.
     #[error("the guest ({guest}) did not come up: {why}; its console ended with\n{console}")]
     Boot {
-        /// What it is.
+        /// The guest's title.
         guest: String,
-        /// Why.
+        /// The cause.
         why: String,
-        /// The last lines of its console and of its own complaints.
+        /// The last lines of its console and of its error output.
         console: String,
     },
     /// The guest ended while a command ran.
@@ -132,7 +132,7 @@ pub enum Error {
     Gone {
         /// The command.
         command: String,
-        /// The last lines of its console and of its own complaints.
+        /// The last lines of its console and of its error output.
         console: String,
     },
     /// A command did not end in time.
@@ -140,9 +140,9 @@ pub enum Error {
     Late {
         /// The command.
         command: String,
-        /// The time that it had.
+        /// The command's time limit.
         limit: Duration,
-        /// The last lines of its console and of its own complaints.
+        /// The last lines of its console and of its error output.
         console: String,
     },
     /// A command ended with a code other than 0 where its result was needed.
@@ -157,8 +157,8 @@ pub enum Error {
     },
 }
 
-/// What to do about a file of the cache. Of another one the reason says all that there is to say.
-fn elsewhere(path: &Path) -> &'static str {
+/// The remedy for a file of the cache. For other files the system's error is enough.
+fn cache_hint(path: &Path) -> &'static str {
     let cached = cache_folder().is_ok_and(|cache| path.starts_with(cache));
     if cached { "; set XDG_CACHE_HOME to another folder, with 1 GB of room" } else { "" }
 }

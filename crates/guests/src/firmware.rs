@@ -1,5 +1,5 @@
-//! What a machine boots from the network with beside QEMU's own BIOS, and who answers it there: UEFI (OVMF), U-Boot, iPXE as a
-//! program, and dnsmasq, which speaks DHCP and TFTP. Debian's packages, laid beside the root.
+//! Firmware with which a machine boots from the network, beside QEMU's own BIOS: UEFI (OVMF), U-Boot, and iPXE as a program. The server
+//! is dnsmasq, which speaks DHCP and TFTP. All are Debian's packages, installed beside the root.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,15 +13,15 @@ use super::{
     u_boot,
 };
 
-/// Neither needs what it merely recommends.
+/// None of them needs its recommended packages.
 const PACKAGES: &[&str] = &["ovmf", "u-boot-qemu", "ipxe", "dnsmasq-base"];
 
-/// The packages, laid.
+/// The installed packages.
 #[derive(Debug, Clone)]
 pub struct Firmware(Layer);
 
 impl Firmware {
-    /// Lays the packages if they are not there yet; `progress` gets a line for each step.
+    /// Installs the packages if they are missing. `progress` gets a line for each step.
     ///
     /// # Errors
     /// Those of [`Layer::lay`].
@@ -29,7 +29,7 @@ impl Firmware {
         Layer::lay("firmware", PACKAGES, progress).map(Firmware)
     }
 
-    /// The machine with UEFI, whose variables are kept in a file of this folder. It asks no IPv6 network to boot from.
+    /// The machine with UEFI. A file in this folder holds its variables. It does not try to boot over IPv6.
     ///
     /// # Errors
     /// [`Error::File`] if the folder cannot be written.
@@ -44,31 +44,31 @@ impl Firmware {
         config.devices.extend(flash(0, &code, ",readonly=on"));
         config.devices.extend(flash(1, &variables, ""));
         config.devices.extend(["-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"].map(str::to_owned));
-        // Its network asks for good random numbers since edk2-stable202405, which a translated processor does not have.
+        // Since edk2-stable202405 its network stack requires good random numbers, which a translated processor does not have.
         config.devices.extend(["-device", "virtio-rng-pci"].map(str::to_owned));
         Ok(config)
     }
 
-    /// The machine with U-Boot. Its image is for QEMU's `pc`: on `q35` it finds no adapter, QEMU's own neither.
+    /// The machine with U-Boot. The image is for QEMU's `pc`: on `q35` it finds no adapter, not even QEMU's own.
     #[must_use]
     pub fn u_boot(&self, config: GuestConfig) -> GuestConfig {
         with_u_boot(config, &self.0.path("usr/lib/u-boot/qemu-x86/u-boot.rom"))
     }
 
-    /// The same with the drivers that Debian's U-Boot leaves out, pcnet and rtl8139. It is built if it is not there yet.
+    /// The same with the drivers that Debian's U-Boot leaves out, pcnet and rtl8139. Builds it if it is missing.
     ///
     /// # Errors
-    /// See [`Error`]; each says what to do.
+    /// See [`Error`]; each names its remedy.
     pub fn more_of_u_boot(config: GuestConfig, progress: &mut dyn FnMut(&str)) -> Result<GuestConfig, Error> {
         Ok(with_u_boot(config, &u_boot::lay(progress)?))
     }
 
-    /// iPXE as a program of UEFI, which reaches the network by the firmware's own driver of the adapter that it came from.
+    /// iPXE as a UEFI program. It reaches the network through the firmware's own driver of the adapter from which it was loaded.
     pub fn ipxe_for_uefi(&self) -> PathBuf {
         self.0.path("usr/lib/ipxe/snponly.efi")
     }
 
-    /// dnsmasq in the foreground, with no settings but the ones that follow, as the user who starts it.
+    /// dnsmasq in the foreground, as the current user, with no settings but the arguments that the caller adds.
     pub fn dnsmasq(&self) -> Command {
         let mut command = self.0.program("usr/sbin/dnsmasq");
         command.args([

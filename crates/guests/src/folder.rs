@@ -1,8 +1,8 @@
-//! A folder for sockets and logs that goes when it is dropped; if its process is killed, the next one that makes a folder
+//! A folder for sockets and logs that is removed when it is dropped. If its process is killed, the next process that makes a folder
 //! removes it.
 //!
-//! A process holds its folder's lock, which the kernel frees when the process dies, however it dies (flock(2)): a folder whose
-//! lock is free is an orphan.
+//! A process holds a lock on its folder. The kernel frees the lock when the process dies for any reason (flock(2)), so a folder with a
+//! free lock is an orphan.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -19,24 +19,24 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 use thiserror::Error;
 
-/// How many names are tried that somebody else has.
+/// Maximum number of names to try when others have taken them.
 const TRIES: u32 = 100;
 
-/// The longest name of a socket in it, and its slash.
+/// The longest name of a socket in the folder, with the slash before it.
 const SOCKET_NAME: usize = 20;
 
 /// A folder that cannot be made.
 #[derive(Debug, Error)]
 pub enum FolderError {
-    /// Of the system's.
+    /// The system's error.
     #[error("making the folder {path} for sockets: {source}; XDG_RUNTIME_DIR or TMPDIR can name another place")]
     System {
-        /// Where.
+        /// The folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// No socket fits behind it.
+    /// A socket's path in it would be too long.
     #[error(
         "{0} is too long for a folder of sockets, whose paths have {MAX_PATH} bytes at most; XDG_RUNTIME_DIR or TMPDIR can name another place"
     )]
@@ -46,28 +46,28 @@ pub enum FolderError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
-        /// The variable that says where the folder is, or could.
+        /// The environment variable that names the folder, or could name it.
         named: &'static str,
     },
 }
 
-/// See the module's page.
+/// A folder that is removed when dropped (see the module's page).
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
     named: &'static str,
-    /// None where the file system has no locks: then no other process can take it for an orphan.
+    /// None where the file system has no locks. Then no other process can take the folder for an orphan.
     _lock: Option<OwnedFd>,
 }
 
 impl Folder {
-    /// Makes one in `XDG_RUNTIME_DIR`, or else among temporary files, for this user alone; its path is short enough for a
-    /// socket's. The first one that a process makes removes what killed ones have left there.
+    /// Makes a folder in `XDG_RUNTIME_DIR`, or else in the folder for temporary files, for this user alone. Its path is short enough for a
+    /// socket's. The first call in a process removes the folders of killed processes.
     ///
     /// # Errors
-    /// The place cannot be written to.
+    /// The parent folder cannot be written to.
     pub fn new() -> Result<Folder, FolderError> {
         static SWEEP: Once = Once::new();
         let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
@@ -92,7 +92,7 @@ impl Folder {
                 Err(source) => return Err(FolderError::System { path, source }),
                 Ok(()) => {}
             }
-            // Before it is locked, another process may take it for an orphan, and remove it.
+            // Until the folder is locked, another process may take it for an orphan and remove it.
             match own(&path, FlockOperation::LockExclusive) {
                 Ok(lock) => return Ok(Folder { path, named, _lock: Some(lock) }),
                 Err(Errno::NOENT) => taken = Errno::NOENT,
@@ -102,7 +102,7 @@ impl Folder {
         Err(FolderError::System { path, source: taken.into() })
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -112,19 +112,19 @@ impl Folder {
         self.path.join(name).display().to_string()
     }
 
-    /// Makes a file in it.
+    /// Creates a file in the folder.
     ///
     /// # Errors
-    /// The file system does not take it: the sentence names the variable that can name another one.
+    /// The file system refuses it. The message names the variable that can name another folder.
     pub fn create(&self, name: &str) -> Result<File, FolderError> {
         let path = self.path.join(name);
         File::create(&path).map_err(|source| FolderError::File { path, source, named: self.named })
     }
 
-    /// Writes a file in it, and says where it is.
+    /// Writes a file in the folder. Returns its path.
     ///
     /// # Errors
-    /// As for [`Folder::create`].
+    /// Those of [`Folder::create`].
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf, FolderError> {
         let path = self.path.join(name);
         match self.create(name)?.write_all(content.as_ref()) {
@@ -151,7 +151,7 @@ fn is_name(name: &str) -> bool {
     numbers.is_some_and(|(process, number)| digits(process) && digits(number))
 }
 
-/// Locks a folder. NOENT if it is not there any more.
+/// Locks a folder. NOENT if it no longer exists.
 fn own(path: &Path, how: FlockOperation) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = open(path, flags, Mode::empty())?;
@@ -161,7 +161,7 @@ fn own(path: &Path, how: FlockOperation) -> Result<OwnedFd, Errno> {
     if same { Ok(folder) } else { Err(Errno::NOENT) }
 }
 
-/// Removes the folders of processes that have been killed. What cannot be removed stays: it does no harm.
+/// Removes the folders of killed processes. One that cannot be removed stays and does no harm.
 fn sweep(place: &Path) {
     let us = geteuid().as_raw();
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {
@@ -177,7 +177,7 @@ fn sweep(place: &Path) {
 mod tests {
     use super::*;
 
-    /// What is in a place, by name.
+    /// Names of the entries in a folder.
     fn names(place: &Path) -> Vec<String> {
         let entries = fs::read_dir(place).unwrap();
         let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -211,14 +211,14 @@ mod tests {
         let place = Folder::new().unwrap();
         for named in ["XDG_RUNTIME_DIR", "TMPDIR"] {
             let folder = Folder::new_in(place.path(), named).unwrap();
-            // What is written there meets a full disk.
+            // A write to the file meets a full disk.
             std::os::unix::fs::symlink("/dev/full", folder.join("host.toml")).unwrap();
             let error = folder.write("host.toml", "text").unwrap_err().to_string();
             let path = folder.join("host.toml");
-            let said = format!(
+            let expected = format!(
                 "writing {path}: No space left on device (os error 28); make room there, or let {named} name another folder"
             );
-            assert_eq!(error, said);
+            assert_eq!(error, expected);
             assert_eq!(fs::read_to_string(folder.write("other", "text").unwrap()).unwrap(), "text");
             assert!(
                 folder

@@ -1,4 +1,4 @@
-//! A real guest: a [`Machine`] that runs, asked over a serial port, ended with its owner.
+//! A real guest: a running [`Machine`], controlled over a serial port, which ends with its owner.
 
 use std::{
     fmt,
@@ -27,19 +27,19 @@ use super::{
 };
 use crate::folder::Folder;
 
-/// What the guest may take beyond a command's own limit to say that it ended.
+/// Time that the guest may take beyond a command's own limit to report its end.
 const GRACE: Duration = Duration::from_secs(5);
-/// Lines of output that wait for their reader before the guest is made to wait.
+/// Number of output lines that wait for their reader before the guest is blocked.
 const LINES_WAITING: usize = 4096;
-/// How soon a wait is given up when it is to be.
+/// Time within which a wait reacts to a stop.
 const STOP_LATENCY: Duration = Duration::from_millis(100);
 /// A command's output beyond this is dropped.
 const OUTPUT_LIMIT_BYTES: usize = 4 << 20;
 
-/// What a guest is made of: a QEMU ([`GuestConfig`](super::GuestConfig)) or a user-mode kernel
-/// ([`UmlConfig`](super::uml::UmlConfig)). Tests and measurements are written for either.
+/// A kind of guest: a QEMU ([`GuestConfig`](super::GuestConfig)) or a user-mode kernel ([`UmlConfig`](super::uml::UmlConfig)). Tests and
+/// measurements work with either.
 pub trait Machine: Clone + fmt::Debug {
-    /// Adds an adapter that a vfio-user server offers on a socket.
+    /// Adds the adapter of a vfio-user server's socket.
     #[must_use]
     fn vfio_user(self, socket: &str) -> Self;
 
@@ -47,51 +47,51 @@ pub trait Machine: Clone + fmt::Debug {
     #[must_use]
     fn vhost_user(self, socket: &str, mac: &str) -> Self;
 
-    /// Gives this address (`10.9.1.1/24`) to an interface (`eth0`), to bring up while booting.
+    /// Assigns an address (`10.9.1.1/24`) to an interface (`eth0`), which comes up while booting.
     #[must_use]
     fn address(self, interface: &str, address: &str) -> Self;
 
-    /// How it is started.
+    /// Builds the command that starts the guest.
     ///
     /// # Errors
-    /// What is missing on this host for it.
+    /// Something that it needs is missing on this host.
     fn launch(&self, root: &Root) -> Result<Launch, Error>;
 }
 
-/// How a [`Machine`] is started. Its first process speaks the control protocol on standard input and output, or, if it has another
-/// use for its input, on standard output alone, which is a socket then. It writes the console and its own complaints to standard
+/// The start of a [`Machine`]. Its first process speaks the control protocol on standard input and output. If its input has another use,
+/// the protocol uses standard output alone, which is then a socket. The console and error messages of the guest's program go to standard
 /// error.
 #[derive(Debug)]
 pub struct Launch {
-    /// The program with its arguments. It must end by itself when the thread that started it does (prctl(2), PR_SET_PDEATHSIG).
+    /// The program with its arguments. It must end by itself when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG).
     pub command: Command,
-    /// What it is, for error messages: `kernel 6.12 in QEMU`.
+    /// Its title in error messages: `kernel 6.12 in QEMU`.
     pub title: String,
-    /// How long it may take until it answers.
+    /// Time limit until it answers.
     pub boot_limit: Duration,
-    /// What it has as standard input instead of the control line.
+    /// Its standard input, if that is not the control line.
     pub input: Option<OwnedFd>,
-    /// A process that serves it alone, and ends after it.
+    /// A process that serves this guest alone, and ends after it.
     pub companion: Option<Companion>,
-    /// What goes when the guest has gone.
+    /// A folder to remove after the guest has ended.
     pub folder: Option<Folder>,
 }
 
-/// The two ends of a control line: what is written to the guest, and what it says.
+/// The two ends of a control line: to the guest and from it.
 type Ends = (Box<dyn Write + Send>, Box<dyn Read + Send>);
 
-/// What a command said.
+/// Result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// What it wrote to its standard output and error, in order; control characters are left out.
+    /// Its standard output and error, in order, without control characters.
     pub text: String,
     /// Its exit code.
     pub code: i32,
-    /// How long it took, seen from the host.
+    /// Duration, measured on the host.
     pub elapsed: Duration,
 }
 
-/// A running guest. It ends when this is dropped, and when this process ends, however it ends.
+/// A running guest. It ends when this is dropped, and when this process ends for any reason.
 pub struct Guest {
     child: Child,
     control: Box<dyn Write + Send>,
@@ -117,14 +117,14 @@ impl Guest {
     /// Starts a guest and waits until it answers.
     ///
     /// # Errors
-    /// [`Error::Boot`] with the end of its console if it does not come up as asked within `boot_limit`.
+    /// [`Error::Boot`] with the end of its console if it does not come up as configured within `boot_limit`.
     pub fn boot<M: Machine>(root: &Root, machine: M) -> Result<Guest, Error> {
         let mut guest = Guest::start(root, machine)?;
         guest.wait_ready()?;
         Ok(guest)
     }
 
-    /// Starts a guest without waiting; [`Guest::wait_ready`] must come next. So that several guests boot at a time.
+    /// Starts a guest without waiting, so that several guests can boot at the same time. [`Guest::wait_ready`] must come next.
     ///
     /// # Errors
     /// Those of [`Machine::launch`], and [`Error::Run`] if it cannot be started.
@@ -132,7 +132,7 @@ impl Guest {
         Guest::launch(machine.launch(root)?)
     }
 
-    /// Like [`Guest::start`], for what needs no root.
+    /// Like [`Guest::start`], for a launch that needs no root.
     ///
     /// # Errors
     /// [`Error::Run`] if it cannot be started.
@@ -153,7 +153,7 @@ impl Guest {
         let mut companion = companion;
         let its_complaints = companion.as_mut().and_then(Companion::complaints);
         command.stderr(Stdio::piped());
-        // A group of its own: the terminal's Ctrl-C reaches it only through us, and all of it ends at once.
+        // A group of its own: the terminal's Ctrl-C reaches it only through us, and the whole group ends at once.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let begin = Instant::now();
         let starter = command.get_program().to_owned();
@@ -196,12 +196,12 @@ impl Guest {
     /// Waits until a started guest answers.
     ///
     /// # Errors
-    /// [`Error::Boot`] with the end of its console if it does not come up as asked within `boot_limit`, counted from its start.
+    /// [`Error::Boot`] with the end of its console if it does not come up as configured within `boot_limit`, counted from its start.
     pub fn wait_ready(&mut self) -> Result<(), Error> {
         self.wait_ready_unless(&AtomicBool::new(false))
     }
 
-    /// Like [`Guest::wait_ready`], until `stop` becomes true.
+    /// Like [`Guest::wait_ready`], but stops when `stop` becomes true.
     ///
     /// # Errors
     /// Those of [`Guest::wait_ready`], and [`Error::Stopped`].
@@ -225,8 +225,8 @@ impl Guest {
         Err(Error::Boot { guest: self.title.clone(), why, console: self.last_words() })
     }
 
-    /// Runs a command line with the guest's `sh -c` and waits for its end. It is killed in the guest when `limit` (in whole
-    /// seconds, rounded up) is over. The command may have several lines, 3,400 bytes in all.
+    /// Runs a command line with the guest's `sh -c` and waits for its end. The guest kills it after `limit` (in whole
+    /// seconds, rounded up). The command may have several lines, with 3,400 bytes in all.
     ///
     /// # Errors
     /// [`Error::Late`] if it does not end in time, [`Error::Gone`] if the guest ends, [`Error::Command`] if it is too long.
@@ -234,8 +234,8 @@ impl Guest {
         self.run_unless(command, limit, &AtomicBool::new(false))
     }
 
-    /// Has the guest begin a command line, and does not wait for it: one that ends the guest, of which no answer is to be expected.
-    /// Nothing is killed if it does not.
+    /// Starts a command line in the guest without waiting for it. It is for a command that ends the guest and therefore gives no answer.
+    /// Nothing is killed if the command does not end.
     ///
     /// # Errors
     /// [`Error::Gone`] if the guest has ended, [`Error::Command`] if it is too long.
@@ -248,12 +248,12 @@ impl Guest {
         sent.map_err(|_| self.gone(command))
     }
 
-    /// That of the last command.
+    /// ID of the last command.
     fn id(&self) -> String {
         format!("{:x}-{}", self.child.id(), self.commands)
     }
 
-    /// Like [`Guest::run`], until `stop` becomes true: the command goes on in the guest then.
+    /// Like [`Guest::run`], but returns when `stop` becomes true. The command then continues in the guest.
     ///
     /// # Errors
     /// Those of [`Guest::run`], and [`Error::Stopped`].
@@ -298,7 +298,7 @@ impl Guest {
         self.succeed_unless(command, limit, &AtomicBool::new(false))
     }
 
-    /// Like [`Guest::succeed`], until `stop` becomes true.
+    /// Like [`Guest::succeed`], but returns when `stop` becomes true.
     ///
     /// # Errors
     /// Those of [`Guest::succeed`], and [`Error::Stopped`].
@@ -310,35 +310,34 @@ impl Guest {
         Err(Error::Command { command: command.into(), code: output.code, said: output.text })
     }
 
-    /// From its process's start to its answer.
+    /// Time from the start of its process to its first answer.
     pub fn boot_time(&self) -> Duration {
         self.boot
     }
 
-    /// The processor time that all of its processes and its companion have used, as /proc counts it (in hundredths of a second),
-    /// or zero if they have ended.
+    /// Processor time of all its processes and its companion, as /proc counts it (in hundredths of a second). Zero if they have ended.
     pub fn cpu_time(&self) -> Duration {
         let companion = self.companion.as_ref().map_or(Duration::ZERO, |companion| group_time(companion.id()));
         group_time(self.child.id()) + companion
     }
 
-    /// The part of it that is the guest's own work and not its adapter's: what a QEMU's virtual processors have used (accesses to
-    /// registers that its own models serve are in it), or a user-mode kernel without its companion.
+    /// The share of the guest's own work in it, without its adapter's. For QEMU it is the time of the virtual processors, which includes
+    /// accesses to registers of QEMU's own models. For a user-mode kernel it is the time without its companion.
     pub fn own_cpu_time(&self) -> Duration {
         virtual_processors_time(self.child.id()).unwrap_or_else(|| group_time(self.child.id()))
     }
 
-    /// Its first process's id, and that of its process group.
+    /// ID of its first process, and of its process group.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// The last lines of its console and of its own complaints.
+    /// The last lines of its console and of its error output.
     pub fn console(&self) -> String {
         self.console.tail()
     }
 
-    /// The next line; a timeout also when `stop` becomes true.
+    /// The next line. Also times out when `stop` becomes true.
     fn line(&self, end: Instant, stop: &AtomicBool) -> Result<String, RecvTimeoutError> {
         let lines = self.lines.as_ref().ok_or(RecvTimeoutError::Disconnected)?;
         loop {
@@ -354,15 +353,15 @@ impl Guest {
         Error::Gone { command: command.into(), console: self.last_words() }
     }
 
-    /// Ends it, so that everything it said has been read, and gives the end of it.
+    /// Ends the guest, so that all its output has been read. Returns the last lines.
     fn last_words(&mut self) -> String {
         self.end();
         self.console.tail()
     }
 
     fn end(&mut self) {
-        // It may have ended by itself; and nothing can be done about a failure to end a child of our own. Its number stays its own
-        // until it is waited for, and so does its group's.
+        // The guest may have ended by itself, and nothing can be done about a failure to end our own child. The kernel does not reuse the
+        // child's process ID, and its group's, until it is waited for.
         if self.lines.is_some() {
             let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
             let _ = group.map(|group| kill_process_group(group, Signal::KILL));
@@ -381,7 +380,7 @@ impl Guest {
     }
 }
 
-/// What a program was started with pipes for.
+/// Takes a pipe of a program that was started with pipes.
 fn piped<T>(end: Option<T>) -> io::Result<T> {
     end.ok_or_else(|| io::Error::other("its pipes are missing"))
 }

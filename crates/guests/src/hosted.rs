@@ -1,5 +1,5 @@
-//! A user-mode guest whose files are its host's own (`crates/guests/host-root`): the host's root by hostfs, read-only, under a memory that
-//! takes what is written. Its first serial console is a socket that the owner holds, and so are further lines.
+//! A user-mode guest that uses its host's own files (`crates/guests/host-root`): the host's root by hostfs, read-only, under an overlay
+//! in memory for writes. Its first serial console is a socket that the owner holds, and so are further lines.
 
 use std::{
     os::fd::{AsRawFd, OwnedFd},
@@ -17,18 +17,19 @@ use super::{
 };
 use crate::folder::Folder;
 
-/// The guest's first process, after the lines that [`Hosted::settings`] writes.
+/// The guest's first process. [`Hosted::init`] puts the settings before it.
 const INIT: &str = concat!(include_str!("../control"), include_str!("../host-root"));
-/// What it runs. A host that has all of it needs no private root.
+/// Programs that it runs. A host that has all of them needs no private root.
 const NEEDED: &[&str] =
     &["sh", "mount", "mkdir", "rm", "chmod", "chroot", "ip", "stty", "setsid", "timeout", "sleep", "uname"];
 
-/// Where such a guest has its programs from, beside the host's own.
+/// Source of such a guest's programs, beside the host's own.
 #[derive(Debug, Clone)]
 pub struct Programs(Option<Root>);
 
 impl Programs {
-    /// The private root's for what the host lacks, if it is laid; it is laid if the host lacks what a guest must have.
+    /// Uses the private root, if it is installed, for programs that the host lacks. If a needed program is missing, installs the private
+    /// root.
     ///
     /// # Errors
     /// Those of [`Root::lay`].
@@ -48,26 +49,26 @@ impl Programs {
     }
 }
 
-/// What such a guest is made of.
+/// Configuration of such a guest.
 #[derive(Debug)]
 pub struct Hosted {
-    /// Kernel, memory and adapters. Its addresses are left out.
+    /// Kernel, memory and adapters. Its addresses are ignored.
     pub machine: UmlConfig,
     /// Its host name.
     pub name: String,
     /// The address of eth0 with its prefix's length, if it gets one.
     pub address: Option<String>,
-    /// Addresses and names that it knows.
+    /// Entries of its hosts file: address and name.
     pub hosts: Vec<(String, String)>,
-    /// Files in a folder of its own, which goes with it.
+    /// Files in a folder of its own, which is removed with it.
     pub files: Vec<(&'static str, Vec<u8>)>,
     /// The other ends of its lines: the first is `/dev/tty0`, the second `/dev/ttyS2`, and so on.
     pub lines: Vec<OwnedFd>,
 }
 
 impl Hosted {
-    /// Starts it; [`Guest::wait_ready`] must come next, and ends when eth0 has carrier. Commands find the folder of its files in
-    /// `$FILES`.
+    /// Starts it. [`Guest::wait_ready`] must come next; it returns when eth0 has carrier. In commands, `$FILES` is the folder of its
+    /// files.
     ///
     /// # Errors
     /// [`Error`] with what is missing on this host for it.
@@ -80,7 +81,7 @@ impl Hosted {
         let mut command = ends_with_us();
         command.arg(self.machine.kernel.program()).args(KERNEL_WORDS);
         command.arg(format!("mem={}M", self.machine.memory_mib)).args(&self.machine.devices).args(&self.machine.append);
-        // Its root user cannot mount the host's files anew to change them (`crates/guests/uml/apply`).
+        // The guest's root user cannot remount the host's files writable (`crates/guests/uml/apply`).
         command.args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "hostfs=,ro"]);
         command.arg(format!("uml_dir={}/", folder.path().display()));
         command.env("TMPDIR", folder_for_memory(self.machine.memory_mib)?);
@@ -96,7 +97,7 @@ impl Hosted {
             fcntl_setfd(line, FdFlags::empty()).map_err(failed)?;
             command.arg(format!("ssl{number}=fd:{0},fd:{0}", line.as_raw_fd()));
         }
-        // Not the script itself: its folder may be mounted noexec. What stands behind -- is for the first process.
+        // A shell runs the script, because the script's folder may be mounted noexec. Arguments after `--` are for the first process.
         let (shell, applet) = match &programs.0 {
             Some(root) => (root.busybox(), Some("sh")),
             None => ("/bin/sh".into(), None),
@@ -106,7 +107,7 @@ impl Hosted {
         Guest::launch(Launch { command, title, boot_limit, input, companion: None, folder: Some(folder) })
     }
 
-    /// Its first process: the settings, and what is done with them.
+    /// Text of its first process: the settings, then the script that uses them.
     fn init(&self, programs: &Programs, folder: &Path) -> String {
         let (busybox, tree) = match &programs.0 {
             Some(root) => (root.busybox().display().to_string(), root.tree().display().to_string()),

@@ -1,4 +1,4 @@
-//! A guest's initramfs: its first process, busybox, the drivers of one kernel, and the measuring programs with their libraries.
+//! A guest's initramfs: its first process, busybox, the drivers of one kernel, and the measurement programs with their libraries.
 
 use std::{
     collections::BTreeSet,
@@ -16,13 +16,13 @@ use super::{
 
 /// The guest's first process.
 const INIT: &str = concat!("#!/bin/busybox sh\n", include_str!("../control"), include_str!("../init"),);
-/// Raised when an image changes otherwise than by its init.
+/// Raise this when an image changes in another way than by its init.
 const LAYOUT: u32 = 2;
-/// What a measurement or a conformance check runs in the guest, beside busybox.
+/// Programs beside busybox that a measurement or a conformance check runs in the guest.
 const PROGRAMS: &[&str] =
     &["usr/bin/netperf", "usr/bin/netserver", "usr/bin/iperf3", "usr/sbin/ethtool", "usr/bin/ping"];
-/// What no program names and the loader does not list: glibc opens it when a thread is cancelled (`pthread_cancel`), as iperf3's are,
-/// and ends the program if it is not there. libc6 depends on its package, libgcc-s1.
+/// A library that no program names and the loader does not list. glibc opens it when a thread is cancelled (`pthread_cancel`), as
+/// iperf3's are, and ends the program if it is missing. libc6 depends on its package, libgcc-s1.
 const OPENED_LATER: &str = "libgcc_s.so.1";
 const FOLDERS: &[&str] = &[
     "bin",
@@ -43,7 +43,7 @@ const FOLDERS: &[&str] = &[
     LIBRARIES,
 ];
 
-/// What QEMU boots: a kernel and an initramfs.
+/// A kernel and an initramfs for QEMU to boot.
 #[derive(Debug, Clone)]
 pub struct Image {
     kernel: PathBuf,
@@ -52,7 +52,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The image with this kernel; built on first use, then shared by every clone with the same first process.
+    /// The image with this kernel. It is built on first use, then shared by every clone with the same first process.
     ///
     /// # Errors
     /// [`Error::File`] and [`Error::Unexpected`] if the root is damaged or the disk is full.
@@ -67,7 +67,7 @@ impl Image {
         &self.kernel
     }
 
-    /// The kernel as its package has it, which boot loaders take.
+    /// The kernel as its package contains it, for boot loaders.
     pub fn compressed(&self) -> &Path {
         &self.compressed
     }
@@ -78,7 +78,7 @@ impl Image {
     }
 }
 
-/// An initramfs with the drivers of a laid kernel, or with none for a kernel that has its drivers built in.
+/// An initramfs with the drivers of an installed kernel, or without drivers for a kernel that has them built in.
 pub(super) fn initramfs(root: &Root, name: &str, kernel: Option<&Path>) -> Result<PathBuf, Error> {
     let name = format!("{name}-{LAYOUT}-{:016x}.cpio", fingerprint(INIT.as_bytes()));
     let folder = root.folder().join("images");
@@ -139,13 +139,13 @@ fn add_drivers(archive: &mut Archive, laid: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds a file, executable, with what its links lead to as its content.
+/// Adds an executable file. Symbolic links are followed.
 pub(super) fn add(archive: &mut Archive, from: &Path, to: &str) -> Result<(), Error> {
     archive.file(to, 0o755, &fs::read(from).map_err(file("read", from))?);
     Ok(())
 }
 
-/// The commands that busybox knows. It is static, and runs here as it does in the guest.
+/// The names of busybox's commands. busybox is static, so it runs on the host as in the guest.
 fn applets(busybox: &Path) -> Result<Vec<String>, Error> {
     let output = Command::new(busybox).arg("--list").output().map_err(file("run", busybox))?;
     let names = String::from_utf8_lossy(&output.stdout)
@@ -159,7 +159,7 @@ fn applets(busybox: &Path) -> Result<Vec<String>, Error> {
     Err(Error::Unexpected { what: "busybox lists no sh".into(), path: busybox.to_owned() })
 }
 
-/// The shared libraries of a program, as the loader of the packages that it came with finds them.
+/// The shared libraries of a program, as its own packages' loader finds them.
 pub(super) fn libraries_of(tree: &Path, program: &str) -> Result<Vec<String>, Error> {
     let loader = tree.join("usr/lib64/ld-linux-x86-64.so.2");
     let mut command = Command::new(&loader);
@@ -175,7 +175,7 @@ pub(super) fn libraries_of(tree: &Path, program: &str) -> Result<Vec<String>, Er
     Ok(needed(&text))
 }
 
-/// The names before `=>` in the loader's list, the loader itself left out.
+/// The names before `=>` in the loader's list, without the loader itself.
 fn needed(list: &str) -> Vec<String> {
     let names = list.lines().filter_map(|line| line.split_once("=>")).map(|(name, _)| name.trim());
     names.filter(|name| !name.contains('/')).map(str::to_owned).collect()

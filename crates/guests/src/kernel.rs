@@ -1,5 +1,5 @@
-//! A kernel out of its Debian package: the uncompressed image inside bzImage (Documentation/arch/x86/boot.rst, fields
-//! `setup_sects`, `payload_offset`, `payload_length`), and network drivers with what they depend on (`.modinfo`).
+//! Installs a kernel from its Debian package: the uncompressed image inside bzImage (Documentation/arch/x86/boot.rst, fields
+//! `setup_sects`, `payload_offset`, `payload_length`), and network drivers with their dependencies (`.modinfo`).
 
 use std::{
     collections::BTreeMap,
@@ -18,17 +18,17 @@ use super::{
 /// A kernel that a real guest can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
-    /// Debian 12's, 6.1.
+    /// Debian 12's kernel, 6.1.
     V6_1,
-    /// Debian 13's, 6.12.
+    /// Debian 13's kernel, 6.12.
     V6_12,
 }
 
 impl Kernel {
-    /// All of them, oldest first.
+    /// All kernels, oldest first.
     pub const ALL: [Kernel; 2] = [Kernel::V6_1, Kernel::V6_12];
 
-    /// Its version in short, `6.1` or `6.12`.
+    /// The short version, `6.1` or `6.12`.
     pub fn version(self) -> &'static str {
         match self {
             Kernel::V6_1 => "6.1",
@@ -36,7 +36,7 @@ impl Kernel {
         }
     }
 
-    /// The Debian suite that it comes from.
+    /// The Debian suite of its package.
     pub(super) fn suite(self) -> &'static str {
         match self {
             Kernel::V6_1 => "bookworm",
@@ -62,7 +62,7 @@ impl FromStr for Kernel {
     }
 }
 
-/// The drivers that a guest needs: one per adapter family, what the measurements use, and what hands an adapter to a program.
+/// The drivers that a guest needs: one per adapter family, those of the measurements, and those that hand an adapter to a program.
 pub(super) const DRIVERS: &[&str] = &[
     "virtio_pci",
     "virtio_net",
@@ -87,8 +87,8 @@ pub(super) const DRIVERS: &[&str] = &[
     "tun",
 ];
 
-/// Lays a kernel's image and drivers from its unpacked package into `to`: `vmlinux` (plain, for QEMU),
-/// `vmlinuz` (as the package has it, for boot loaders), `release`, `modules/`.
+/// Installs a kernel's image and drivers from its unpacked package into `to`: `vmlinux` (uncompressed, for QEMU),
+/// `vmlinuz` (as the package contains it, for boot loaders), `release`, `modules/`.
 pub(super) fn lay(root: &Root, unpacked: &Path, to: &Path) -> Result<(), Error> {
     let modules = to.join("modules");
     fs::create_dir_all(&modules).map_err(file("make the folder", &modules))?;
@@ -123,7 +123,7 @@ pub(super) fn lay(root: &Root, unpacked: &Path, to: &Path) -> Result<(), Error> 
     lay_drivers(root, &files, &builtin, &modules)
 }
 
-/// Lays [`DRIVERS`] and all that they depend on, and writes `modules.dep` and `modules.alias` as depmod(8) would.
+/// Installs [`DRIVERS`] and all their dependencies, and writes `modules.dep` and `modules.alias` as depmod(8) would.
 fn lay_drivers(root: &Root, files: &BTreeMap<String, PathBuf>, builtin: &[String], to: &Path) -> Result<(), Error> {
     let mut direct: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut aliases = String::new();
@@ -154,7 +154,7 @@ fn lay_drivers(root: &Root, files: &BTreeMap<String, PathBuf>, builtin: &[String
     for name in direct.keys() {
         let mut order = Vec::new();
         load_order(name, &direct, &mut order);
-        // depmod's order: the module, then what it needs, the first to be loaded last.
+        // depmod's order: the module, then its dependencies, in reverse loading order.
         let line: Vec<String> = order.iter().rev().skip(1).map(|n| format!(" {n}.ko")).collect();
         dependencies.push_str(&format!("{name}.ko:{}\n", line.concat()));
     }
@@ -162,7 +162,7 @@ fn lay_drivers(root: &Root, files: &BTreeMap<String, PathBuf>, builtin: &[String
     fs::write(to.join("modules.alias"), aliases).map_err(file("write", to.join("modules.alias")))
 }
 
-/// Appends `name` after everything that it needs. Modules cannot depend on each other in a circle: the kernel's build refuses that.
+/// Appends `name` after all its dependencies. Modules cannot depend on each other in a cycle: the kernel's build refuses that.
 fn load_order(name: &str, direct: &BTreeMap<String, Vec<String>>, order: &mut Vec<String>) {
     for needed in direct.get(name).into_iter().flatten() {
         if !order.contains(needed) && direct.contains_key(needed) {
@@ -172,7 +172,7 @@ fn load_order(name: &str, direct: &BTreeMap<String, Vec<String>>, order: &mut Ve
     order.push(name.to_owned());
 }
 
-/// The kernel's full release, as the package names its files.
+/// The kernel's full release, from the file names in the package.
 fn release(unpacked: &Path) -> Result<String, Error> {
     let boot = unpacked.join("boot");
     let names = fs::read_dir(&boot).map_err(file("read the folder", &boot))?.flatten();
@@ -182,7 +182,7 @@ fn release(unpacked: &Path) -> Result<String, Error> {
         .ok_or_else(|| Error::Unexpected { what: "the kernel's package has no image".into(), path: boot })
 }
 
-/// `.../ne2k-pci.ko.xz` → `ne2k_pci`, as the kernel calls it.
+/// The kernel's name of a module file: `.../ne2k-pci.ko.xz` → `ne2k_pci`.
 fn module_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let stem =
@@ -190,7 +190,7 @@ fn module_name(path: &Path) -> Option<String> {
     Some(stem.replace('-', "_"))
 }
 
-/// The values of `key=value` strings in a module: `.modinfo` is a row of them, each ended by a NUL.
+/// The values of `key=value` strings in a module. `.modinfo` is a sequence of them, each ended by a NUL.
 fn module_facts<'a>(module: &'a [u8], key: &'a str) -> impl Iterator<Item = String> + 'a {
     module
         .split(|byte| *byte == 0)
@@ -198,7 +198,7 @@ fn module_facts<'a>(module: &'a [u8], key: &'a str) -> impl Iterator<Item = Stri
         .filter_map(|value| String::from_utf8(value.to_vec()).ok())
 }
 
-/// Where a compressed kernel is in a bzImage, from the fields of its setup header.
+/// The compressed kernel in a bzImage, located by the fields of its setup header.
 fn payload(image: &[u8]) -> Option<&[u8]> {
     let word = |at: usize| Some(u32::from_le_bytes(image.get(at..at.checked_add(4)?)?.try_into().ok()?));
     if image.get(0x202..0x206)? != b"HdrS" {
@@ -213,13 +213,13 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     image.get(start..end)
 }
 
-/// Writes the uncompressed kernel of a bzImage: QEMU boots it through its PVH entry, without decompressing it under emulation.
+/// Writes the uncompressed kernel of a bzImage. QEMU boots it through its PVH entry, without decompressing it under emulation.
 fn extract_image(root: &Root, image: &Path, to: &Path) -> Result<(), Error> {
     let bytes = fs::read(image).map_err(file("read", image))?;
     let unexpected =
         |what: &str| Error::Unexpected { what: format!("{}: {what}", image.display()), path: to.to_owned() };
     let payload = payload(&bytes).ok_or_else(|| unexpected("no bzImage"))?;
-    // The kernel's build appends the uncompressed size in four bytes to what these two write.
+    // The kernel's build appends the uncompressed size, in four bytes, to the output of both compressors.
     let compressed = payload.get(..payload.len().saturating_sub(4)).unwrap_or_default();
     let suffix = match compressed {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "xz",
@@ -235,7 +235,7 @@ fn extract_image(root: &Root, image: &Path, to: &Path) -> Result<(), Error> {
     if &magic == b"\x7fELF" { Ok(()) } else { Err(unexpected("what it unpacks to is no ELF file")) }
 }
 
-/// Unpacks `.xz` and `.zst` with the root's own programs, and copies anything else.
+/// Unpacks `.xz` and `.zst` with the root's own programs, and copies other files.
 fn unpack(root: &Root, from: &Path, to: &Path) -> Result<(), Error> {
     let program = match from.extension().and_then(|e| e.to_str()) {
         Some("xz") => "usr/bin/xz",
@@ -246,7 +246,7 @@ fn unpack(root: &Root, from: &Path, to: &Path) -> Result<(), Error> {
     run(root.program(program).arg("-dc").arg(from).stdout(output), || format!("unpacking {}", from.display()))
 }
 
-/// Runs a program to its end, with its complaint as the error.
+/// Runs a program to its end. The error contains its error output.
 pub(super) fn run(command: &mut Command, doing: impl Fn() -> String) -> Result<(), Error> {
     let failed = |said: String| Error::Run { doing: doing(), said };
     let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(|e| failed(e.to_string()))?;

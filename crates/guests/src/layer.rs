@@ -1,4 +1,4 @@
-//! Packages laid beside the guests' root, each set in a folder of its own: what a benchmark needs on the host, and no guest.
+//! Packages installed beside the guests' root, each set in a folder of its own: programs that a benchmark needs on the host.
 
 use std::{
     collections::BTreeSet,
@@ -14,23 +14,24 @@ use super::{
     root::{LIBRARIES, Lock, cache, fingerprint, open_mirror, remove_folder, unpack},
 };
 
-/// Raised when what is laid changes otherwise than by the list of packages.
+/// Raise this when the content of a layer changes in another way than by the list of packages.
 const LAYOUT: u32 = 1;
-/// What takes room and serves no program.
+/// Folders that take space and that no program needs.
 const NOT_NEEDED: &[&str] =
     &["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/include", "var"];
 
-/// Packages with all that they depend on, unpacked under the cache and run by their own loader.
+/// Packages with all their dependencies, unpacked under the cache and run by their own loader.
 #[derive(Debug, Clone)]
 pub struct Layer {
     folder: PathBuf,
 }
 
 impl Layer {
-    /// Lays packages of trixie (`name/bookworm`: of that suite) under this name if they are not there yet; `progress` gets a line for each step.
+    /// Installs packages of trixie (`name/bookworm` for that suite) under this name if they are missing. `progress` gets a line for each
+    /// step.
     ///
     /// # Errors
-    /// See [`Error`]; each says what to do.
+    /// See [`Error`]; each names its remedy.
     pub fn lay(name: &str, packages: &[&str], progress: &mut dyn FnMut(&str)) -> Result<Layer, Error> {
         let cache = cache()?;
         let recipe = format!("{LAYOUT} {packages:?} {NOT_NEEDED:?}");
@@ -59,11 +60,11 @@ impl Layer {
         Ok(Layer { folder: place })
     }
 
-    /// Programs of the layer (`usr/bin/xz`), further files, and the libraries of all of them, as an initramfs archive that is unpacked
-    /// after a guest's own ([`GuestConfig::archive`](super::GuestConfig::archive)).
+    /// Programs of the layer (`usr/bin/xz`), further files, and the libraries of all of them, as an initramfs archive. It is unpacked after
+    /// a guest's own ([`GuestConfig::archive`](super::GuestConfig::archive)).
     ///
     /// # Errors
-    /// [`Error::File`] and [`Error::Unexpected`] if one of them is not there, or lacks a library.
+    /// [`Error::File`] and [`Error::Unexpected`] if one of them is missing, or lacks a library.
     pub fn archive(&self, files: &[&str]) -> Result<Vec<u8>, Error> {
         let mut all: BTreeSet<String> = files.iter().map(|&name| name.to_owned()).collect();
         for name in files {
@@ -78,7 +79,7 @@ impl Layer {
         Ok(archive.finish())
     }
 
-    /// Where the packages' libraries are.
+    /// Folder of the packages' libraries.
     pub fn libraries(&self) -> PathBuf {
         self.folder.join(LIBRARIES)
     }

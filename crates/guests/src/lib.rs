@@ -1,10 +1,10 @@
-//! Real machines: an unmodified Debian kernel in an unmodified QEMU, laid and booted without root rights and without KVM
+//! Real machines: an unmodified Debian kernel in an unmodified QEMU, installed and booted without root rights and without KVM
 //! (ARCHITECTURE.md, floor 5).
 //!
-//! [`Root::lay`] brings QEMU, its firmware, two kernels and the measuring programs from the machine's own Debian mirror into
-//! a private folder that every clone shares; [`Image`] makes an initramfs of them; [`Guest`] boots it and runs command lines
-//! in it; [`Namespace`] is a network of their own, [`Served`] a daemon of ours in it. [`uml`] has guests that need no QEMU: a
-//! kernel built as a program. `cargo xtask guests`, `nicety try` and the lab's real guests stand on this.
+//! [`Root::lay`] downloads QEMU, its firmware, two kernels and the measurement programs from the machine's own Debian mirror and
+//! installs them into a private folder that every clone shares. [`Image`] makes an initramfs of them. [`Guest`] boots it and runs
+//! command lines in it. [`Namespace`] is a network of their own, [`Served`] a daemon of ours in it. [`uml`] has guests that need no
+//! QEMU: a kernel built as a program. `cargo xtask guests`, `nicety try` and the lab's real guests use this crate.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), nicety_guests::Error> {
@@ -23,7 +23,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
-// They panic when the terminal is gone: the caller says where a line for a person goes.
+// These macros panic when the terminal is gone. The caller decides where a line for a person goes.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod accel;

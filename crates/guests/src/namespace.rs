@@ -1,9 +1,9 @@
-//! A private corner of the host: user, network and process namespaces (user_namespaces(7), network_namespaces(7)) in which
-//! this person may make taps and bridges and run servers, without root rights and without a trace in the host's own network.
+//! A private part of the host: user, network and process namespaces (user_namespaces(7), network_namespaces(7)). In it a person may make
+//! taps and bridges and run servers, without root rights and without a trace in the host's own network.
 //!
-//! A shell of the private root is the first process in there and reads its commands from a pipe: when the pipe closes, however
-//! we end, the shell ends, and the kernel ends every process of the corner and removes its interfaces. Whatever must see the
-//! network but be a child of ours (QEMU) enters it by [`Namespace::entrance`].
+//! Its first process is a shell of the private root, which reads its commands from a pipe. The pipe closes when we end for any reason.
+//! Then the shell ends, and the kernel ends every process in the namespace and removes its interfaces. A process that must see the
+//! network and be a child of ours (QEMU) enters it by [`Namespace::entrance`].
 
 use std::{
     fmt, fs,
@@ -22,14 +22,14 @@ use super::{
     spawn::spawn,
 };
 
-/// What starts the line that says how a command ended.
+/// Start of the line that reports a command's end.
 const MARK: &str = ":nicety-end ";
-/// Lines of output that wait for their reader.
+/// Number of output lines that wait for their reader.
 const LINES_WAITING: usize = 1024;
-/// How long a corner may take to be made.
+/// Time limit to make a namespace, and for its own commands.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
-/// See the module's page. Dropped, it and all in it end.
+/// A private network (see the module's page). Dropping it ends it and all processes in it.
 pub struct Namespace {
     child: Child,
     control: Option<ChildStdin>,
@@ -57,10 +57,10 @@ pub(super) fn shell_words(command: &Command) -> String {
 }
 
 impl Namespace {
-    /// Makes one, with its loopback interface up.
+    /// Makes a namespace, with its loopback interface up.
     ///
     /// # Errors
-    /// [`Error::Namespace`] where the host does not let this person make namespaces.
+    /// [`Error::Namespace`] where the host does not allow this person to make namespaces.
     pub fn open(root: &Root) -> Result<Namespace, Error> {
         let busybox = root.busybox().display().to_string();
         let mut command = Command::new(&busybox);
@@ -82,7 +82,7 @@ impl Namespace {
         thread::spawn(move || lines(output, |line| sender.send(line.to_owned()).is_ok()));
         let mut namespace =
             Namespace { child, control: Some(control), lines: incoming, complaints, busybox, commands: 0 };
-        // The shell would take its own directory's programs: all are the private root's.
+        // Without this the shell would run programs of its own directory. All programs are the private root's.
         let begin = "cd / && unset PATH && ip() { \"$busybox\" ip \"$@\"; } && ip link set lo up";
         let begin = format!("busybox={} && {begin}", quoted(&namespace.busybox));
         match namespace.run(&begin, OPEN_LIMIT) {
@@ -91,8 +91,8 @@ impl Namespace {
         }
     }
 
-    /// Runs a line of shell in it, as its root, and gives what it printed. `$busybox` is the private root's busybox, `ip` its
-    /// applet; there is no `PATH`.
+    /// Runs a line of shell as the namespace's root, and returns its output. `$busybox` is the private root's busybox, `ip` its
+    /// applet. There is no `PATH`.
     ///
     /// # Errors
     /// [`Error::Run`] if it fails or does not end within `limit`.
@@ -124,7 +124,7 @@ impl Namespace {
         }
     }
 
-    /// Starts a program in it that runs until it ends by itself, [`Namespace::signal`] ends it, or the namespace goes. Its
+    /// Starts a program in it. The program runs until it ends by itself, [`Namespace::signal`] ends it, or the namespace ends. Its
     /// output goes to `log`.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Namespace {
             })
             .collect();
         let script = format!(
-            // The file system of processes is the host's, so that this is the number by which the host knows it.
+            // /proc is the host's, so `host` is the process ID that the host uses.
             "( read -r host _ </proc/self/stat; echo host $host; {} exec {} >{} 2>&1 ) & echo inside $!",
             settings.concat(),
             shell_words(command),
@@ -146,7 +146,7 @@ impl Namespace {
         );
         let mut text = self.run(&script, OPEN_LIMIT)?;
         let end = Instant::now() + OPEN_LIMIT;
-        // Which line comes first is chance, and so is whether the process tells its number before the shell goes on.
+        // The two lines come in either order, and the process may report its ID after the shell has gone on.
         let number =
             |text: &str, name| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok());
         loop {
@@ -171,7 +171,7 @@ impl Namespace {
         self.run(&format!("kill -{signal} {0} && {{ wait {0}; true; }}", process.inside), limit).map(drop)
     }
 
-    /// Sends a signal after which the process goes on existing (`STOP`, `CONT`).
+    /// Sends a signal that does not end the process (`STOP`, `CONT`).
     ///
     /// # Errors
     /// [`Error::Run`] if it has ended.
@@ -179,7 +179,7 @@ impl Namespace {
         self.run(&format!("kill -{signal} {}", process.inside), OPEN_LIMIT).map(drop)
     }
 
-    /// Makes a tap with this address (`10.9.1.254/24`), up; or without one.
+    /// Makes a tap and brings it up, with this address (`10.9.1.254/24`) or without one.
     ///
     /// # Errors
     /// [`Error::Run`].
@@ -188,7 +188,7 @@ impl Namespace {
         self.run(&format!("\"$busybox\" tunctl -t {name}{address} && ip link set {name} up"), OPEN_LIMIT).map(drop)
     }
 
-    /// Makes a bridge of taps, with an address of the host's own on it, all up.
+    /// Makes a bridge of taps and brings all up. The bridge has an address of the host's own.
     ///
     /// # Errors
     /// [`Error::Run`].
@@ -201,8 +201,8 @@ impl Namespace {
         self.run(&format!("ip link set {name} up"), OPEN_LIMIT).map(drop)
     }
 
-    /// The words before a command line that make its program start in this network. The process is the same: the program takes
-    /// the place of the one that entered.
+    /// The command prefix that makes a program start in this network. The process stays the same: the program replaces the one that
+    /// entered.
     pub fn entrance(&self) -> Vec<String> {
         let process = self.child.id().to_string();
         let words = [&self.busybox, "nsenter", "-t", &process, "-U", "-n", "--preserve-credentials", "-F"];
@@ -212,7 +212,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Its first process ends when it has nothing more to read, and everything else with it.
+        // Its first process ends at the end of its input, and all others with it.
         self.control = None;
         let _ = self.child.wait();
     }
@@ -221,17 +221,17 @@ impl Drop for Namespace {
 /// A process in a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// Its number as the host knows it.
+    /// Its process ID on the host.
     pub host: u32,
-    /// Its number in the namespace.
+    /// Its process ID in the namespace.
     inside: u32,
 }
 
 impl Process {
-    /// Whether it still runs. One that has ended and that nobody has asked for yet does not.
+    /// Whether it still runs. A zombie does not.
     pub fn runs(self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.host)).unwrap_or_default();
-        // proc_pid_stat(5): the state comes after the name, which may hold anything but ends with the last bracket.
+        // proc_pid_stat(5): the state follows the name, which may contain anything but ends with the last bracket.
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
     }
 }

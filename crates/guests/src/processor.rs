@@ -2,20 +2,21 @@
 
 use std::{fs, time::Duration};
 
-/// What is read of a process's or thread's line.
+/// The used fields of a process's or thread's `stat` line.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
-    /// The first fifteen bytes of it (proc_pid_comm(5)).
+    /// The first fifteen bytes of its name (proc_pid_comm(5)).
     name: String,
     /// Neither a zombie nor dead.
     runs: bool,
     group: u32,
     own_ticks: u64,
-    /// Those of its children that it has waited for.
+    /// Ticks of the children for which it has waited.
     waited_ticks: u64,
 }
 
-/// Fields 3 (state), 5 (group), 14 and 15 (own), 16 and 17 (waited for); the second one is a name in brackets that may hold anything.
+/// Parses fields 3 (state), 5 (group), 14 and 15 (own ticks), 16 and 17 (waited-for ticks). The second field is a name in brackets that
+/// may contain anything.
 fn parse(line: &str) -> Option<Stat> {
     let (before, after) = line.rsplit_once(") ")?;
     let fields: Vec<&str> = after.split(' ').collect();
@@ -37,32 +38,32 @@ fn duration(ticks: u64) -> Duration {
     Duration::from_millis(ticks.saturating_mul(10))
 }
 
-/// The processor time of a process and its threads, or zero if it has ended.
+/// The processor time of a process and its threads. Zero if it has ended.
 pub(super) fn process_time(process: u32) -> Duration {
     duration(stat(&process.to_string()).map_or(0, |stat| stat.own_ticks))
 }
 
-/// The numbers of all processes.
+/// IDs of all processes.
 fn all() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The processes of a group that run: of a guest's, by [`Guest::process`](super::Guest::process), none when it has ended.
+/// The running processes of a group. A guest's group is [`Guest::process`](super::Guest::process); it has none when the guest has ended.
 pub fn processes_of_group(group: u32) -> Vec<u32> {
     all().filter(|process| stat(&process.to_string()).is_some_and(|stat| stat.runs && stat.group == group)).collect()
 }
 
-/// The processor time of a process group: of those of its processes that run, and of those that they have waited for. A user-mode
-/// kernel runs each of its processes as one of the host's.
+/// The processor time of a process group: that of its running processes, and of the children for which they have waited. A user-mode
+/// kernel runs each of its processes as a process of the host.
 pub(super) fn group_time(group: u32) -> Duration {
     let stats = all().filter_map(|process| stat(&process.to_string()));
     let ticks = stats.filter(|stat| stat.group == group).map(|stat| stat.own_ticks.saturating_add(stat.waited_ticks));
     duration(ticks.fold(0, u64::saturating_add))
 }
 
-/// The processor time of the threads by which the QEMUs of a process group run their virtual processors, which they name
-/// `CPU 0/TCG` or `CPU 0/KVM`; none if there is no such thread.
+/// The processor time of the virtual processors of a process group's QEMUs. QEMU names their threads `CPU 0/TCG` or `CPU 0/KVM`. None if
+/// there is no such thread.
 pub(super) fn virtual_processors_time(group: u32) -> Option<Duration> {
     let threads = processes_of_group(group).into_iter().flat_map(|process| {
         let entries = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
@@ -104,7 +105,7 @@ mod tests {
         let seen_by = |name: &str| {
             let burn = move || {
                 let begin = Instant::now();
-                // Its name is there from its first instruction, its time once it has used a hundredth of a second.
+                // The name is visible from the thread's first instruction. Its time is visible once it has used a hundredth of a second.
                 while virtual_processors_time(group).is_some_and(|time| time.is_zero())
                     && begin.elapsed().as_secs() < 20
                 {}

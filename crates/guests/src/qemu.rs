@@ -1,4 +1,4 @@
-//! A guest in QEMU: its configuration, and the command line that follows from it.
+//! A guest in QEMU: its configuration, and the command line derived from it.
 
 use std::{
     fs,
@@ -17,10 +17,10 @@ use super::{
 };
 use crate::folder::Folder;
 
-/// For every kernel: messages where we read them, an end instead of a hang after a panic, and no work that a short-lived guest
-/// does not need. `no_timer_check`: on a busy host a translated guest may get no timer tick while the kernel counts them
-/// (arch/x86/kernel/apic/io_apic.c, timer_irq_works), which is a panic. `tsc=nowatchdog`: for the same reason its watchdog would
-/// take the clock for unstable, and fall back to one whose every reading leaves the translated code: in one guest of two.
+/// For every kernel: messages go to the console that we read, a panic ends the guest instead of hanging it, and work that a short-lived
+/// guest does not need is left out. `no_timer_check`: on a busy host a translated guest may get no timer tick while the kernel counts
+/// them (arch/x86/kernel/apic/io_apic.c, timer_irq_works), which is a panic. `tsc=nowatchdog`: for the same reason the watchdog would
+/// declare the clock unstable and fall back to one whose every reading leaves the translated code. This happened in one guest of two.
 const KERNEL_WORDS: &[&str] = &[
     "console=ttyS0",
     "quiet",
@@ -33,60 +33,60 @@ const KERNEL_WORDS: &[&str] = &[
     "tsc=nowatchdog",
 ];
 
-/// Where a guest's kernel comes from.
+/// Source of a guest's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Start {
-    /// QEMU loads it.
+    /// QEMU loads the kernel.
     #[default]
     Direct,
-    /// The firmware finds it, over an adapter. It must bring the words of [`GuestConfig::command_line`].
+    /// The firmware loads the kernel over an adapter. The boot server must pass the words of [`GuestConfig::command_line`].
     Network,
 }
 
-/// What a guest's memory is to a server outside QEMU.
+/// The kind of a guest's memory, as seen by a server outside QEMU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Memory {
-    /// A file that both see, as vfio-user and vhost-user need it.
+    /// A file that both share. vfio-user and vhost-user need it.
     #[default]
     Shared,
-    /// A file that QEMU passes on, while what the guest writes stays in copies of QEMU's own: `share=off`.
+    /// A file that QEMU passes on, while the guest's writes stay in QEMU's own copies: `share=off`.
     Private,
-    /// No file: QEMU's default.
+    /// No file; QEMU's default.
     Anonymous,
 }
 
-/// What a guest is made of.
+/// Configuration of a guest.
 #[derive(Debug, Clone)]
 pub struct GuestConfig {
     /// Its kernel.
     pub kernel: Kernel,
-    /// Its memory in MiB.
+    /// Memory in MiB.
     pub memory_mib: u32,
-    /// Its processors.
+    /// Number of processors.
     pub cpus: u32,
-    /// What runs its instructions.
+    /// The accelerator that runs its instructions.
     pub accel: Accel,
-    /// QEMU's machine with its options, `q35` or `pc`.
+    /// QEMU's machine type with its options, `q35` or `pc`.
     pub machine: String,
-    /// Interfaces to bring up, `eth0:10.0.0.2/24`; booting ends when each of them has carrier.
+    /// Interfaces to bring up, `eth0:10.0.0.2/24`. Booting ends when each of them has carrier.
     pub addresses: Vec<String>,
-    /// Drivers to load, in order; when empty, whatever the PCI devices ask for; `none` for none.
+    /// Drivers to load, in order. Empty: those of the PCI devices. `none`: no driver.
     pub drivers: Vec<String>,
-    /// Where its kernel comes from.
+    /// Source of the kernel.
     pub start: Start,
-    /// A socket by which a [`Terminal`](super::Terminal) types into its console. QEMU waits for one there before it starts.
+    /// A socket by which a [`Terminal`](super::Terminal) types into the console. QEMU waits for its connection before it starts.
     pub terminal: Option<PathBuf>,
-    /// What its memory is to a server outside QEMU.
+    /// The kind of memory, as seen by a server outside QEMU.
     pub memory: Memory,
-    /// Words before QEMU's own command line: how it enters a [`Namespace`](super::Namespace).
+    /// Command prefix of QEMU, for example to enter a [`Namespace`](super::Namespace).
     pub entrance: Vec<String>,
-    /// An initramfs archive that is unpacked after the guest's own, if QEMU loads them.
+    /// An initramfs archive to unpack after the guest's own, if QEMU loads them.
     pub archive: Option<PathBuf>,
-    /// More words for the kernel's command line.
+    /// Additional words for the kernel's command line.
     pub append: Vec<String>,
-    /// Arguments for QEMU: the adapters and what they are connected to.
+    /// Arguments for QEMU: the adapters and their back ends.
     pub devices: Vec<String>,
-    /// How long it may take until it answers.
+    /// Time limit until the guest answers.
     pub boot_limit: Duration,
 }
 
@@ -112,7 +112,7 @@ impl GuestConfig {
         }
     }
 
-    /// Adds one of QEMU's own adapters (`e1000`), connected to a `-netdev` of type and options (`user`, `stream,...`).
+    /// Adds one of QEMU's own adapters (`e1000`), with a `-netdev` of this type and options (`user`, `stream,...`).
     #[must_use]
     pub fn adapter(mut self, model: &str, netdev: &str) -> GuestConfig {
         let name = format!("n{}", self.devices.len());
@@ -140,7 +140,7 @@ impl GuestConfig {
         words.join(" ")
     }
 
-    /// QEMU's arguments. The console goes to its standard error, the control line to its standard input and output: no file, no socket.
+    /// QEMU's arguments. The console goes to standard error, the control line to standard input and output; neither needs a file or socket.
     fn arguments(&self, image: &Image, initramfs: &Path, accel: Accel) -> Vec<String> {
         let memory = self.memory_mib;
         let backend = match self.memory {
@@ -188,7 +188,7 @@ impl Machine for GuestConfig {
         self
     }
 
-    // With QEMU's defaults otherwise.
+    // Everything else is QEMU's default.
     fn vhost_user(mut self, socket: &str, mac: &str) -> GuestConfig {
         let name = format!("n{}", self.devices.len());
         self.devices.extend([
@@ -221,14 +221,14 @@ impl Machine for GuestConfig {
     }
 }
 
-/// Two archives, one after the other: the kernel unpacks what follows the first one, too.
+/// Joins two archives. The kernel unpacks the second one after the first.
 fn join(first: &Path, second: &Path, folder: &Folder) -> Result<PathBuf, Error> {
     let mut both = fs::read(first).map_err(file("read", first))?;
     both.extend(fs::read(second).map_err(file("read", second))?);
     Ok(folder.write("initramfs.cpio", both)?)
 }
 
-/// `command`, with what it is to be started by before it.
+/// `command` with a command prefix.
 pub(super) fn entered(entrance: &[String], command: Command) -> Command {
     let Some((program, arguments)) = entrance.split_first() else { return command };
     let mut entering = Command::new(program);

@@ -1,8 +1,8 @@
-//! The private root: what real guests are made of, laid once under `$XDG_CACHE_HOME/nicety` and shared by every clone.
+//! The private root: the programs and kernels of real guests, installed once under `$XDG_CACHE_HOME/nicety` and shared by every clone.
 //!
-//! Packages come from the mirror that the machine's own apt sources name, so that no host is written here. QEMU and its
-//! firmware are those of trixie-backports; everything runs through the root's own dynamic loader, so that it neither needs
-//! nor touches what the machine has installed. Laying happens beside the final place, under a lock, and ends in a rename.
+//! Packages come from the mirror in the machine's own apt sources, so that no host name is written here. QEMU and its
+//! firmware are those of trixie-backports. Everything runs through the root's own dynamic loader, so that it neither needs
+//! nor touches what the machine has installed. The root is built beside its final place, under a lock, and then renamed.
 
 use std::{
     env, fs,
@@ -20,12 +20,12 @@ use super::{
     kernel::{self, Kernel, run},
 };
 
-/// Raised when what is laid, or where, changes otherwise than by the lists below.
+/// Raise this when the content or the place changes in another way than by the lists below.
 const LAYOUT: u32 = 2;
 const SUITES: &[&str] = &["trixie", "trixie-backports", "bookworm"];
 const PREFERENCES: &str = "Package: *\nPin: release n=bookworm\nPin-Priority: 1\n\n\
     Package: src:qemu src:seabios src:ipxe\nPin: release n=trixie-backports\nPin-Priority: 900\n";
-/// QEMU with its firmware and option ROMs, what unpacks kernels, and what a guest's image holds.
+/// QEMU with its firmware and option ROMs, programs that unpack kernels, and the content of a guest's image.
 const PACKAGES: &[&str] = &[
     "libc6",
     "qemu-system-x86",
@@ -39,18 +39,18 @@ const PACKAGES: &[&str] = &[
     "ethtool",
     "iputils-ping",
 ];
-/// What takes room and is not needed here.
+/// Folders that take space and are not needed here.
 const NOT_NEEDED: &[&str] =
     &["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/lintian", "var"];
 
-/// A package that was laid.
+/// An installed package.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Package {
     /// Its name.
     pub name: String,
     /// Its Debian version.
     pub version: String,
-    /// The size of its package file.
+    /// Size of its package file in bytes.
     pub bytes: u64,
 }
 
@@ -66,7 +66,7 @@ struct Stamp {
     seconds: f64,
 }
 
-/// A laid private root.
+/// An installed private root.
 #[derive(Debug, Clone)]
 pub struct Root {
     folder: PathBuf,
@@ -74,10 +74,10 @@ pub struct Root {
 }
 
 impl Root {
-    /// Lays the root if it is not there yet; `progress` gets a line for each step. Takes a minute and 220 MB from the mirror.
+    /// Installs the root if it is missing. `progress` gets a line for each step. Takes a minute and 220 MB from the mirror.
     ///
     /// # Errors
-    /// See [`Error`]; each says what to do. What was downloaded by then is used by the next attempt.
+    /// See [`Error`]; each names its remedy. The next attempt uses the files that were already downloaded.
     pub fn lay(progress: &mut dyn FnMut(&str)) -> Result<Root, Error> {
         let cache = cache()?;
         if let Some(root) = Root::find(&cache) {
@@ -90,7 +90,7 @@ impl Root {
         lay_into(&cache, progress)
     }
 
-    /// The root if it is laid.
+    /// The root, if it is installed.
     ///
     /// # Errors
     /// [`Error::NoCache`].
@@ -98,7 +98,7 @@ impl Root {
         cache().map(|cache| Root::find(&cache))
     }
 
-    /// Removes the root, so that the next [`Root::lay`] brings today's packages.
+    /// Removes the root, so that the next [`Root::lay`] downloads the current packages.
     ///
     /// # Errors
     /// [`Error::NoCache`], or [`Error::File`] if something cannot be removed.
@@ -114,27 +114,27 @@ impl Root {
         Some(Root { folder, stamp })
     }
 
-    /// Where it is.
+    /// Path of the root.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The packages that it is made of, kernels included.
+    /// Its packages, including kernels.
     pub fn packages(&self) -> &[Package] {
         &self.stamp.packages
     }
 
-    /// The version of a package in it.
+    /// The version of one of its packages.
     pub fn version(&self, package: &str) -> Option<&str> {
         self.stamp.packages.iter().find(|have| have.name == package).map(|have| have.version.as_str())
     }
 
-    /// How long it took to lay.
+    /// Time taken to install it, in seconds.
     pub fn seconds(&self) -> f64 {
         self.stamp.seconds
     }
 
-    /// What it takes on disk, in bytes.
+    /// Its size on disk in bytes.
     pub fn size(&self) -> u64 {
         let (mut sum, mut folders) = (0u64, vec![self.folder.clone()]);
         while let Some(folder) = folders.pop() {
@@ -149,7 +149,7 @@ impl Root {
         sum
     }
 
-    /// QEMU, found together with its firmware and option ROMs (`romfile=pxe-e1000.rom` and the like).
+    /// QEMU, with the paths of its firmware and option ROMs (`romfile=pxe-e1000.rom` and the like).
     pub fn qemu_command(&self) -> Command {
         let mut command = self.program("usr/bin/qemu-system-x86_64");
         for firmware in ["usr/share/qemu", "usr/share/seabios"] {
@@ -158,12 +158,12 @@ impl Root {
         command
     }
 
-    /// busybox: static, so that it runs anywhere as it is.
+    /// busybox. It is static, so it runs anywhere without a loader.
     pub fn busybox(&self) -> PathBuf {
         self.tree().join("usr/bin/busybox")
     }
 
-    /// An option ROM of QEMU's own (`pxe-e1000.rom`), iPXE in it.
+    /// One of QEMU's own option ROMs (`pxe-e1000.rom`); they contain iPXE.
     pub fn option_rom(&self, name: &str) -> PathBuf {
         self.tree().join("usr/share/qemu").join(name)
     }
@@ -181,28 +181,28 @@ impl Root {
         self.folder.join("tree")
     }
 
-    /// A kernel's image, plain and compressed, its release and modules.
+    /// Folder of a kernel's image, uncompressed and compressed, with its release and modules.
     pub(super) fn kernel(&self, kernel: Kernel) -> PathBuf {
         self.folder.join("kernels").join(kernel.version())
     }
 
-    /// A lock against other processes that would change this root.
+    /// A lock against other processes that want to change this root.
     pub(super) fn lock(&self) -> Result<Lock, Error> {
         Lock::take(self.folder.parent().unwrap_or(&self.folder), &mut |_| {})
     }
 }
 
-/// Where the root's libraries are.
+/// Folder of the root's libraries.
 pub(super) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Where the folder that clones share is, or is to be.
+/// Path of the folder that clones share. It may not exist yet.
 pub(super) fn cache_folder() -> Result<PathBuf, Error> {
     let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let named = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
     Ok(named.ok_or(Error::NoCache)?.join("nicety"))
 }
 
-/// The folder that clones share: `$XDG_CACHE_HOME/nicety`, or `$HOME/.cache/nicety`. Makes it.
+/// The folder that clones share: `$XDG_CACHE_HOME/nicety`, or `$HOME/.cache/nicety`. Makes it if needed.
 ///
 /// # Errors
 /// Neither variable names an absolute path, or the folder cannot be made.
@@ -212,7 +212,7 @@ pub fn cache() -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// The root's folder name: another recipe lays another root, so that clones at different commits do not fight.
+/// The root's folder name. It depends on the recipe, so that clones at different commits have different roots.
 fn name() -> String {
     let recipe = format!("{LAYOUT} {SUITES:?} {PREFERENCES} {PACKAGES:?} {:?}", kernel::DRIVERS);
     format!("guests-{:016x}", fingerprint(recipe.as_bytes()))
@@ -223,7 +223,7 @@ pub(super) fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// Held while something under the cache is laid; given back when dropped, or when the process ends.
+/// A lock held while something under the cache is installed. It is released when dropped, or when the process ends.
 pub(super) struct Lock(#[expect(dead_code, reason = "held for its lock")] File);
 
 impl Lock {
@@ -269,12 +269,12 @@ fn lay_into(cache: &Path, progress: &mut dyn FnMut(&str)) -> Result<Root, Error>
     Ok(root)
 }
 
-/// Debian 13's apt verifies signatures with sqv rather than gpgv.
+/// Whether sqv is there: Debian 13's apt verifies signatures with sqv instead of gpgv.
 fn has_sqv() -> bool {
     Command::new("sqv").arg("--version").output().is_ok()
 }
 
-/// The first mirror of the machine's own sources that answers with our suites.
+/// The first mirror of the machine's own sources that has our suites.
 pub(super) fn open_mirror(folder: &Path, progress: &mut dyn FnMut(&str)) -> Result<Apt, Error> {
     let sources = Path::new("/etc/apt");
     let mut last = Error::NoMirror { folder: sources.to_owned() };
@@ -304,7 +304,8 @@ fn lay_tree(root: &mut Root, apt: &Apt, progress: &mut dyn FnMut(&str)) -> Resul
 
 fn lay_kernels(root: &mut Root, apt: &Apt, progress: &mut dyn FnMut(&str)) -> Result<(), Error> {
     for kernel in Kernel::ALL {
-        // The metapackage names the newest image; the image's own dependencies make a bootable system, which a guest is not.
+        // The metapackage names the newest image. The image's own dependencies are left out: they make a system bootable, and a guest needs
+        // none of them.
         let closure = apt.closure(&[&format!("linux-image-amd64/{}", kernel.suite())])?;
         let image = closure.iter().find(|deb| deb.name().starts_with(&format!("linux-image-{}.", kernel.version())));
         let image = image.ok_or_else(|| Error::Unexpected {

@@ -1,4 +1,4 @@
-//! Nicety's daemon as a person starts it, `nicety serve FILE`, in a private network: host file, sockets, counters.
+//! Nicety's daemon, started as a person would (`nicety serve FILE`) in a private network: host file, sockets, counters.
 
 use std::{
     fs,
@@ -21,21 +21,21 @@ use super::{
 };
 use crate::folder::Folder;
 
-/// How long it may take until its sockets are there, and until it ends.
+/// Time limit for the daemon's sockets to appear, and for its end.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How often they are looked for.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Interval between two checks for the sockets.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A port to be served.
+/// A port that the daemon serves.
 #[derive(Debug, Clone)]
 pub struct Port {
     /// Its name.
     pub name: String,
     /// Its adapter.
     pub entry: &'static Entry,
-    /// Its address.
+    /// Its MAC address.
     pub mac: String,
-    /// More lines of its table in the host file (`rom = "..."`).
+    /// Additional lines of its table in the host file (`rom = "..."`).
     pub more: String,
 }
 
@@ -46,14 +46,14 @@ impl Port {
     }
 }
 
-/// How the daemon's switch reaches further than its ports.
+/// Uplink of the daemon's switch.
 #[derive(Debug, Clone)]
 pub enum Link {
     /// A tap of this name.
     Tap(String),
     /// A stream socket to another daemon, at this path; one end listens, the other connects.
     Stream {
-        /// Where it is.
+        /// Path of the socket.
         socket: String,
         /// Whether this end listens.
         listens: bool,
@@ -73,18 +73,18 @@ impl Link {
     }
 }
 
-/// How a daemon is started, besides its ports.
+/// Settings of a daemon besides its ports.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// Its uplink, if it has one.
+    /// The uplink, if it has one.
     pub link: Option<Link>,
-    /// More words after `serve FILE`.
+    /// Additional arguments after `serve FILE`.
     pub options: Vec<String>,
-    /// Words before the program, such as those that bind it to a processor.
+    /// Command prefix, for example one that binds the daemon to a processor.
     pub before: Vec<String>,
 }
 
-/// A running daemon, ended by [`Served::stop`] or with its namespace.
+/// A running daemon. [`Served::stop`] or the end of its namespace ends it.
 #[derive(Debug)]
 pub struct Served {
     folder: Folder,
@@ -94,7 +94,7 @@ pub struct Served {
     process: Process,
 }
 
-/// What the daemon has counted at the guests' ports together.
+/// The daemon's counts, summed over the guests' ports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames on the wire, both directions.
@@ -108,7 +108,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Counts) -> Counts {
         Counts {
@@ -119,7 +119,7 @@ impl Counts {
         }
     }
 
-    /// These and those of another daemon.
+    /// The sum of these counts and another daemon's.
     #[must_use]
     pub fn and(self, other: Counts) -> Counts {
         Counts {
@@ -131,7 +131,7 @@ impl Counts {
     }
 }
 
-/// The host file of these ports, with sockets in its own folder.
+/// The host file of these ports. Sockets are in its own folder.
 fn host_file(ports: &[Port], link: Option<&Link>) -> String {
     let mut text = "[switch]\nname = \"lab\"\n\n[daemon]\ncontrol = \"control.sock\"\nlisted = false\n".to_owned();
     text.extend(link.map(Link::section));
@@ -145,11 +145,11 @@ fn host_file(ports: &[Port], link: Option<&Link>) -> String {
 }
 
 impl Served {
-    /// Starts `program serve FILE` with these ports and, if named, this tap as the uplink; its sockets are there when this
+    /// Starts `program serve FILE` with these ports, and with this tap as the uplink, if one is named. Its sockets exist when this
     /// returns.
     ///
     /// # Errors
-    /// [`Error::Daemon`] with what it said.
+    /// [`Error::Daemon`] with the end of its log.
     pub fn start(
         program: &Path,
         namespace: &mut Namespace,
@@ -159,7 +159,7 @@ impl Served {
         Served::start_with(program, namespace, ports, uplink, &[])
     }
 
-    /// Like [`Served::start`], with more words after `serve FILE`.
+    /// Like [`Served::start`], with additional arguments after `serve FILE`.
     ///
     /// # Errors
     /// Those of [`Served::start`].
@@ -175,7 +175,7 @@ impl Served {
         Served::start_as(program, namespace, ports, Setup { link, options, before: Vec::new() })
     }
 
-    /// Like [`Served::start`], as `setup` says.
+    /// Like [`Served::start`], with the settings of `setup`.
     ///
     /// # Errors
     /// Those of [`Served::start`].
@@ -185,7 +185,7 @@ impl Served {
         ports: Vec<Port>,
         setup: Setup,
     ) -> Result<Served, Error> {
-        // The namespace's working directory is another one.
+        // The namespace has another working directory.
         let program = absolute(program).map_err(file("find", program))?;
         let folder = Folder::new()?;
         folder.write("host.toml", host_file(&ports, setup.link.as_ref()))?;
@@ -203,7 +203,7 @@ impl Served {
             } else if Instant::now() > end {
                 format!("its ports were not open within {TIMEOUT:?}")
             } else {
-                std::thread::sleep(LOOK_AGAIN);
+                std::thread::sleep(POLL_INTERVAL);
                 continue;
             };
             return Err(Error::Daemon { why, said: self.log() });
@@ -211,15 +211,15 @@ impl Served {
         Ok(())
     }
 
-    /// Whether it tells of every port: it does when it has made the port's socket. A file alone may be of one that was killed, and the
-    /// control socket answers before there are ports.
+    /// Whether the daemon lists every port, which means that it has made the port's socket. A socket file alone may belong to a killed
+    /// daemon, and the control socket answers before there are ports.
     fn serves(&self) -> bool {
         let answer = self.ask().and_then(|answer| serde_json::from_str::<Answer>(&answer).ok());
         answer
-            .is_some_and(|answer| self.ports.iter().all(|port| answer.ports.iter().any(|told| told.name == port.name)))
+            .is_some_and(|answer| self.ports.iter().all(|port| answer.ports.iter().any(|have| have.name == port.name)))
     }
 
-    /// Attaches a guest to the port of this name, by the transport that its adapter has.
+    /// Attaches a guest to the port of this name, by the transport of its adapter.
     ///
     /// # Panics
     /// If there is no such port.
@@ -239,12 +239,12 @@ impl Served {
         self.folder.path().join(name)
     }
 
-    /// What it has counted, if it answers.
+    /// The counts, if the daemon answers.
     pub fn counts(&self) -> Option<Counts> {
         Counts::of(&self.ask()?)
     }
 
-    /// What its control socket says of the ports: JSON, by `GET /v1/ports`.
+    /// The control socket's answer to `GET /v1/ports`: JSON.
     pub fn ask(&self) -> Option<String> {
         let mut stream = UnixStream::connect(self.socket("control.sock")).ok()?;
         stream.set_read_timeout(Some(TIMEOUT)).ok()?;
@@ -255,22 +255,22 @@ impl Served {
         head.starts_with("HTTP/1.1 200 ").then(|| body.to_owned())
     }
 
-    /// The end of what it has logged.
+    /// The end of its log.
     pub fn log(&self) -> String {
         tail(&fs::read_to_string(self.folder.path().join("log")).unwrap_or_default(), 40)
     }
 
-    /// The processor time that it has used.
+    /// Processor time that it has used.
     pub fn cpu_time(&self) -> Duration {
         process_time(self.process.host)
     }
 
-    /// Its number as the host knows it.
+    /// Its process ID on the host.
     pub fn process(&self) -> u32 {
         self.process.host
     }
 
-    /// Ends it as a person does, with SIGTERM.
+    /// Stops the daemon with SIGTERM, as a person would.
     ///
     /// # Errors
     /// [`Error::Run`] if it does not end.
@@ -287,7 +287,7 @@ impl Served {
         self.restart(namespace)
     }
 
-    /// Starts it again, after [`Served::kill`].
+    /// Starts the daemon again after [`Served::kill`].
     ///
     /// # Errors
     /// Those of [`Served::start`].
@@ -296,7 +296,7 @@ impl Served {
         self.wait_ready()
     }
 
-    /// Has it stand still, as one whose host swaps or whose debugger holds it, until [`Served::go_on`].
+    /// Stops the daemon's execution until [`Served::go_on`], as a swapping host or a debugger would.
     ///
     /// # Errors
     /// [`Error::Run`].
@@ -304,7 +304,7 @@ impl Served {
         namespace.tell(self.process, "STOP")
     }
 
-    /// Ends what [`Served::stand_still`] began.
+    /// Resumes the daemon after [`Served::stand_still`].
     ///
     /// # Errors
     /// [`Error::Run`].
@@ -312,7 +312,7 @@ impl Served {
         namespace.tell(self.process, "CONT")
     }
 
-    /// Kills it without a chance to clean up.
+    /// Kills the daemon without a chance to clean up.
     ///
     /// # Errors
     /// [`Error::Run`].
@@ -329,7 +329,7 @@ fn launch(program: &Path, namespace: &mut Namespace, folder: &Folder, setup: &Se
     namespace.start(&command, &folder.path().join("log"))
 }
 
-/// What is read of the daemon's answer; the rest is not our matter.
+/// The fields of the daemon's answer that are used here.
 #[derive(Deserialize)]
 struct Answer {
     ports: Vec<PortAnswer>,

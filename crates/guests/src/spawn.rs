@@ -1,7 +1,7 @@
-//! Starting QEMU so that it cannot outlive us.
+//! Starts QEMU so that it cannot outlive us.
 //!
 //! QEMU is started with `-run-with exit-with-parent=on`, which is prctl(2)'s PR_SET_PDEATHSIG: the kernel ends it when the
-//! *thread* that started it ends. So one thread, which lives as long as the process, starts them all.
+//! *thread* that started it ends. So one thread, which lives as long as the process, starts all programs.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ pub(super) fn spawn(command: Command) -> io::Result<Child> {
         let (requests, incoming) = channel::<Request>();
         thread::spawn(move || {
             for (mut command, answer) in incoming {
-                // The thread that asked may have gone: then end the child here.
+                // If the requesting thread has gone, the child is killed here.
                 if let Err(unheard) = answer.send(command.spawn()) {
                     let _ = unheard.0.and_then(|mut child| child.kill());
                 }

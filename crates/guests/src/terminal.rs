@@ -1,4 +1,4 @@
-//! A guest's first serial port, typed into as a person does: for firmware that waits for commands.
+//! A guest's first serial port, for typing as a person does: firmware waits there for commands.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -9,12 +9,12 @@ use std::{
 
 use super::error::{Error, tail};
 
-/// How often the socket is looked for.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// What is kept of what was said and not waited for.
+/// Interval between two attempts to connect.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum size of unread output, in bytes.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// See the module's page. The machine's side is [`GuestConfig::terminal`](super::GuestConfig::terminal).
+/// A guest's serial port (see the module's page). The machine's side is [`GuestConfig::terminal`](super::GuestConfig::terminal).
 #[derive(Debug)]
 pub struct Terminal {
     stream: UnixStream,
@@ -22,7 +22,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Connects; the machine starts then.
+    /// Connects. The machine starts then.
     ///
     /// # Errors
     /// [`Error::Run`] if no process listens there within `limit`.
@@ -31,24 +31,24 @@ impl Terminal {
         loop {
             match UnixStream::connect(socket) {
                 Ok(stream) => return Ok(Terminal { stream, unread: String::new() }),
-                Err(_) if Instant::now() < end => std::thread::sleep(LOOK_AGAIN),
+                Err(_) if Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
                 Err(error) => return Err(failed("connecting to a serial port", error.to_string())),
             }
         }
     }
 
-    /// Waits until the machine has said `text`; gives what it said before that.
+    /// Waits until the machine has printed `text`. Returns the output before it.
     ///
     /// # Errors
-    /// [`Error::Run`] with the end of what it said if it does not within `limit`, or ends.
+    /// [`Error::Run`] with the end of its output if `text` does not come within `limit`, or the machine ends.
     pub fn wait(&mut self, text: &str, limit: Duration) -> Result<String, Error> {
         let (end, mut chunk) = (Instant::now() + limit, [0; 4096]);
         loop {
             if let Some(at) = self.unread.find(text) {
                 let rest = self.unread.split_off(at + text.len());
-                let mut said = std::mem::replace(&mut self.unread, rest);
-                said.truncate(at);
-                return Ok(said);
+                let mut output = std::mem::replace(&mut self.unread, rest);
+                output.truncate(at);
+                return Ok(output);
             }
             let late = |why: &str| {
                 failed(
@@ -79,7 +79,7 @@ impl Terminal {
         typed.map_err(|error| failed(&format!("typing `{line}`"), error.to_string()))
     }
 
-    /// Types a line and waits for the prompt after it; gives what was said between.
+    /// Types a line and waits for the prompt after it. Returns the output between them.
     ///
     /// # Errors
     /// Those of [`Terminal::wait`].

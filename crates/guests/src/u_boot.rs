@@ -1,5 +1,5 @@
-//! U-Boot for QEMU's `pc` with the drivers that Debian's build of it leaves out, from Debian's source package: built once, and shared
-//! by every clone, as `$XDG_CACHE_HOME/nicety/u-boot-FINGERPRINT/u-boot.rom`.
+//! U-Boot for QEMU's `pc` with the drivers that Debian's build leaves out, from Debian's source package. It is built once as
+//! `$XDG_CACHE_HOME/nicety/u-boot-FINGERPRINT/u-boot.rom` and shared by every clone.
 
 use std::{
     env, fs,
@@ -15,17 +15,17 @@ use super::{
     uml::{Tools, missing},
 };
 
-/// Raised when what is built changes otherwise than by the lists below.
+/// Raise this when the result changes in another way than by the lists below.
 const LAYOUT: u32 = 1;
 const PACKAGE: &str = "u-boot";
-/// The configuration for QEMU's `pc`; what is added to it; what is left out, because it needs the headers of more libraries.
+/// The configuration for QEMU's `pc`, and the changes to it. Some options are turned off because they need headers of more libraries.
 const BASE: &str = "qemu-x86_defconfig";
 const MORE: &str = "CONFIG_PCNET=y\nCONFIG_RTL8139=y\n# CONFIG_EFI_LOADER is not set\n# CONFIG_TOOLS_KWBIMAGE is not set\n\
     # CONFIG_TOOLS_LIBCRYPTO is not set\n# CONFIG_TOOLS_MKEFICAPSULE is not set\n";
-/// Drivers that are mended, with lines that each has once, and what they become.
+/// Drivers to fix. Each change is a line that the driver has exactly once, and its replacement.
 const CHANGES: &[(&str, &[(&str, &str)])] = &[
-    // It takes the chip's address in memory and reaches for its registers at that number as a port, as works where ports lie in
-    // memory: on a PC it finds nothing, QEMU's own model neither. So it is given the chip's ports.
+    // The driver takes the chip's memory address and uses that number as a port for its registers. This works only where ports lie in
+    // memory. On a PC it finds nothing, not even QEMU's own model. The change gives it the chip's ports.
     (
         "drivers/net/rtl8139.c",
         &[
@@ -39,15 +39,15 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
             ),
         ],
     ),
-    // Finding no frame it says that it found one of no bytes; so U-Boot (eth_rx) frees that: the driver writes back the status that it
-    // read, and a frame that came in between is lost.
+    // When it finds no frame, the driver reports a frame of no bytes, so U-Boot (eth_rx) frees that frame. The driver then writes back the
+    // status that it had read, and a frame that arrived in between is lost.
     (
         "drivers/net/pcnet.c",
         &[("if ((lp->status & 0x8000) != 0)\n\t\treturn 0;", "if ((lp->status & 0x8000) != 0)\n\t\treturn -EAGAIN;")],
     ),
 ];
-/// What the image is made of and where each lies in it, or behind the one before (arch/x86/dts/u-boot.dtsi): U-Boot, its device tree,
-/// and what the processor runs first. U-Boot's own binman does the same, but needs Python with more packages.
+/// Parts of the image with their offsets, or none to follow the part before (arch/x86/dts/u-boot.dtsi): U-Boot, its device tree, and the
+/// code that the processor runs first. U-Boot's own binman does the same, but needs Python with more packages.
 const PARTS: &[(&str, Option<usize>)] = &[
     ("u-boot-nodtb.bin", Some(0)),
     ("dts/dt.dtb", None),
@@ -56,11 +56,11 @@ const PARTS: &[(&str, Option<usize>)] = &[
 ];
 const IMAGE_BYTES: usize = 1 << 20;
 
-/// The image, built if it is not there yet; `progress` gets a line for each step. It takes 33 MB from the mirror, and 75 s of one
+/// The image, built if it is missing. `progress` gets a line for each step. It takes 33 MB from the mirror, and 75 s of one
 /// processor.
 ///
 /// # Errors
-/// See [`Error`]; each says what to do.
+/// See [`Error`]; each names its remedy.
 pub(super) fn lay(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
     let cache = cache()?;
     let recipe = format!("{LAYOUT} {PACKAGE} {BASE} {MORE} {CHANGES:?} {PARTS:?}");
@@ -69,7 +69,7 @@ pub(super) fn lay(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
     if image.is_file() {
         return Ok(image);
     }
-    // Laying tools takes the lock for itself.
+    // Installing the tools takes the same lock, so this comes first.
     let tools = Tools::lay(&env::var_os("PATH").unwrap_or_default(), &cache.join("uml-tools"), progress)?;
     tools.check_headers()?;
     let _lock = Lock::take(&cache, progress)?;
@@ -93,7 +93,7 @@ pub(super) fn lay(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
     Ok(image)
 }
 
-/// The source as its authors gave it to Debian.
+/// Unpacks the upstream source, as Debian distributes it.
 fn unpack_source(laying: &Path, tree: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<(), Error> {
     if Command::new("bzip2").arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         return Err(Error::Program { program: "bzip2", package: "bzip2" });
@@ -108,7 +108,7 @@ fn unpack_source(laying: &Path, tree: &Path, tools: &Tools, progress: &mut dyn F
     remove_folder(&downloads)
 }
 
-/// Makes each change of a file, if it has each line once.
+/// Makes each change of a file. Fails unless each line occurs exactly once.
 fn change(path: &Path, changes: &[(&str, &str)]) -> Result<(), Error> {
     let mut text = fs::read_to_string(path).map_err(file("read", path))?;
     for (from, to) in changes {
@@ -121,7 +121,7 @@ fn change(path: &Path, changes: &[(&str, &str)]) -> Result<(), Error> {
     fs::write(path, text).map_err(file("write", path))
 }
 
-/// Builds [`PARTS`] in the tree; their bytes.
+/// Builds [`PARTS`] in the tree. Returns their bytes.
 fn build(tree: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<Vec<Vec<u8>>, Error> {
     let base = tree.join("configs").join(BASE);
     let config = fs::read_to_string(&base).map_err(file("read", &base))? + MORE;
@@ -129,7 +129,7 @@ fn build(tree: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<V
     fs::write(&own, config).map_err(file("write", &own))?;
     let make = |words: &[&str]| {
         let mut make = tools.command("make");
-        // Neither is needed for these parts, and both need more of Python than most machines have.
+        // These parts need neither of the two, and both need more Python packages than most machines have.
         make.arg("-C").arg(tree).args(["CONFIG_PYLIBFDT=", "PYTHON3=false"]).args(words).stdout(Stdio::null());
         run(&mut make, || format!("make {} for U-Boot", words.join(" ")))
     };
@@ -148,7 +148,7 @@ fn build(tree: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<V
     PARTS.iter().map(|(name, _)| part(name)).collect()
 }
 
-/// [`PARTS`] in an image that ends where the processor's addresses end.
+/// Places [`PARTS`] in an image that ends at the top of the processor's address space.
 fn join(parts: &[Vec<u8>]) -> Result<Vec<u8>, Error> {
     let mut image = vec![0xff; IMAGE_BYTES];
     let mut free = 0;

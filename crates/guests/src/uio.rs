@@ -1,4 +1,4 @@
-//! `nicety-uio` in a guest: the program that drives, from user space over `uio_pci_generic`, an adapter that Linux has no driver for.
+//! `nicety-uio` in a guest: the program that drives an adapter without a Linux driver, from user space over `uio_pci_generic`.
 //! The guest's interface is a tap.
 
 use std::{
@@ -16,51 +16,52 @@ use super::{
 };
 use crate::folder::Folder;
 
-/// Its name, on the host and in the guest.
+/// Name of the program, on the host and in the guest.
 const NAME: &str = "nicety-uio";
-/// The driver in it that is asked for by name: a flexible adapter says that it is a pcnet until this one has morphed it.
+/// The driver requested by name. A flexible adapter identifies itself as a pcnet until this driver has morphed it.
 const DRIVER: &str = "vmxnet";
-/// The drivers that a kernel needs for it. A user-mode kernel has them built in.
+/// The drivers that a kernel needs for the program. A user-mode kernel has them built in.
 const KERNEL_DRIVERS: [&str; 2] = ["uio_pci_generic", "tun"];
-/// It takes four. A user-mode kernel has none.
+/// The program uses four huge pages. A user-mode kernel has none.
 const HUGE_PAGES: &str = "hugepages=4";
-/// Where it says what it says, and then its exit code.
+/// File for its messages, and then its exit code.
 const LOG: &str = "/tmp/uio";
-/// How long each of its steps may take, in a guest without KVM.
+/// Time limit of each step, in a guest without KVM.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// The program, found beside `nicety`.
+/// The program, located beside `nicety`.
 #[derive(Debug, Clone)]
 pub struct Uio {
     program: PathBuf,
 }
 
-/// The tap that it makes in a guest.
+/// The tap that the program makes in a guest.
 #[derive(Debug, Clone, Copy)]
 pub struct Tap<'a> {
     /// Its name.
     pub name: &'a str,
-    /// The adapter's address, which the tap gets too.
+    /// The adapter's MAC address, which the tap gets too.
     pub mac: &'a str,
-    /// The guest's address on it, `10.9.1.1/24`.
+    /// The guest's address on the tap, `10.9.1.1/24`.
     pub address: &'a str,
 }
 
 impl Uio {
-    /// The adapters that it is for. Linux drives a flexible one too, but only as the pcnet that it is at first, which is a vlance's row.
+    /// The adapters that it drives. Linux drives a flexible one too, but only in its initial pcnet personality, which the vlance's row
+    /// covers.
     pub const DRIVES: [&str; 3] = ["vmxnet", "vmxnet2", "flexible"];
 
-    /// The program in the folder of `nicety`, where a build puts both.
+    /// The program in the folder of `nicety`; a build puts both there.
     ///
     /// # Errors
-    /// [`Error::NoUio`] if it is not there.
+    /// [`Error::NoUio`] if it is missing.
     pub fn beside(nicety: &Path) -> Result<Uio, Error> {
         let program = nicety.with_file_name(NAME);
         if program.is_file() { Ok(Uio { program }) } else { Err(Error::NoUio { program }) }
     }
 
-    /// Gives a guest in QEMU what it takes: the program, the kernel's drivers and no others, huge pages. What it boots from is written
-    /// to `folder`, with `archives` behind it.
+    /// Prepares a guest in QEMU: the program, the kernel's drivers and no others, huge pages. The initramfs archive is written to `folder`,
+    /// followed by `archives`.
     ///
     /// # Errors
     /// [`Error::File`] and [`Error::Folder`].
@@ -78,7 +79,7 @@ impl Uio {
         Ok(config)
     }
 
-    /// Gives it to a user-mode guest that runs: the host's folder is mounted there.
+    /// Makes the program available in a running user-mode guest, which mounts the host's folder.
     ///
     /// # Errors
     /// Those of [`Guest::succeed_unless`].
@@ -92,7 +93,7 @@ impl Uio {
         guest.succeed_unless(&mount, SLACK, stop).map(drop)
     }
 
-    /// Takes the guest's network function of this number, from 1, from its driver, and gives it to `uio_pci_generic`. Its PCI address.
+    /// Rebinds the guest's network function of this number (from 1) from its driver to `uio_pci_generic`. Returns its PCI address.
     ///
     /// # Errors
     /// Those of [`Guest::succeed_unless`].
@@ -106,10 +107,10 @@ impl Uio {
         Ok(address.trim().to_owned())
     }
 
-    /// Starts it for a function that was handed over, and brings its tap up.
+    /// Starts the program for a function after [`Uio::hand_over`], and brings its tap up.
     ///
     /// # Errors
-    /// [`Error::Command`] with what it says if it does not drive the adapter.
+    /// [`Error::Command`] with its messages if it does not drive the adapter.
     pub fn start(guest: &mut Guest, pci: &str, tap: Tap<'_>, stop: &AtomicBool) -> Result<(), Error> {
         let Tap { name, mac, address } = tap;
         let run = format!(
@@ -117,7 +118,7 @@ impl Uio {
              ({NAME} {pci} {name} {DRIVER} >{LOG} 2>&1; echo $? >>{LOG}) >/dev/null 2>&1 &"
         );
         guest.succeed_unless(&run, SLACK, stop)?;
-        // It asks for the interface to be brought up as soon as it drives the adapter.
+        // Once it drives the adapter, the program asks for the interface to be brought up.
         let up = format!("ip link set {name} address {mac} up");
         let wait = format!(
             "until [ -s {LOG} ]; do usleep 20000; done; cat {LOG}; grep -Fqx '{pci}: run `{up}`' {LOG} && {up} && ip addr add {address} dev {name}"
@@ -125,10 +126,10 @@ impl Uio {
         guest.succeed_unless(&wait, SLACK, stop).map(drop)
     }
 
-    /// Ends it, as a person does.
+    /// Ends the program, as a person would.
     ///
     /// # Errors
-    /// [`Error::Command`] with what it says if it does not end well.
+    /// [`Error::Command`] with its messages if its exit code is not 0.
     pub fn stop(guest: &mut Guest, stop: &AtomicBool) -> Result<(), Error> {
         let end = format!(
             "killall {NAME}; until grep -qx '[0-9]*' {LOG}; do usleep 20000; done; cat {LOG}; [ \"$(tail -n 1 {LOG})\" = 0 ]"
@@ -137,7 +138,7 @@ impl Uio {
     }
 }
 
-/// One word of a shell's.
+/// Quotes text as one word for the shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
@@ -153,7 +154,7 @@ mod tests {
         let error = Uio::beside(&nicety).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{} is not there", folder.join(NAME))), "{error}");
         assert!(error.contains("`cargo build -p nicety`"), "{error}");
-        // A folder of that name is no program.
+        // A folder of that name is not the program.
         fs::create_dir(folder.path().join(NAME)).unwrap();
         assert!(matches!(Uio::beside(&nicety), Err(Error::NoUio { .. })));
     }

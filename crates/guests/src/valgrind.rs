@@ -1,15 +1,15 @@
-//! valgrind, which counts instructions: Debian's package, laid beside the root for a machine that has none.
+//! valgrind, which counts instructions: Debian's package, installed beside the root for a machine that lacks it.
 
 use std::process::Command;
 
 use super::{error::Error, layer::Layer};
 
-/// The package, laid.
+/// The installed package.
 #[derive(Debug, Clone)]
 pub struct Valgrind(Layer);
 
 impl Valgrind {
-    /// Lays the package if it is not there yet; `progress` gets a line for each step.
+    /// Installs the package if it is missing. `progress` gets a line for each step.
     ///
     /// # Errors
     /// Those of [`Layer::lay`].
@@ -17,9 +17,9 @@ impl Valgrind {
         Layer::lay("valgrind", &["valgrind"], progress).map(Valgrind)
     }
 
-    /// Valgrind itself, to be given a program: one of the machine's, with the machine's own loader.
+    /// Valgrind's command. The program to append is one of the machine's, with the machine's own loader.
     pub fn command(&self) -> Command {
-        // `valgrind` itself is a script that runs this one.
+        // `valgrind` itself is a script that runs this program.
         let mut command = self.0.program("usr/bin/valgrind.bin");
         command.env("VALGRIND_LIB", self.0.path("usr/libexec/valgrind"));
         command

@@ -1,6 +1,6 @@
-//! Unmodified kernels in an unmodified QEMU. Not among `cargo test`'s targets, for they need the network once and minutes of
+//! Unmodified kernels in an unmodified QEMU. Not among `cargo test`'s targets, because they need the network once and minutes of
 //! translation: `cargo xtask test` and `cargo test -p nicety-guests --test real_guests -- --test-threads 1` run them.
-//! Every wait in here is bounded by the guests' own limits.
+//! The guests' own limits bound every wait here.
 
 use std::{
     io::{BufRead, BufReader},
@@ -39,7 +39,7 @@ fn both_kernels_boot_and_run_commands_with_code_output_and_limit() {
     }
 }
 
-/// iperf3 cancels its threads at the end, for which glibc opens a library that no program names.
+/// iperf3 cancels its threads at the end. For that glibc opens a library that no program names.
 fn sends_with_iperf3(guest: &mut Guest) {
     let listens = "until netstat -ltn | grep -q :5201; do usleep 20000; done";
     let send = format!("ip link set lo up; iperf3 -s -1 -D; {listens}; iperf3 -c 127.0.0.1 -n 1M 2>&1");
@@ -50,7 +50,7 @@ fn sends_with_iperf3(guest: &mut Guest) {
 #[test]
 fn a_command_arrives_whole_while_what_the_last_one_left_behind_ends() {
     let mut guest = Guest::boot(&root(), translated(Kernel::V6_12)).unwrap_or_else(|error| panic!("{error}"));
-    // A serial port brings a line in pieces: the longer it is, the more ends come in its midst.
+    // A serial port delivers a line in pieces. The longer the line, the more processes end in the middle of it.
     let long = "x".repeat(3000);
     for _ in 0..3 {
         let leave = "for n in $(seq 10 49); do (sleep 0.$n &); done";
@@ -94,7 +94,7 @@ fn a_dropped_guest_leaves_no_process() {
     assert!(!std::fs::exists(&process).unwrap_or(true));
 }
 
-/// Every family of adapters that QEMU has too, all in one guest: the driver probes it, has carrier, and names itself.
+/// Every family of adapters that QEMU has too, all in one guest. Each driver probes its adapter, has carrier, and names itself.
 #[test]
 fn each_of_qemus_own_adapters_gets_its_driver_in_both_kernels() {
     let root = root();
@@ -127,7 +127,7 @@ fn mac(number: u8) -> String {
     format!("52:54:00:00:01:{number:02x}")
 }
 
-/// The way of a Ctrl-C: the process that owns a guest is killed without a chance to clean up. This program is that process too.
+/// What a Ctrl-C does: the process that owns a guest is killed without a chance to clean up. This program is that process too.
 #[test]
 fn a_guest_ends_when_its_owner_is_killed() {
     let name = "a_guest_ends_when_its_owner_is_killed";
@@ -153,7 +153,7 @@ fn a_guest_ends_when_its_owner_is_killed() {
     let process = format!("/proc/{}/exe", guest.unwrap_or_else(|| panic!("the owner has no guest")));
     assert!(std::fs::read_link(&process).is_ok());
     owner.kill().and_then(|()| owner.wait()).unwrap_or_else(|error| panic!("{error}"));
-    // A process that has ended has no program any more, even before its new parent takes notice.
+    // A process that has ended no longer has a program, even before its new parent reaps it.
     let end = Instant::now() + SOON;
     while std::fs::read_link(&process).is_ok() {
         assert!(Instant::now() < end, "the guest outlives its owner");

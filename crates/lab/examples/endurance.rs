@@ -125,7 +125,7 @@ fn lives(plan: &Plan, name: &str, endurance: &mut Endurance, progress: &mut dyn 
     Ok(())
 }
 
-/// The median and the greatest.
+/// The median and the maximum.
 fn spread(lives: &[Life], of: impl Fn(&Life) -> Duration) -> Option<String> {
     let mut times: Vec<f64> = lives.iter().map(|life| of(life).as_secs_f64()).collect();
     times.sort_by(f64::total_cmp);
@@ -135,6 +135,6 @@ fn spread(lives: &[Life], of: impl Fn(&Life) -> Duration) -> Option<String> {
 fn hold(endurance: &Endurance) {
     let guest = endurance.guest().map_or("gone".to_owned(), |guest| guest.process().to_string());
     eprintln!("the guest is process {guest}, the daemon {}; both stay until this input ends", endurance.daemon());
-    // Whatever comes is of no interest, nor is why it ends.
+    // Neither the input nor the reason for its end matters.
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
 }

@@ -25,11 +25,11 @@ const HOST: &str = "10.9.4.254";
 const GUEST: &str = "10.9.4.1";
 const PORT: &str = "vm1";
 const MAC: &str = "52:54:00:12:34:56";
-/// A command that takes no time of its own.
+/// Time limit of a command that returns at once.
 const SOON: Duration = Duration::from_secs(30);
 const SECONDS: u32 = 1;
 const ROUNDS: usize = 7;
-/// What is done in a round: its name, what ethtool sets for it, and netperf's test.
+/// The loads of a round: name, ethtool settings, netperf test.
 const LOADS: [(&str, &str, Test); 3] = [
     ("transmit, TSO on", "gso on tso on", Test::Stream),
     ("transmit, TSO off", "tso off gso off", Test::Stream),
@@ -75,7 +75,7 @@ fn run(rounds: usize) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What the daemon counted for each load, round by round.
+/// The daemon's counts for each load, one entry per round.
 fn counted(
     root: &Root,
     kernel: &UmlKernel,

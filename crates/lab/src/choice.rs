@@ -1,4 +1,4 @@
-//! Which adapter to choose. As in the findings, what is claimed is what an interval shows.
+//! Advice on the choice of an adapter. As in the findings, every claim rests on an interval.
 
 use std::cmp::Ordering;
 
@@ -8,22 +8,25 @@ use crate::number;
 use crate::results::{Direction, Results, Test};
 use crate::statistics::RUNS_FOR_INTERVAL;
 
-/// The tests that are a guest's rates: what decides the choice.
+/// The tests of a guest's rates. They decide the choice.
 const RATES: [Test; 4] = [Test::BulkTransmit, Test::BulkReceive, Test::GuestToGuest, Test::RequestResponse];
 
-/// Which adapter to choose, a sentence each. Empty with fewer than two adapters.
+/// The advice, one sentence an entry. Empty with fewer than two adapters.
 pub fn choice(results: &Results) -> Vec<String> {
     let Some(&server) = results.servers().first() else { return Vec::new() };
     let order = by_rates(results, server);
     let [first, second, ..] = order.as_slice() else { return Vec::new() };
     let measured_well = results.rows.iter().any(|row| row.interval.is_some());
-    let sentence =
-        if measured_well { claimed(results, server, first, second) } else { glimpsed(results, server, first) };
+    let sentence = if measured_well {
+        advice_with_intervals(results, server, first, second)
+    } else {
+        first_impression(results, server, first)
+    };
     let by = "by the geometric mean of the rates, each as a fraction of the best";
     let mut sentences = vec![sentence, format!("In order: {} ({by}).", order.join(", then "))];
     let least = ranked(results, Test::CpuPerGigabit, server).first().copied();
     let cheaper =
-        |adapter: &str| shown(results, Test::CpuPerGigabit, server, adapter, first) == Some(Ordering::Greater);
+        |adapter: &str| shown_order(results, Test::CpuPerGigabit, server, adapter, first) == Some(Ordering::Greater);
     if let Some(least) = least.filter(|row| cheaper(&row.adapter)) {
         let seconds = number::figure(least.median.unwrap_or_default());
         sentences.push(format!(
@@ -37,13 +40,13 @@ pub fn choice(results: &Results) -> Vec<String> {
     sentences
 }
 
-/// The advice that intervals allow.
-fn claimed(results: &Results, server: Server, first: &str, second: &str) -> String {
-    let where_ = |order| {
-        let tests = RATES.into_iter().filter(|test| shown(results, *test, server, first, second) == Some(order));
+/// The advice that the intervals support.
+fn advice_with_intervals(results: &Results, server: Server, first: &str, second: &str) -> String {
+    let tests_with = |order| {
+        let tests = RATES.into_iter().filter(|test| shown_order(results, *test, server, first, second) == Some(order));
         tests.map(|test| test.title().to_lowercase()).collect::<Vec<String>>()
     };
-    let (ahead, behind) = (where_(Ordering::Greater), where_(Ordering::Less));
+    let (ahead, behind) = (tests_with(Ordering::Greater), tests_with(Ordering::Less));
     match (ahead.is_empty(), behind.is_empty()) {
         (true, true) => {
             format!("Choose {first} or {second}, whichever the guest has a driver for: no rate tells them apart.")
@@ -63,8 +66,8 @@ fn claimed(results: &Results, server: Server, first: &str, second: &str) -> Stri
     }
 }
 
-/// What may be said without intervals.
-fn glimpsed(results: &Results, server: Server, first: &str) -> String {
+/// The first impression, without intervals.
+fn first_impression(results: &Results, server: Server, first: &str) -> String {
     let led = RATES
         .into_iter()
         .filter(|test| ranked(results, *test, server).first().is_some_and(|row| row.adapter == *first))
@@ -75,8 +78,8 @@ fn glimpsed(results: &Results, server: Server, first: &str) -> String {
     format!("A first look: {first} {how}.")
 }
 
-/// The adapters by the geometric mean of their rates, each as a fraction of the best. An adapter without one of the rates
-/// comes after those that have all.
+/// The adapters by the geometric mean of their rates, each as a fraction of the best. An adapter that lacks one of the rates comes
+/// after those that have all.
 fn by_rates(results: &Results, server: Server) -> Vec<&str> {
     let score = |adapter: &str| {
         let (mut sum, mut rates) = (0.0, 0_u32);
@@ -97,9 +100,9 @@ fn by_rates(results: &Results, server: Server) -> Vec<&str> {
     order.into_iter().map(|(name, _)| name).collect()
 }
 
-/// Whether `a` is shown to do better than `b` in this test (greater), or worse (less); none if the interval holds 1, or there is
-/// none.
-fn shown(results: &Results, test: Test, server: Server, a: &str, b: &str) -> Option<Ordering> {
+/// Whether the intervals show that `a` does better than `b` in this test (`Greater`) or worse (`Less`). None if the interval contains 1,
+/// or there is no interval.
+fn shown_order(results: &Results, test: Test, server: Server, a: &str, b: &str) -> Option<Ordering> {
     let ratio = results.row(a, test, server)?.ratio_to(results.row(b, test, server)?)?;
     let order = ratio.excludes(1.0).then(|| ratio.median.total_cmp(&1.0))?;
     Some(if test.direction() == Direction::Higher { order } else { order.reverse() })
@@ -113,7 +116,7 @@ mod tests {
     use crate::method::Driver;
     use crate::results::{Row, Sample, sample};
 
-    /// The sample, with e1000's rows put in the place of virtio-net's, each value times what `times` says.
+    /// The sample, in which virtio-net's rows are e1000's with each value multiplied by `times`.
     fn twins(times: impl Fn(Test, u32) -> f64) -> Results {
         let mut results = sample::embedded();
         let rows = results.rows.clone();
@@ -149,34 +152,37 @@ mod tests {
         for row in &mut results.rows {
             row.driver = Some(Driver::UserSpace);
         }
-        let said = choice(&results);
-        assert!(said.last().unwrap().contains("vmxnet") && said.last().unwrap().contains("e1000"), "{said:?}");
+        let advice = choice(&results);
+        assert!(advice.last().unwrap().contains("vmxnet") && advice.last().unwrap().contains("e1000"), "{advice:?}");
     }
 
     #[test]
     fn without_intervals_nothing_is_chosen() {
-        let said = choice(&sample::quick());
-        assert!(said[0].starts_with("A first look: virtio-net was first in bulk transmit,"), "{said:?}");
-        assert!(said.last().unwrap().contains("no advice yet"));
-        assert!(said.iter().all(|sentence| !sentence.contains("Choose") && !sentence.contains("scarce")), "{said:?}");
+        let advice = choice(&sample::quick());
+        assert!(advice[0].starts_with("A first look: virtio-net was first in bulk transmit,"), "{advice:?}");
+        assert!(advice.last().unwrap().contains("no advice yet"));
+        assert!(
+            advice.iter().all(|sentence| !sentence.contains("Choose") && !sentence.contains("scarce")),
+            "{advice:?}"
+        );
     }
 
     #[test]
     fn adapters_that_no_rate_tells_apart_are_offered_together() {
-        let said = choice(&twins(|_, round| swing(round)));
+        let advice = choice(&twins(|_, round| swing(round)));
         assert_eq!(
-            said[0],
+            advice[0],
             "Choose virtio-net or e1000, whichever the guest has a driver for: no rate tells them apart."
         );
         assert!(
-            said.iter().all(|sentence| !sentence.contains("scarce")),
-            "no difference in processor time is shown: {said:?}"
+            advice.iter().all(|sentence| !sentence.contains("scarce")),
+            "no difference in processor time is shown: {advice:?}"
         );
     }
 
     #[test]
     fn a_rate_in_which_the_second_is_ahead_is_not_passed_over() {
-        // Ahead by a hair where it is sure, and by far where it is not.
+        // Slightly ahead in the test with a clear interval, far ahead in the test without one.
         let one = choice(&twins(|test, round| match test {
             Test::BulkTransmit => 0.99,
             Test::GuestToGuest if round == 0 => 0.9,
@@ -196,10 +202,10 @@ mod tests {
 
     #[test]
     fn one_that_is_shown_to_take_less_processor_time_is_named() {
-        let said = choice(&twins(|test, _| if test == Test::CpuPerGigabit { 1.5 } else { 2.0 }));
+        let advice = choice(&twins(|test, _| if test == Test::CpuPerGigabit { 1.5 } else { 2.0 }));
         assert!(
-            said[2].starts_with("Where the host's processors are scarce, e1000 costs less than virtio-net: "),
-            "{said:?}"
+            advice[2].starts_with("Where the host's processors are scarce, e1000 costs less than virtio-net: "),
+            "{advice:?}"
         );
     }
 

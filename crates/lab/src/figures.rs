@@ -1,8 +1,8 @@
-//! From what the runs measured to the figures of the rows.
+//! Computes the figures of the rows from the measurements of the runs.
 //!
-//! The tests of cost (CPU per gigabit, reads, writes and interrupts per frame) are taken over a round's bulk runs with the
-//! outside peer together, transmit and receive: sums divided by sums, so that no direction weighs more than its frames.
-//! Where there is no outside peer they are taken over the runs from guest to guest.
+//! The tests of cost (CPU per gigabit; reads, writes and interrupts per frame) cover a round's bulk runs with the outside peer,
+//! transmit and receive together. They are sums divided by sums, so that a direction weighs by its frames.
+//! Without an outside peer they cover the runs from guest to guest.
 
 use crate::bench::{Latency, Measured, Outcome, Percentile, Usage};
 use crate::method::{Contestant, Item, Load};
@@ -10,29 +10,29 @@ use crate::results::{Counts, Row, Sample, Test};
 use crate::series::Series;
 use crate::statistics;
 
-/// A run that measured something.
+/// A run with a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Taken {
-    /// What was run.
+    /// The run's item.
     pub item: Item,
     /// The figures of the run itself.
     figures: Vec<(Test, f64)>,
     /// Gigabits of payload; zero for request-response.
     gigabits: f64,
     usage: Usage,
-    /// What was carried over time.
+    /// Rate over time.
     pub series: Option<Series>,
-    /// The latencies of request-response, rising.
+    /// Latencies of request-response, in rising order.
     pub latency: Option<Vec<Percentile>>,
 }
 
-/// The percentiles that are kept of a run in which every transaction was timed.
+/// Percentiles kept of a run in which every transaction was timed.
 const PERCENTS: [f64; 18] =
     [0.0, 1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.9, 99.99, 100.0];
 
 impl Taken {
-    /// Takes in a measurement; samples of latencies are reduced to percentiles here, so that a long comparison does not keep
-    /// them. An error says what is wrong with the measurement.
+    /// Takes in a measurement. Latency samples are reduced to percentiles here, so that a long comparison does not keep them.
+    /// The error names the fault of the measurement.
     pub fn new(item: Item, measured: Measured) -> Result<Taken, String> {
         let Measured { outcome, usage, series } = measured;
         let mut taken = Taken { item, figures: Vec::new(), gigabits: 0.0, usage, series, latency: None };
@@ -83,7 +83,7 @@ fn percentiles(latency: Latency) -> Vec<Percentile> {
     }
 }
 
-/// All rows of `contestant`, from its runs in `taken`. `absent` says why a load gave nothing.
+/// All rows of `contestant`, from its runs in `taken`. `absent` gives the reason why a load has no measurement.
 pub fn rows(
     contestant: &Contestant,
     loads: &[Load],
@@ -115,12 +115,12 @@ pub fn rows(
     rows
 }
 
-/// The rows of a contestant that cannot be: of the tests that `loads` give.
+/// Rows of a contestant that cannot run: one for each test of `loads`.
 pub fn absent_rows(contestant: &Contestant, loads: &[Load], why: &str) -> Vec<Row> {
     rows(contestant, loads, &[], |_| Some(why.to_owned()))
 }
 
-/// The loads over which costs are taken.
+/// The loads that the tests of cost cover.
 fn bulk(loads: &[Load]) -> &'static [Load] {
     const OUTSIDE: &[Load] = &[Load::BulkTransmit, Load::BulkReceive];
     if loads.iter().any(|load| OUTSIDE.contains(load)) {
@@ -132,7 +132,7 @@ fn bulk(loads: &[Load]) -> &'static [Load] {
     }
 }
 
-/// One sample per round in which all of its runs of these loads counted it.
+/// One sample per round, for each round whose runs of these loads all have the count.
 fn costs(test: Test, bulk: &[Load], ours: &[&Taken]) -> Vec<Sample> {
     let outside: Vec<&Taken> = ours.iter().copied().filter(|taken| bulk.contains(&taken.item.load)).collect();
     let loads = |round| outside.iter().filter(|taken| taken.item.round == round).count();
@@ -140,7 +140,7 @@ fn costs(test: Test, bulk: &[Load], ours: &[&Taken]) -> Vec<Sample> {
     rounds.dedup();
     rounds.sort_unstable();
     rounds.dedup();
-    // A round that lacks one direction would be compared with rounds that have both.
+    // A round that lacks one direction cannot be compared with rounds that have both.
     let most = rounds.iter().map(|&round| loads(round)).max().unwrap_or(0);
     rounds.retain(|&round| loads(round) == most);
     rounds
@@ -152,7 +152,7 @@ fn costs(test: Test, bulk: &[Load], ours: &[&Taken]) -> Vec<Sample> {
         .collect()
 }
 
-/// The cost over `runs` together; none if one of them does not know it.
+/// The cost over `runs` together. None if one of them lacks the count.
 fn cost(test: Test, runs: &[&Taken]) -> Option<f64> {
     let counted = |count: fn(&Usage) -> Option<u64>| {
         runs.iter().try_fold(0_u64, |sum, taken| Some(sum.saturating_add(count(&taken.usage)?))).map(|sum| sum as f64)
@@ -174,7 +174,7 @@ fn cost(test: Test, runs: &[&Taken]) -> Option<f64> {
     Some(above / below).filter(|cost| cost.is_finite())
 }
 
-/// The medians of the costs of single runs.
+/// Medians of the costs of single runs.
 fn counts(runs: &[&Taken]) -> Counts {
     let median = |test| {
         let values: Vec<f64> = runs.iter().filter_map(|taken| cost(test, &[taken])).collect();

@@ -1,5 +1,5 @@
-//! What the figures say, in sentences: which adapter is ahead and by how much, and what serving it by Nicety changes. A
-//! difference is claimed only where the interval of the paired ratio does not hold 1; a ratio without interval says so.
+//! Findings in sentences: which adapter is ahead and by how much, and the effect of serving it by Nicety. A difference is claimed
+//! only where the interval of the paired ratio excludes 1. The sentence says so where a ratio has no interval.
 
 use crate::method::{Guests, Server};
 use crate::number;
@@ -9,8 +9,8 @@ use crate::statistics::{Estimate, RUNS_FOR_INTERVAL};
 /// The command that judges adapters under unmodified drivers.
 pub const REAL_GUESTS_COMMAND: &str = "nicety compare --guests qemu";
 
-/// The tests of which a sentence is made.
-const TOLD: [Test; 6] = [
+/// The tests that get a sentence.
+const SENTENCE_TESTS: [Test; 6] = [
     Test::BulkTransmit,
     Test::BulkReceive,
     Test::GuestToGuest,
@@ -25,19 +25,19 @@ const NAMED_AT_MOST: usize = 3;
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is about: a test's title, or an adapter's name.
+    /// Subject of the finding: a test's title, or an adapter's name.
     pub about: String,
     /// The finding, a whole sentence.
     pub sentence: String,
 }
 
-/// What was found of the adapters against each other.
+/// Findings that compare the adapters with each other.
 pub fn findings(results: &Results) -> Vec<Finding> {
     let Some(&server) = results.servers().first() else { return Vec::new() };
     let finding = |test: Test| {
         Some(Finding { about: test.title().to_owned(), sentence: adapters_sentence(&ranked(results, test, server))? })
     };
-    TOLD.into_iter().filter_map(finding).collect()
+    SENTENCE_TESTS.into_iter().filter_map(finding).collect()
 }
 
 /// The rows of `test` that have a figure and are ranked, the best first.
@@ -67,7 +67,7 @@ fn adapters_sentence(ranked: &[&Row]) -> Option<String> {
         named.into_iter().filter_map(|other| Some((other, leader.ratio_to(other)?))).collect();
     let (apart, alike): (Vec<_>, Vec<_>) =
         ratios.into_iter().partition(|(_, ratio)| ratio.interval.is_none() || ratio.excludes(1.0));
-    // What the brackets hold is said once a sentence.
+    // The first bracket of a sentence names its content: the 95 % interval.
     let mut name = "95 % interval ";
     let mut bracket =
         |ratio: &Estimate| number::ratio_range(ratio).map(|range| std::mem::take(&mut name).to_owned() + &range);
@@ -117,18 +117,18 @@ fn times(test: Test, ratio: &Estimate, other: &str) -> String {
     }
 }
 
-/// What the ratio of Nicety's figure to QEMU's says.
+/// The verdict on the ratio of Nicety's figure to QEMU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nicety is shown to do better.
+    /// The interval shows that Nicety does better.
     Better,
-    /// Nicety is shown to do worse.
+    /// The interval shows that Nicety does worse.
     Worse,
-    /// The interval holds 1.
+    /// The interval contains 1.
     Alike,
-    /// The medians say better, and there is no interval.
+    /// The medians favour Nicety; there is no interval.
     PerhapsBetter,
-    /// The medians say worse, and there is no interval.
+    /// The medians favour QEMU; there is no interval.
     PerhapsWorse,
 }
 
@@ -144,7 +144,7 @@ impl Verdict {
         }
     }
 
-    /// Whether Nicety did worse, shown or not.
+    /// Whether Nicety did worse, with or without an interval.
     pub fn is_worse(self) -> bool {
         matches!(self, Verdict::Worse | Verdict::PerhapsWorse)
     }
@@ -154,7 +154,7 @@ impl Verdict {
     }
 }
 
-/// What `ratio`, of Nicety's figure in `test` to QEMU's, says.
+/// The verdict on `ratio`: Nicety's figure in `test` divided by QEMU's.
 pub fn verdict(test: Test, ratio: &Estimate) -> Verdict {
     let more = ratio.median > 1.0;
     let better = more == (test.direction() == Direction::Higher);
@@ -168,8 +168,8 @@ pub fn verdict(test: Test, ratio: &Estimate) -> Verdict {
     }
 }
 
-/// What serving the adapters by Nicety changes, a sentence or two for each way in which it serves: how many figures are better and
-/// worse than those of QEMU's own models, and which are worse.
+/// The effect of serving the adapters by Nicety, a sentence or two for each of its transports: the number of figures that are better
+/// and worse than those of QEMU's own models, and which are worse.
 pub fn against_qemu(results: &Results) -> Vec<String> {
     results.compared().into_iter().filter_map(|server| against_qemu_by(results, server)).collect()
 }
@@ -209,12 +209,12 @@ fn against_qemu_by(results: &Results, server: Server) -> Option<String> {
     ))
 }
 
-/// How many times an adapter's figure under this server is that under QEMU.
+/// Ratio of an adapter's figure under this server to its figure under QEMU.
 pub fn server_ratio(results: &Results, adapter: &str, test: Test, server: Server) -> Option<Estimate> {
     results.row(adapter, test, server)?.ratio_to(results.row(adapter, test, Server::Qemu)?)
 }
 
-/// What a ratio is of, in a sentence.
+/// How the ratios were computed, as a sentence.
 pub fn how_ratios_are_made(results: &Results) -> &'static str {
     if (results.method.repeat as usize) < RUNS_FOR_INTERVAL {
         "Ratios are those of the medians: there are fewer than 7 rounds."
@@ -223,7 +223,7 @@ pub fn how_ratios_are_made(results: &Results) -> &'static str {
     }
 }
 
-/// Under whose drivers the adapters were judged, and how to judge them under others.
+/// Names the drivers under which the adapters were judged, and the command to judge them under others.
 pub fn judged_under(results: &Results) -> String {
     let guests = match results.method.guests {
         Guests::Embedded => {
@@ -310,8 +310,8 @@ mod tests {
     #[test]
     fn each_way_in_which_nicety_serves_is_counted_against_qemu() {
         let two = against_qemu(&sample::two_servers());
-        let said = "Of 16 figures of Nicety 12 are better than those of QEMU's own models, 0 worse, and 4 show no difference. None is worse.";
-        assert_eq!(two, [said]);
+        let expected = "Of 16 figures of Nicety 12 are better than those of QEMU's own models, 0 worse, and 4 show no difference. None is worse.";
+        assert_eq!(two, [expected]);
         let linked = against_qemu(&sample::linked());
         assert!(
             linked.len() == 2 && linked[1].contains("of Nicety over a stream, as QEMU's models have it, "),

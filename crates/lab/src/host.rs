@@ -1,4 +1,4 @@
-//! Facts about the host that a figure is worthless without: processor, kernel, date, and time that neighbours stole.
+//! Facts about the host without which a figure is worthless: processor, kernel, date, and time stolen by neighbours.
 //!
 //! Follows proc(5): `/proc/stat`, `/proc/cpuinfo`, `/proc/sys/kernel/osrelease`.
 
@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// The host as the report names it.
+/// The host as it appears in the report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// The processor's model name.
@@ -16,26 +16,27 @@ pub struct Host {
     pub cores: u32,
     /// The kernel's release.
     pub kernel: String,
-    /// When the comparison began, RFC 3339, in UTC.
+    /// Start of the comparison: RFC 3339, in UTC.
     pub date: String,
-    /// Of all processors' time during the runs, the percentage that the hypervisor gave to others. None where the kernel
-    /// does not say.
+    /// Percentage of all processors' time during the runs that the hypervisor gave to other machines. None where the kernel does not
+    /// report it.
     pub steal_percent: Option<f64>,
     /// The version of Nicety, with the commit it was built from: `0.1.0 (6054bc91d2e3)`.
     pub nicety_version: String,
-    /// Memory in bytes, of the whole machine. None where the kernel does not say. This and what follows: since version 2 of the format.
+    /// Memory of the whole machine in bytes. None where the kernel does not report it. Version 2 of the format added this field and the
+    /// next ones.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
-    /// What the machine itself runs on: `none` on hardware of its own. None where nothing tells.
+    /// The hypervisor of the machine: `none` on bare metal. None where it is unknown.
     #[serde(default)]
     pub hypervisor: Option<String>,
-    /// The first processor's frequency governor. None where the kernel governs no frequency, as in most virtual machines.
+    /// The first processor's frequency governor. None where the kernel has no governor, as in most virtual machines.
     #[serde(default)]
     pub governor: Option<String>,
 }
 
 impl Host {
-    /// This host, now; steal time is not known yet.
+    /// This host, now. Steal time is not yet known.
     pub fn here() -> Host {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -47,8 +48,8 @@ impl Host {
             steal_percent: None,
             nicety_version: nicety_version::BUILD.to_owned(),
             memory_bytes: memory_bytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default()),
-            hypervisor: hypervisor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), told),
-            governor: told("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            hypervisor: hypervisor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), line_of),
+            governor: line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         }
     }
 }
@@ -62,8 +63,8 @@ fn cpu_model(cpuinfo: &str) -> String {
     cpuinfo.lines().find_map(named).unwrap_or_else(|| format!("unknown ({})", std::env::consts::ARCH))
 }
 
-/// A file of one line, without its end.
-fn told(path: &str) -> Option<String> {
+/// Content of a file of one line, trimmed. None if it is empty or unreadable.
+fn line_of(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
@@ -74,24 +75,24 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
     total.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the machine runs on: by the processor's flag `hypervisor` (x86 alone has it), and who the firmware says made the machine, or
+/// The hypervisor, from three sources: the processor's flag `hypervisor` (x86 only), the machine's maker in the firmware, and
 /// `/sys/hypervisor/type` (Xen).
-fn hypervisor(cpuinfo: &str, told: impl Fn(&str) -> Option<String>) -> Option<String> {
+fn hypervisor(cpuinfo: &str, line_of: impl Fn(&str) -> Option<String>) -> Option<String> {
     let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':').map(|(_, flags)| flags));
-    let virtual_ = flags?.split_whitespace().any(|flag| flag == "hypervisor");
-    if !virtual_ {
+    let is_virtual = flags?.split_whitespace().any(|flag| flag == "hypervisor");
+    if !is_virtual {
         return Some("none".to_owned());
     }
-    let made = ["/sys/class/dmi/id/sys_vendor", "/sys/class/dmi/id/product_name"].map(&told);
+    let made = ["/sys/class/dmi/id/sys_vendor", "/sys/class/dmi/id/product_name"].map(&line_of);
     let made: Vec<String> = made.into_iter().flatten().collect();
-    let named = told("/sys/hypervisor/type").into_iter().chain((!made.is_empty()).then(|| made.join(", "))).next();
+    let named = line_of("/sys/hypervisor/type").into_iter().chain((!made.is_empty()).then(|| made.join(", "))).next();
     Some(named.unwrap_or_else(|| "one that does not say its name".to_owned()))
 }
 
 /// Seconds since 1970 as RFC 3339 in UTC.
 pub fn rfc3339(unix_seconds: u64) -> String {
     let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
-    // Howard Hinnant, "chrono-compatible low-level date algorithms", civil_from_days: years begin in March, eras have 400.
+    // Howard Hinnant, "chrono-compatible low-level date algorithms", civil_from_days: years start in March, an era has 400 years.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -104,7 +105,7 @@ pub fn rfc3339(unix_seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// What all processors did since boot, in ticks.
+/// Ticks of all processors since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTimes {
     total: u64,
@@ -112,13 +113,13 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// Reads `/proc/stat`; none where it cannot be read or is not understood.
+    /// Reads `/proc/stat`. None if it cannot be read or parsed.
     pub fn now() -> Option<CpuTimes> {
         CpuTimes::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// Of the text of `/proc/stat`: its first line, `cpu user nice system idle iowait irq softirq steal guest guest_nice`.
-    /// The last two are left out: they are part of user and nice.
+    /// Parses the first line of `/proc/stat`: `cpu user nice system idle iowait irq softirq steal guest guest_nice`.
+    /// The last two are left out, because user and nice include them.
     pub fn parse(stat: &str) -> Option<CpuTimes> {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<u64> = line.split_whitespace().take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -126,7 +127,7 @@ impl CpuTimes {
         Some(CpuTimes { total, steal: *ticks.get(7)? })
     }
 
-    /// The percentage of all time since `earlier` that was stolen; none if no tick has passed.
+    /// Percentage of all time since `earlier` that was stolen. None if no tick has passed.
     pub fn steal_percent_since(&self, earlier: &CpuTimes) -> Option<f64> {
         let total = self.total.checked_sub(earlier.total).filter(|ticks| *ticks > 0)?;
         let steal = self.steal.saturating_sub(earlier.steal).min(total);

@@ -1,10 +1,9 @@
-//! Methods, embedded guests, statistics and report: what `nicety compare` measures adapters with (ARCHITECTURE.md, floor 6).
+//! Methods, embedded guests, statistics and report of `nicety compare`, which measures adapters (ARCHITECTURE.md, floor 6).
 //!
-//! The way of a comparison: [`method::Options`] and a [`bench::Bench`] give a [`method::Plan`]; [`run::run`] walks it and
-//! gives [`results::Results`]; [`table::render`] and [`report::write`] show them. Nothing here knows how a guest is made:
-//! that is the bench's.
+//! The path of a comparison: [`method::Options`] and a [`bench::Bench`] give a [`method::Plan`]; [`run::run`] runs it and
+//! returns [`results::Results`]; [`table::render`] and [`report::write`] show them. Only the bench knows how guests are made.
 #![forbid(unsafe_code)]
-// They panic when the terminal is gone: the caller says where a line for a person goes.
+// These macros panic when the terminal is gone. The caller decides where a line for a person goes.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod bench;

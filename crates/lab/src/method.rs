@@ -1,4 +1,4 @@
-//! The method of a comparison: what a person may choose, who is compared, under which load, and the plan of runs (`planning.rs` makes it).
+//! The method of a comparison: a person's options, the contestants, the loads, and the plan of runs (made by `planning.rs`).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Who drives the adapters.
+/// The kind of guests that drive the adapters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guests {
@@ -29,14 +29,13 @@ impl fmt::Display for Guests {
     }
 }
 
-/// Who serves an adapter to the guest.
+/// The server of a guest's adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
-    /// This project, all guests on its switch.
+    /// This project: all guests on one switch.
     Nicety,
-    /// This project, a switch for each guest and a stream socket between them: the link that QEMU's models have in the same
-    /// comparison.
+    /// This project: a switch for each guest and a stream socket between them. QEMU's models have the same link in the same comparison.
     NicetyStream,
     /// QEMU's own model of the adapter.
     Qemu,
@@ -46,7 +45,7 @@ impl Server {
     /// All servers, in the order of tables.
     pub const ALL: [Server; 3] = [Server::Nicety, Server::NicetyStream, Server::Qemu];
 
-    /// The server's name as a reader knows it.
+    /// Name of the server for readers.
     pub fn title(self) -> &'static str {
         match self {
             Server::Nicety => "Nicety",
@@ -66,11 +65,11 @@ impl fmt::Display for Server {
     }
 }
 
-/// What drives an adapter in its guest, where it is not what [`Guests`] says.
+/// The driver of an adapter in its guest, where it differs from that of [`Guests`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Driver {
-    /// Our own driver in the user space of a real guest (`nicety-uio`): no kernel has one.
+    /// Our own driver in the user space of a real guest (`nicety-uio`), because no kernel has one.
     UserSpace,
 }
 
@@ -82,7 +81,7 @@ impl Driver {
         }
     }
 
-    /// The mark of its rows.
+    /// Mark of the rows of this driver.
     pub fn title(self) -> &'static str {
         match self {
             Driver::UserSpace => "user-space driver",
@@ -90,14 +89,14 @@ impl Driver {
     }
 }
 
-/// What is compared: an adapter as somebody serves it.
+/// A contestant: an adapter with its server and driver.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Contestant {
     /// The adapter's name in the registry, such as `e1000`.
     pub adapter: String,
-    /// Who serves it.
+    /// The server of the adapter.
     pub server: Server,
-    /// What drives it; none: what the guests say.
+    /// Driver of the adapter. None: that of the guests.
     pub driver: Option<Driver>,
 }
 
@@ -107,14 +106,14 @@ impl Contestant {
         Contestant { adapter: adapter.into(), server, driver: None }
     }
 
-    /// The same, driven from the guests' user space.
+    /// The same contestant, driven from the guests' user space.
     #[must_use]
     pub fn by_user_space(self) -> Contestant {
         Contestant { driver: Some(Driver::UserSpace), ..self }
     }
 }
 
-/// What the guests do during a run. One run gives several figures ([`crate::results::Test`]).
+/// The guests' activity during a run. One run gives several figures ([`crate::results::Test`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
@@ -124,7 +123,7 @@ pub enum Load {
     BulkReceive,
     /// Bulk TCP from one guest to another, both with the same adapter.
     GuestToGuest,
-    /// One byte there and one back, one transaction at a time.
+    /// One byte in each direction, one transaction at a time.
     RequestResponse,
 }
 
@@ -144,22 +143,22 @@ impl fmt::Display for Load {
     }
 }
 
-/// How finely contestants alternate within a round.
+/// The granularity at which contestants alternate within a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Each run is followed by another contestant's run of the same load.
+    /// After each run, another contestant runs the same load.
     EveryRun,
-    /// A contestant does all its loads, then the next one does: for guests that take long to start.
+    /// A contestant runs all its loads, then the next one does. For guests that start slowly.
     EveryContestant,
 }
 
-/// How the guests' doorbells reach the daemon: the words of a host file.
+/// Path of the guests' doorbells to the daemon, named as in a host file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doorbells {
     /// Each write is a message.
     Trapped,
-    /// Writes go to a page that the daemon looks at.
+    /// Writes go to a page that the daemon polls.
     Mapped,
 }
 
@@ -172,22 +171,22 @@ impl fmt::Display for Doorbells {
     }
 }
 
-/// What a person chooses on the command line of `compare`.
+/// Options from the command line of `compare`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// `--adapters a,b`; empty means all.
     pub adapters: Vec<String>,
-    /// `--seconds N`: how long a run lasts. None: as long as fits the time that `compare` promises.
+    /// `--seconds N`: duration of a run. None: as long as fits into the time that `compare` promises.
     pub seconds: Option<f64>,
     /// `--repeat N`: rounds. None: 7, or 3 with `quick`.
     pub repeat: Option<u32>,
-    /// `--quick`: three rounds of half a second (of a second with real guests), for a first look without intervals.
+    /// `--quick`: three rounds of half a second (a full second with real guests), for a first look without intervals.
     pub quick: bool,
     /// `--doorbells`. None: each adapter's default.
     pub doorbells: Option<Doorbells>,
     /// `--report DIR`.
     pub report: PathBuf,
-    /// `--seed N`: the order of runs follows from it.
+    /// `--seed N`: seed of the order of runs.
     pub seed: u64,
 }
 
@@ -205,15 +204,15 @@ impl Default for Options {
     }
 }
 
-/// Why no plan can be made of the options.
+/// The reason why the options give no plan.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlanError {
-    /// `--adapters` names one that this bench does not have.
+    /// `--adapters` names an adapter that this bench does not have.
     #[error("--adapters: there is no adapter \"{given}\" here{suggestion}; allowed are all, {allowed}")]
     UnknownAdapter {
-        /// What was given.
+        /// The given name.
         given: String,
-        /// What may be given, joined by commas.
+        /// The allowed names, joined by commas.
         allowed: String,
         /// `; did you mean "e1000"?`, or nothing.
         suggestion: String,
@@ -224,7 +223,7 @@ pub enum PlanError {
     /// `--repeat` out of range.
     #[error("--repeat: from 1 to 1000 rounds are possible")]
     Repeat,
-    /// What was chosen is all left out.
+    /// Every chosen adapter is left out.
     #[error("--adapters: {0}")]
     LeftOut(String),
     /// The bench has nothing to run.
@@ -235,11 +234,11 @@ pub enum PlanError {
 /// One run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// The round, counted from 0: runs of one round are compared with each other.
+    /// The round, counted from 0. Runs of one round are compared with each other.
     pub round: u32,
-    /// Whose run it is.
+    /// The contestant of this run.
     pub contestant: Contestant,
-    /// What the guests do.
+    /// The guests' activity.
     pub load: Load,
 }
 
@@ -253,26 +252,26 @@ impl fmt::Display for Item {
 /// All runs in their order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// Who drives the adapters.
+    /// The kind of guests that drive the adapters.
     pub guests: Guests,
-    /// The contestants, in the bench's order: the order of rows in table and report.
+    /// The contestants in the bench's order, which is also the order of rows in table and report.
     pub contestants: Vec<Contestant>,
-    /// Which adapters were chosen and cannot be run here, and why: a sentence each.
+    /// Adapters that were chosen and cannot run here, each with the reason: a sentence each.
     pub left_out: Vec<String>,
     /// The loads of each round.
     pub loads: Vec<Load>,
     /// The runs.
     pub items: Vec<Item>,
-    /// How long each run lasts.
+    /// Duration of each run.
     pub duration: Duration,
-    /// What a run takes beside its duration, by the bench's reckoning.
+    /// Time of a run beside its duration, as the bench estimates it.
     pub overhead: Duration,
-    /// How many rounds.
+    /// Number of rounds.
     pub repeat: u32,
     /// The seed of the order.
     pub seed: u64,
-    /// How contestants alternate.
+    /// The alternation of contestants.
     pub order: Order,
-    /// How doorbells reach our daemons; none: as each adapter's default is.
+    /// Path of doorbells to our daemons. None: each adapter's default.
     pub doorbells: Option<Doorbells>,
 }

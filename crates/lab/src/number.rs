@@ -1,13 +1,13 @@
-//! How figures, intervals, ratios and spans of time are written, the same in the table, the report and the sentences.
+//! Formats figures, intervals, ratios and spans of time, the same in the table, the report and the sentences.
 
 use std::time::Duration;
 
 use crate::statistics::{Estimate, Interval};
 
-/// A dash: a figure that does not exist.
+/// A dash in place of a missing figure.
 pub const NONE: &str = "–";
 
-/// How many decimals give `value` three digits that matter, at most four decimals.
+/// Number of decimals that gives `value` three significant digits, at most four.
 pub fn decimals(value: f64) -> usize {
     match value.abs() {
         size if size >= 99.95 || size == 0.0 => 0,
@@ -40,12 +40,12 @@ pub fn fixed(value: f64, decimals: usize) -> String {
     grouped
 }
 
-/// `value` to three digits that matter.
+/// `value` with three significant digits.
 pub fn figure(value: f64) -> String {
     fixed(value, decimals(value))
 }
 
-/// `398–431`, with as many decimals as the `median` it belongs to; `398` where both bounds are written so.
+/// `398–431`, with as many decimals as its `median`. `398` if both bounds print alike.
 pub fn range(interval: &Interval, median: f64) -> String {
     let places = decimals(median);
     let (low, high) = (fixed(interval.low, places), fixed(interval.high, places));
@@ -60,12 +60,12 @@ pub fn estimate(median: f64, interval: Option<&Interval>) -> String {
     }
 }
 
-/// As [`estimate`], of samples; a dash of none.
+/// Formats the [`estimate`] of samples; a dash if there are none.
 pub fn sampled(samples: &[f64]) -> String {
     Estimate::of(samples).map_or_else(|| NONE.to_owned(), |of| estimate(of.median, of.interval.as_ref()))
 }
 
-/// The decimals of a ratio: two near 1, where they decide; one beyond 10.
+/// Decimals of a ratio: two near 1, where they matter; one from 10 on.
 fn ratio_decimals(ratio: f64) -> usize {
     if ratio.abs() >= 10.0 { 1 } else { 2 }
 }

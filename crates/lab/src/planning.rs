@@ -1,6 +1,6 @@
-//! How the order of runs follows from what a person chose.
+//! Derives the order of runs from a person's options.
 //!
-//! Runs of different contestants alternate, so that what disturbs the host for a while disturbs all of them
+//! Runs of different contestants alternate, so that a temporary disturbance of the host affects all of them
 //! (A. Georges, D. Buytaert, L. Eeckhout, *Statistically Rigorous Java Performance Evaluation*, 2007, and R. Jain, *The Art
 //! of Computer Systems Performance Analysis*, part IV).
 
@@ -12,7 +12,7 @@ use crate::method::{Contestant, Guests, Item, Load, Options, Order, Plan, PlanEr
 use crate::statistics::RUNS_FOR_INTERVAL;
 
 impl Options {
-    /// Finds mistakes that do not depend on the guests, before these are prepared. `adapters` are all there are.
+    /// Finds mistakes that do not depend on the guests, before guests are prepared. `adapters` are all known ones.
     pub fn check(&self, adapters: &[&str]) -> Result<(), PlanError> {
         known(&self.adapters, adapters)?;
         if self.repeat.is_some_and(|repeat| !(1..=1000).contains(&repeat)) {
@@ -56,13 +56,13 @@ impl Plan {
         Ok(Plan { guests, contestants, left_out, loads, items, duration, overhead, repeat, seed, order, doorbells })
     }
 
-    /// How long all runs will take, guests' preparation excepted.
+    /// Duration of all runs, without the guests' preparation.
     pub fn estimate(&self) -> Duration {
         let runs = u32::try_from(self.items.len()).unwrap_or(u32::MAX);
         self.duration.saturating_add(self.overhead).saturating_mul(runs)
     }
 
-    /// What the person should know before the runs begin, a sentence each.
+    /// Warnings for the person before the runs begin, a sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.left_out.clone();
         if (self.repeat as usize) < RUNS_FOR_INTERVAL {
@@ -83,7 +83,7 @@ fn adapters_of<'a>(contestants: impl Iterator<Item = &'a Contestant>) -> Vec<&'a
     names
 }
 
-/// Whether each of `adapters` is one of these names, or all.
+/// Checks that each of `adapters` is one of these names, or `all`.
 fn known(adapters: &[String], names: &[&str]) -> Result<(), PlanError> {
     for given in adapters {
         if given == "all" || names.contains(&given.as_str()) {
@@ -99,7 +99,7 @@ fn known(adapters: &[String], names: &[&str]) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Whether `adapters` name this one.
+/// Whether `adapters` select this contestant.
 fn is_chosen(adapters: &[String], contestant: &Contestant) -> bool {
     adapters.is_empty() || adapters.iter().any(|name| name == "all" || *name == contestant.adapter)
 }
@@ -109,7 +109,7 @@ fn chosen(adapters: &[String], all: Vec<Contestant>) -> Vec<Contestant> {
     all.into_iter().filter(|contestant| is_chosen(adapters, contestant)).collect()
 }
 
-/// Of the adapters that were chosen and that nobody serves: `vmxnet and vmxnet2 are left out: `, and why.
+/// Sentences about chosen adapters that no server has: `vmxnet and vmxnet2 are left out: `, and the reason.
 fn left_out(adapters: &[String], all: &[Contestant], absent: &[(Contestant, String)]) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
     for (contestant, why) in absent {
@@ -117,7 +117,7 @@ fn left_out(adapters: &[String], all: &[Contestant], absent: &[(Contestant, Stri
         if !is_chosen(adapters, contestant) || all.iter().any(|one| one.adapter == *name) {
             continue;
         }
-        // An adapter has the reason of its first server: the others are ways to serve what cannot be driven.
+        // An adapter has the reason of its first server. The other servers cannot serve what cannot be driven.
         if reasons.iter().any(|(_, names)| names.contains(name)) {
             continue;
         }
@@ -132,9 +132,9 @@ fn left_out(adapters: &[String], all: &[Contestant], absent: &[(Contestant, Stri
     reasons.into_iter().map(sentence).collect()
 }
 
-/// The length of a run that fits all of them into the time that `compare` promises: 3 minutes with embedded guests, 5 with
-/// user-mode ones, 20 with those in QEMU, less a reserve for preparing guests; within what a run needs to say anything and profits
-/// from. netperf, in real guests, counts whole seconds.
+/// The duration of a run that fits all runs into the time that `compare` promises, less a reserve for preparing guests: 3 minutes with
+/// embedded guests, 5 with user-mode ones, 20 with those in QEMU. A minimum keeps a run meaningful; a maximum ends where longer runs gain
+/// nothing. netperf, in real guests, counts whole seconds.
 fn fitting_duration(guests: Guests, runs: usize, overhead: Duration) -> Duration {
     let (total_s, least_s, most_s) = match guests {
         Guests::Embedded => (150.0, 0.5, 1.5),
@@ -143,13 +143,13 @@ fn fitting_duration(guests: Guests, runs: usize, overhead: Duration) -> Duration
     };
     let each_s: f64 = total_s / runs.max(1) as f64 - overhead.as_secs_f64();
     let each_s = each_s.clamp(least_s, most_s);
-    // In tenths, so that the command that repeats the run can say it.
+    // Tenths, so that the printed command that repeats the run can state the duration.
     let fits = if guests == Guests::Embedded { (each_s * 10.0).floor() / 10.0 } else { each_s.floor() };
     Duration::from_secs_f64(fits)
 }
 
-/// Round-robin with seeded rotation: every block of as many rounds as there are contestants begins with a fresh shuffle, and
-/// each round of the block starts one contestant later, so that each of them has each place equally often.
+/// Round-robin with seeded rotation. A block has as many rounds as there are contestants and begins with a fresh shuffle. Each round of
+/// the block starts one contestant later, so that each contestant has each place equally often.
 fn alternate(contestants: &[Contestant], loads: &[Load], repeat: u32, order: Order, seed: u64) -> Vec<Item> {
     let mut random = SplitMix::new(seed);
     let mut turn: Vec<&Contestant> = contestants.iter().collect();
@@ -172,14 +172,14 @@ fn alternate(contestants: &[Contestant], loads: &[Load], repeat: u32, order: Ord
 }
 
 /// A small seeded generator (SplitMix64: G. Steele, D. Lea, C. Flood, *Fast Splittable Pseudorandom Number Generators*,
-/// 2014), so that an order of runs can be had again from its seed on any machine.
+/// 2014). The same seed gives the same order of runs on any machine.
 #[derive(Debug, Clone)]
 pub struct SplitMix {
     state: u64,
 }
 
 impl SplitMix {
-    /// The generator that begins at `seed`.
+    /// The generator with this seed.
     pub fn new(seed: u64) -> SplitMix {
         SplitMix { state: seed }
     }
@@ -198,7 +198,7 @@ impl SplitMix {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Puts `list` in a random order (Fisher and Yates).
+    /// Shuffles `list` (Fisher and Yates).
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, (self.draw() % (last as u64 + 1)) as usize);

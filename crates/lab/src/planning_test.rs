@@ -99,18 +99,18 @@ fn an_adapter_that_cannot_be_driven_here_is_left_out_with_the_reason_and_alone_i
         let adapters = names.iter().map(|name| (*name).to_owned()).collect();
         Plan::new(&Options { adapters, ..Options::default() }, &bench)
     };
-    let said = "vmxnet and vmxnet2 are left out: the program is not there";
+    let sentence = "vmxnet and vmxnet2 are left out: the program is not there";
     for all in [of(&[]), of(&["all"])] {
         let all = all.unwrap();
-        assert_eq!((all.contestants.len(), all.warnings()), (4, vec![said.to_owned()]));
+        assert_eq!((all.contestants.len(), all.warnings()), (4, vec![sentence.to_owned()]));
     }
     let some = of(&["e1000", "vmxnet2"]).unwrap();
     assert_eq!(some.left_out, ["vmxnet2 is left out: the program is not there"]);
     assert_eq!(of(&["e1000"]).unwrap().left_out, Vec::<String>::new());
-    assert_eq!(of(&["vmxnet", "vmxnet2"]).unwrap_err().to_string(), format!("--adapters: {said}"));
+    assert_eq!(of(&["vmxnet", "vmxnet2"]).unwrap_err().to_string(), format!("--adapters: {sentence}"));
     let unknown = of(&["vmxnet4"]).unwrap_err().to_string();
     assert!(unknown.ends_with("allowed are all, e1000, virtio-net, vmxnet, vmxnet2"), "{unknown}");
-    // Only QEMU's own is missing: nothing is left out.
+    // Only QEMU's own model is missing: nothing is left out.
     let linked = FakeBench::linked();
     assert_eq!(Plan::new(&Options::default(), &linked).unwrap().left_out, Vec::<String>::new());
 }

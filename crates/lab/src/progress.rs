@@ -1,4 +1,4 @@
-//! How far a comparison is, on stderr: a bar with the time left on a terminal, a line now and then elsewhere.
+//! Progress of a comparison on stderr: a bar with the time left on a terminal, otherwise a line at intervals.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -9,10 +9,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::number;
 
-/// Where no terminal is, a line is written at most this often.
+/// Minimum time between two lines where there is no terminal.
 pub const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How many runs' worth of weight the estimate from before the first run has against runs already done.
+/// Weight of the initial estimate, in runs, against the runs already done.
 const PRIOR_RUNS: u32 = 3;
 
 /// The progress of a comparison. Dropping it clears the bar.
@@ -28,7 +28,7 @@ enum Sink {
 }
 
 impl Progress {
-    /// On stderr: a bar if it is a terminal, lines if not.
+    /// Progress on stderr: a bar if it is a terminal, lines if not.
     pub fn stderr() -> Progress {
         if io::stderr().is_terminal() {
             Progress::new(Sink::Bar(bar()))
@@ -37,12 +37,12 @@ impl Progress {
         }
     }
 
-    /// A line at most every [`LINE_INTERVAL`], to `out`.
+    /// Progress as lines to `out`, at most one every [`LINE_INTERVAL`].
     pub fn lines(out: Box<dyn Write + Send>) -> Progress {
         Progress::new(Sink::Lines { out, last: None })
     }
 
-    /// Nothing at all.
+    /// No progress output.
     pub fn silent() -> Progress {
         Progress::new(Sink::Silent)
     }
@@ -51,14 +51,14 @@ impl Progress {
         Progress { sink, pace: Arc::new(Mutex::new(Pace::default())) }
     }
 
-    /// The runs begin: so many, expected to take `expected` together.
+    /// Starts the runs: their number, and their expected time together.
     pub fn begin(&mut self, runs: u32, expected: Duration) {
         *self.pace.lock().unwrap_or_else(PoisonError::into_inner) = Pace::new(runs, expected, Instant::now());
         if let Sink::Bar(bar) = &self.sink {
             let pace = Arc::clone(&self.pace);
             let left = move |_: &ProgressState, text: &mut dyn std::fmt::Write| {
                 let pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
-                // A formatter that refuses text has no one to tell.
+                // If the formatter refuses text, nobody can be told.
                 let _ = text.write_str(&number::span(pace.left(Instant::now())));
             };
             bar.set_length(u64::from(runs));
@@ -66,7 +66,7 @@ impl Progress {
         }
     }
 
-    /// What is being done now.
+    /// Shows the current activity.
     pub fn step(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Bar(bar) => bar.set_message(text.to_owned()),
@@ -75,7 +75,7 @@ impl Progress {
                 if due(*last, now) {
                     *last = Some(now);
                     let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-                    // Progress that cannot be shown is no reason to stop measuring.
+                    // Measuring continues although progress cannot be shown.
                     let _ = writeln!(out, "{}", pace.line(text, now));
                 }
             }
@@ -83,7 +83,7 @@ impl Progress {
         }
     }
 
-    /// One run is done.
+    /// Counts one run as done.
     pub fn advance(&mut self) {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner).advance(Instant::now());
         if let Sink::Bar(bar) = &self.sink {
@@ -91,7 +91,7 @@ impl Progress {
         }
     }
 
-    /// Something the person should see whatever the pace of lines: a failed run, say.
+    /// Shows a message at once, whatever the interval of lines: a failed run, for example.
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
             // indicatif does not print above a bar that is not drawn; stderr is a terminal here.
@@ -103,7 +103,7 @@ impl Progress {
         }
     }
 
-    /// All is done, or stopped: the bar goes away.
+    /// Removes the bar when all is done or stopped.
     pub fn finish(&mut self) {
         if let Sink::Bar(bar) = &self.sink {
             bar.finish_and_clear();
@@ -128,19 +128,19 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸━")
 }
 
-/// Whether a line may be written again.
+/// Whether the next line may be written.
 fn due(last: Option<Instant>, now: Instant) -> bool {
     last.is_none_or(|last| now.saturating_duration_since(last) >= LINE_INTERVAL)
 }
 
-/// How fast runs go, and how long the rest will take.
+/// Speed of the runs, from which the time left follows.
 #[derive(Debug, Clone, Default)]
 struct Pace {
     runs: u32,
     done: u32,
     expected: Duration,
     begun: Option<Instant>,
-    /// When the last run ended.
+    /// End of the last run.
     last_done: Option<Instant>,
 }
 
@@ -154,7 +154,8 @@ impl Pace {
         self.last_done = Some(now);
     }
 
-    /// The time left: what a run takes, by the runs done and, at first, by the plan; less what the present run has had.
+    /// The time left: the remaining runs times the mean duration of a run, less the time of the present run. The plan counts as
+    /// [`PRIOR_RUNS`] runs in the mean.
     fn left(&self, now: Instant) -> Duration {
         let (Some(begun), Some(last)) = (self.begun, self.last_done) else { return self.expected };
         if self.runs == 0 {
@@ -170,7 +171,7 @@ impl Pace {
     fn line(&self, text: &str, now: Instant) -> String {
         let mut line = String::new();
         if self.runs > 0 {
-            // Writing to a String cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(line, "{}/{}, {} left: ", self.done, self.runs, number::span(self.left(now)));
         }
         line + text
@@ -202,7 +203,7 @@ mod tests {
         let mut pace = Pace::new(10, SECOND * 100, start);
         assert_eq!(pace.left(start), SECOND * 100);
         assert_eq!(pace.left(start + SECOND * 4), SECOND * 96, "it counts down within a run");
-        // Runs take 5 s in truth, not 10: after seven of them, (35 + 30) / 10 = 6.5 s each, three to go.
+        // Runs take 5 s, not the planned 10. After seven of them, (35 + 30) / 10 = 6.5 s each, and three are left.
         for run in 1..=7 {
             pace.advance(start + SECOND * 5 * run);
         }

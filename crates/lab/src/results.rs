@@ -14,10 +14,10 @@ use crate::statistics::{self, Estimate, Interval, RUNS_FOR_INTERVAL};
 /// The name of the format, the first member of the file.
 pub const FORMAT: &str = "nicety-results";
 
-/// The version that this program writes; it reads those before too, whose missing members it takes for null.
+/// The version that this program writes. It also reads earlier versions, and takes their missing members as null.
 pub const VERSION: u32 = 2;
 
-/// What a row measures.
+/// The quantity of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
@@ -33,20 +33,20 @@ pub enum Test {
     RrP50,
     /// The 99th percentile of a transaction's latency.
     RrP99,
-    /// CPU time of server and guests for a gigabit of payload, over the bulk runs with the outside peer; where there is none, over
-    /// those between guests.
+    /// CPU time of server and guests per gigabit of payload, over the bulk runs with the outside peer. Without an outside peer, over the
+    /// runs between guests.
     CpuPerGigabit,
-    /// The part of that time that was the guests' own work, where known.
+    /// The share of the guests' own work in that time, where known.
     GuestCpuPerGigabit,
-    /// Register reads for a frame on the wire, over the same runs.
+    /// Register reads per frame on the wire, over the same runs.
     ReadsPerFrame,
-    /// Register writes for a frame on the wire, over the same runs.
+    /// Register writes per frame on the wire, over the same runs.
     WritesPerFrame,
-    /// Interrupts for a frame on the wire, over the same runs.
+    /// Interrupts per frame on the wire, over the same runs.
     InterruptsPerFrame,
 }
 
-/// Which of two figures is the better one.
+/// The direction in which a figure improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -72,7 +72,7 @@ impl Test {
         Test::InterruptsPerFrame,
     ];
 
-    /// What the test is called in `results.json`, in `results.csv` and in links to its section.
+    /// The test's name in `results.json`, in `results.csv` and in links to its section.
     pub fn name(self) -> &'static str {
         match self {
             Test::BulkTransmit => "bulk-transmit",
@@ -89,7 +89,7 @@ impl Test {
         }
     }
 
-    /// What the test is called in a heading.
+    /// The test's title in a heading.
     pub fn title(self) -> &'static str {
         match self {
             Test::BulkTransmit => "Bulk transmit",
@@ -106,7 +106,7 @@ impl Test {
         }
     }
 
-    /// What the test is called above a narrow column.
+    /// The test's title above a narrow column.
     pub fn short_title(self) -> &'static str {
         match self {
             Test::RrP50 => "Latency p50",
@@ -135,7 +135,7 @@ impl Test {
         }
     }
 
-    /// The load whose runs give it; none if it comes from several.
+    /// The load whose runs give this test. None if several loads do.
     pub fn load(self) -> Option<Load> {
         match self {
             Test::BulkTransmit => Some(Load::BulkTransmit),
@@ -152,30 +152,30 @@ impl Test {
 pub struct Results {
     format: String,
     version: u32,
-    /// Where it was measured.
+    /// The host on which it was measured.
     pub host: Host,
-    /// How.
+    /// The method of the measurement.
     pub method: Method,
-    /// Every run, in the order in which they ran.
+    /// All runs in the order in which they ran.
     pub runs: Vec<Run>,
     /// A row per adapter × test × server, adapters in the order of tables.
     pub rows: Vec<Row>,
 }
 
-/// How it was measured.
+/// The method of the measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Method {
-    /// The exact command that measures it again.
+    /// The exact command that repeats the measurement.
     pub command: String,
-    /// Who drove the adapters.
+    /// The kind of guests that drove the adapters.
     pub guests: Guests,
-    /// How long a run lasts, in seconds.
+    /// Duration of a run in seconds.
     pub seconds: f64,
-    /// Rounds: how often each adapter × load × server was to run.
+    /// Rounds: planned number of runs of each adapter × load × server.
     pub repeat: u32,
     /// The seed of the runs' order.
     pub seed: u64,
-    /// How contestants alternated within a round.
+    /// The alternation of contestants within a round.
     pub order: Order,
     /// Facts about the guests and the measuring, a sentence each.
     pub notes: Vec<String>,
@@ -184,31 +184,31 @@ pub struct Method {
 /// One run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Its place in the order of all runs, from 0.
+    /// Index in the order of all runs, from 0.
     pub run: u32,
     /// Its round, from 0.
     pub round: u32,
     /// The adapter.
     pub adapter: String,
-    /// Who served it.
+    /// The server of the adapter.
     pub server: Server,
-    /// What the guests did.
+    /// The guests' activity.
     pub load: Load,
-    /// How long it took with starting and settling, in seconds.
+    /// Time taken including start and settling, in seconds.
     pub took_seconds: f64,
-    /// Time of the host's processors that went to others meanwhile, in percent. Null where the kernel does not say.
+    /// Percentage of the host's processor time stolen during the run. Null where the kernel does not report it.
     pub steal_percent: Option<f64>,
-    /// Why it gave no figures; null if it did.
+    /// The reason why the run gave no figures. Null if it gave some.
     pub failure: Option<String>,
-    /// What was carried over time, in the unit of the load's test. Since version 2; null where unknown.
+    /// Rate over time, in the unit of the load's test. Since version 2; null where unknown.
     #[serde(default)]
     pub series: Option<Series>,
-    /// Of request-response: percentiles of the transactions' latencies, rising. Since version 2.
+    /// For request-response: percentiles of the transactions' latencies, rising. Since version 2.
     #[serde(default)]
     pub latency: Option<Vec<Percentile>>,
 }
 
-/// A figure of a row, from one run or, for the tests of cost, from one round.
+/// A figure of a row, from one run. For the tests of cost it is from one round.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The round: samples of the same round are compared with each other.
@@ -217,7 +217,7 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// What a row's runs cost: medians over them. Null where a server does not count it.
+/// Cost of a row's runs, as medians. Null where a server does not count it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     /// Register reads that reached the server, per frame on the wire.
@@ -235,9 +235,9 @@ pub struct Counts {
 pub struct Row {
     /// The adapter.
     pub adapter: String,
-    /// What is measured.
+    /// The measured quantity.
     pub test: Test,
-    /// Who serves the adapter.
+    /// The server of the adapter.
     pub server: Server,
     /// The unit of median, interval and samples.
     pub unit: String,
@@ -245,21 +245,21 @@ pub struct Row {
     pub direction: Direction,
     /// All samples in the order of their runs.
     pub samples: Vec<Sample>,
-    /// Their median; null without samples.
+    /// Median of the samples. Null without samples.
     pub median: Option<f64>,
-    /// The 95 % interval of the median; null of fewer than seven samples.
+    /// The 95 % interval of the median. Null with fewer than seven samples.
     pub interval: Option<Interval>,
-    /// What the runs cost; null in the rows that are costs themselves.
+    /// Cost of the runs. Null in rows that are costs themselves.
     pub counts: Option<Counts>,
-    /// Why there is no figure; null if there is.
+    /// The reason why there is no figure. Null if there is one.
     pub absent: Option<String>,
-    /// What drives the adapter, where it is not what [`Method::guests`] says; null elsewhere, and in files from before it was here.
+    /// The adapter's driver, where it differs from that of [`Method::guests`]. Null elsewhere, and in files older than this member.
     #[serde(default)]
     pub driver: Option<Driver>,
 }
 
 impl Row {
-    /// The row of `samples`; `absent` says why if there are none.
+    /// The row of `samples`. `absent` gives the reason if there are none.
     pub fn new(adapter: &str, test: Test, server: Server, samples: Vec<Sample>, absent: Option<String>) -> Row {
         let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
         let estimate = Estimate::of(&values);
@@ -282,8 +282,8 @@ impl Row {
         }
     }
 
-    /// The ratio of this row's figure to `other`'s: with fewer than [`RUNS_FOR_INTERVAL`] common rounds the ratio of the
-    /// medians; else the median of the rounds' own ratios, with its interval.
+    /// The ratio of this row's figure to `other`'s. With at least [`RUNS_FOR_INTERVAL`] common rounds it is the median of the rounds' own
+    /// ratios, with its interval. With fewer it is the ratio of the medians.
     pub fn ratio_to(&self, other: &Row) -> Option<Estimate> {
         let theirs = |round| other.samples.iter().find(|sample| sample.round == round).map(|sample| sample.value);
         let (ours, theirs): (Vec<f64>, Vec<f64>) =
@@ -296,21 +296,21 @@ impl Row {
     }
 }
 
-/// Why a text is not taken as results.
+/// The reason why a text is refused as results.
 #[derive(Debug, Error)]
 pub enum ResultsError {
-    /// Not JSON at all, or not of this shape.
+    /// The text is no JSON, or JSON of another shape.
     #[error("these are no results of nicety: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// JSON of another format.
+    /// The text is JSON of another format.
     #[error("these are no results of nicety: the format is \"{0}\", not \"{FORMAT}\"")]
     OtherFormat(String),
-    /// A version that this program does not know.
+    /// This program does not know the version.
     #[error(
         "the results are of format version {0}, and this nicety reads versions 1 to {VERSION}: read them with the nicety that wrote them, or measure again"
     )]
     UnknownVersion(u64),
-    /// Members that contradict each other.
+    /// Members contradict each other.
     #[error("the results contradict themselves: {0}")]
     Contradiction(String),
 }
@@ -327,7 +327,7 @@ impl Results {
         Results { format: FORMAT.to_owned(), version: VERSION, host, method, runs, rows }
     }
 
-    /// Reads `text`. The version is looked at first, so that a newer file is refused by its version, not by what it adds.
+    /// Reads `text`. The version is checked first, so that a newer file is refused by its version, not by its new members.
     pub fn from_json(text: &str) -> Result<Results, ResultsError> {
         let header: Header = serde_json::from_str(text)?;
         if header.format != FORMAT {
@@ -368,25 +368,25 @@ impl Results {
         Server::ALL.into_iter().filter(|server| self.rows.iter().any(|row| row.server == *server)).collect()
     }
 
-    /// Those that are compared with QEMU, if it was measured.
+    /// The servers to compare with QEMU. Empty if QEMU was not measured.
     pub fn compared(&self) -> Vec<Server> {
         let of_qemu = |row: &Row| row.server == Server::Qemu && row.median.is_some();
         let ours = self.servers().into_iter().filter(|server| *server != Server::Qemu);
         if self.rows.iter().any(of_qemu) { ours.collect() } else { Vec::new() }
     }
 
-    /// What drives an adapter that this server serves, where it is not what [`Method::guests`] says.
+    /// The driver of an adapter under this server, where it differs from that of [`Method::guests`].
     pub fn driver(&self, adapter: &str, server: Server) -> Option<Driver> {
         self.rows.iter().find(|row| row.adapter == adapter && row.server == server)?.driver
     }
 
-    /// An adapter's name above all its figures: with the driver, if that is not what [`Method::guests`] says.
+    /// An adapter's name as a heading of its figures. The driver follows where it differs from that of [`Method::guests`].
     pub fn heading(&self, adapter: &str) -> String {
         let driver = self.servers().into_iter().find_map(|server| self.driver(adapter, server));
         driver.map_or(adapter.to_owned(), |driver| format!("{adapter}, {}", driver.title()))
     }
 
-    /// Whether this row is ranked with the others. One under another driver than they have is not: the difference is the drivers', too.
+    /// Whether this row is ranked with the others. A row with another driver is not, because the difference is also the drivers'.
     pub fn is_ranked(&self, row: &Row) -> bool {
         row.driver.is_none() || self.rows.iter().all(|row| row.driver.is_some() || row.median.is_none())
     }

@@ -1,4 +1,4 @@
-//! The loop that walks a plan: alternated runs, steal time of each, failures noted, stopped at once when asked.
+//! The loop over a plan. It alternates runs, records the steal time of each, notes failures, and stops at once on request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -12,24 +12,24 @@ use crate::method::{Contestant, Guests, Item, Load, Plan};
 use crate::progress::Progress;
 use crate::results::{Method, Results, Row, Run, Test};
 
-/// After so many failures in a row, a contestant's load is not tried again.
+/// A contestant's load is given up after this many failures in a row.
 const FAILURES_IN_A_ROW: u32 = 2;
 
-/// Why a comparison gave no results.
+/// The reason why a comparison gave no results.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RunError {
-    /// The person stopped it.
+    /// The person stopped the comparison.
     #[error("stopped; nothing was written")]
     Cancelled,
-    /// The bench cannot go on: what happened and what to do.
+    /// The bench cannot continue. The text gives the cause and the remedy.
     #[error("{0}")]
     Fatal(String),
-    /// Every run failed; the reason of the last one.
+    /// Every run failed. The text is the reason of the last failure.
     #[error("no run gave a figure; the last one failed so: {0}")]
     Nothing(String),
 }
 
-/// What is known of a contestant's load besides its samples.
+/// Failures of a contestant's load.
 #[derive(Debug, Clone)]
 struct Trouble {
     contestant: Contestant,
@@ -39,7 +39,7 @@ struct Trouble {
     reason: String,
 }
 
-/// Runs `plan` on `bench`. `command` is the exact command that measures it again, for the report.
+/// Runs `plan` on `bench`. `command` is the exact command that repeats the measurement, for the report.
 pub fn run(
     plan: &Plan,
     bench: &mut dyn Bench,
@@ -91,7 +91,7 @@ pub fn run(
         }
     }
     if bench.guests() == Guests::Embedded {
-        // Their own work is in no figure.
+        // No figure includes the work of embedded guests.
         rows.retain(|row| row.test != Test::GuestCpuPerGigabit);
     }
     Ok(Results::new(host, method, walk.runs, rows))
@@ -123,7 +123,7 @@ impl Walk {
         let (before, begun) = (CpuTimes::now(), Instant::now());
         let outcome = bench.run(item, plan.duration, cancel);
         let took_seconds = begun.elapsed().as_secs_f64();
-        // A run during which the person stopped counts as stopped even if it ended well.
+        // If the person stops during a run, the run counts as stopped even if it ended well.
         if cancel.load(Ordering::Relaxed) {
             return Err(RunError::Cancelled);
         }

@@ -1,16 +1,16 @@
-//! What a run carried over time, in few enough points to keep and to draw.
+//! A run's rate over time, with few enough points to store and to draw.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The most points of a series.
+/// Maximum number of points of a series.
 pub const POINTS: usize = 64;
 
-/// How long the first slots of a sampler are.
+/// Initial length of a sampler's slots.
 const SLOT_NS: u64 = 10_000_000;
 
-/// Sums what was carried in slots of time, at most [`POINTS`] of them: slots of 10 ms at first, each twice as long whenever the run
+/// Sums amounts in slots of time, at most [`POINTS`] of them. Slots are 10 ms long at first. Their length doubles each time the run
 /// outlasts them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampler {
@@ -25,7 +25,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// Adds what was carried at `since_begin`.
+    /// Adds `amount` at the time `since_begin`.
     pub fn add(&mut self, since_begin: Duration, amount: u64) {
         let at = u64::try_from(since_begin.as_nanos()).unwrap_or(u64::MAX);
         let slot = loop {
@@ -42,14 +42,14 @@ impl Sampler {
         }
     }
 
-    /// Two slots become one.
+    /// Merges pairs of slots.
     fn halve(&mut self) {
         self.slot_ns = self.slot_ns.saturating_mul(2);
         self.amounts = self.amounts.chunks(2).map(|two| two.iter().fold(0_u64, |a, b| a.saturating_add(*b))).collect();
     }
 
-    /// The series over a run that took `elapsed`: in each slot, `unit` times what was carried a second. A last slot of less than half
-    /// a slot's time is left out, for its rate would be luck.
+    /// The series over a run that took `elapsed`: for each slot, `unit` times the amount per second. A last slot shorter than half a slot
+    /// is left out, because its rate would be random.
     pub fn series(&self, elapsed: Duration, unit: f64) -> Series {
         let (slot, elapsed) = (self.slot_ns as f64 / 1e9, elapsed.as_secs_f64());
         let mut series = Series::default();
@@ -66,30 +66,30 @@ impl Sampler {
     }
 }
 
-/// What was carried over time, in the load's unit.
+/// A rate over time, in the load's unit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// When each point's time ends, in seconds from the run's begin, rising. The first begins with the run, each other one where the
-    /// one before ends.
+    /// End of each point's interval, in seconds since the start of the run, rising. The first interval starts with the run; each
+    /// other one starts where the one before ends.
     pub until_seconds: Vec<f64>,
-    /// The mean rate in that time.
+    /// The mean rate in each interval.
     pub values: Vec<f64>,
 }
 
 impl Series {
-    /// Adds a point, rounded to 0.1 ms and a tenth of the unit: more digits would be noise.
+    /// Adds a point, rounded to 0.1 ms and a tenth of the unit. More digits would be noise.
     pub fn push(&mut self, until_seconds: f64, value: f64) {
         self.until_seconds.push((until_seconds * 1e4).round() / 1e4);
         self.values.push((value * 10.0).round() / 10.0);
     }
 
-    /// Begin, end and value of each point.
+    /// Start, end and value of each point.
     pub fn points(&self) -> impl Iterator<Item = (f64, f64, f64)> + '_ {
         let begins = std::iter::once(0.0).chain(self.until_seconds.iter().copied());
         begins.zip(&self.until_seconds).zip(&self.values).map(|((begin, end), value)| (begin, *end, *value))
     }
 
-    /// Whether its points can be drawn: as many values as times, none of them negative or infinite, times that rise.
+    /// Whether the points can be drawn: as many values as times, none negative or infinite, and times that rise.
     pub fn is_sound(&self) -> bool {
         let positive = |value: &f64| value.is_finite() && *value >= 0.0;
         self.until_seconds.len() == self.values.len()

@@ -1,19 +1,19 @@
 //! Medians, their distribution-free intervals, paired ratios and percentiles.
 //!
 //! Follows W. J. Conover, *Practical Nonparametric Statistics*, 3rd edition, 3.2 (the interval of a quantile by order
-//! statistics) and, for percentiles, the nearest-rank definition. Nothing is assumed of the samples' distribution but that
+//! statistics) and, for percentiles, the nearest-rank definition. The only assumption about the samples' distribution is that
 //! they are independent; ties only widen the true coverage.
 
 use serde::{Deserialize, Serialize};
 
-/// The least number of runs of which an interval is given. Five are too few for 95 % at all, and of six the interval would
-/// be the whole spread by a hair (96.9 %): one disturbed run in six would already be the bound.
+/// Minimum number of runs for an interval. Five runs are too few for 95 %. Six would just reach it (96.9 %) with the whole range of
+/// samples: one disturbed run in six would already be the bound.
 pub const RUNS_FOR_INTERVAL: usize = 7;
 
-/// The confidence that an interval has at least.
+/// The minimum confidence of an interval.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// An interval that holds the true median with at least [`CONFIDENCE`].
+/// An interval that contains the true median with at least [`CONFIDENCE`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The lower bound: one of the samples.
@@ -25,7 +25,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether `value` lies inside, the bounds included.
+    /// Whether `value` lies inside, bounds included.
     pub fn holds(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }
@@ -36,25 +36,25 @@ impl Interval {
 pub struct Estimate {
     /// The median of the samples.
     pub median: f64,
-    /// The 95 % interval; none of fewer than [`RUNS_FOR_INTERVAL`] samples.
+    /// The 95 % interval. None with fewer than [`RUNS_FOR_INTERVAL`] samples.
     pub interval: Option<Interval>,
-    /// How many samples (or pairs) it rests on.
+    /// Number of samples (or pairs).
     pub samples: usize,
 }
 
 impl Estimate {
-    /// The estimate of `samples`; none if there is no sample or one is not a finite number.
+    /// The estimate of `samples`. None without samples, or if one is not finite.
     pub fn of(samples: &[f64]) -> Option<Estimate> {
         Some(Estimate { median: median(samples)?, interval: median_interval(samples), samples: samples.len() })
     }
 
-    /// Whether the interval exists and does not hold `value`: the samples tell the two apart.
+    /// Whether the interval exists and does not contain `value`: the samples show a difference from it.
     pub fn excludes(&self, value: f64) -> bool {
         self.interval.is_some_and(|interval| !interval.holds(value))
     }
 }
 
-/// The median: the middle sample, or the mean of the two middle ones. None of no samples, or if one is not finite.
+/// The median: the middle sample, or the mean of the two middle ones. None without samples, or if one is not finite.
 pub fn median(samples: &[f64]) -> Option<f64> {
     let sorted = sorted(samples)?;
     let upper = *sorted.get(sorted.len() / 2)?;
@@ -66,7 +66,7 @@ pub fn median(samples: &[f64]) -> Option<f64> {
 }
 
 /// The distribution-free 95 % interval of the median: the narrowest pair of order statistics, equally far from both ends,
-/// whose coverage is at least 95 %. None of fewer than [`RUNS_FOR_INTERVAL`] samples.
+/// whose coverage is at least 95 %. None with fewer than [`RUNS_FOR_INTERVAL`] samples.
 pub fn median_interval(samples: &[f64]) -> Option<Interval> {
     if samples.len() < RUNS_FOR_INTERVAL {
         return None;
@@ -78,11 +78,11 @@ pub fn median_interval(samples: &[f64]) -> Option<Interval> {
     Some(Interval { low, high, coverage })
 }
 
-/// The rank `k`, counted from 1, for which the `k`-th smallest and the `k`-th largest of `n` samples hold the median with at
-/// least 95 %, as narrow as that allows; and the coverage, 1 − 2·P(B < k), B binomial (n, ½). None where even the extremes
-/// do not reach 95 % (n below 6).
+/// The rank `k`, counted from 1, and its coverage. The `k`-th smallest and the `k`-th largest of `n` samples contain the median with at
+/// least 95 %, and `k` is the largest such rank. The coverage is 1 − 2·P(B < k), B binomial (n, ½). None if even the extremes do not
+/// reach 95 % (n below 6).
 pub fn median_ranks(n: usize) -> Option<(usize, f64)> {
-    // Terms of the binomial in logarithms: 2^-n underflows beyond a thousand runs, its logarithm does not.
+    // Terms of the binomial are logarithms: 2^-n underflows beyond a thousand runs, its logarithm does not.
     let mut log_term = -(n as f64) * std::f64::consts::LN_2;
     let mut below = 0.0;
     let mut found = None;
@@ -98,9 +98,9 @@ pub fn median_ranks(n: usize) -> Option<(usize, f64)> {
     found
 }
 
-/// How many times `ours` is `theirs`: the median of the ratios of runs of the same round, with its interval. A disturbance
-/// that lasts longer than a round meets both runs of a pair and cancels out. None where there is no pair, the slices differ
-/// in length, or a divisor is zero.
+/// Ratio of `ours` to `theirs`: the median of the ratios of runs of the same round, with its interval. A disturbance that lasts longer
+/// than a round affects both runs of a pair and cancels out. None if there is no pair, the slices differ in length, or a divisor is
+/// zero.
 pub fn paired_ratio(ours: &[f64], theirs: &[f64]) -> Option<Estimate> {
     if ours.len() != theirs.len() {
         return None;
@@ -109,8 +109,8 @@ pub fn paired_ratio(ours: &[f64], theirs: &[f64]) -> Option<Estimate> {
     Estimate::of(&ratios)
 }
 
-/// The `percent`-th percentile by nearest rank: the smallest sample that at least `percent` % of all do not exceed.
-/// Exact: one of the samples. Sorts `samples`. None of no samples, or of a percentage outside 0 to 100.
+/// The `percent`-th percentile by nearest rank: the smallest sample that is not exceeded by at least `percent` % of all samples.
+/// It is exact, one of the samples. Sorts `samples`. None without samples, or if the percentage is outside 0 to 100.
 pub fn percentile(samples: &mut [u64], percent: f64) -> Option<u64> {
     if !(0.0..=100.0).contains(&percent) {
         return None;
@@ -135,7 +135,7 @@ mod tests {
     use crate::planning::SplitMix;
 
     /// "Table A.7: Confidence Intervals for the Population Median" (p. 656 of the textbook appendix kept at
-    /// coursehero.com/file/5646626/A7): per n, the narrowest interval listed of at least 95 %, and its level in percent.
+    /// coursehero.com/file/5646626/A7): for each n, the narrowest listed interval of at least 95 %, and its level in percent.
     const TABLE_A7: [(usize, usize, usize, f64); 15] = [
         (6, 1, 6, 96.9),
         (7, 1, 7, 98.4),
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_interval_covers_the_true_median_as_often_as_it_promises() {
-        // A skewed distribution, as run times have: the exponential, whose median is ln 2. 20,000 intervals per n: the
+        // A skewed distribution, as run times have: the exponential, whose median is ln 2. With 20,000 intervals per n the
         // standard error of a coverage of 0.96 is 0.0014, so a bound of 0.006 is four of them.
         let mut random = SplitMix::new(20_251_121);
         for n in [7, 8, 9, 12, 15, 21] {

@@ -1,7 +1,7 @@
 //! The table for a terminal: adapters as rows, tests as columns, units in the head, intervals beside the medians.
 //!
-//! It is laid in blocks, so that it fits [`WIDTH`] columns with any figures: a column that does not fit beside the others
-//! begins a block of its own.
+//! The table is split into blocks, so that it fits [`WIDTH`] columns with any figures: a column that does not fit beside the others
+//! starts a new block.
 
 use crate::findings;
 use crate::method::Server;
@@ -9,13 +9,13 @@ use crate::number;
 use crate::results::{Results, Row, Test};
 use crate::statistics::RUNS_FOR_INTERVAL;
 
-/// The columns of a terminal that the table fits.
+/// Terminal width that the table fits, in columns.
 pub const WIDTH: usize = 100;
 
-/// Between two columns.
+/// Gap between two columns.
 const GAP: &str = "  ";
 
-/// Which tests stand together.
+/// Tests grouped by block.
 const BLOCKS: [&[Test]; 3] = [
     &[Test::BulkTransmit, Test::BulkReceive, Test::GuestToGuest],
     &[Test::RequestResponse, Test::RrP50, Test::RrP99],
@@ -28,20 +28,20 @@ const BLOCKS: [&[Test]; 3] = [
     ],
 ];
 
-/// A column: two lines of head, and a cell per line of the table.
+/// A column: two header lines, and a cell per line of the table.
 struct Column {
     heads: [String; 2],
     cells: Vec<Cell>,
 }
 
-/// A figure and what follows it; figures are aligned to the right, what follows to the left.
+/// A figure, aligned to the right, and the text after it, aligned to the left.
 #[derive(Default)]
 struct Cell {
     figure: String,
     after: String,
 }
 
-/// A line of the table: an adapter's figures, or how many times a server's are QEMU's.
+/// A line of the table: an adapter's figures under a server, or their ratio to QEMU's.
 #[derive(Clone, Copy)]
 enum Line<'a> {
     Figures(&'a str, Server),
@@ -54,7 +54,7 @@ impl<'a> Line<'a> {
         adapter
     }
 
-    /// What it is called; a ratio is named after its server only where there are several.
+    /// Label of the line. A ratio names its server only if several are compared.
     fn name(&self, compared: usize) -> &'static str {
         match self {
             Line::Figures(_, Server::Nicety) => "nicety",
@@ -67,10 +67,10 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Lines of a reason that the table shows.
+/// Number of lines of a reason that the table shows.
 const REASON_LINES: usize = 2;
 
-/// The reasons why figures do not exist, numbered in order of appearance.
+/// Reasons for missing figures, numbered in order of appearance.
 #[derive(Default)]
 struct Footnotes(Vec<String>);
 
@@ -89,7 +89,7 @@ fn superscript(number: usize) -> String {
     number.to_string().bytes().filter_map(|digit| DIGITS.get(usize::from(digit.wrapping_sub(b'0')))).collect()
 }
 
-/// The beginning of a reason: a console that goes with it may be long.
+/// The first lines of a reason, which may contain a long console log.
 fn brief(reason: &str) -> String {
     match reason.match_indices('\n').nth(REASON_LINES - 1) {
         Some((end, _)) => format!("{} … (results.json has the rest)", &reason[..end]),
@@ -97,7 +97,7 @@ fn brief(reason: &str) -> String {
     }
 }
 
-/// The whole table with its title, footnotes, and under whose drivers it judges; a newline at its end.
+/// The whole table with its title, its footnotes and a note on the drivers. It ends with a newline.
 pub fn render(results: &Results) -> String {
     let lines = lines(results);
     let present = results.tests();
@@ -156,7 +156,7 @@ fn lines(results: &Results) -> Vec<Line<'_>> {
     lines
 }
 
-/// What a figure lacks that has fewer samples than the title says.
+/// Footnote for a figure with fewer samples than the title says.
 fn lost_run(results: &Results, row: &Row) -> Option<String> {
     let (had, rounds) = (row.samples.len(), results.method.repeat as usize);
     let mut runs = results.runs.iter().filter(|run| run.adapter == row.adapter && run.server == row.server);
@@ -210,7 +210,7 @@ impl Column {
     }
 }
 
-/// One block, or several if its columns do not fit beside each other.
+/// One block, or several if the columns do not fit beside each other.
 fn laid(labels: &[String], columns: Vec<Column>) -> String {
     let label_width = labels.iter().map(|label| width(label)).max().unwrap_or(0).max(width("adapter"));
     let mut out = String::new();
@@ -243,7 +243,7 @@ fn laid(labels: &[String], columns: Vec<Column>) -> String {
     out
 }
 
-/// How many columns a block has at most, if as few blocks as the width allows share the columns evenly: not three and one.
+/// Maximum number of columns in a block. It spreads the columns evenly over the fewest blocks that the width allows: not three and one.
 fn evenly(label_width: usize, columns: &[Column]) -> usize {
     let (mut blocks, mut used) = (1, label_width);
     for column in columns {
@@ -256,7 +256,7 @@ fn evenly(label_width: usize, columns: &[Column]) -> usize {
     columns.len().div_ceil(blocks)
 }
 
-/// `e1000  nicety`, `qemu`, `ratio`, the adapter's name only once, each with the driver if that is not the guests' own.
+/// Row labels: `e1000  nicety`, `qemu`, `ratio`. The adapter's name appears once. A driver is added where it is not the guests' own.
 fn labels(lines: &[Line<'_>], results: &Results) -> Vec<String> {
     let adapter_width = lines.iter().map(|line| width(line.adapter())).max().unwrap_or(0);
     let (name_servers, compared) = (results.servers().len() > 1, results.compared().len());
@@ -289,7 +289,7 @@ fn push_line(out: &mut String, label: &str, cells: impl Iterator<Item = String>)
     out.push('\n');
 }
 
-/// `text` broken between words so that no line is wider than [`WIDTH`], where its words allow.
+/// `text` broken between words, so that no line is wider than [`WIDTH`] unless a single word is.
 fn wrapped(text: &str) -> String {
     let mut out = String::new();
     let mut used = 0;
@@ -311,7 +311,7 @@ fn padded(text: &str, to: usize) -> String {
     format!("{text}{}", " ".repeat(to.saturating_sub(width(text))))
 }
 
-/// Columns that `text` takes: none of what is written here is wider than one.
+/// Number of terminal columns of `text`. No character used here is wider than one.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

@@ -1,5 +1,5 @@
-//! What is measured between two unmodified kernels in unmodified QEMUs. Not among `cargo test`'s targets, for it needs the network once
-//! and minutes of translation: `cargo xtask test` and `cargo test -p nicety-lab --test real_pair` run it.
+//! Measurements between two unmodified kernels in unmodified QEMUs. Not among `cargo test`'s targets, because it needs the network
+//! once and minutes of translation: `cargo xtask test` and `cargo test -p nicety-lab --test real_pair` run it.
 
 use nicety_guests::{Accel, GuestConfig, Kernel, Root};
 use nicety_lab::real::pair::{self, RIGHT};

@@ -1,4 +1,4 @@
-//! A user-mode kernel out of a source tree: `crates/guests/uml/` is laid into it, and make does the rest.
+//! Builds a user-mode kernel from a source tree: `crates/guests/uml/` is added to it, and make does the rest.
 
 use std::{
     fs,
@@ -19,12 +19,12 @@ use super::{
     tools::Tools,
 };
 
-/// `crates/guests/uml/`: what is added to the kernel, its configuration, and `apply`, which adds it.
+/// `crates/guests/uml/`: additions to the kernel, its configuration, and `apply`, which adds them.
 pub(super) const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/uml_files.rs"));
-/// How often a build says how far it is.
+/// Interval between two progress reports of a build.
 const REPORT_EVERY: Duration = Duration::from_secs(20);
 
-/// Changes with every byte of `crates/guests/uml/`.
+/// A fingerprint of every byte of `crates/guests/uml/`.
 pub(super) fn files_fingerprint() -> u64 {
     let mut bytes = Vec::new();
     for (name, content) in FILES {
@@ -39,13 +39,13 @@ fn scripts() -> impl Iterator<Item = &'static (&'static str, &'static [u8])> {
     FILES.iter().filter(|(name, _)| *name == "apply" || name.starts_with("changes-"))
 }
 
-/// Changes with what `apply` does to the kernel's own files, so that it is taken back first; not with the files that it only adds,
-/// of which make sees by itself what to build again.
+/// A fingerprint of the changes that `apply` makes to the kernel's own files. When it differs, these changes are reverted first. It does
+/// not cover files that `apply` only adds, because make detects by itself what to rebuild for them.
 pub(super) fn changes_fingerprint() -> u64 {
     fingerprint(&scripts().flat_map(|(_, content)| *content).copied().collect::<Vec<u8>>())
 }
 
-/// Adds `crates/guests/uml/` to the source in `tree`; `files` is a folder of its own for it, which may be there from an earlier build.
+/// Adds `crates/guests/uml/` to the source in `tree`. `files` is a folder for its copy, which may exist from an earlier build.
 pub(super) fn apply(tree: &Path, files: &Path, tools: &Tools) -> Result<(), Error> {
     lay_files(files)?;
     let mut apply = tools.command("sh");
@@ -53,17 +53,17 @@ pub(super) fn apply(tree: &Path, files: &Path, tools: &Tools) -> Result<(), Erro
     run(&mut apply, || format!("adding crates/guests/uml to the kernel in {}", tree.display()))
 }
 
-/// What a kernel is built for.
+/// The purpose of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Guests with one processor.
     OneProcessor,
-    /// Guests with up to eight.
+    /// Guests with up to eight processors.
     SeveralProcessors,
 }
 
 impl Kind {
-    /// Where it is built.
+    /// Its build folder.
     fn out(self) -> &'static str {
         match self {
             Kind::OneProcessor => "out",
@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// Its configuration: `crates/guests/uml/config`, and more.
+    /// Its configuration: `crates/guests/uml/config` and additions.
     fn config(self) -> String {
         let config = FILES.iter().find(|(name, _)| *name == "config").map_or(&b""[..], |(_, content)| content);
         let more = match self {
@@ -82,8 +82,8 @@ impl Kind {
     }
 }
 
-/// Builds a kernel in the folder `work` from the source in its `tree`, and gives its place there. Of an earlier build only what has
-/// changed since is built again.
+/// Builds a kernel in the folder `work` from the source in its `tree`, and returns its path there. After an earlier build, make rebuilds
+/// only what has changed.
 pub(super) fn build(work: &Path, kind: Kind, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
     let (tree, out) = (&work.join("tree"), &work.join(kind.out()));
     fs::create_dir_all(out).map_err(file("make the folder", out))?;
@@ -97,7 +97,7 @@ pub(super) fn build(work: &Path, kind: Kind, tools: &Tools, progress: &mut dyn F
     Ok(out.join("linux"))
 }
 
-/// Writes only what differs, so that the rest is not built again.
+/// Writes only the files that differ, so that make does not rebuild for the others.
 fn lay_files(folder: &Path) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(file("make the folder", folder))?;
     for (name, content) in FILES {
@@ -110,8 +110,8 @@ fn lay_files(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Everything that the fragment asks for has come into the kernel's configuration: make drops silently what depends on
-/// something that is not there.
+/// Checks that the kernel's configuration contains every setting of the fragment. make silently drops a setting whose dependencies are
+/// missing.
 fn check_config(asked: &str, config: &Path) -> Result<(), Error> {
     let made = fs::read_to_string(config).map_err(file("read", config))?;
     let missing = missing(asked, &made);
@@ -122,7 +122,7 @@ fn check_config(asked: &str, config: &Path) -> Result<(), Error> {
     Err(Error::Run { doing: "configuring the user-mode kernel".into(), said })
 }
 
-/// The settings of a fragment that a configuration does not have.
+/// The settings of a fragment that are missing in a configuration.
 pub(crate) fn missing(asked: &str, made: &str) -> Vec<String> {
     let set = |line: &&str| line.starts_with("CONFIG_") && line.contains('=');
     let have: Vec<&str> = made.lines().filter(set).collect();
@@ -134,7 +134,7 @@ fn make(tree: &Path, out: &Path, words: &[&str], tools: &Tools, progress: &mut d
     let complaints = File::create(&log).map_err(file("write", &log))?;
     let mut command = tools.command("make");
     command.arg("-C").arg(tree).args(["ARCH=um", &format!("O={}", out.display())]).args(words);
-    // Neither who nor where is of interest, and the same files give the same kernel.
+    // User and host names are fixed, so that the same files give the same kernel.
     command.env("KBUILD_BUILD_USER", "nicety").env("KBUILD_BUILD_HOST", "lab");
     command.stdout(Stdio::piped()).stderr(complaints);
     let failed = |said: String| Error::Run { doing: format!("make {}", words.join(" ")), said };
@@ -170,19 +170,19 @@ mod tests {
         }
     }
 
-    /// What `apply` looks for: a file, and a line of it.
+    /// Each file and line that `apply` looks for.
     fn anchors() -> Vec<(String, String)> {
         let lines = scripts().flat_map(|(_, content)| str::from_utf8(content).unwrap().lines());
         let changes = lines.filter_map(|line| line.strip_prefix("change ")?.strip_suffix("' <<'END'"));
         let parts = changes.map(|change| {
             let (place, line) = change.split_once('\'').unwrap();
-            // As a shell has a quote within quotes.
+            // A shell writes a quote within quotes like this.
             (place.split(' ').next().unwrap().to_owned(), line.replace(r"'\''", "'"))
         });
         parts.collect()
     }
 
-    /// A tree with the files of those lines, with the lines but for some, and no more; and `crates/guests/uml/` beside it.
+    /// A tree with the files of those lines. The files contain only those lines, without the missing ones.
     fn bare_tree(folder: &Path, anchors: &[(String, String)], missing: &[(String, String)]) -> PathBuf {
         let (tree, mut texts) = (folder.join("tree"), BTreeMap::from([("Makefile", String::new())]));
         texts.insert("arch/um/drivers/virt-pci.h", "struct um_pci_ops {\n".into());
@@ -230,7 +230,7 @@ mod tests {
     fn a_tree_that_lacks_lines_is_left_as_it_is_and_each_of_them_is_named() {
         let all = anchors();
         assert!(all.len() > 40, "{}", all.len());
-        // The first, one in the midst, and the last, which is found missing when all others would have been made.
+        // The first line, one in the middle, and the last. `apply` must notice the last one before it makes any change.
         let missing = [0, all.len() / 2, all.len() - 1].map(|place| all[place].clone());
         let folder = Folder::new().unwrap();
         let tree = bare_tree(folder.path(), &all, &missing);

@@ -1,5 +1,5 @@
-//! Many lives of a guest at one port, each ended in its own way in the middle of traffic. Nothing may hang, and nothing may be
-//! left of any of them: no process, no descriptor and no map in the daemon or here, no folder, no memory file.
+//! Many lives of a guest at one port, each ended in its own way in the middle of traffic. Nothing may hang, and no life may leave
+//! anything behind: no process, no descriptor and no mapping in the daemon or here, no folder, no memory file.
 
 use std::{
     env, fs,
@@ -26,54 +26,54 @@ use super::{
     memory::folder_for_memory,
 };
 
-/// How long a guest may take for anything that it is asked, and for its end.
+/// Time limit for each request to a guest, and for its end.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How often an end is looked for.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Interval between two checks of a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const TAP: &str = "n0";
 const HOST: &str = "10.9.4.254";
 const ADDRESS: &str = "10.9.4.1";
 const PORT: &str = "vm1";
 const MAC: &str = "52:54:00:4e:04:01";
-/// Where a frame that is lost was seen last.
+/// Prints counters that show how far a lost frame came.
 const COUNTERS: &str = "cat /proc/net/dev; grep Icmp: /proc/net/snmp";
-/// Without a word to its programs.
+/// Powers off without ending the programs first.
 const POWER_OFF: &str = "poweroff -f";
-/// The kernel's last words (kernel/reboot.c, kernel_power_off).
+/// Last message of the kernel (kernel/reboot.c, kernel_power_off).
 const POWERED_OFF: &str = "reboot: Power down";
-/// Echoes whatever comes (RFC 862).
+/// Port of the echo service (RFC 862).
 const ECHO: &str = "7";
 
-/// How a life ends.
+/// The end of a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The guest powers off with its interface up.
     PowerOff,
     /// The guest's kernel is killed.
     GuestKilled,
-    /// The daemon is killed; the guest goes on, and then powers off. The daemon is started again.
+    /// The daemon is killed. The guest continues, and then powers off. The daemon is started again.
     DaemonKilled,
 }
 
-/// How long a life's ends took.
+/// Durations of a life's start and end.
 #[derive(Debug, Clone, Copy)]
 pub struct Life {
-    /// From the kernel's start to its first answer.
+    /// Time from the kernel's start to its first answer.
     pub boot: Duration,
-    /// From the command that ends it, or the signal, until nothing of it runs and nothing is left.
+    /// Time from the command or signal that ends it until nothing of it runs and nothing is left.
     pub end: Duration,
 }
 
-/// A daemon with one port, in a network of its own, and the guest that lives there now.
+/// A daemon with one port, in a network of its own, and the current guest.
 #[derive(Debug)]
 pub struct Endurance {
-    /// Gone before the daemon that it is attached to.
+    /// Dropped before the daemon to which it is attached.
     guest: Option<Guest>,
     root: Root,
     machine: UmlConfig,
     served: Served,
     namespace: Namespace,
-    /// What daemon and lab held before the first guest.
+    /// Descriptors and mappings of daemon and lab before the first guest.
     daemon_held: Held,
     lab_held: Held,
     files: Vec<PathBuf>,
@@ -81,15 +81,15 @@ pub struct Endurance {
 }
 
 impl Endurance {
-    /// Starts the daemon `nicety` with a port of this adapter; `machine` is the guest without an adapter.
+    /// Starts the daemon `nicety` with a port of this adapter. `machine` is the guest without an adapter.
     ///
     /// # Errors
     /// Those of [`Namespace::open`] and [`Served::start`].
     pub fn start(root: Root, nicety: &Path, entry: &'static Entry, machine: UmlConfig) -> Result<Endurance, Error> {
         let mut namespace = Namespace::open(&root)?;
         namespace.tap(TAP, Some(&format!("{HOST}/24")))?;
-        // A life that ends leaves the host a connection to send to. Its question for the guest's address, unanswered for three
-        // seconds, ends with what waits for the answer: that was the next life's echo, now and then.
+        // A life that ends leaves the host with a connection that still sends. Without this entry the host asks for the guest's address.
+        // After three seconds without an answer it drops all packets that wait for it; now and then the next life's echo was among them.
         namespace.run(&format!("arp -i {TAP} -s {ADDRESS} {MAC}"), TIMEOUT)?;
         let served = Served::start(nicety, &mut namespace, vec![Port::new(PORT, entry, MAC)], Some(TAP))?;
         let busybox = root.busybox();
@@ -103,10 +103,10 @@ impl Endurance {
         Ok(Endurance { guest: None, root, machine, served, namespace, daemon_held, lab_held, files, lives: 0 })
     }
 
-    /// One life. If it fails, the guest is kept as it is until this is dropped, for a debugger.
+    /// Runs one life. If it fails, the guest stays as it is until this is dropped, for a debugger.
     ///
     /// # Errors
-    /// What hung, with the end of the guest's console, or what is left.
+    /// What hung, with the end of the guest's console, or what was left behind.
     pub fn live(&mut self, end: End) -> Result<Life, Error> {
         self.lives += 1;
         let mut guest = Guest::start(&self.root, self.machine.clone())?;
@@ -121,12 +121,12 @@ impl Endurance {
             let counts = format!("in the guest\n{in_guest}on the host\n{on_host}the daemon\n{daemon}");
             return Err(self.failed(end, &format!("{error}\n{counts}")));
         }
-        // A flood of requests, and a stream that comes back, so that both directions are full. By its path: the shell would take
-        // busybox's own ping, which cannot flood.
+        // A flood of requests, and a stream that is echoed, so that both directions are full. The path selects iputils' ping: busybox's own
+        // cannot flood.
         let flood =
             format!("(/usr/bin/ping -f {HOST} >/dev/null 2>&1 &); (nc {HOST} {ECHO} </dev/zero >/dev/null 2>&1 &)");
         guest.succeed(&flood, TIMEOUT)?;
-        // Never at the same point of the flood.
+        // A varying delay ends each life at another point of the flood.
         thread::sleep(Duration::from_millis(u64::from(self.lives * 37 % 300)));
         let begin = Instant::now();
         match end {
@@ -134,12 +134,12 @@ impl Endurance {
             End::GuestKilled => kill(guest.process())?,
             End::DaemonKilled => {
                 self.served.kill(&mut self.namespace)?;
-                // It sees a dead adapter, and goes on without it.
+                // The guest finds its adapter dead, and continues without it.
                 guest.succeed(&format!("killall ping nc; ! ping -q -c 1 -W 1 {HOST} >/dev/null"), TIMEOUT)?;
                 guest.order(POWER_OFF, TIMEOUT)?;
             }
         }
-        // Nothing is killed here that should have ended by itself.
+        // No process is killed here, because each should have ended by itself.
         let leader = guest.process();
         let gone = wait(|| {
             let left = processes_of_group(leader);
@@ -153,21 +153,21 @@ impl Endurance {
         if end == End::DaemonKilled {
             self.served.restart(&mut self.namespace)?;
         }
-        self.look_for_traces(end)?;
+        self.check_leftovers(end)?;
         Ok(Life { boot, end: begin.elapsed() })
     }
 
-    /// The guest that did not end as it should have.
+    /// The guest that failed to end correctly.
     pub fn guest(&self) -> Option<&Guest> {
         self.guest.as_ref()
     }
 
-    /// The daemon's process.
+    /// The daemon's process ID.
     pub fn daemon(&self) -> u32 {
         self.served.process()
     }
 
-    fn look_for_traces(&self, end: End) -> Result<(), Error> {
+    fn check_leftovers(&self, end: End) -> Result<(), Error> {
         let daemon = self.served.process();
         let more = |process, before: &Held| Held::of(process).beyond(before);
         wait(|| more(daemon, &self.daemon_held).map(|more| format!("the daemon still holds {more}")))
@@ -189,7 +189,7 @@ impl Endurance {
     }
 }
 
-/// The kernel alone: its programs must end by themselves.
+/// Kills the kernel alone. Its programs must end by themselves.
 fn kill(leader: u32) -> Result<(), Error> {
     let killed = i32::try_from(leader).ok().and_then(Pid::from_raw).map(|pid| kill_process(pid, Signal::KILL));
     match killed {
@@ -198,19 +198,19 @@ fn kill(leader: u32) -> Result<(), Error> {
     }
 }
 
-/// Waits until there is nothing to be said; what was said last, if that does not come.
+/// Waits until `left` returns none. On timeout the error is its last text.
 fn wait(mut left: impl FnMut() -> Option<String>) -> Result<(), String> {
     let end = Instant::now() + TIMEOUT;
     loop {
         match left() {
             None => return Ok(()),
             Some(said) if Instant::now() > end => return Err(format!("after {TIMEOUT:?} {said}")),
-            Some(_) => thread::sleep(LOOK_AGAIN),
+            Some(_) => thread::sleep(POLL_INTERVAL),
         }
     }
 }
 
-/// What a guest could leave by name: the file of its memory, before that has lost its name, and our folders.
+/// Files that a guest could leave behind: the file of its memory (before it is unlinked), and our folders.
 fn files(memory_mib: u32) -> Result<Vec<PathBuf>, Error> {
     let own = format!("nicety-{}-", process::id());
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);

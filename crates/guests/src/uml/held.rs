@@ -1,13 +1,13 @@
-//! What a process holds open, as /proc tells it: what it holds after its guests have gone and did not before them is a leak.
+//! Open descriptors and mappings of a process, from /proc. If there are more after its guests than before them, it leaks.
 
 use std::{collections::BTreeMap, fmt, fs};
 
-/// Descriptors and maps of files by kind, and how many there are of each.
+/// Numbers of descriptors and file mappings by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Held(BTreeMap<String, usize>);
 
 impl Held {
-    /// What this process holds now. What cannot be read, or has gone meanwhile, is not counted.
+    /// The process's current descriptors and mappings. An entry that cannot be read, or has gone meanwhile, is not counted.
     pub fn of(process: u32) -> Held {
         let mut held = Held::default();
         for entry in fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten() {
@@ -24,7 +24,7 @@ impl Held {
         *self.0.entry(kind).or_default() += 1;
     }
 
-    /// What there is more of than in `before`, in words; `None` if there is nothing.
+    /// The surplus over `before`, in words. `None` if there is none.
     pub fn beyond(&self, before: &Held) -> Option<String> {
         let more = self.0.iter().filter_map(|(kind, count)| {
             let had = before.0.get(kind).copied().unwrap_or_default();
@@ -42,7 +42,7 @@ impl fmt::Display for Held {
     }
 }
 
-/// proc_pid_fd(5): `socket:[7]`, `anon_inode:[eventfd]`, `/memfd:name (deleted)`, a path.
+/// Kind of a descriptor's target, proc_pid_fd(5): `socket:[7]`, `anon_inode:[eventfd]`, `/memfd:name (deleted)`, a path.
 fn kind(target: &str) -> String {
     if target.ends_with(" (deleted)") {
         return "memory file".to_owned();
@@ -54,8 +54,8 @@ fn kind(target: &str) -> String {
     }
 }
 
-/// proc_pid_maps(5): a shared map of a file that has no name any more (a private one is of a program that was built anew
-/// meanwhile). Neighbours may be one line or two, so that the count of lines tells only whether there are any.
+/// proc_pid_maps(5): a shared mapping of an unlinked file. (A private one belongs to a program that was rebuilt meanwhile.)
+/// Neighbouring mappings may be one line or two, so the number of lines only shows whether there are any.
 fn mapped(line: &str) -> Option<&'static str> {
     let shared = line.split(' ').nth(1).is_some_and(|rights| rights.ends_with('s'));
     (shared && line.ends_with(" (deleted)")).then_some("map of a memory file")
@@ -73,7 +73,7 @@ mod tests {
         let pair = UnixStream::pair().unwrap();
         let now = Held::of(process);
         let more = now.beyond(&before).unwrap();
-        // Other tests of this program may open something meanwhile.
+        // Other tests in this process may open something meanwhile.
         assert!(more.contains("socket"), "{more}");
         drop(pair);
         assert_eq!(before.beyond(&before), None);

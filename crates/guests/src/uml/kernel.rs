@@ -1,10 +1,10 @@
-//! The user-mode kernel in the cache: built once for each `crates/guests/uml/`, and shared by every clone that has the same.
+//! The user-mode kernel in the cache: built once for each version of `crates/guests/uml/`, and shared by every clone that has the same.
 //!
 //! ```text
-//! $XDG_CACHE_HOME/nicety/uml-FINGERPRINT/   linux, stamp.json    what guests run: the two used last, and those that run
-//!                                            linux-smp            the same for several processors, once it was asked for
-//!                        uml-source/        the package's archive, 166 MB: another driver needs no download
-//!                        uml-build/         tree, objects: another driver is built in seconds
+//! $XDG_CACHE_HOME/nicety/uml-FINGERPRINT/   linux, stamp.json    run by guests; the two used last stay, and those that run
+//!                                            linux-smp            the same for several processors, built on request
+//!                        uml-source/        the package's archive, 166 MB: a changed driver needs no download
+//!                        uml-build/         tree, objects: a changed driver is rebuilt in seconds
 //! ```
 
 use std::{
@@ -22,21 +22,21 @@ use super::{
         root::{Lock, cache, remove_folder},
     },
     build::{Kind, apply, build, changes_fingerprint, files_fingerprint},
-    source::{PACKAGE, Source, TakenBack},
+    source::{PACKAGE, Reverted, Source},
     tools::Tools,
 };
 
-/// Raised when what is built changes otherwise than by `crates/guests/uml/`.
+/// Raise this when the result changes in another way than by `crates/guests/uml/`.
 const LAYOUT: u32 = 1;
-/// How many unused kernels stay in the cache.
-const KEPT: usize = 2;
+/// Number of unused kernels that stay in the cache.
+const KERNELS_KEPT: usize = 2;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Stamp {
     source: String,
     release: String,
     seconds: f64,
-    /// Of the program; 0 in stamps of before it was noted.
+    /// Size of the program. 0 in stamps older than this field.
     #[serde(default)]
     bytes: u64,
 }
@@ -49,17 +49,17 @@ pub struct UmlKernel {
 }
 
 impl UmlKernel {
-    /// Builds the kernel if it is not there yet; `progress` gets a line for each step. The first time takes some minutes, 166 MB
+    /// Builds the kernel if it is missing. `progress` gets a line for each step. The first time takes some minutes, 166 MB
     /// from the mirror and 1.3 GB of disk.
     ///
     /// # Errors
-    /// See [`Error`]; each says what to do. What was downloaded and compiled by then is used by the next attempt.
+    /// See [`Error`]; each names its remedy. The next attempt uses what was already downloaded and compiled.
     pub fn lay(progress: &mut dyn FnMut(&str)) -> Result<UmlKernel, Error> {
         let cache = cache()?;
         if let Some(kernel) = UmlKernel::find(&cache) {
             return Ok(kernel);
         }
-        // Laying tools takes the lock for itself.
+        // Installing the tools takes the same lock, so this comes first.
         let path = env::var_os("PATH").unwrap_or_default();
         let tools = Tools::lay(&path, &cache.join("uml-tools"), progress)?;
         tools.check_headers()?;
@@ -70,8 +70,8 @@ impl UmlKernel {
         lay_into(&cache, &tools, progress)
     }
 
-    /// The same kernel for guests with several processors; with one it takes an eighth to a quarter more of the host's time for the
-    /// same traffic, so that it is another program. It is built when it is first asked for.
+    /// The same kernel for guests with several processors. It is a program of its own, because with one processor it takes an eighth to a
+    /// quarter more of the host's time for the same traffic. It is built at the first request.
     ///
     /// # Errors
     /// Those of [`UmlKernel::lay`].
@@ -93,7 +93,7 @@ impl UmlKernel {
         Ok(smp)
     }
 
-    /// Removes the kernel, its source and what was built, so that the next [`UmlKernel::lay`] begins anew.
+    /// Removes the kernel, its source and its build, so that the next [`UmlKernel::lay`] starts anew.
     ///
     /// # Errors
     /// [`Error::NoCache`], or [`Error::File`] if something cannot be removed.
@@ -109,40 +109,39 @@ impl UmlKernel {
         let path = folder.join("stamp.json");
         let stamp: Stamp = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
         let program = folder.join("linux");
-        // One that somebody has cut or removed is built again.
+        // A truncated or missing program is built again.
         let bytes = fs::metadata(&program).ok()?.len();
         if bytes == 0 || (stamp.bytes != 0 && bytes != stamp.bytes) {
             return None;
         }
-        // When it was used last; if that cannot be noted, it may be built again one day.
+        // The stamp's time records the last use. If it cannot be set, the kernel may have to be built again one day.
         let _ = fs::File::options().write(true).open(path).and_then(|stamp| stamp.set_modified(SystemTime::now()));
         Some(UmlKernel { program, stamp })
     }
 
-    /// A kernel that somebody else built.
+    /// A kernel built elsewhere.
     ///
     /// # Errors
-    /// [`Error::Run`] if it does not tell its version.
+    /// [`Error::Run`] if it does not report its version.
     pub fn at(program: &Path) -> Result<UmlKernel, Error> {
         let doing = || format!("asking {} for its version", program.display());
         let failed = |said: String| Error::Run { doing: doing(), said };
         let output = Command::new(program).arg("--version").output().map_err(|error| failed(error.to_string()))?;
         let release = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        let looks_like_one =
-            release.starts_with(|c: char| c.is_ascii_digit()) && !release.contains(char::is_whitespace);
-        if !looks_like_one || !output.status.success() {
+        let is_release = release.starts_with(|c: char| c.is_ascii_digit()) && !release.contains(char::is_whitespace);
+        if !is_release || !output.status.success() {
             return Err(failed("it is no user-mode kernel".into()));
         }
         let stamp = Stamp { source: "somebody's own".into(), release, seconds: 0.0, bytes: 0 };
         Ok(UmlKernel { program: program.to_owned(), stamp })
     }
 
-    /// The kernel: a program.
+    /// The kernel's program.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Its release, as `uname -r` says it.
+    /// Its release, as `uname -r` prints it.
     pub fn release(&self) -> &str {
         &self.stamp.release
     }
@@ -152,20 +151,20 @@ impl UmlKernel {
         &self.stamp.source
     }
 
-    /// How long it took to build.
+    /// Build time in seconds.
     pub fn seconds(&self) -> f64 {
         self.stamp.seconds
     }
 }
 
-/// The kernel's folder name: another driver, configuration or source makes another kernel, so that clones do not fight.
+/// The kernel's folder name. It depends on driver, configuration and source, so that different clones have different kernels.
 fn name() -> String {
     let recipe = format!("{LAYOUT} {PACKAGE} {:016x}", files_fingerprint());
     format!("uml-{:016x}", super::super::root::fingerprint(recipe.as_bytes()))
 }
 
-/// Removes kernels that other drivers or configurations have made: all but the two that were used last and those that run. One
-/// that is needed again is built again, and one that cannot be removed stays.
+/// Removes older kernels, of other drivers or configurations. The two that were used last and the running ones stay. A removed one
+/// can be built again, and one that cannot be removed stays.
 fn prune(cache: &Path, running: &[PathBuf], progress: &mut dyn FnMut(&str)) {
     let digits = |name: &String| {
         name.strip_prefix("uml-").is_some_and(|rest| rest.len() == 16 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
@@ -178,7 +177,7 @@ fn prune(cache: &Path, running: &[PathBuf], progress: &mut dyn FnMut(&str)) {
         .map(|folder| (used(&folder), folder))
         .collect();
     kernels.sort();
-    kernels.truncate(kernels.len().saturating_sub(KEPT));
+    kernels.truncate(kernels.len().saturating_sub(KERNELS_KEPT));
     for (_, folder) in kernels {
         let busy = running.iter().any(|program| program.starts_with(&folder));
         if !busy && remove_folder(&folder).is_ok() {
@@ -187,7 +186,7 @@ fn prune(cache: &Path, running: &[PathBuf], progress: &mut dyn FnMut(&str)) {
     }
 }
 
-/// The programs that run on this machine, as far as we may know them.
+/// The programs that run on this machine, as far as we may see them.
 fn running() -> Vec<PathBuf> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes.filter_map(|process| fs::read_link(process.path().join("exe")).ok()).collect()
@@ -198,25 +197,25 @@ fn names_in(folder: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// The source with `crates/guests/uml/` in it, in the folder where it is built.
+/// Prepares the build folder: the source with `crates/guests/uml/` added.
 fn prepare(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Result<(Source, PathBuf), Error> {
     let source = Source::bring(&cache.join("uml-source"), progress)?;
     let work = cache.join("uml-build");
     let tree = work.join("tree");
     let files = work.join("files");
-    // A tree keeps what was done to it: other changes, or some that failed half-way, are taken back first.
+    // The tree keeps earlier changes. Different ones, and ones that failed half-way, are reverted first.
     let (unpacked, applied) = (work.join("unpacked"), work.join("applied"));
     let same = |path: &Path, text: &str| fs::read_to_string(path).is_ok_and(|have| have == text);
     let origin = format!("{LAYOUT} {}", source.version);
     let changes = format!("{:016x}", changes_fingerprint());
     let (origin_fits, changes_fit) = (same(&unpacked, &origin), same(&applied, &changes));
-    let mut taken_back = None;
+    let mut reverted = None;
     if origin_fits && !changes_fit {
-        // If this is stopped half-way, the tree is not trusted afterwards.
+        // If this is interrupted, the next attempt does not trust the tree.
         let _ = fs::remove_file(&unpacked);
-        taken_back = source.restore(&tree, &names_in(&files), tools).unwrap_or(None);
+        reverted = source.restore(&tree, &names_in(&files), tools).unwrap_or(None);
     }
-    if !origin_fits || (!changes_fit && taken_back.is_none()) {
+    if !origin_fits || (!changes_fit && reverted.is_none()) {
         remove_folder(&work)?;
         fs::create_dir_all(&work).map_err(file("make the folder", &work))?;
         source.unpack(&tree, tools, progress)?;
@@ -224,12 +223,12 @@ fn prepare(cache: &Path, tools: &Tools, progress: &mut dyn FnMut(&str)) -> Resul
     fs::write(&unpacked, &origin).map_err(file("write", &unpacked))?;
     let _ = fs::remove_file(&applied);
     apply(&tree, &files, tools)?;
-    taken_back.into_iter().for_each(TakenBack::keep_ages);
+    reverted.into_iter().for_each(Reverted::restore_times);
     fs::write(&applied, &changes).map_err(file("write", &applied))?;
     Ok((source, work))
 }
 
-/// Copies a program, so that what has a good name afterwards is whole even if the machine stops. Returns its bytes.
+/// Copies a program and syncs it, so that the file is complete before it gets its final name, even if the machine stops. Returns its size.
 fn copy(from: &Path, to: &Path) -> Result<u64, Error> {
     let bytes = fs::copy(from, to).map_err(file("copy", from))?;
     fs::File::open(to).and_then(|copied| copied.sync_all()).map_err(file("write", to))?;
@@ -276,7 +275,7 @@ mod tests {
             let stamp = File::create(folder.join("stamp.json")).unwrap();
             stamp.set_modified(SystemTime::now() - Duration::from_secs(hours * 3600)).unwrap();
         }
-        // One of a build that was stopped half-way, and what is no kernel.
+        // A kernel whose build was interrupted, and folders that are no kernels.
         for name in ["uml-00000000000000ff", "uml-source", "uml-build", "guests-0123456789abcdef"] {
             fs::create_dir(cache.path().join(name)).unwrap();
         }

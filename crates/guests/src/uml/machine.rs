@@ -1,4 +1,4 @@
-//! A guest in user mode: its configuration, and the command line that follows from it (Documentation/virt/uml).
+//! A guest in user mode: its configuration, and the command line derived from it (Documentation/virt/uml).
 
 use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
@@ -20,9 +20,9 @@ use super::{
 };
 use crate::folder::Folder;
 
-/// For every kernel: messages where we read them, the control line on the second serial port as in QEMU, and an end instead of a
-/// hang after a panic. `seccomp=on`: its processes make their system calls by a signal rather than under ptrace(2), which is
-/// faster. It keeps no guest program from the guest's own memory, which is all the same to a guest whose programs run as its root.
+/// For every kernel: messages go where we read them, the control line is the second serial port as in QEMU, and a panic ends the guest
+/// instead of hanging it. `seccomp=on`: its processes make their system calls by a signal rather than under ptrace(2), which is faster.
+/// It does not protect the guest's own memory from its programs. That does not matter, because they run as the guest's root.
 pub(in super::super) const KERNEL_WORDS: &[&str] = &[
     "seccomp=on",
     "con=null",
@@ -35,19 +35,19 @@ pub(in super::super) const KERNEL_WORDS: &[&str] = &[
     "nicety.modules=none",
 ];
 
-/// One of QEMU's own adapters, in a QEMU that serves it to another process (its machine `x-remote`).
+/// One of QEMU's own adapters, served by a QEMU to another process (its machine `x-remote`).
 #[derive(Debug, Clone)]
 pub struct Model {
     /// The adapter with its options, `e1000,mac=52:54:00:00:00:01`.
     pub device: String,
-    /// What it is connected to, `tap,ifname=q1,script=no,downscript=no`.
+    /// The back end, `tap,ifname=q1,script=no,downscript=no`.
     pub netdev: String,
-    /// Words before QEMU's own command line: how it enters a [`Namespace`](super::super::Namespace).
+    /// Command prefix of QEMU, for example to enter a [`Namespace`](super::super::Namespace).
     pub entrance: Vec<String>,
 }
 
 impl Model {
-    /// Starts QEMU, which ends when the other end of `socket` closes.
+    /// Starts QEMU. It ends when the other end of `socket` closes.
     fn start(&self, root: &Root, before: &[String], socket: UnixStream) -> Result<Companion, Error> {
         let (kind, options) = self.netdev.split_once(',').unwrap_or((&self.netdev, ""));
         let comma = if options.is_empty() { "" } else { "," };
@@ -63,26 +63,26 @@ impl Model {
     }
 }
 
-/// What a user-mode guest is made of.
+/// Configuration of a user-mode guest.
 #[derive(Debug, Clone)]
 pub struct UmlConfig {
     /// Its kernel.
     pub kernel: UmlKernel,
-    /// Its memory in MiB.
+    /// Memory in MiB.
     pub memory_mib: u32,
-    /// Its processors.
+    /// Number of processors.
     pub cpus: u32,
-    /// Interfaces to bring up, `eth0:10.0.0.2/24`; booting ends when each of them has carrier.
+    /// Interfaces to bring up, `eth0:10.0.0.2/24`. Booting ends when each of them has carrier.
     pub addresses: Vec<String>,
-    /// Its adapters, as words of the kernel's command line.
+    /// Adapters, as words of the kernel's command line.
     pub devices: Vec<String>,
-    /// Its first adapter, if QEMU has to serve it.
+    /// The first adapter, if QEMU has to serve it.
     pub model: Option<Model>,
-    /// More words for the kernel's command line.
+    /// Additional words for the kernel's command line.
     pub append: Vec<String>,
-    /// Words before its command line, and before that of a QEMU which serves it: what binds both to a processor.
+    /// Command prefix of the guest and of a QEMU that serves it, to bind both to a processor.
     pub before: Vec<String>,
-    /// How long it may take until it answers.
+    /// Time limit until the guest answers.
     pub boot_limit: Duration,
 }
 
@@ -102,7 +102,7 @@ impl UmlConfig {
         }
     }
 
-    /// The words of its command line that do not depend on the host.
+    /// Words of its command line that do not depend on the host.
     fn words(&self) -> Vec<String> {
         let mut words: Vec<String> = KERNEL_WORDS.iter().map(|word| (*word).to_owned()).collect();
         words.push(format!("mem={}M", self.memory_mib));
@@ -119,11 +119,11 @@ impl UmlConfig {
     }
 }
 
-/// See [`ends_with_us`].
+/// Program of [`ends_with_us`].
 pub(in super::super) const STARTER: &str = "setpriv";
 
-/// What a program without QEMU's option to end with its parent is started by: it asks for that (prctl(2), PR_SET_PDEATHSIG), and
-/// then looks whether its parent was still there when it asked. The program's words follow.
+/// The command prefix that makes a program end with its parent, for programs without QEMU's option for that. It requests the signal
+/// (prctl(2), PR_SET_PDEATHSIG), and then checks that the parent still lived at that time. The program's own words follow.
 pub(in super::super) fn ends_with_us() -> Command {
     let mut command = Command::new(STARTER);
     command.args(["--pdeathsig", "KILL", "sh", "-c", "[ \"$PPID\" = \"$0\" ] && exec \"$@\""]);
@@ -137,7 +137,7 @@ impl Machine for UmlConfig {
         self
     }
 
-    // 1 is virtio's number for a network adapter. It has its address from the server.
+    // 1 is virtio's device ID of a network adapter. The server sets its address.
     fn vhost_user(mut self, socket: &str, _mac: &str) -> UmlConfig {
         self.devices.push(format!("virtio_uml.device={socket}:1"));
         self
@@ -148,13 +148,13 @@ impl Machine for UmlConfig {
         self
     }
 
-    /// The kernel becomes a session of its own; its programs are processes that end with it, by their own PR_SET_PDEATHSIG.
+    /// The kernel becomes a session of its own. Its programs are processes that end with it, by their own PR_SET_PDEATHSIG.
     fn launch(&self, root: &Root) -> Result<Launch, Error> {
         let folder = Folder::new()?;
         let mut command = ends_with_us();
         command.args(&self.before).arg(self.kernel.program()).args(self.words());
         command.arg(format!("initrd={}", initramfs(root, "user-mode", None)?.display()));
-        // Where it notes its process number.
+        // Folder for the file with its process ID.
         command.arg(format!("uml_dir={}/", folder.path().display()));
         command.env("TMPDIR", folder_for_memory(self.memory_mib)?);
         let title = format!("kernel {} in user mode", self.kernel.release());
@@ -178,7 +178,7 @@ mod tests {
         let mut own = ends_with_us();
         let begun = own.args(["echo", "it's begun"]).output().unwrap();
         assert_eq!(begun.stdout, b"it's begun\n");
-        // A parent that is not we.
+        // The parent is another process than ours.
         let mut other = Command::new("sh");
         other.args(["-c", "\"$@\"; echo ended", "sh"]).arg(own.get_program()).args(own.get_args());
         assert_eq!(other.output().unwrap().stdout, b"ended\n");

@@ -1,5 +1,5 @@
-//! Where a user-mode guest's memory is: an unlinked file that servers map too. It must be in a file system that has room, allows
-//! code to run, and does not write it to a disk.
+//! The folder for a user-mode guest's memory, which is an unlinked file that servers map too. Its file system must have room, allow
+//! code to run, and should not write the memory to a disk.
 
 use std::{
     env,
@@ -13,14 +13,14 @@ use super::super::error::Error;
 /// TMPFS_MAGIC (statfs(2)).
 const TMPFS: u64 = 0x0102_1994;
 
-/// How good a folder is for memory.
+/// Suitability of a folder for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fit {
-    /// Memory of the host, with room.
+    /// A file system in the host's memory, with room.
     Good,
     /// It works, but the host writes the memory to a disk.
     Disk,
-    /// It cannot be used: why.
+    /// It cannot be used, for this reason.
     Bad(&'static str),
 }
 
@@ -41,7 +41,7 @@ fn judge(folder: &Path, bytes: u64) -> Fit {
     if kind.f_type as u64 == TMPFS { Fit::Good } else { Fit::Disk }
 }
 
-/// The first of these folders that is good, or else the first that works.
+/// The first good folder, or else the first that works.
 fn choose(folders: &[PathBuf], bytes: u64) -> Result<PathBuf, Error> {
     let judged: Vec<(&PathBuf, Fit)> = folders.iter().map(|folder| (folder, judge(folder, bytes))).collect();
     let first = |fit: Fit| judged.iter().find(|(_, have)| *have == fit).map(|(folder, _)| (*folder).clone());
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_nobody_can_use_is_refused_with_what_is_wrong_with_each() {
-        // /proc is mounted noexec or has no room; the other one is not there.
+        // /proc is mounted noexec or has no room. The other one does not exist.
         let folders = ["/proc".into(), "/nowhere/at/all".into()];
         match choose(&folders, 1 << 20) {
             Err(Error::NoMemoryFolder { mib, tried }) => {

@@ -1,9 +1,9 @@
-//! Guests in user mode: a Linux kernel built as a program (`ARCH=um`, Documentation/virt/uml), whose unmodified drivers run at the
-//! host's own speed, without KVM, without translation and without root rights, and answer within a second.
+//! Guests in user mode: a Linux kernel built as a program (`ARCH=um`, Documentation/virt/uml). Its unmodified drivers run at the host's
+//! own speed, without KVM, without translation and without root rights. It answers within a second.
 //!
-//! [`UmlKernel::lay`] builds the kernel once from Debian's source package and the PCI host driver in `crates/guests/uml/`, which speaks
-//! vfio-user; [`UmlConfig`] is a [`Machine`](super::Machine) that [`Guest`](super::Guest) boots like any other. [`Endurance`] lets
-//! many of them live and end one after another.
+//! [`UmlKernel::lay`] builds the kernel once, from Debian's source package and the PCI host driver in `crates/guests/uml/`, which speaks
+//! vfio-user. [`UmlConfig`] is a [`Machine`](super::Machine) that [`Guest`](super::Guest) boots like any other. [`Endurance`] starts and
+//! ends many of them, one after another.
 
 mod build;
 mod endurance;

@@ -1,4 +1,4 @@
-//! The kernel's source: Debian's package, kept packed in the cache, and the tree that is built.
+//! The kernel's source: Debian's package, kept packed in the cache, and the tree to build.
 
 use std::{
     ffi::OsStr,
@@ -21,9 +21,9 @@ use super::{
 
 /// The kernel that `crates/guests/uml/` is written for.
 pub(super) const PACKAGE: &str = "linux-source-7.3";
-/// Names the newest one, for when the mirror has that one no more.
+/// The newest version, used when the mirror no longer has that one.
 const NEWEST: &str = "linux-source/trixie-backports";
-/// What a user-mode kernel is not made of, half of the tree. Everything that Kconfig or make read stays.
+/// Files that a user-mode kernel does not need, half of the tree. Everything that Kconfig or make reads stays.
 const NOT_NEEDED: &[&str] = &[
     "*/Documentation/*/*",
     "*/sound/*.[ch]",
@@ -40,13 +40,13 @@ const NOT_NEEDED: &[&str] = &[
 
 /// The packed source.
 pub(super) struct Source {
-    /// Debian's name of it, `linux-source-7.3 7.3.4-1~bpo13+1`.
+    /// Debian's name and version, `linux-source-7.3 7.3.4-1~bpo13+1`.
     pub version: String,
     archive: PathBuf,
 }
 
 impl Source {
-    /// Brings it into `folder`, if it is not there.
+    /// Downloads it into `folder` if it is missing.
     pub fn bring(folder: &Path, progress: &mut dyn FnMut(&str)) -> Result<Source, Error> {
         if let Some(source) = Source::find(folder) {
             return Ok(source);
@@ -104,9 +104,9 @@ impl Source {
         fs::write(&mark, "").map_err(file("write", mark))
     }
 
-    /// Takes back what was done to an unpacked tree since: `added` are names of files that the archive does not have. `None` if it
-    /// cannot be done, and the tree must be unpacked anew.
-    pub fn restore(&self, tree: &Path, added: &[String], tools: &Tools) -> Result<Option<TakenBack>, Error> {
+    /// Reverts the changes made to an unpacked tree. `added` are names of files that the archive does not contain. `None` if it is
+    /// impossible, and the tree must be unpacked anew.
+    pub fn restore(&self, tree: &Path, added: &[String], tools: &Tools) -> Result<Option<Reverted>, Error> {
         let Ok(unpacked) = fs::metadata(unpacked_mark(tree)).and_then(|meta| meta.modified()) else { return Ok(None) };
         let (mut changed, mut folders) = (Vec::new(), vec![tree.to_owned()]);
         while let Some(folder) = folders.pop() {
@@ -119,16 +119,16 @@ impl Source {
                 }
             }
         }
-        let mut taken_back = TakenBack(Vec::new());
+        let mut reverted = Reverted(Vec::new());
         for path in &changed {
-            taken_back.0.push(Was::read(path).map_err(file("read", path))?);
+            reverted.0.push(Earlier::read(path).map_err(file("read", path))?);
             fs::remove_file(path).map_err(file("remove", path))?;
         }
         let ours = |path: &Path| path.file_name().is_some_and(|name| added.iter().any(|added| name == added.as_str()));
         let theirs: Vec<&Path> =
             changed.iter().filter(|path| !ours(path)).filter_map(|p| p.strip_prefix(tree).ok()).collect();
         if theirs.is_empty() {
-            return Ok(Some(taken_back));
+            return Ok(Some(reverted));
         }
         let top = self.version.split(' ').next().unwrap_or_default();
         let mut tar = tools.command("tar");
@@ -136,39 +136,39 @@ impl Source {
             .arg(tree)
             .args([OsStr::new("-xJf"), self.archive.as_os_str()]);
         tar.args(theirs.iter().map(|path| Path::new(top).join(path)));
-        Ok(run(&mut tar, || "restoring the kernel's own files".to_owned()).is_ok().then_some(taken_back))
+        Ok(run(&mut tar, || "restoring the kernel's own files".to_owned()).is_ok().then_some(reverted))
     }
 }
 
-/// Files as they were before they were taken back.
-pub(super) struct TakenBack(Vec<Was>);
+/// The state of files before they were reverted.
+pub(super) struct Reverted(Vec<Earlier>);
 
-struct Was {
+struct Earlier {
     path: PathBuf,
     content: Vec<u8>,
     modified: SystemTime,
 }
 
-impl Was {
-    fn read(path: &Path) -> io::Result<Was> {
-        Ok(Was { path: path.to_owned(), content: fs::read(path)?, modified: fs::metadata(path)?.modified()? })
+impl Earlier {
+    fn read(path: &Path) -> io::Result<Earlier> {
+        Ok(Earlier { path: path.to_owned(), content: fs::read(path)?, modified: fs::metadata(path)?.modified()? })
     }
 }
 
-impl TakenBack {
-    /// After the changes were made again: a file that has become what it was is as old as it was, so that make does not build again
-    /// what includes it, which for a header is the whole kernel.
-    pub fn keep_ages(self) {
-        for Was { path, content, modified } in self.0 {
+impl Reverted {
+    /// Call this after the changes were made again. A file with its earlier content gets its earlier time, so that make does not rebuild
+    /// everything that includes it. For a header that would be the whole kernel.
+    pub fn restore_times(self) {
+        for Earlier { path, content, modified } in self.0 {
             if fs::read(&path).is_ok_and(|now| now == content) {
-                // If it cannot be done, more is built than need be.
+                // If this fails, make rebuilds more than necessary.
                 let _ = File::options().write(true).open(&path).and_then(|file| file.set_modified(modified));
             }
         }
     }
 }
 
-/// A file beside a tree, as old as the tree is as it came.
+/// A file beside a tree. Its time is that of the unpacking.
 fn unpacked_mark(tree: &Path) -> PathBuf {
     tree.with_extension("unpacked")
 }

@@ -1,4 +1,4 @@
-//! The programs that a kernel's build runs: the machine's own, and for those that it lacks, the private root's.
+//! The programs that a kernel's build runs: the machine's own, and the private root's where the machine lacks one.
 
 use std::{
     env,
@@ -16,13 +16,13 @@ use super::super::{
     namespace::shell_words,
 };
 
-/// What must be the machine's own: a compiler is of no use without its system.
+/// Programs that the machine itself must have: a compiler is useless without its system.
 const REQUIRED: &[(&str, &str)] = &[("gcc", "gcc"), ("make", "make"), ("ld", "binutils")];
-/// What is laid where it is missing, and its packages.
+/// Programs that are installed where they are missing, and their packages.
 const LAID: &[&str] = &["flex", "bison", "bc", "cpio", "m4", "xz"];
 const PACKAGES: &[&str] = &["flex", "bison", "bc", "cpio", "m4", "xz-utils"];
 
-/// Where a build finds its programs.
+/// Search path of a build's programs.
 #[derive(Debug, Clone)]
 pub struct Tools {
     path: OsString,
@@ -30,8 +30,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Looks for every program in `path` (usually `PATH`), and lays those that are missing; `wrappers` is a folder for what starts
-    /// them, made anew.
+    /// Looks for every program in `path` (usually `PATH`), and installs the missing ones. `wrappers` is a folder for scripts that start
+    /// them; the scripts are rewritten.
     ///
     /// # Errors
     /// [`Error::Program`] if there is no compiler, and those of [`Layer::lay`].
@@ -53,7 +53,7 @@ impl Tools {
         let folders = std::iter::once(wrappers.to_owned()).chain(env::split_paths(path));
         let joined = env::join_paths(folders)
             .map_err(|error| Error::Run { doing: "making a PATH".into(), said: error.to_string() })?;
-        // Both look for what they need where Debian would have installed it.
+        // m4 and bison look for their files where Debian would have installed them.
         let mut settings = Vec::new();
         if missing.contains(&"m4") {
             settings.push(("M4", wrappers.join("m4").into()));
@@ -64,9 +64,9 @@ impl Tools {
         Ok(Tools { path: joined, settings })
     }
 
-    /// A program, to be run with these tools.
+    /// A command that runs a program with these tools.
     pub fn command(&self, program: &str) -> Command {
-        // Command looks a name up in the PATH that it sets, if it sets one.
+        // `Command` looks a name up in the PATH that it sets, if it sets one.
         let mut command = Command::new(program);
         command
             .env("PATH", &self.path)
@@ -79,13 +79,13 @@ impl Tools {
         command
     }
 
-    /// The compiler finds the C library's headers; `gcc` only recommends their package.
+    /// Checks that the compiler finds the C library's headers; `gcc` only recommends their package.
     pub(crate) fn check_headers(&self) -> Result<(), Error> {
         let mut command = self.command("gcc");
         command.args(["-E", "-x", "c", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let failed = |error| Error::Run { doing: "running gcc".into(), said: format!("{error}") };
         let mut child = command.spawn().map_err(failed)?;
-        // A compiler that ends early says so by its status.
+        // A compiler that ends early reports it by its status.
         let _ = child.stdin.take().map(|mut input| input.write_all(b"#include <stdio.h>\n#include <sys/mman.h>\n"));
         let status = child.wait().map_err(failed)?;
         if status.success() {
@@ -96,7 +96,7 @@ impl Tools {
     }
 }
 
-/// A script that runs a program of the layer under its own name.
+/// Writes a script that runs a program of the layer under its own name.
 fn wrap(layer: &Layer, program: &str, to: &Path) -> Result<(), Error> {
     let command = layer.program(Path::new("usr/bin").join(program));
     let text = format!("#!/bin/sh\nunset LD_PRELOAD LD_LIBRARY_PATH\nexec {} \"$@\"\n", shell_words(&command));

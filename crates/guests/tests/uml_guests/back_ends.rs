@@ -1,4 +1,4 @@
-//! vhost-user back ends that go wrong, and what the guest makes of each: one message, and it goes on without the device.
+//! Faulty vhost-user back ends, and the guest's reaction: one message, and it continues without the device.
 
 use std::{
     io::{IoSliceMut, Read, Write},
@@ -22,34 +22,34 @@ use rustix::{
 
 use super::{SOON, guests, powers_off_well, well};
 
-/// How a vhost-user back end of many queues goes wrong.
+/// A fault of a vhost-user back end with many queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// Takes the memory, and then reads no more: the guest's messages fill the socket.
+    /// Takes the memory, and then stops reading: the guest's messages fill the socket.
     Deaf,
-    /// Writes to the first queue's interrupt without end, with pauses of so many milliseconds.
+    /// Writes to the first queue's interrupt endlessly, with pauses of this many milliseconds.
     Interrupts(u64),
-    /// Sends this request without end, and wants each to be answered; likewise.
+    /// Sends this request endlessly and requests a reply to each, with pauses of this many milliseconds.
     Requests(u32, u64),
     /// Answers every message and serves no queue.
     ServesNothing,
-    /// The same, and whoever kicks is to wait for ever: the descriptor blocks, and its counter is full.
+    /// The same, and makes kicks block forever: the descriptor blocks, and its counter is full.
     FillsKicks,
     /// Sends a request byte by byte.
     Drips,
-    /// Answers with a flag that is none.
+    /// Answers with an undefined flag.
     Flags,
-    /// Answers with a size that nothing has.
+    /// Answers with an impossible size.
     Size,
 }
 
-/// Such a back end, until `over`. It floods, or drips, once the guest has booted.
+/// Runs such a back end until `over`. It floods, or drips, once the guest has booted.
 fn back_end(socket: &Path, fault: Fault, booted: Arc<OnceLock<()>>, over: mpsc::Receiver<()>) -> JoinHandle<()> {
     let listener = well(UnixListener::bind(socket));
     thread::spawn(move || {
         let (guest, _) = well(listener.accept());
         let mut header = [0; 12];
-        // A pipe that closes tells that the server has gone.
+        // A closed pipe would tell the guest that the server has gone.
         let mut kept = Vec::new();
         while let Ok((12, passed)) = receive(&guest, &mut header) {
             let [request, flags, len] =
@@ -69,7 +69,7 @@ fn back_end(socket: &Path, fault: Fault, booted: Arc<OnceLock<()>>, over: mpsc::
                 let (its, booted) = (well(pipe.try_clone()), Arc::clone(&booted));
                 kept.push(pipe);
                 match fault {
-                    // Before the guest goes on: it waits for the answer.
+                    // The guest waits for the answer, so this comes before it continues.
                     Fault::FillsKicks if request == 12 => fill(&its),
                     _ if flooded.is_empty() => {}
                     Fault::Drips => drop(thread::spawn(move || drip(&its, &flooded, &booted))),
@@ -81,8 +81,8 @@ fn back_end(socket: &Path, fault: Fault, booted: Arc<OnceLock<()>>, over: mpsc::
                 }
             }
             let answer = match request {
-                // GET_FEATURES: VERSION_1, protocol features, STATUS, MAC, and MQ and CTRL_VQ but where the guest would give it up
-                // for the control queue first. GET_PROTOCOL_FEATURES: MQ, SLAVE_REQ, CONFIG, and REPLY_ACK.
+                // GET_FEATURES: VERSION_1, protocol features, STATUS, MAC. MQ and CTRL_VQ too, except where the guest would give the
+                // device up for the control queue first. GET_PROTOCOL_FEATURES: MQ, SLAVE_REQ, CONFIG, and REPLY_ACK for `FillsKicks`.
                 1 => {
                     let control = match fault {
                         Fault::Interrupts(_) | Fault::Requests(..) | Fault::Drips => 0,
@@ -91,7 +91,7 @@ fn back_end(socket: &Path, fault: Fault, booted: Arc<OnceLock<()>>, over: mpsc::
                     (1u64 << 32 | 1 << 30 | control | 1 << 16 | 1 << 5).to_ne_bytes().to_vec()
                 }
                 15 => (1u64 | 1 << 5 | 1 << 9 | u64::from(fault == Fault::FillsKicks) << 3).to_ne_bytes().to_vec(),
-                // GET_QUEUE_NUM: 31 pairs, the most that UML has rings for. GET_CONFIG: an address, link up, as many pairs.
+                // GET_QUEUE_NUM: 31 pairs, the most for which UML has rings. GET_CONFIG: an address, link up, the same number of pairs.
                 17 => 31u64.to_ne_bytes().to_vec(),
                 24 => {
                     let config = [0x52, 0x54, 0, 0x12, 0x34, 0x56, 1, 0, 31, 0];
@@ -113,12 +113,12 @@ fn back_end(socket: &Path, fault: Fault, booted: Arc<OnceLock<()>>, over: mpsc::
                 break;
             }
         }
-        // It stays connected.
-        let _it_is_over = over.recv();
+        // The back end stays connected until the test is over.
+        let _ended = over.recv();
     })
 }
 
-/// Some bytes, and the first descriptor that comes along.
+/// Receives bytes, and the first descriptor passed with them.
 fn receive(from: &UnixStream, into: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
@@ -130,13 +130,13 @@ fn receive(from: &UnixStream, into: &mut [u8]) -> Result<(usize, Option<OwnedFd>
     Ok((message.bytes, passed))
 }
 
-/// Fills the counter, if there is one, and lets writers wait. The flag is the guest's too, where it is not an end of its own.
+/// Fills the counter, if there is one, and makes writers block. The flag is shared with the guest, unless the pipe has two ends.
 fn fill(kick: &OwnedFd) {
     let waits = well(fcntl_getfl(kick)) - OFlags::NONBLOCK;
     well(fcntl_setfl(kick, waits | OFlags::NONBLOCK));
-    // Whatever it holds already, up to 2^64 - 2.
+    // The counter may hold anything already, up to 2^64 - 2. A write that would exceed that fails.
     for bit in (0..64).rev() {
-        let _full_or_not_to_be_written = rustix::io::write(kick, &(1u64 << bit).to_ne_bytes());
+        let _ignored = rustix::io::write(kick, &(1u64 << bit).to_ne_bytes());
     }
     well(fcntl_setfl(kick, waits));
 }
@@ -144,19 +144,20 @@ fn fill(kick: &OwnedFd) {
 fn drip(pipe: &OwnedFd, bytes: &[u8], booted: &OnceLock<()>) {
     booted.wait();
     for byte in bytes {
-        let _the_guest_may_have_given_up = rustix::io::write(pipe, std::slice::from_ref(byte));
+        // The guest may have given the device up.
+        let _ignored = rustix::io::write(pipe, std::slice::from_ref(byte));
         thread::sleep(Duration::from_millis(400));
     }
 }
 
-/// Writes to a guest's pipe until nobody reads it, with pauses after as much as it holds.
+/// Writes to a guest's pipe until nobody reads it. It pauses each time after writing the pipe's capacity.
 fn flood(pipe: &OwnedFd, bytes: &[u8], pause: Duration, booted: &OnceLock<()>) {
     booted.wait();
     loop {
         for _ in 0..(64 << 10) / bytes.len() {
             match rustix::io::write(pipe, bytes) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // The guest's end does not wait; this one may or may not.
+                // The guest's end does not block; this one may or may not.
                 Err(Errno::AGAIN) => thread::sleep(Duration::from_millis(1)),
                 Err(_) => return,
             }
@@ -165,8 +166,8 @@ fn flood(pipe: &OwnedFd, bytes: &[u8], pause: Duration, booted: &OnceLock<()>) {
     }
 }
 
-/// What a guest says of such a back end: how long it took to boot, and its lines about a device that has gone.
-fn with_a_back_end_that(fault: Fault, then: impl FnOnce(&mut Guest)) -> (Duration, String) {
+/// Boots a guest with such a back end. Returns its boot time, and its messages about the lost device.
+fn with_back_end(fault: Fault, then: impl FnOnce(&mut Guest)) -> (Duration, String) {
     let (root, config) = guests();
     let folder = well(Folder::new());
     let (end, over) = mpsc::channel();
@@ -188,7 +189,7 @@ const GONE: &str = "; the device is gone until it is attached again\n";
 
 #[test]
 fn a_back_end_that_reads_no_more_is_given_up_in_time() {
-    let (boot_time, said) = with_a_back_end_that(Fault::Deaf, |_| ());
+    let (boot_time, said) = with_back_end(Fault::Deaf, |_| ());
     assert!(boot_time < Duration::from_secs(12), "{boot_time:?}");
     assert_eq!(said, format!("the server does not answer{GONE}"));
 }
@@ -197,8 +198,8 @@ fn a_back_end_that_reads_no_more_is_given_up_in_time() {
 #[test]
 fn a_back_end_that_leaves_the_control_queue_alone_is_given_up_in_time() {
     for fault in [Fault::ServesNothing, Fault::FillsKicks] {
-        let (boot_time, said) = with_a_back_end_that(fault, |guest| {
-            // The one message, and the interface goes.
+        let (boot_time, said) = with_back_end(fault, |guest| {
+            // The one message appears, and the interface goes.
             well(guest.succeed("until ! [ -e /sys/class/net/eth0 ]; do usleep 20000; done", SOON));
         });
         assert!(boot_time < Duration::from_secs(12), "{fault:?}: {boot_time:?}");
@@ -208,7 +209,7 @@ fn a_back_end_that_leaves_the_control_queue_alone_is_given_up_in_time() {
 
 #[test]
 fn a_back_end_that_sends_a_request_byte_by_byte_is_given_up() {
-    let (_, said) = with_a_back_end_that(Fault::Drips, |guest| {
+    let (_, said) = with_back_end(Fault::Drips, |guest| {
         well(guest.succeed("until dmesg | grep -q 'the device is gone'; do usleep 20000; done", SOON));
     });
     assert_eq!(said, format!("the server stops within a message{GONE}"));
@@ -216,13 +217,13 @@ fn a_back_end_that_sends_a_request_byte_by_byte_is_given_up() {
 
 #[test]
 fn a_back_end_that_interrupts_without_end_is_given_up_and_the_guest_goes_on() {
-    // One that has a processor to itself, and one that shares it.
+    // A back end with a processor of its own, and one that shares the guest's.
     let faults = [0, 10].map(|pause| [Fault::Interrupts(pause), Fault::Requests(2, pause), Fault::Requests(3, pause)]);
     for &fault in faults.as_flattened() {
-        let (_, said) = with_a_back_end_that(fault, |guest| {
-            let told = "until dmesg | grep -q 'the device is gone'; do usleep 20000; done";
-            well(guest.succeed(told, SOON));
-            // A message for each request would have filled the log.
+        let (_, said) = with_back_end(fault, |guest| {
+            let until_gone = "until dmesg | grep -q 'the device is gone'; do usleep 20000; done";
+            well(guest.succeed(until_gone, SOON));
+            // One message for each request would have filled the log.
             let many = "dmesg | grep -c 'unexpected slave request' || true";
             let lines: u32 = well(well(guest.succeed(many, SOON)).trim().parse());
             assert!(lines < 100, "{lines} lines");
@@ -234,7 +235,7 @@ fn a_back_end_that_interrupts_without_end_is_given_up_and_the_guest_goes_on() {
 #[test]
 fn a_back_end_whose_answers_make_no_sense_is_given_up_by_its_first() {
     for fault in [Fault::Flags, Fault::Size] {
-        let (boot_time, said) = with_a_back_end_that(fault, |_| ());
+        let (boot_time, said) = with_back_end(fault, |_| ());
         assert!(boot_time < Duration::from_secs(4), "{boot_time:?}");
         assert_eq!(said, format!("the server sends what makes no sense{GONE}"), "{fault:?}");
     }

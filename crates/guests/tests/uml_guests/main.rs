@@ -1,6 +1,6 @@
-//! Unmodified drivers in user-mode kernels. Not among `cargo test`'s targets, for they need the network once and build a kernel:
+//! Unmodified drivers in user-mode kernels. Not among `cargo test`'s targets, because they need the network once and build a kernel:
 //! `cargo xtask test` and `cargo test -p nicety-guests --test uml_guests -- --test-threads 1` run them.
-//! Every wait in here is bounded by the guests' own limits.
+//! The guests' own limits bound every wait here.
 
 use std::{
     env,
@@ -25,7 +25,7 @@ mod virtio_pci;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// The value, or the error as the test's failure.
+/// The value. An error fails the test.
 #[track_caller]
 fn well<T, E: Display>(result: Result<T, E>) -> T {
     match result {
@@ -34,7 +34,7 @@ fn well<T, E: Display>(result: Result<T, E>) -> T {
     }
 }
 
-/// What guests are made of.
+/// The root and the configuration of guests.
 fn guests() -> (Root, UmlConfig) {
     let mut say = |line: &str| eprintln!("{line}");
     let root = well(Root::lay(&mut say));
@@ -42,7 +42,7 @@ fn guests() -> (Root, UmlConfig) {
     (root, UmlConfig::new(&kernel))
 }
 
-/// Waits until nothing of a guest runs: the kernel ends a guest's programs after it, one by one.
+/// Waits until no process of a guest runs. The kernel ends a guest's programs after it, one by one.
 #[track_caller]
 fn wait_gone(leader: u32) {
     let end = Instant::now() + SOON;
@@ -52,13 +52,13 @@ fn wait_gone(leader: u32) {
     }
 }
 
-/// Its kernel has complained of nothing, and it powers off by itself.
+/// Checks that the kernel has reported no problem, and that the guest powers off by itself.
 #[track_caller]
 fn powers_off_well(mut guest: Guest) {
     let complaints = "dmesg | grep -E 'Call Trace|WARNING|BUG' || true";
     assert_eq!(well(guest.succeed(complaints, SOON)), "");
     let leader = guest.process();
-    let _it_answers_no_more = guest.run("poweroff -f", SOON);
+    let _no_answer = guest.run("poweroff -f", SOON);
     wait_gone(leader);
 }
 
@@ -95,7 +95,7 @@ fn a_dropped_guest_leaves_no_process_and_no_file() {
     let (root, config) = guests();
     let before = files();
     let mut guest = well(Guest::boot(&root, config));
-    // Programs of its own, one of them busy.
+    // The guest has programs of its own, one of them busy.
     well(guest.succeed("(while :; do :; done) & sleep 600 &", SOON));
     let leader = guest.process();
     assert!(processes_of_group(leader).len() > 2, "its programs are in its group: {:?}", processes_of_group(leader));
@@ -103,14 +103,14 @@ fn a_dropped_guest_leaves_no_process_and_no_file() {
     wait_gone(leader);
     let end = Instant::now() + SOON;
     let left = || files().into_iter().filter(|path| !before.contains(path)).collect::<Vec<_>>();
-    // A guest of another test has its memory's file by name for a moment.
+    // For a moment the memory file of another test's guest has a name.
     while !left().is_empty() {
         assert!(Instant::now() < end, "{:?} are left", left());
         std::thread::yield_now();
     }
 }
 
-/// What guests might leave where their memory and their notes are.
+/// Files that guests might leave in the folders of their memory and their notes.
 fn files() -> Vec<PathBuf> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".uml"));
@@ -147,7 +147,7 @@ fn many_guests_boot_one_after_another() {
 #[test]
 fn a_guest_whose_kernel_panics_ends_at_once_and_says_why() {
     let (root, mut config) = guests();
-    // A first process that ends is a panic.
+    // The end of the first process is a panic.
     config.append.push("rdinit=/bin/false".into());
     match Guest::boot(&root, config) {
         Err(Error::Boot { why, console, .. }) => {
@@ -160,7 +160,7 @@ fn a_guest_whose_kernel_panics_ends_at_once_and_says_why() {
 }
 
 /// QEMU's machine x-remote, reached by the kernel's second PCI back end. The peer is QEMU's own user network, which answers pings.
-/// 8139too leaves QEMU's model, a C+ chip, to 8139cp (`rtl8139_init_one`).
+/// QEMU's RTL8139 is a C+ chip, which 8139too leaves to 8139cp (`rtl8139_init_one`).
 #[test]
 fn qemus_own_models_work_with_their_drivers_over_x_remote() {
     let (root, config) = guests();
@@ -180,7 +180,7 @@ fn qemus_own_models_work_with_their_drivers_over_x_remote() {
         let found = "cd /sys/class/net/eth0; echo $(basename $(readlink device/driver)) $(cat address)";
         assert_eq!(well(guest.succeed(found, SOON)), format!("{driver} {mac}\n"));
         well(guest.succeed("ip addr add 10.0.2.15/24 dev eth0; ip link set eth0 up", SOON));
-        // The model of an e1000 takes no frame in its first seconds.
+        // QEMU's model of an e1000 takes no frame in its first seconds.
         well(guest.succeed("until /usr/bin/ping -n -q -c 1 -W 1 10.0.2.2; do usleep 20000; done", SOON));
         let four =
             "(for n in 1 2 3 4; do /usr/bin/ping -n -q -c 1 -W 5 10.0.2.2 || exit 1; done) | grep -c ' 1 received'";
@@ -196,7 +196,7 @@ fn qemus_own_models_work_with_their_drivers_over_x_remote() {
 fn a_guest_whose_adapters_server_does_not_start_says_why() {
     let (root, config) = guests();
     let model = Model { device: "e1000,mac=zz".into(), netdev: "user".into(), entrance: Vec::new() };
-    // An interface that will not come: waited for until the guest has to be up.
+    // This interface never appears. The guest waits for it until its boot limit.
     let (addresses, boot_limit) = (vec!["eth0:10.0.2.15/24".into()], Duration::from_secs(4));
     let error =
         Guest::boot(&root, UmlConfig { model: Some(model), addresses, boot_limit, ..config }).unwrap_err().to_string();
@@ -205,8 +205,8 @@ fn a_guest_whose_adapters_server_does_not_start_says_why() {
     assert!(error.contains("what served its adapter had ended by itself: exit status: 1"), "{error}");
 }
 
-/// A vfio-user server that never answers and is never silent either: over and over it sends these bytes, the next of them each time,
-/// until its client has had enough.
+/// A vfio-user server that never answers and is never silent. It sends these pieces in turn, over and over, until its client closes the
+/// connection.
 fn chatter(path: &Path, pieces: &'static [&'static [u8]]) -> JoinHandle<()> {
     let listener = well(UnixListener::bind(path));
     thread::spawn(move || {
@@ -224,8 +224,8 @@ fn chatter(path: &Path, pieces: &'static [&'static [u8]]) -> JoinHandle<()> {
 fn a_server_that_talks_without_answering_is_given_up_in_time() {
     let (root, config) = guests();
     let folder = well(Folder::new());
-    // A request that wants no reply (VFIO_USER_DMA_READ), and one that wants one, which nobody reads, as often as it likes; a reply
-    // to the first message, byte by byte.
+    // The first is a request that wants no reply (VFIO_USER_DMA_READ). The third wants one, but the server reads no reply, and it repeats
+    // endlessly. The second is a reply to the first message, byte by byte.
     let request: &[&[u8]] = &[&[1, 0, 11, 0, 16, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0]];
     let question: &[&[u8]] = &[&[1, 0, 11, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]];
     let reply: &[&[u8]] = &[&[1], &[0], &[1], &[0], &[0], &[16], &[0], &[0], &[1], &[0], &[0]];
@@ -234,16 +234,16 @@ fn a_server_that_talks_without_answering_is_given_up_in_time() {
     let devices = talks.map(|(name, _)| format!("vfio_user.device={}", folder.join(name))).to_vec();
     let append = vec!["vfio_user.timeout_ms=500".into()];
     let mut guest = well(Guest::boot(&root, UmlConfig { devices, append, ..config }));
-    // Each at most three times the time that an answer may take, and the boot itself.
+    // Each server takes at most three times the answer's time limit; the boot itself comes on top.
     assert!(guest.boot_time() < Duration::from_secs(8), "{:?}", guest.boot_time());
-    let told = well(guest.succeed("dmesg | grep -c 'the server does not answer'", SOON));
-    assert_eq!(told.trim(), "3", "{}", well(guest.succeed("dmesg", SOON)));
+    let count = well(guest.succeed("dmesg | grep -c 'the server does not answer'", SOON));
+    assert_eq!(count.trim(), "3", "{}", well(guest.succeed("dmesg", SOON)));
     for server in servers {
         server.join().unwrap();
     }
 }
 
-/// `seccomp=on`, without which the kernel traces its programs: slower by far, and nobody would notice.
+/// `seccomp=on`: without it the kernel traces its programs. That is much slower, and nobody would notice.
 #[test]
 fn a_guests_programs_run_without_being_traced() {
     let (root, config) = guests();
@@ -251,14 +251,14 @@ fn a_guests_programs_run_without_being_traced() {
     well(guest.succeed("sleep 600 &", SOON));
     let leader = guest.process();
     let status = |process: &u32| fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    // The kernel's own process is not filtered, and its helpers are not either.
+    // The kernel's own process and its helpers have no filter.
     let programs: Vec<String> =
         processes_of_group(leader).iter().map(status).filter(|text| text.contains("Seccomp:\t2")).collect();
     assert!(!programs.is_empty(), "no process of this guest has a filter for its system calls");
     assert!(programs.iter().all(|text| text.contains("TracerPid:\t0")), "{programs:?}");
 }
 
-/// The way of a Ctrl-C: the process that owns a guest is killed without a chance to clean up. This program is that process too.
+/// What a Ctrl-C does: the process that owns a guest is killed without a chance to clean up. This program is that process too.
 #[test]
 fn a_guest_ends_when_its_owner_is_killed() {
     let name = "a_guest_ends_when_its_owner_is_killed";
@@ -272,7 +272,7 @@ fn a_guest_ends_when_its_owner_is_killed() {
     guests();
     let mut owner = Command::new(well(env::current_exe()));
     owner.args([name, "--exact", "--nocapture"]).env("NICETY_OWN_A_GUEST", "1").stdout(Stdio::piped());
-    // What it cannot remove itself goes with this folder.
+    // Files that the killed process cannot remove go with this folder.
     let folder = well(Folder::new());
     let mut owner = well(owner.env("XDG_RUNTIME_DIR", folder.path()).spawn());
     let output = owner.stdout.take().unwrap_or_else(|| panic!("it has no output"));
@@ -284,7 +284,7 @@ fn a_guest_ends_when_its_owner_is_killed() {
     wait_gone(leader);
 }
 
-/// On a machine that has only a compiler, the private root's programs build: with a PATH that has all of this machine's but them.
+/// On a machine with only a compiler, a build uses the private root's programs. The PATH has all of this machine's except those.
 #[test]
 fn a_build_finds_flex_bison_and_the_like_in_the_private_root() {
     let folder = well(Folder::new());
@@ -295,7 +295,7 @@ fn a_build_finds_flex_bison_and_the_like_in_the_private_root() {
         for entry in fs::read_dir(place).into_iter().flatten().flatten() {
             let name = entry.file_name();
             if !laid.iter().any(|program| name == *program) {
-                // The first place that has it counts.
+                // The first folder that has the program counts.
                 let _ = std::os::unix::fs::symlink(entry.path(), bare.join(name));
             }
         }

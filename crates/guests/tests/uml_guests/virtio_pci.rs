@@ -1,4 +1,4 @@
-//! Linux's virtio-pci driver behind a vfio-user server that serves no queue, and dies, or interrupts without end.
+//! Linux's virtio-pci driver behind a vfio-user server that serves no queue, and dies or interrupts endlessly.
 
 use std::{
     net::Shutdown,
@@ -34,22 +34,22 @@ const NOTIFY: u64 = 0x3000;
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0x4e, 3, 1];
 /// VERSION_1, MQ, CTRL_VQ, STATUS, MAC.
 const FEATURES: u64 = 1 << 32 | 1 << 22 | 1 << 17 | 1 << 16 | 1 << 5;
-/// Eight to receive, eight to send, and the control queue.
+/// Pairs of receive and transmit queues. The control queue comes on top.
 const PAIRS: u16 = 8;
 const QUEUES: u16 = 2 * PAIRS + 1;
-/// One for each queue that carries, and one for changes.
+/// One vector for each data queue, and one for configuration changes.
 const VECTORS: u16 = 2 * PAIRS + 1;
 
 type Vectors = Arc<Mutex<Vec<OwnedFd>>>;
 
-/// A virtio-net function that serves no queue. Whatever is written to the common structure is there to be read.
+/// A virtio-net function that serves no queue. The common structure reads back what was written.
 struct Unserved {
     config: [u8; 256],
     common: [u8; 64],
     interrupts: Interrupts,
-    /// What the guest gave to be interrupted by, for whoever does so without end.
+    /// The guest's interrupt descriptors, for a test that writes to them endlessly.
     vectors: Vectors,
-    /// Told of each queue that is rung.
+    /// Receives the number of each notified queue.
     rung: mpsc::Sender<u64>,
 }
 
@@ -61,7 +61,7 @@ impl Unserved {
         lay(0, &[0xf4, 0x1a, 0x41, 0x10, 0, 0, 0x10, 0, 1, 0, 0, 2]);
         lay(0x34, &[0x40]);
         lay(0x3d, &[1]);
-        // Section 4.1.4: vendor-specific, next, length, type, BAR, three bytes, offset, length; notifications have a factor besides.
+        // Section 4.1.4: vendor-specific, next, length, type, BAR, three bytes, offset, length. Notifications have a multiplier as well.
         let places = [(0x40, 1, 0), (0x50, 3, ISR), (0x60, 4, NET), (0x70, 2, NOTIFY)];
         for (at, kind, offset) in places {
             let next = if at == 0x70 { 0x90 } else { at as u8 + 0x10 };
@@ -76,7 +76,7 @@ impl Unserved {
         Unserved { config, common: [0; 64], interrupts, vectors, rung }
     }
 
-    /// The common structure as it reads, by section 4.1.4.3: what was written, but for what the device alone knows.
+    /// The common structure as the guest reads it, by section 4.1.4.3: what was written, except the fields that the device sets.
     fn common(&self) -> [u8; 64] {
         let mut common = self.common;
         let selected = u32::from_le_bytes([common[0], common[1], common[2], common[3]]);
@@ -84,7 +84,7 @@ impl Unserved {
         common[4..8].copy_from_slice(&features.to_le_bytes());
         common[18..20].copy_from_slice(&QUEUES.to_le_bytes());
         let queue = [common[22], common[23]];
-        // Its size, 256, and where it is rung: its own number.
+        // The queue's size, 256, and its notification offset: its own number.
         let size = if u16::from_le_bytes(queue) < QUEUES { [0, 1] } else { [0, 0] };
         common[24..26].copy_from_slice(&size);
         common[30..32].copy_from_slice(&queue);
@@ -122,7 +122,7 @@ impl Device for Unserved {
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let at = offset as usize;
         match (region, offset) {
-            // The command, how MSI-X is switched, and the BARs, whose size reads back.
+            // The command register, MSI-X's control, and the BARs, whose size reads back.
             (CONFIG, 4 | 0x92) => self.config[at..at + data.len()].copy_from_slice(data),
             (CONFIG, 0x10 | 0x14) if data.len() == 4 => {
                 let base = u32::from_le_bytes([data[0], data[1], data[2], data[3]]) & !(BAR - 1);
@@ -161,7 +161,7 @@ impl Device for Unserved {
     }
 }
 
-/// Serves one guest until its connection, which is sent to whoever started it, is shut down.
+/// Serves one guest until its connection is shut down. The returned receiver gets the connection.
 fn serve(socket: &Path, mut device: Unserved) -> (JoinHandle<()>, mpsc::Receiver<UnixStream>) {
     let listener = well(UnixListener::bind(socket));
     let (connected, connection) = mpsc::channel();
@@ -175,13 +175,13 @@ fn serve(socket: &Path, mut device: Unserved) -> (JoinHandle<()>, mpsc::Receiver
                 continue;
             }
             let wanted = if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            let _interrupted_or_ready = poll(&mut [PollFd::from_borrowed_fd(session.as_fd(), wanted)], None);
+            let _ready = poll(&mut [PollFd::from_borrowed_fd(session.as_fd(), wanted)], None);
         }
     });
     (server, connection)
 }
 
-/// Boots behind such a server, of which its kernel says this in the end. `act` begins once the driver waits for its control queue.
+/// Boots behind such a server. In the end the guest's kernel prints `said`. `act` starts once the driver waits for its control queue.
 fn boots_behind(act: impl FnOnce(&UnixStream, Vec<OwnedFd>) + Send, said: &str) {
     let (root, config) = guests();
     let folder = well(Folder::new());
@@ -198,13 +198,13 @@ fn boots_behind(act: impl FnOnce(&UnixStream, Vec<OwnedFd>) + Send, said: &str) 
         });
         well(Guest::boot(&root, UmlConfig { devices, ..config }))
     });
-    let told = well(guest.succeed("dmesg | grep 'the device is gone' | sed 's/.*socket: //'", SOON));
-    assert_eq!(told, format!("{said}; the device is gone, its registers read as ones until it is attached again\n"));
+    let message = well(guest.succeed("dmesg | grep 'the device is gone' | sed 's/.*socket: //'", SOON));
+    assert_eq!(message, format!("{said}; the device is gone, its registers read as ones until it is attached again\n"));
     powers_off_well(guest);
     server.join().unwrap();
 }
 
-/// `virtnet_send_command_reply()`, here in the boot, waits until the queue has answered or is broken, and reads no register meanwhile.
+/// `virtnet_send_command_reply()`, here during boot, waits until the queue has answered or is broken, and reads no register meanwhile.
 #[test]
 fn a_virtio_driver_that_waits_for_its_queue_learns_that_its_server_has_died() {
     let dies = |connection: &UnixStream, _| {
@@ -214,14 +214,14 @@ fn a_virtio_driver_that_waits_for_its_queue_learns_that_its_server_has_died() {
     boots_behind(dies, "the server has closed the connection");
 }
 
-/// More vectors than the kernel takes at once, each written to faster than it reads: all the time, and by one that takes a breath now and
-/// then, as on a machine with other work.
+/// More vectors than the kernel takes at once, each written to faster than it reads. One server writes all the time; the other pauses
+/// now and then, as on a machine with other work.
 #[test]
 fn a_server_that_interrupts_without_end_on_many_vectors_is_given_up() {
     for breath in [Duration::ZERO, Duration::from_millis(1)] {
         let floods = move |_: &UnixStream, mut pipes: Vec<OwnedFd>| {
             let bytes = 1u64.to_ne_bytes().repeat(512);
-            // A full pipe has room again soon; one that nobody reads any more is done with.
+            // A full pipe soon has room again. A pipe that nobody reads any more is dropped.
             while !pipes.is_empty() {
                 for _ in 0..8 {
                     pipes.retain(|pipe| rustix::io::write(pipe, &bytes) != Err(Errno::PIPE));

@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-/// The named program, or that beside the examples, which is built first where Cargo has started us.
+/// The named program, or the one beside the examples. The latter is built first when Cargo started this example.
 pub fn program(named: Option<PathBuf>) -> Result<PathBuf, String> {
     let nicety = named.map_or_else(beside, Ok)?;
     if !nicety.exists() {

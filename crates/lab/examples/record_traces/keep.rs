@@ -1,31 +1,31 @@
-//! What is kept of a recording: all of it where the driver's own order matters, stretches where it repeats itself.
+//! Selects the part of a recording to keep: everything where the driver's own order matters, stretches where it repeats itself.
 //!
-//! - Times go: they are the host's, and would make every line of a new recording another one.
-//! - Of loads, a stretch from the middle, from one interrupt to another; above it stands what the whole was.
-//! - The e1000's driver reads 64 words of EEPROM bit by bit, 150 accesses a word, and writes tables of 128 registers: the
-//!   first and the last word, the first and last registers are kept.
+//! - Times are dropped: they are the host's, and would change every line of a new recording.
+//! - Of each load, one stretch from the middle is kept, from one interrupt to another. A line above it gives the totals of the load.
+//! - The e1000's driver reads 64 words of EEPROM bit by bit (150 accesses a word) and writes tables of 128 registers. Only the
+//!   first and the last word, and the first and last registers, are kept.
 
 use nicety_adapter::trace::{Access, Event, Record, Trace};
 use nicety_adapters::Entry;
 
 use crate::life::Phase;
 
-/// Events that are kept of a load.
+/// Events kept of a load.
 const STRETCH: usize = 200;
-/// Words of EEPROM that are kept of each series, at its beginning and at its end.
+/// EEPROM words kept at the beginning and at the end of each series.
 const WORDS: usize = 1;
-/// Writes to a table that are kept at its beginning and at its end.
+/// Writes kept at the beginning and at the end of a table.
 const TABLE: usize = 3;
-/// Of EECD (8254x manual, 13.4.3): software asks for the EEPROM.
+/// EECD (8254x manual, 13.4.3). Its request bit asks for the EEPROM.
 const EECD: &str = "EECD";
 const EECD_REQUEST: u64 = 1 << 6;
 
-/// The file's text.
+/// Text of the trace file.
 pub fn kept(entry: &Entry, origin: &str, life: &[Phase]) -> Result<String, String> {
     let mut text = Trace::header("vm1", entry.about.name, None);
     text.push_str(origin);
     for phase in life {
-        // Of the exchange every event is kept, so that this says nothing new; the others are cut.
+        // Every event of the exchange is kept, so totals would add nothing. The loads are cut.
         let load = matches!(phase.name, "request-response" | "receive") || phase.name.starts_with("transmit");
         let records = records(phase)?;
         text.push_str(&format!("\nmark {}\n", phase.name));
@@ -51,7 +51,7 @@ fn records(phase: &Phase) -> Result<Vec<Record>, String> {
     let mut records = Vec::new();
     for line in &phase.lines {
         let content = line.split('#').next().unwrap_or_default().trim();
-        // The head of the file is among the first phase's lines.
+        // The first phase contains the header of the file.
         if content.is_empty() || content.starts_with("nicety-trace") || content.starts_with("port ") {
             continue;
         }
@@ -67,12 +67,12 @@ fn records(phase: &Phase) -> Result<Vec<Record>, String> {
     Ok(records)
 }
 
-/// Whether an interrupt begins here.
+/// Whether this record starts an interrupt.
 fn begins(record: &Record) -> bool {
     matches!(record.event, Event::Interrupt(_) | Event::Line(true))
 }
 
-/// From the middle, from the beginning of an interrupt to just before another.
+/// A stretch from the middle, from the start of one interrupt to just before another.
 fn stretch(records: &[Record]) -> &[Record] {
     let middle = records.len() / 2;
     let first = (middle..records.len()).find(|&at| records.get(at).is_some_and(begins)).unwrap_or(middle);
@@ -93,7 +93,7 @@ fn lines(text: &mut String, entry: &Entry, records: &[Record]) {
     }
 }
 
-/// Without most words of EEPROM, and most of tables that are written from end to end.
+/// Writes the records without most EEPROM words and without most writes to whole tables.
 fn shortened(text: &mut String, entry: &Entry, records: &[Record]) {
     let mut cuts = tables(entry, records);
     let words = words(entry, records);
@@ -112,8 +112,8 @@ fn shortened(text: &mut String, entry: &Entry, records: &[Record]) {
     lines(text, entry, records.get(from..).unwrap_or_default());
 }
 
-/// The middles of runs of equal writes to one table, whatever is read between them: first record, the one after, and
-/// what it is.
+/// The middles of runs of equal writes to one table; reads of STATUS may stand between the writes. Each cut is the first record, the
+/// record after the last, and a description.
 fn tables(entry: &Entry, records: &[Record]) -> Vec<(usize, usize, String)> {
     let mut runs: Vec<(&str, u64, Vec<usize>)> = Vec::new();
     let mut whole = true;
@@ -131,7 +131,7 @@ fn tables(entry: &Entry, records: &[Record]) -> Vec<(usize, usize, String)> {
                 }
                 whole = true;
             }
-            // A read of STATUS between two writes sends the first one on its way.
+            // The driver reads STATUS between two writes to flush the first one.
             (false, _) if name.is_some_and(|name| name.word == "STATUS") => {}
             _ => whole = false,
         }
@@ -143,7 +143,7 @@ fn tables(entry: &Entry, records: &[Record]) -> Vec<(usize, usize, String)> {
     runs.iter().filter_map(cut).collect()
 }
 
-/// First and last record of each time that the EEPROM was asked for and let go.
+/// First and last record of each EEPROM access, from the request to the release.
 fn words(entry: &Entry, records: &[Record]) -> Vec<(usize, usize)> {
     let mut words = Vec::new();
     let mut begun = None;

@@ -1,4 +1,4 @@
-//! A driver's life, in phases, at a daemon that records.
+//! Runs a driver through the phases of its life, against a daemon that records.
 
 use std::{
     fs,
@@ -10,24 +10,24 @@ use std::{
 use nicety_adapters::Entry;
 use nicety_guests::{Accel, Counts, Error, Folder, Guest, GuestConfig, Kernel, Namespace, Port, Root, Served};
 
-/// A command that takes no time of its own, in a translated guest on a busy host.
+/// Time limit of a command that returns at once, in a translated guest on a busy host.
 const SOON: Duration = Duration::from_secs(90);
-/// The recording writes ten times a second.
+/// Longer than the interval at which the recorder writes: 100 ms.
 const WRITTEN: Duration = Duration::from_millis(500);
 const TAP: &str = "n0";
 const HOST: &str = "10.9.4.254";
 const GUEST: &str = "10.9.4.1";
 const MAC: &str = "52:54:00:12:34:56";
-/// Requests of the exchange.
+/// Pings in the `exchange` phase.
 const EXCHANGES: u32 = 20;
 
-/// What was recorded from one moment to the next.
+/// The recording of one phase.
 pub struct Phase {
-    /// What the guest did.
+    /// The guest's activity.
     pub name: &'static str,
-    /// The trace's lines.
+    /// Lines of the trace.
     pub lines: Vec<String>,
-    /// What the daemon counted.
+    /// The daemon's counts during the phase.
     pub counts: Counts,
 }
 
@@ -41,7 +41,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// The guest runs a command; what was recorded since the last time is a phase of this name.
+    /// Runs a command in the guest. The events recorded since the last phase become a phase of this name.
     fn phase(&mut self, name: &'static str, command: &str) -> Result<(), Error> {
         eprintln!("  {name}");
         self.guest.succeed(command, SOON)?;
@@ -56,7 +56,7 @@ impl Stage {
     }
 }
 
-/// Lives it. The first phase is everything before the driver.
+/// Runs all phases. The first phase is everything before the driver.
 pub fn live(root: &Root, program: &Path, entry: &'static Entry, kernel: Kernel) -> Result<Vec<Phase>, Error> {
     let mut namespace = Namespace::open(root)?;
     namespace.tap(TAP, Some(&format!("{HOST}/24")))?;
@@ -65,7 +65,7 @@ pub fn live(root: &Root, program: &Path, entry: &'static Entry, kernel: Kernel) 
     namespace.start(&netserver, Path::new("/dev/null"))?;
     let folder = Folder::new()?;
     let record = folder.join("traces");
-    // In a page that is mapped nobody sees what the driver writes.
+    // Writes to a mapped doorbell page cannot be recorded.
     let trapped = Port { more: "doorbells = \"trapped\"\n".into(), ..Port::new("vm1", entry, MAC) };
     let served = Served::start_with(program, &mut namespace, vec![trapped], Some(TAP), &["--record", &record])?;
     let config = GuestConfig { accel: Accel::Tcg, drivers: vec!["none".into()], ..GuestConfig::new(kernel) };
@@ -73,7 +73,7 @@ pub fn live(root: &Root, program: &Path, entry: &'static Entry, kernel: Kernel) 
     let trace = Path::new(&record).join("vm1.trace");
     let mut stage = Stage { served, guest, trace, seen: 0, counts: Counts::default(), phases: Vec::new() };
     let driver = entry.about.linux.driver;
-    // With IPv6 a kernel would speak to its neighbours when it pleases. virtio's bus is a module in one of the kernels.
+    // With IPv6 the kernel sends neighbour discovery at times of its own. virtio's bus is a module in one of the kernels.
     let quiet =
         "for all in all default; do echo 1 >/proc/sys/net/ipv6/conf/$all/disable_ipv6; done; modprobe virtio_pci";
     stage.phase("boot", &format!("({quiet}) 2>/dev/null; true"))?;

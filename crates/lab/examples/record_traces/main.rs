@@ -23,7 +23,7 @@ use std::{
 use nicety_adapters::{Entry, REGISTRY};
 use nicety_guests::{Kernel, Root};
 
-/// Where the simulation finds them.
+/// Folder in which the simulation looks for traces.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trials/tests/traces");
 
 fn main() -> ExitCode {
@@ -54,7 +54,7 @@ fn record(folder: &Path, only: Option<&str>) -> Result<(), Box<dyn std::error::E
     Ok(())
 }
 
-/// Who did this, for the file's first lines.
+/// The driver's and QEMU's packages and versions, for the first lines of the file.
 fn origin(root: &Root, entry: &Entry, kernel: Kernel) -> String {
     let package = |start: &str| {
         let found = root.packages().iter().find(|package| package.name.starts_with(start));

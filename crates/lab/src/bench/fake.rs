@@ -1,4 +1,4 @@
-//! A bench without guests: figures follow from the item alone, so that tests know what must come out.
+//! A bench without guests. Its figures follow from the item alone, so tests know the expected results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,12 +7,12 @@ use super::{Bench, BenchError, Latency, Measured, Outcome, Usage};
 use crate::method::{Contestant, Guests, Item, Load, Order, Server};
 use crate::series::Series;
 
-/// What the bench is told to do wrong.
+/// A fault that the bench injects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Items whose text contains the first string end in the error.
+    /// Items whose text contains the string fail with the error.
     On(String, BenchError),
-    /// The person presses Ctrl-C during the run of this number.
+    /// The run of this number is cancelled, as by Ctrl-C.
     CancelAt(usize),
 }
 
@@ -44,7 +44,7 @@ impl FakeBench {
         }
     }
 
-    /// Two adapters, each served by Nicety in two ways, and one of them by QEMU; nobody is outside.
+    /// Two adapters, each served by Nicety over two transports; QEMU serves one of them. No traffic leaves the host.
     pub(crate) fn linked() -> FakeBench {
         let contestants = Server::ALL.map(|server| Contestant::new("e1000", server));
         let others = [Server::Nicety, Server::NicetyStream].map(|server| Contestant::new("virtio-net", server));
@@ -57,7 +57,7 @@ impl FakeBench {
         }
     }
 
-    /// One adapter served by two servers, and one that is driven from user space.
+    /// One adapter served by two servers, and one driven from user space.
     pub(crate) fn user_space() -> FakeBench {
         let e1000 = [Server::Nicety, Server::Qemu].map(|server| Contestant::new("e1000", server));
         let vmxnet = Contestant::new("vmxnet", Server::Nicety).by_user_space();
@@ -68,7 +68,8 @@ impl FakeBench {
         }
     }
 
-    /// Mbit/s of a bulk run: virtio-net moves twice e1000's, Nicety 1.5 times QEMU's, 1.2 times over a stream, and each round is 1 % faster.
+    /// Mbit/s of a bulk run: virtio-net moves twice e1000's, Nicety 1.5 times QEMU's (1.2 times over a stream). Each round is 1 %
+    /// faster.
     fn megabits(item: &Item) -> f64 {
         let adapter = if item.contestant.adapter == "virtio-net" { 2.0 } else { 1.0 };
         let server = match item.contestant.server {
@@ -139,7 +140,7 @@ impl Bench for FakeBench {
         let mut series = Series::default();
         let slots = 30_u32;
         for slot in 1..=slots {
-            // It climbs at first, as TCP does.
+            // The rate climbs at first, as TCP's does.
             let rate = payload_bytes as f64 * 8e-6 / duration.as_secs_f64() * f64::from(slot.min(3)) / 3.0;
             let rate = if item.load == Load::RequestResponse { rate * 125.0 } else { rate };
             series.push(duration.as_secs_f64() * f64::from(slot) / f64::from(slots), rate);

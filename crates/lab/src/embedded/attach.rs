@@ -12,14 +12,14 @@ use super::vfio::VfioBus;
 use super::vhost::VhostLink;
 use super::words::Attach;
 
-/// Guest memory, all of it shared with the adapter's server.
+/// Guest memory. All of it is shared with the adapter's server.
 const MEMORY_BYTES: u64 = 32 << 20;
-/// The first page stays empty: address 0 belongs to no ring or buffer.
+/// The first page stays unused, so that address 0 belongs to no ring or buffer.
 const ARENA_BASE: u64 = 4096;
-/// How long the other side's socket may take to appear.
+/// Time limit for the server's socket to appear.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Attaches, as soon as somebody is there.
+/// Attaches a guest. Retries until the server's socket exists.
 pub fn attach(attach: &Attach) -> Result<Box<dyn Link>, GuestError> {
     let begun = Instant::now();
     loop {
@@ -32,7 +32,7 @@ pub fn attach(attach: &Attach) -> Result<Box<dyn Link>, GuestError> {
             },
         };
         match tried {
-            // The daemon is about to make its sockets.
+            // The daemon has not created its sockets yet.
             Err(_) if begun.elapsed() < TIMEOUT => std::thread::sleep(Duration::from_millis(10)),
             other => return other,
         }

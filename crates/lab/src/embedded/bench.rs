@@ -15,20 +15,20 @@ use crate::series::Sampler;
 
 const A: Party = Party::Guest(0);
 const B: Party = Party::Guest(1);
-/// Of a byte.
+/// Megabits in a byte.
 const MEGABITS: f64 = 8e-6;
-/// Connecting, telling, reporting.
+/// Time to connect, send orders and report.
 const OVERHEAD: Duration = Duration::from_millis(60);
-/// A first exchange, so that addresses are known on both sides and in the switch.
-const GREETING: Duration = Duration::from_millis(20);
+/// Duration of a first exchange, which teaches addresses to both sides and to the switch.
+const FIRST_EXCHANGE: Duration = Duration::from_millis(20);
 
-/// The adapters that have a driver, in the order of tables.
+/// The adapters that have a driver, in table order.
 fn adapters() -> impl Iterator<Item = &'static str> {
     let driven = REGISTRY.iter().filter(|entry| nicety_drivers::find(entry.about.pci).is_some());
     driven.map(|entry| entry.about.name)
 }
 
-/// The bench: a daemon, two guests and a peer per adapter, started when they are first needed, and kept; idle ones sleep.
+/// The bench: a daemon, two guests and a peer per adapter. They start at first use and stay; idle ones sleep.
 pub struct Embedded {
     program: Program,
     rigs: BTreeMap<String, Rig>,
@@ -36,17 +36,17 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// A bench whose daemons and guests are `program`.
+    /// A bench that runs `program` as its daemons and guests.
     pub fn new(program: Program) -> Embedded {
         Embedded { program, rigs: BTreeMap::new(), doorbells: None }
     }
 
-    /// The processes that run now, to check that they are gone when the bench was dropped.
+    /// Processes that run now. Tests check that they are gone after the bench was dropped.
     pub fn pids(&self) -> Vec<u32> {
         self.rigs.values().flat_map(Rig::pids).collect()
     }
 
-    /// What the daemons that run now have logged.
+    /// Logs of the daemons that run now.
     pub fn logs(&self) -> String {
         self.rigs.values().map(Rig::log).collect()
     }
@@ -57,7 +57,7 @@ impl Embedded {
             let layout = Layout { guests: vec![place; 2], uplink: true, ..Layout::default() };
             let mut rig = Rig::start(&self.program, &layout, cancel)?;
             for other in [Party::Peer, B] {
-                rig.transact(A, other, GREETING, cancel)?;
+                rig.transact(A, other, FIRST_EXCHANGE, cancel)?;
             }
             self.rigs.insert(adapter.to_owned(), rig);
         }
@@ -83,7 +83,7 @@ impl Bench for Embedded {
         for contestant in &plan.contestants {
             progress.step(&format!("starting {}", contestant.adapter));
             match self.rig(&contestant.adapter, cancel) {
-                // A run will tell why, as this adapter's own trouble.
+                // A run reports the reason as a failure of this adapter.
                 Ok(_) | Err(BenchError::Failed(_) | BenchError::Impossible(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -96,7 +96,7 @@ impl Bench for Embedded {
         let rig = self.rig(adapter, cancel)?;
         let measured = measure(rig, item.load, duration, cancel);
         if measured.is_err() {
-            // Whatever is left of it would disturb the next try.
+            // A half-failed rig would disturb the next try.
             self.rigs.remove(adapter);
         }
         measured
@@ -152,7 +152,7 @@ fn measure(rig: &mut Rig, load: Load, duration: Duration, cancel: &AtomicBool) -
     Ok(Measured { outcome, usage, series: Some(series) })
 }
 
-/// Answers over time: each request follows the answer before at once, so that their times add up.
+/// Answers over time: each request follows the answer before it at once, so their durations add up.
 fn answered(each_ns: &[u64]) -> Sampler {
     let mut sampler = Sampler::default();
     let mut at = Duration::ZERO;
@@ -163,7 +163,7 @@ fn answered(each_ns: &[u64]) -> Sampler {
     sampler
 }
 
-/// The counts of those guests that take part.
+/// Sum of the counts of the guests that take part.
 fn counts(rig: &mut Rig, from: Party, to: Party, cancel: &AtomicBool) -> Result<Counts, BenchError> {
     let mut sum = Counts::default();
     for party in [from, to] {

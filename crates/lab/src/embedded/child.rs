@@ -1,4 +1,4 @@
-//! A guest's process, seen from the bench. Dropped, it is gone.
+//! A guest's process, seen from the bench. Dropping it ends the process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use super::words::{Answer, Order};
 use crate::bench::BenchError;
 
-/// How often a waiting bench looks whether the person has stopped it.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long a process may take to end by itself.
+/// Interval at which a waiting bench checks for cancellation.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Time limit for a process to end by itself.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// See the module's page.
+/// A guest's process (see the module's page).
 pub(super) struct GuestProcess {
     name: String,
     child: Child,
@@ -42,27 +42,27 @@ impl GuestProcess {
         Ok(GuestProcess { name: name.to_owned(), child, orders, answers })
     }
 
-    /// The process.
+    /// The process ID.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Gives an order.
-    pub(super) fn tell(&mut self, order: &Order) -> Result<(), BenchError> {
+    /// Sends an order.
+    pub(super) fn send_order(&mut self, order: &Order) -> Result<(), BenchError> {
         let mut line = serde_json::to_vec(order).map_err(|error| BenchError::Fatal(error.to_string()))?;
         line.push(b'\n');
-        let told = self.orders.as_mut().map(|orders| orders.write_all(&line));
-        match told {
+        let written = self.orders.as_mut().map(|orders| orders.write_all(&line));
+        match written {
             Some(Ok(())) => Ok(()),
             _ => Err(self.gone()),
         }
     }
 
     /// Waits for an answer.
-    pub(super) fn hear(&mut self, most: Duration, cancel: &AtomicBool) -> Result<Answer, BenchError> {
+    pub(super) fn receive_answer(&mut self, most: Duration, cancel: &AtomicBool) -> Result<Answer, BenchError> {
         let give_up = Instant::now() + most;
         loop {
-            match self.answers.recv_timeout(LOOK) {
+            match self.answers.recv_timeout(POLL_INTERVAL) {
                 Ok(Answer::Failed(why)) => return Err(BenchError::Failed(format!("{}: {why}", self.name))),
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
@@ -76,7 +76,7 @@ impl GuestProcess {
     }
 
     fn gone(&mut self) -> BenchError {
-        // Its last words say more than its absence.
+        // A last `Failed` answer says more than "has ended".
         while let Ok(answer) = self.answers.try_recv() {
             if let Answer::Failed(why) = answer {
                 return BenchError::Failed(format!("{}: {why}", self.name));
@@ -93,7 +93,7 @@ impl Drop for GuestProcess {
     }
 }
 
-/// Waits a little for a process that has been told to end, then ends it.
+/// Waits `TIMEOUT` for a process that was asked to end, then kills it.
 pub(super) fn reap(child: &mut Child) {
     let give_up = Instant::now() + TIMEOUT;
     while Instant::now() < give_up {
@@ -102,7 +102,7 @@ pub(super) fn reap(child: &mut Child) {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    // It may have ended meanwhile: then there is nothing to do.
+    // The process may have ended meanwhile; then there is nothing to do.
     let _ended = child.kill();
     let _status = child.wait();
 }

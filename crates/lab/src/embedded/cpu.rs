@@ -2,10 +2,10 @@
 
 use std::fs;
 
-/// Clock ticks a second in `/proc/PID/stat`: fixed for programs on every architecture of Linux that we build for.
+/// Clock ticks a second in `/proc/PID/stat`. The value is fixed for programs on every Linux architecture that we build for.
 const TICKS: f64 = 100.0;
 
-/// CPU seconds that all threads of a process have used: to the nanosecond where the scheduler tells, else in ticks.
+/// CPU seconds used by all threads of a process: to the nanosecond where the scheduler reports them, else in ticks.
 pub fn seconds_of(pid: u32) -> Option<f64> {
     scheduled(pid).or_else(|| ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
 }
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn the_time_of_this_process_grows_as_it_works() {
-        // The kernel counts in hundredths of a second: work until one is over, and no longer than half a minute.
+        // The kernel counts in hundredths of a second. Work until one is over, at most half a minute.
         let own = || seconds_of(std::process::id()).expect("this process");
         let (before, began) = (own(), std::time::Instant::now());
         while own() <= before {

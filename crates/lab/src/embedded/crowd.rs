@@ -1,4 +1,4 @@
-//! A crowd: one process at many ports. Its drivers are up, take what comes and send nothing.
+//! Many idle guests in one process, one per port. Their drivers are up, receive packets and send nothing.
 
 use std::os::fd::OwnedFd;
 
@@ -9,20 +9,20 @@ use rustix::io::Errno;
 
 use super::attach::attach;
 use super::link::{GuestError, Link};
-use super::orders::{Orders, say};
+use super::orders::{Orders, send_answer};
 use super::words::{Answer, Attach};
 
-/// What an event of the orders' pipe carries.
+/// Event token of the pipe that carries orders.
 const ORDERS: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
 struct Member {
     link: Box<dyn Link>,
-    /// Its interrupts are masked, and there may be packets.
+    /// Interrupts are masked and packets may be waiting.
     polling: bool,
 }
 
-/// Attaches to all, and serves them until the orders end.
+/// Attaches to all ports and serves them until the orders end.
 pub fn crowd(orders: &mut Orders, to: &[Attach]) -> Result<(), GuestError> {
     let failed = |what| move |errno| GuestError::System(what, errno);
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("making an epoll set"))?;
@@ -49,7 +49,7 @@ pub fn crowd(orders: &mut Orders, to: &[Attach]) -> Result<(), GuestError> {
         }
         if !ready && members.iter().all(|member| member.link.up()) {
             ready = true;
-            say(&Answer::Ready)?;
+            send_answer(&Answer::Ready)?;
         }
         wait(&epoll, busy, orders, &mut members)?;
     }

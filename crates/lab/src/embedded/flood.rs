@@ -1,4 +1,4 @@
-//! A flood of broadcast frames: as many as the adapter takes, for a time. Or a trickle: one by one, so many a second.
+//! A flood of broadcast frames: for a time, as many as the adapter takes. Or a trickle: single frames at a fixed rate.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use nicety_frame::Mac;
 
 use super::link::{GuestError, Link};
 
-/// Frames between two looks at the clock and the orders.
+/// Frames between two checks of the clock and the orders.
 const AT_ONCE: usize = 64;
-/// IEEE 802, "Local Experimental EtherType 1": nobody's protocol.
+/// IEEE 802, "Local Experimental EtherType 1": no protocol uses it.
 const KIND: [u8; 2] = [0x88, 0xb5];
 const FRAME_BYTES: std::ops::RangeInclusive<u16> = 60..=1514;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// See the module's page.
+/// A flood or trickle (see the module's page).
 #[derive(Debug)]
 pub struct Flood {
     frame: Vec<u8>,
@@ -24,7 +24,7 @@ pub struct Flood {
     pace: Option<Pace>,
 }
 
-/// A trickle's.
+/// Rate of a trickle.
 #[derive(Debug)]
 struct Pace {
     gap: Duration,
@@ -32,8 +32,8 @@ struct Pace {
 }
 
 impl Pace {
-    /// Whether a frame is due. One that comes late is not made up for: the next is a gap away.
-    fn takes(&mut self, now: Instant) -> bool {
+    /// Whether a frame is due. A late frame is not made up for: the next is due one gap later.
+    fn take_due(&mut self, now: Instant) -> bool {
         let due = now >= self.due;
         if due {
             let next = self.due + self.gap;
@@ -44,7 +44,7 @@ impl Pace {
 }
 
 impl Flood {
-    /// One from this address, of frames of `bytes`.
+    /// A flood from this address, of frames of `bytes`.
     pub fn new(from: Mac, bytes: u16, seconds: f64) -> Flood {
         let mut frame = vec![0xff; 6];
         frame.extend(from.0.iter().chain(&KIND));
@@ -53,17 +53,17 @@ impl Flood {
         Flood { frame, until, frames: 0, full: false, pace: None }
     }
 
-    /// A trickle from this address, of `a_second` frames of `bytes` every second.
+    /// A trickle from this address: `a_second` frames of `bytes` every second.
     pub fn trickle(from: Mac, bytes: u16, a_second: u32, seconds: f64) -> Flood {
         let pace = Pace { gap: SECOND / a_second.max(1), due: Instant::now() };
         Flood { pace: Some(pace), ..Flood::new(from, bytes, seconds) }
     }
 
-    /// Sends some. `interrupted`: there may be room again.
+    /// Sends a batch. `interrupted` means that there may be room again.
     pub fn go(&mut self, link: &mut dyn Link, now: Instant, interrupted: bool) -> Result<(), GuestError> {
         self.full &= !interrupted;
         for _ in 0..AT_ONCE {
-            if self.full || self.pace.as_mut().is_some_and(|pace| !pace.takes(now)) {
+            if self.full || self.pace.as_mut().is_some_and(|pace| !pace.take_due(now)) {
                 break;
             }
             let taken = link.transmit(&self.frame, &Offload::default())?;
@@ -73,7 +73,7 @@ impl Flood {
         Ok(())
     }
 
-    /// When to go on: at once, or when the next frame of a trickle is due; if nothing has room before that, at its end.
+    /// Time until the next call: none for a flood, the next due time for a trickle. While the adapter is full, the end of the flood.
     pub fn next(&self, now: Instant) -> Duration {
         let next = match &self.pace {
             _ if self.full => self.until,
@@ -83,7 +83,7 @@ impl Flood {
         next.saturating_duration_since(now)
     }
 
-    /// The frames that were sent, if it is over.
+    /// Number of frames sent, once the time is over.
     pub fn over(&self) -> Option<u64> {
         (Instant::now() >= self.until).then_some(self.frames)
     }
@@ -110,7 +110,7 @@ mod tests {
         flood.go(&mut from, now, false).unwrap();
         assert_eq!(flood.frames, sent, "without an interrupt there is no room");
         let mut taken = 0;
-        // One message more: the pair's greeting.
+        // One message more than frames: the pair's hello.
         to.receive(sent as usize + 1, &mut |packet, _| {
             assert_eq!(
                 (packet.len(), &packet[..6], &packet[6..12], &packet[12..14]),
@@ -132,7 +132,7 @@ mod tests {
         let mut flood = Flood::trickle(mac, 60, 100, 3600.0);
         let gap = Duration::from_millis(10);
         let begun = flood.pace.as_ref().unwrap().due;
-        // When it is called in hundredths of a second, what it has sent then, and how long it may sleep.
+        // For each call: its time in gaps, total frames sent, time until the next frame in gaps.
         for (gaps, frames, sleep) in
             [(0.0, 1, 1.0), (0.5, 1, 0.5), (1.0, 2, 1.0), (2.25, 3, 0.75), (3.0, 4, 1.0), (9.5, 5, 1.0), (9.5, 5, 1.0)]
         {

@@ -1,5 +1,5 @@
-//! The embedded guest: a process of its own that sleeps until its adapter interrupts, a timer of TCP ends, or its bench
-//! has an order. It never spins.
+//! The embedded guest: a process of its own that sleeps until its adapter interrupts, a TCP timer expires, or its bench sends an
+//! order. It never spins.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,23 +18,23 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Address, Ipv4C
 use super::attach::attach;
 use super::cpu;
 use super::crowd::crowd;
-use super::deck::Deck;
+use super::device::LinkDevice;
 use super::flood::Flood;
 use super::link::{GuestError, Link};
-use super::orders::{Orders, say};
+use super::orders::{Orders, send_answer};
 use super::station::{Station, Task};
 use super::words::{Answer, Counts, Order};
 
-/// The first word of the hidden command that is a guest.
+/// First argument of the hidden command that runs a guest.
 pub const GUEST: &str = "guest";
-/// The first word of the hidden command that becomes another program, which ends when its parent does.
+/// First argument of the hidden command that becomes another program. That program ends when its parent does.
 pub const EXEC: &str = "exec";
 
-/// How long the link may take to come up.
+/// Time limit for the link to come up.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The hidden command: `guest` reads orders from standard input until its end; `exec PARENT PROGRAM ARGUMENT...` becomes
-/// that program, and ends with the process PARENT that started it. Returns the exit code; what a person should know goes to `tell`.
+/// The hidden command. `guest` reads orders from standard input until its end. `exec PARENT PROGRAM ARGUMENT...` becomes that program,
+/// and ends with the process PARENT that started it. Returns the exit code; messages for a person go to `tell`.
 pub fn guest_main(args: &[OsString], tell: &mut dyn FnMut(&str)) -> i32 {
     match args.split_first() {
         Some((word, [])) if word == GUEST => guest(),
@@ -53,7 +53,7 @@ fn exec(args: &[OsString], tell: &mut dyn FnMut(&str)) -> i32 {
         tell(&error.to_string());
         return 1;
     }
-    // If the parent went before that call, no signal would come.
+    // If the parent ended before that call, no signal will come.
     if parent.is_none() || getppid() != parent {
         return 1;
     }
@@ -67,7 +67,8 @@ fn guest() -> i32 {
     match serve(&mut orders) {
         Ok(()) => 0,
         Err(error) => {
-            let _nobody_listens = say(&Answer::Failed(error.to_string()));
+            // The bench may no longer listen.
+            let _sent = send_answer(&Answer::Failed(error.to_string()));
             1
         }
     }
@@ -81,45 +82,45 @@ fn serve(orders: &mut Orders) -> Result<(), GuestError> {
         None => return Ok(()),
     };
     let mut guest = Guest::new(attach(&to)?, address);
-    guest.become_ready(orders)?;
-    say(&Answer::Ready)?;
+    guest.wait_ready(orders)?;
+    send_answer(&Answer::Ready)?;
     while !orders.ended() {
         while let Some(order) = orders.next()? {
-            guest.obey(&order)?;
+            guest.execute(&order)?;
         }
         guest.turn()?;
         guest.sleep(orders, None)?;
     }
-    guest.deck.link().close()
+    guest.device.link().close()
 }
 
 struct Guest {
-    deck: Deck,
+    device: LinkDevice,
     iface: Interface,
     station: Station,
     begun: Instant,
     flood: Option<Flood>,
-    /// Interrupts are masked, and there may be packets.
+    /// Interrupts are masked and packets may be waiting.
     polling: bool,
 }
 
 impl Guest {
     fn new(link: Box<dyn Link>, address: [u8; 4]) -> Guest {
         let mac = link.mac();
-        let mut deck = Deck::new(link);
+        let mut device = LinkDevice::new(link);
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac.0)));
         config.random_seed = u64::from(u32::from_be_bytes(address));
-        let mut iface = Interface::new(config, &mut deck, TcpInstant::ZERO);
+        let mut iface = Interface::new(config, &mut device, TcpInstant::ZERO);
         iface.update_ip_addrs(|addresses| {
-            // The list is empty and holds at least one.
+            // The list is empty and has room for at least one.
             let _full = addresses.push(IpCidr::Ipv4(Ipv4Cidr::new(Ipv4Address::from(address), 24)));
         });
-        Guest { deck, iface, station: Station::new(), begun: Instant::now(), flood: None, polling: false }
+        Guest { device, iface, station: Station::new(), begun: Instant::now(), flood: None, polling: false }
     }
 
-    fn become_ready(&mut self, orders: &mut Orders) -> Result<(), GuestError> {
+    fn wait_ready(&mut self, orders: &mut Orders) -> Result<(), GuestError> {
         let give_up = Instant::now() + TIMEOUT;
-        while !self.deck.link().up() {
+        while !self.device.link().up() {
             if Instant::now() >= give_up {
                 return Err(GuestError::Peer("the link does not come up".to_owned()));
             }
@@ -132,20 +133,20 @@ impl Guest {
         Ok(())
     }
 
-    fn obey(&mut self, order: &Order) -> Result<(), GuestError> {
+    fn execute(&mut self, order: &Order) -> Result<(), GuestError> {
         let begun = match *order {
             Order::Send { to, seconds } => self.station.begin(&mut self.iface, Task::Send, to, seconds, Instant::now()),
             Order::Transact { to, seconds } => {
                 self.station.begin(&mut self.iface, Task::Transact, to, seconds, Instant::now())
             }
-            Order::Report => return say(&Answer::Counts(self.counts())),
-            Order::Series => return say(&Answer::Series(self.station.sampled().clone())),
+            Order::Report => return send_answer(&Answer::Counts(self.counts())),
+            Order::Series => return send_answer(&Answer::Series(self.station.sampled().clone())),
             Order::Flood { bytes, seconds } => {
-                self.flood = Some(Flood::new(self.deck.link().mac(), bytes, seconds));
+                self.flood = Some(Flood::new(self.device.link().mac(), bytes, seconds));
                 Ok(())
             }
             Order::Trickle { bytes, a_second, seconds } => {
-                self.flood = Some(Flood::trickle(self.deck.link().mac(), bytes, a_second, seconds));
+                self.flood = Some(Flood::trickle(self.device.link().mac(), bytes, a_second, seconds));
                 Ok(())
             }
             Order::Configure { .. } | Order::Crowd { .. } => Err("the guest is configured already".to_owned()),
@@ -154,13 +155,13 @@ impl Guest {
     }
 
     fn counts(&mut self) -> Counts {
-        let link = self.deck.link().counts();
+        let link = self.device.link().counts();
         let (discarded_bytes, span) = self.station.discarded();
         Counts {
             reads: link.reads,
             writes: link.writes,
             interrupts: link.interrupts,
-            frames: self.deck.frames(),
+            frames: self.device.frames(),
             cpu_seconds: cpu::seconds_of(std::process::id()).unwrap_or(0.0),
             discarded_bytes,
             discarded_ns: u64::try_from(span.as_nanos()).unwrap_or(u64::MAX),
@@ -171,36 +172,36 @@ impl Guest {
         TcpInstant::from_micros(i64::try_from(self.begun.elapsed().as_micros()).unwrap_or(i64::MAX))
     }
 
-    /// One budget of packets, all that TCP makes of them, one doorbell.
+    /// Receives one budget of packets, runs TCP on them and rings one doorbell.
     fn turn(&mut self) -> Result<(), GuestError> {
-        let more = self.polling && self.deck.fill(BUDGET)?;
-        self.deck.retry()?;
+        let more = self.polling && self.device.fill(BUDGET)?;
+        self.device.retry()?;
         loop {
             let now = self.now();
-            self.iface.poll(now, &mut self.deck, self.station.sockets());
+            self.iface.poll(now, &mut self.device, self.station.sockets());
             let (moved, answer) = self.station.step(Instant::now());
             if let Some(answer) = answer {
-                say(&answer)?;
+                send_answer(&answer)?;
             }
             if !moved {
                 break;
             }
         }
         if let Some(flood) = &mut self.flood {
-            flood.go(self.deck.link(), Instant::now(), self.polling)?;
+            flood.go(self.device.link(), Instant::now(), self.polling)?;
         }
-        self.deck.flush()?;
+        self.device.flush()?;
         if let Some(frames) = self.flood.as_ref().and_then(Flood::over) {
             self.flood = None;
-            say(&Answer::Flooded { frames })?;
+            send_answer(&Answer::Flooded { frames })?;
         }
         if self.polling && !more {
-            self.polling = self.deck.link().rest()?;
+            self.polling = self.device.link().rest()?;
         }
         Ok(())
     }
 
-    /// Until something is to be done, or `give_up`.
+    /// Sleeps until there is work, or until `give_up`.
     fn sleep(&mut self, orders: &mut Orders, give_up: Option<Instant>) -> Result<(), GuestError> {
         let wait = if self.polling { Some(Duration::ZERO) } else { self.timeout(give_up) };
         let timeout = wait.map(|wait| Timespec {
@@ -209,7 +210,7 @@ impl Guest {
         });
         let stdin = std::io::stdin();
         let ready: Vec<bool> = {
-            let watch = self.deck.link().watch();
+            let watch = self.device.link().watch();
             let mut fds: Vec<PollFd<'_>> = vec![PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
             fds.extend(
                 watch.iter().map(|(fd, flags): &(BorrowedFd<'_>, PollFlags)| PollFd::from_borrowed_fd(*fd, *flags)),
@@ -224,17 +225,17 @@ impl Guest {
             orders.read()?;
         }
         for which in ready.iter().skip(1).enumerate().filter(|(_, ready)| **ready).map(|(which, _)| which) {
-            self.polling |= self.deck.link().woken(which)?;
+            self.polling |= self.device.link().woken(which)?;
         }
         Ok(())
     }
 
-    /// How long nothing is to be done; none: until somebody calls.
+    /// Time until the next work. None: until an event arrives.
     fn timeout(&mut self, give_up: Option<Instant>) -> Option<Duration> {
         let now = Instant::now();
         let tcp_now = self.now();
-        // What waits for room in the link waits for its interrupt.
-        let tcp = if self.deck.blocked() {
+        // Packets that wait for room in the link are retried at its interrupt.
+        let tcp = if self.device.blocked() {
             None
         } else {
             self.iface.poll_delay(tcp_now, self.station.sockets()).map(Duration::from)

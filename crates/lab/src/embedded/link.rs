@@ -1,4 +1,4 @@
-//! What carries a station's frames: an adapter with its driver and its bus, or the far end of an uplink.
+//! The carrier of a station's frames: an adapter with its driver and its bus, or the far end of an uplink.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,21 +9,21 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// Why a guest cannot go on.
+/// The reason a guest cannot continue.
 #[derive(Debug, Error)]
 pub enum GuestError {
-    /// The driver.
+    /// An error of the driver.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// A system call.
+    /// A system call failed.
     #[error("{0}: {1}")]
     System(&'static str, Errno),
-    /// The process to be reached.
+    /// The process at the other end of the socket failed, or cannot be reached.
     #[error("{0}")]
     Peer(String),
 }
 
-/// What a link has counted.
+/// Counts of a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkCounts {
     pub reads: u64,
@@ -31,21 +31,21 @@ pub struct LinkCounts {
     pub interrupts: u64,
 }
 
-/// See the module's page.
+/// A carrier of frames (see the module's page).
 pub trait Link {
     /// The station's address.
     fn mac(&self) -> Mac;
 
-    /// Whether checksums are made, and the largest packet that is segmented (0: none is).
+    /// Whether the link fills in checksums, and the largest packet it segments in bytes (0: none).
     fn offloads(&self) -> (bool, u32);
 
     /// Whether frames can pass.
     fn up(&self) -> bool;
 
-    /// What to wait for.
+    /// Descriptors to poll, and their events.
     fn watch(&self) -> Vec<(BorrowedFd<'_>, PollFlags)>;
 
-    /// The descriptor of this number is ready. True if polling shall begin.
+    /// Handles readiness of the descriptor at this index. Returns true if polling shall begin.
     fn woken(&mut self, which: usize) -> Result<bool, GuestError>;
 
     /// As [`Driver::receive`].
@@ -63,16 +63,16 @@ pub trait Link {
     /// The counts so far.
     fn counts(&self) -> LinkCounts;
 
-    /// The end.
+    /// Closes the link.
     fn close(&mut self) -> Result<(), GuestError>;
 }
 
-/// A bus whose interrupts are descriptors.
+/// A bus that delivers interrupts through descriptors.
 pub trait EventBus: Bus {
-    /// A descriptor for each vector that interrupts.
+    /// One descriptor per interrupt vector.
     fn vectors(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Takes an interrupt. False if there was none.
+    /// Takes an interrupt. Returns false if there was none.
     fn take(&mut self, vector: usize) -> Result<bool, BusError>;
 
     /// The counts so far.
@@ -151,7 +151,7 @@ pub fn event() -> Result<std::os::fd::OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
-/// Takes an eventfd's count; 0 if it was not signalled.
+/// Takes an eventfd's count. Returns 0 if it was not signalled.
 pub fn drain(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let mut count = [0; 8];
     match rustix::io::read(fd, &mut count) {

@@ -1,21 +1,20 @@
 //! Embedded guests: processes of their own that open the real vfio-user or vhost-user socket of a real daemon, share
 //! memory by memfd, drive the adapter with our own guest drivers and run TCP by smoltcp (ARCHITECTURE.md, floor 6).
 //!
-//! Nothing is short-cut: register accesses are messages, DMA is DMA, interrupts are eventfds, and everybody sleeps when
-//! there is nothing to do. [`Embedded`] is the bench; [`guest_main`] is what its processes run: the same program, by a
-//! hidden command.
+//! There are no shortcuts: register accesses are messages, DMA is DMA, interrupts are eventfds, and an idle process sleeps.
+//! [`Embedded`] is the bench. Its processes run [`guest_main`]: the same program, by a hidden command.
 //!
-//! - `bench`: runs items. `rig`: a daemon, its guests and peer; [`Rig`] is public for figures that `bench` does not give. `child`, `words`: a guest's process, and what is
-//!   said to it.
-//! - `guest`: that process; `crowd`: one that sits at many ports. `station`: its TCP. `flood`: broadcasts instead, as many as go or so many a second. `deck`: smoltcp's device. `link`: what carries frames; `vfio`, `vhost`
-//!   and `pair`: what they go over.
+//! - `bench`: runs items. `rig`: a daemon, its guests and peer; [`Rig`] is public for figures that `bench` does not give.
+//!   `child`: a guest's process. `words`: the messages between bench and guest.
+//! - `guest`: that process; `crowd`: one process at many ports. `station`: its TCP. `flood`: broadcasts instead, as fast as possible
+//!   or at a fixed rate. `device`: smoltcp's device. `link`: carries frames, over `vfio`, `vhost` or `pair`.
 
 mod attach;
 mod bench;
 mod child;
 pub mod cpu;
 mod crowd;
-mod deck;
+mod device;
 mod flood;
 mod guest;
 mod link;

@@ -9,15 +9,15 @@ use super::words::{Answer, Order};
 
 const ORDER_BYTES: usize = 64 << 10;
 
-/// Tells the bench.
-pub fn say(answer: &Answer) -> Result<(), GuestError> {
+/// Sends an answer to the bench.
+pub fn send_answer(answer: &Answer) -> Result<(), GuestError> {
     let mut line = serde_json::to_vec(answer).map_err(|error| GuestError::Peer(error.to_string()))?;
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
     out.write_all(&line).and_then(|()| out.flush()).map_err(|error| GuestError::Peer(error.to_string()))
 }
 
-/// Standard input, by lines.
+/// Orders from standard input, one a line.
 #[derive(Default)]
 pub struct Orders {
     pending: Vec<u8>,
@@ -25,12 +25,12 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Whether there will be no more.
+    /// Whether standard input has ended.
     pub fn ended(&self) -> bool {
         self.ended
     }
 
-    /// Reads what is there.
+    /// Reads the available bytes.
     pub fn read(&mut self) -> Result<(), GuestError> {
         let mut bytes = [0; 4096];
         match rustix::io::read(std::io::stdin(), &mut bytes) {

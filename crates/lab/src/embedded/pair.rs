@@ -1,5 +1,5 @@
-//! The far end of a pair uplink, from its protocol's description (`message.rs` of the uplinks): `SOCK_SEQPACKET`, a
-//! message a packet, 16 bytes before each.
+//! The far end of a pair uplink, written from its protocol's description (`message.rs` of the uplinks): `SOCK_SEQPACKET`, one
+//! message a packet, each with a header of 16 bytes.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,11 +22,11 @@ const HELLO: [u8; HEADER] =
     [0, b'n', b'i', b'c', b'e', b't', b'y', 0, 1, 0, HEADER as u8, 0, LONGEST[0], LONGEST[1], LONGEST[2], LONGEST[3]];
 const LONGEST: [u8; 4] = PACKET_BYTES.to_le_bytes();
 const PACKET: u8 = 1;
-/// Bytes of the largest packet that is sent uncut.
+/// Bytes of the largest packet sent without segmentation.
 const SEGMENT_BYTES: u32 = 65_535;
 const SOCKET_BYTES: usize = 1 << 20;
 
-/// See the module's page.
+/// The far end of a pair uplink (see the module's page).
 pub struct PairLink {
     socket: OwnedFd,
     mac: Mac,
@@ -36,7 +36,7 @@ pub struct PairLink {
 }
 
 impl PairLink {
-    /// Joins the end that listens at `path`.
+    /// Connects to the end that listens at `path`.
     pub fn connect(path: &Path, mac: Mac) -> Result<PairLink, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -44,9 +44,10 @@ impl PairLink {
         PairLink::over(socket, mac)
     }
 
-    /// Over a connected socket.
+    /// A link over a connected socket.
     fn over(socket: OwnedFd, mac: Mac) -> Result<PairLink, Errno> {
-        let _the_default_will_do = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BYTES);
+        // The default size works too.
+        let _resized = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BYTES);
         rustix::net::send(&socket, &HELLO, SendFlags::NOSIGNAL)?;
         let buffer = vec![0; HEADER + PACKET_BYTES as usize];
         Ok(PairLink { socket, mac, greeted: false, blocked: false, buffer })

@@ -1,4 +1,4 @@
-//! A daemon, a guest at each of its ports, and if it has an uplink, a peer at the far end.
+//! A daemon, a guest at each of its ports, and a peer at the far end of its uplink, if it has one.
 //!
 //! ```text
 //! guest 0 ── port 0 ┐
@@ -6,7 +6,7 @@
 //! crowd ──── more ──┘
 //! ```
 //!
-//! A crowd is one process at many ports, whose drivers are up and take what comes, and do nothing else.
+//! A crowd is one process at many ports. Its drivers are up, receive packets and do nothing else.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -27,24 +27,24 @@ use crate::bench::BenchError;
 use crate::method::Doorbells;
 use crate::series::Sampler;
 
-/// How long a guest may take to attach, and to answer beyond what its order lasts.
+/// Time limit for a guest to attach, and to answer beyond the duration of its order.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const CONTROL: &str = "control.sock";
 const UPLINK: &str = "uplink.sock";
 const LOG: &str = "daemon.log";
-/// How long a crowd may take to attach to a port.
+/// Time limit for a crowd to attach to one port.
 const TIMEOUT_EACH: Duration = Duration::from_millis(200);
-/// Guests at most: their addresses are 10.77.0.1 upwards, the peer's is 10.77.0.254.
+/// Maximum number of guests. Their addresses are 10.77.0.1 upwards, the peer's is 10.77.0.254.
 const GUESTS: usize = 253;
 
-/// How this program starts its own hidden commands, and the daemon.
+/// The command line of the hidden commands and of the daemon.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The program.
     pub path: PathBuf,
-    /// What makes it a guest: the words before those of [`guest_main`](super::guest_main).
+    /// Arguments that make it a guest; they come before those of [`guest_main`](super::guest_main).
     pub hidden: Vec<OsString>,
-    /// What makes it a daemon: the words before the host file's path.
+    /// Arguments that make it a daemon; they come before the host file's path.
     pub serve: Vec<OsString>,
 }
 
@@ -56,7 +56,7 @@ impl Program {
     }
 }
 
-/// Who takes part in a run.
+/// A station that takes part in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {
     /// The guest at this port.
@@ -82,30 +82,30 @@ impl Party {
     }
 }
 
-/// A port to be served.
+/// A port that the daemon serves.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Its adapter.
     pub adapter: String,
-    /// How its doorbells reach the daemon; none: as the adapter's default is.
+    /// The doorbell mode; none: the adapter's default.
     pub doorbells: Option<Doorbells>,
 }
 
 impl Place {
-    /// A port with this adapter, as it is by default.
+    /// A port with this adapter and its default settings.
     pub fn new(adapter: &str) -> Place {
         Place { adapter: adapter.to_owned(), doorbells: None }
     }
 }
 
-/// Who is there.
+/// Guests, crowd and uplink of a rig.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// Ports with a guest each.
+    /// Ports with one guest each.
     pub guests: Vec<Place>,
     /// Ports that share one process.
     pub crowd: Vec<Place>,
-    /// Whether there is an uplink, and a peer at its end.
+    /// Whether there is an uplink, with a peer at its end.
     pub uplink: bool,
 }
 
@@ -116,7 +116,7 @@ impl Layout {
     }
 }
 
-/// See the module's page. Fields are dropped in their order: guests, then the daemon, then its folder.
+/// A daemon with its guests (see the module's page). Fields are dropped in their order: guests, then the daemon, then its folder.
 pub struct Rig {
     guests: Vec<GuestProcess>,
     crowd: Option<GuestProcess>,
@@ -136,7 +136,7 @@ struct Daemon(Child);
 impl Drop for Daemon {
     fn drop(&mut self) {
         if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
-            // It may have ended by itself.
+            // The daemon may have ended by itself.
             let _ended = kill_process(pid, Signal::TERM);
         }
         reap(&mut self.0);
@@ -150,7 +150,7 @@ fn host_file(folder: &Folder, layout: &Layout) -> String {
         text += &format!("[uplink]\nkind = \"pair\"\nsocket = {}\n\n", quoted(UPLINK));
     }
     for (number, (name, place)) in layout.places().enumerate() {
-        // Guests' addresses are told apart by their last byte, the crowd's by the one before.
+        // The last byte distinguishes guests' addresses; the crowd's differ in the byte before as well.
         let [low, high] = (number as u16 + 1).to_le_bytes();
         let high = if number < layout.guests.len() { 0 } else { high + 1 };
         let socket = quoted(&format!("{name}.sock"));
@@ -206,15 +206,15 @@ impl Rig {
             layout.places().map(|(name, place)| attach_to(&place.adapter, folder.path().join(format!("{name}.sock"))));
         for (guest, number) in self.guests.iter_mut().zip(0..) {
             let Some(attach) = sockets.next() else { break };
-            guest.tell(&Order::Configure { attach, address: Party::Guest(number).address() })?;
+            guest.send_order(&Order::Configure { attach, address: Party::Guest(number).address() })?;
         }
         let crowd: Vec<Attach> = sockets.collect();
         let timeout = TIMEOUT + TIMEOUT_EACH * u32::try_from(crowd.len()).unwrap_or(u32::MAX);
         if let Some(process) = &mut self.crowd {
-            process.tell(&Order::Crowd { attach: crowd })?;
+            process.send_order(&Order::Crowd { attach: crowd })?;
         }
         if let Some(peer) = &mut self.peer {
-            peer.tell(&Order::Configure { attach: uplink, address: Party::Peer.address() })?;
+            peer.send_order(&Order::Configure { attach: uplink, address: Party::Peer.address() })?;
         }
         let processes = self.guests.iter_mut().chain(&mut self.crowd).chain(&mut self.peer);
         for process in processes {
@@ -223,13 +223,17 @@ impl Rig {
         Ok(())
     }
 
-    /// What the daemon said of a failure, if it said anything.
+    /// Adds the daemon's last log lines to a failure, if there are any.
     fn explained(&self, error: BenchError) -> BenchError {
         let BenchError::Failed(why) = error else { return error };
-        let said = self.log();
-        let last: Vec<&str> = said.lines().rev().take(3).collect();
-        let said: Vec<&str> = last.into_iter().rev().collect();
-        BenchError::Failed(if said.is_empty() { why } else { format!("{why}; the daemon said: {}", said.join(" / ")) })
+        let log = self.log();
+        let last: Vec<&str> = log.lines().rev().take(3).collect();
+        let lines: Vec<&str> = last.into_iter().rev().collect();
+        BenchError::Failed(if lines.is_empty() {
+            why
+        } else {
+            format!("{why}; the daemon said: {}", lines.join(" / "))
+        })
     }
 
     fn process(&mut self, party: Party) -> Result<&mut GuestProcess, BenchError> {
@@ -241,7 +245,7 @@ impl Rig {
         process.ok_or_else(|| BenchError::Fatal(format!("there is no {party:?} here")))
     }
 
-    /// Gives an order that takes `duration`, and waits for its answer.
+    /// Sends an order that takes `duration`, and waits for its answer.
     fn order<T>(
         &mut self,
         party: Party,
@@ -251,11 +255,11 @@ impl Rig {
         wanted: impl Fn(Answer) -> Option<T>,
     ) -> Result<T, BenchError> {
         let process = self.process(party)?;
-        process.tell(order)?;
+        process.send_order(order)?;
         expect(process, duration + TIMEOUT, cancel, wanted)
     }
 
-    /// A bulk TCP transfer; returns the bytes that arrived, and in which time.
+    /// A bulk TCP transfer. Returns the bytes received and the time over which they were.
     pub fn send(
         &mut self,
         from: Party,
@@ -269,7 +273,7 @@ impl Rig {
         Ok((arrived.discarded_bytes, Duration::from_nanos(arrived.discarded_ns)))
     }
 
-    /// Exchanges single bytes over TCP; returns how long it took, and each exchange, in nanoseconds.
+    /// Exchanges single bytes over TCP. Returns the total time and the time of each exchange, in nanoseconds.
     pub fn transact(
         &mut self,
         from: Party,
@@ -284,17 +288,17 @@ impl Rig {
         })
     }
 
-    /// Lets a guest send broadcast frames of `bytes` for so long; returns at once.
+    /// Orders a guest to send broadcast frames of `bytes` for `duration`. Returns at once.
     pub fn flood(&mut self, from: Party, bytes: u16, duration: Duration) -> Result<(), BenchError> {
-        self.process(from)?.tell(&Order::Flood { bytes, seconds: duration.as_secs_f64() })
+        self.process(from)?.send_order(&Order::Flood { bytes, seconds: duration.as_secs_f64() })
     }
 
-    /// Lets a guest send so many broadcast frames of `bytes` a second, one by one; returns at once. It ends as a flood does.
+    /// Orders a guest to send `a_second` broadcast frames of `bytes` every second, one by one. Returns at once. It ends as a flood does.
     pub fn trickle(&mut self, from: Party, bytes: u16, a_second: u32, duration: Duration) -> Result<(), BenchError> {
-        self.process(from)?.tell(&Order::Trickle { bytes, a_second, seconds: duration.as_secs_f64() })
+        self.process(from)?.send_order(&Order::Trickle { bytes, a_second, seconds: duration.as_secs_f64() })
     }
 
-    /// Waits for the end of a flood or trickle of `duration`; returns how many frames were sent.
+    /// Waits for the end of a flood or trickle of `duration`. Returns the number of frames sent.
     pub fn flooded(&mut self, from: Party, duration: Duration, cancel: &AtomicBool) -> Result<u64, BenchError> {
         expect(self.process(from)?, duration + TIMEOUT, cancel, |answer| match answer {
             Answer::Flooded { frames } => Some(frames),
@@ -310,7 +314,7 @@ impl Rig {
         })
     }
 
-    /// What a station took by its latest discarded stream, in bytes over time.
+    /// Bytes over time that a station received in its latest discarded stream.
     pub fn sampled(&mut self, party: Party, cancel: &AtomicBool) -> Result<Sampler, BenchError> {
         self.order(party, &Order::Series, Duration::ZERO, cancel, |answer| match answer {
             Answer::Series(sampler) => Some(sampler),
@@ -328,12 +332,12 @@ impl Rig {
         self.folder.path().join(CONTROL)
     }
 
-    /// What the daemon has logged so far.
+    /// The daemon's log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join(LOG)).unwrap_or_default()
     }
 
-    /// The processes of this rig: guests in their order, crowd and peer if there are any, the daemon last.
+    /// Process IDs of this rig: guests in order, then crowd and peer if there are any, the daemon last.
     pub fn pids(&self) -> Vec<u32> {
         let stations = self.guests.iter().chain(&self.crowd).chain(&self.peer);
         stations.map(GuestProcess::pid).chain([self.daemon.0.id()]).collect()
@@ -346,7 +350,7 @@ fn expect<T>(
     cancel: &AtomicBool,
     wanted: impl Fn(Answer) -> Option<T>,
 ) -> Result<T, BenchError> {
-    let answer = process.hear(most, cancel)?;
+    let answer = process.receive_answer(most, cancel)?;
     wanted(answer).ok_or_else(|| BenchError::Failed("a guest gave another answer than was asked for".to_owned()))
 }
 

@@ -11,19 +11,19 @@ use crate::series::Sampler;
 
 const ECHO: u16 = 7;
 const DISCARD: u16 = 9;
-/// Buffers of each connection, each way: as much as a Linux socket grows to on a fast local network.
+/// Buffer bytes of each connection and direction. A Linux socket grows to this size on a fast local network.
 const BUFFER: usize = 512 << 10;
-/// What an application writes and reads at a time.
+/// Bytes that an application writes or reads at a time.
 const CHUNK: usize = 64 << 10;
-/// How long the other side may take to acknowledge the rest of a stream.
+/// Time limit for the other side to acknowledge the rest of a stream.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long it may take to reach the other side: who has its address is asked once a second.
-const REACH: Duration = Duration::from_secs(4);
-/// Sockets of each service: one listens while the other still says goodbye.
+/// Time limit to reach the other side. smoltcp sends one ARP request a second.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
+/// Sockets of each service: one listens while the other still closes.
 const LISTENERS: usize = 2;
 const PORTS: std::ops::Range<u16> = 49_152..65_000;
 
-/// See the module's page.
+/// TCP of a station (see the module's page).
 pub struct Station {
     sockets: SocketSet<'static>,
     echo: [SocketHandle; LISTENERS],
@@ -36,7 +36,7 @@ pub struct Station {
 
 #[derive(Debug, Default)]
 struct Discarded {
-    /// Who sent them: a client takes another port for each connection.
+    /// The sender's endpoint: a client uses a new port for each connection.
     latest: Option<IpEndpoint>,
     bytes: u64,
     span: Option<(Instant, Instant)>,
@@ -45,10 +45,10 @@ struct Discarded {
 
 struct Client {
     handle: SocketHandle,
-    /// How long it works, once it is connected.
+    /// Duration of the work, counted from the connection.
     span: Duration,
     connected: bool,
-    /// When it ends: until it is connected, when it gives up.
+    /// End of the work. Before the connection: the time limit to connect.
     until: Instant,
     work: Work,
 }
@@ -66,18 +66,18 @@ enum Work {
         answer: Option<Answer>,
         give_up: Instant,
     },
-    /// A poll away from the answer.
+    /// The answer follows with the next poll.
     Parting {
         answer: Option<Answer>,
     },
 }
 
-/// What to do for how long.
+/// The kind of a client's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Send.
+    /// A bulk transfer to the discard service.
     Send,
-    /// Transact.
+    /// Exchanges of single bytes with the echo service.
     Transact,
 }
 
@@ -88,7 +88,7 @@ fn socket() -> Socket<'static> {
 }
 
 impl Station {
-    /// A station whose services listen.
+    /// A station with listening services.
     pub fn new() -> Station {
         let mut sockets = SocketSet::new(Vec::new());
         let [echo, discard] = std::array::from_fn(|_| std::array::from_fn(|_| sockets.add(socket())));
@@ -101,18 +101,18 @@ impl Station {
         &mut self.sockets
     }
 
-    /// Bytes that the discard service took from its latest connection, and in which time.
+    /// Bytes that the discard service received on its latest connection, and the time over which it did.
     pub fn discarded(&self) -> (u64, Duration) {
         let span = self.discarded.span.map_or(Duration::ZERO, |(first, last)| last.duration_since(first));
         (self.discarded.bytes, span)
     }
 
-    /// The same bytes over that time.
+    /// The same bytes over time.
     pub fn sampled(&self) -> &Sampler {
         &self.discarded.sampler
     }
 
-    /// When the client's work ends, whatever comes.
+    /// The latest end of the client's work.
     pub fn deadline(&self) -> Option<Instant> {
         self.client.as_ref().map(|client| match client.work {
             Work::Closing { give_up, .. } => give_up,
@@ -120,7 +120,7 @@ impl Station {
         })
     }
 
-    /// Begins a client's work.
+    /// Starts a client's work.
     pub fn begin(
         &mut self,
         iface: &mut Interface,
@@ -141,13 +141,18 @@ impl Station {
         let remote = (IpAddress::from(Ipv4Address::from(to)), service);
         socket.connect(iface.context(), remote, self.port).map_err(|error| error.to_string())?;
         let span = Duration::from_secs_f64(seconds.clamp(0.0, 3600.0));
-        self.client =
-            Some(Client { handle: self.sockets.add(socket), span, connected: false, until: now + REACH, work });
+        self.client = Some(Client {
+            handle: self.sockets.add(socket),
+            span,
+            connected: false,
+            until: now + CONNECT_TIMEOUT,
+            work,
+        });
         Ok(())
     }
 
-    /// Moves bytes between sockets and services. Whether any moved (so that smoltcp has more to do), and what the
-    /// client has to say.
+    /// Moves bytes between sockets and services. Returns whether any moved (then smoltcp has more to do), and the client's answer,
+    /// if it has one.
     pub fn step(&mut self, now: Instant) -> (bool, Option<Answer>) {
         let mut moved = false;
         for handle in self.echo {
@@ -230,7 +235,7 @@ impl Station {
                 if !closed && now < *give_up {
                     return (false, None);
                 }
-                // Said to the other side with the next poll: its service listens again at once.
+                // The next poll sends the reset: the other side's service listens again at once.
                 socket.abort();
                 client.work = Work::Parting { answer: answer.take() };
                 return (true, None);
@@ -259,7 +264,7 @@ impl Station {
     }
 }
 
-/// Ends what the other side has ended, and listens again. True if it did.
+/// Closes a connection that the other side has closed, and listens again. Returns true if it did either.
 fn relisten(socket: &mut Socket<'_>, port: u16) -> bool {
     if socket.state() == State::CloseWait && !socket.can_recv() {
         socket.close();

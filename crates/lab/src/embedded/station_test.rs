@@ -1,16 +1,15 @@
-//! Two stations that are joined by a socket, turn by turn in one thread: no switch and no adapter between them.
+//! Two stations joined by a socket, run in turns in one thread, without switch and adapter.
 
 use nicety_frame::Mac;
 use smoltcp::iface::Config;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpCidr, Ipv4Cidr};
 
-use super::super::deck::Deck;
+use super::super::device::LinkDevice;
 use super::super::pair::joined;
 use super::*;
 
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
-/// How long an answer may take, by the stations' own clock, which moves with each turn: how busy the machine is shows
-/// nowhere.
+/// Time limit for an answer, by the stations' own clock. That clock advances with each turn, so the machine's load does not matter.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const TURN: Duration = Duration::from_micros(20);
 
@@ -19,12 +18,12 @@ struct Sides {
     sides: [Side; 2],
     begun: Instant,
     now: Instant,
-    /// How long the second one does nothing at first.
+    /// Time for which the second station does nothing at first.
     absent: Duration,
 }
 
 struct Side {
-    deck: Deck,
+    device: LinkDevice,
     iface: Interface,
     station: Station,
 }
@@ -36,11 +35,11 @@ impl Sides {
         let sides = joined(macs).map(|link| {
             let (mac, address) = (macs[number], ADDRESSES[number]);
             number += 1;
-            let mut deck = Deck::new(Box::new(link));
+            let mut device = LinkDevice::new(Box::new(link));
             let config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac.0)));
-            let mut iface = Interface::new(config, &mut deck, smoltcp::time::Instant::ZERO);
+            let mut iface = Interface::new(config, &mut device, smoltcp::time::Instant::ZERO);
             iface.update_ip_addrs(|list| list.push(IpCidr::Ipv4(Ipv4Cidr::new(address.into(), 24))).unwrap());
-            Side { deck, iface, station: Station::new() }
+            Side { device, iface, station: Station::new() }
         });
         let begun = Instant::now();
         Sides { sides, begun, now: begun, absent: Duration::ZERO }
@@ -51,7 +50,7 @@ impl Sides {
         station.begin(iface, task, ADDRESSES[1], seconds, self.now)
     }
 
-    /// Runs both until the first has an answer.
+    /// Runs both stations until the first has an answer.
     fn until_answer(&mut self) -> Answer {
         let late = self.now + TIMEOUT;
         while self.now < late {
@@ -59,12 +58,12 @@ impl Sides {
             let since = self.now.duration_since(self.begun);
             let there = if since < self.absent { 1 } else { 2 };
             for (number, side) in self.sides.iter_mut().take(there).enumerate() {
-                side.deck.fill(64).unwrap();
-                side.deck.retry().unwrap();
+                side.device.fill(64).unwrap();
+                side.device.retry().unwrap();
                 let now = smoltcp::time::Instant::from_micros(since.as_micros() as i64);
-                side.iface.poll(now, &mut side.deck, side.station.sockets());
+                side.iface.poll(now, &mut side.device, side.station.sockets());
                 let (_, answer) = side.station.step(self.now);
-                side.deck.flush().unwrap();
+                side.device.flush().unwrap();
                 if let (0, Some(answer)) = (number, answer) {
                     return answer;
                 }

@@ -13,12 +13,12 @@ use nicety_vfio_user::{Client, DmaProtection, DmaRange, MemoryTable};
 
 use super::link::{EventBus, LinkCounts, drain, event};
 
-/// vfio's number of the region that is configuration space.
+/// vfio's region index of configuration space (`VFIO_PCI_CONFIG_REGION_INDEX`).
 const CONFIG: u32 = 7;
-/// How long a call may take.
+/// Time limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// See the module's page.
+/// A bus over vfio-user (see the module's page).
 #[derive(Debug)]
 pub struct VfioBus {
     client: Client,
@@ -29,7 +29,7 @@ pub struct VfioBus {
 }
 
 impl VfioBus {
-    /// Connects, and shares `len` bytes of new memory at bus address 0.
+    /// Connects and shares `len` bytes of new memory at bus address 0.
     pub fn connect(socket: &Path, len: u64) -> Result<VfioBus, BusError> {
         let mut client = Client::connect_with(socket, TIMEOUT, Box::new(MemoryTable::new())).map_err(bus)?;
         let file = shared_file("nicety-guest", len).map_err(bus)?;
@@ -38,12 +38,12 @@ impl VfioBus {
         client.dma_map(range, protection, Some((file.as_fd(), 0))).map_err(bus)?;
         let mapping = Mapping::of_file(file, 0, len, true).map_err(bus)?;
         let memory = Map::default().with(0, Arc::new(mapping), Rights::BOTH).map_err(bus)?;
-        // A guest that starts a driver has something in its memory: its kernel.
+        // Guest memory is not empty when a driver starts: it holds the kernel.
         memory.write(len - 1, &[1]).map_err(bus)?;
         Ok(VfioBus { client, memory: Arc::new(memory), events: Vec::new(), line: false, interrupts: 0 })
     }
 
-    /// Turns messages on, by the capability with this ID.
+    /// Enables message-signalled interrupts in the capability with this ID.
     fn enable_messages(&mut self, id: u8, enable: u16) -> Result<(), BusError> {
         let at = config::capability(self, id)?;
         let at = at.ok_or_else(|| BusError(format!("it has no capability {id:#x}")))?;

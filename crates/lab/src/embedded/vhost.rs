@@ -1,5 +1,5 @@
-//! virtio rings behind a vhost-user socket: memory is shared once, doorbells and interrupts are eventfds, and no frame
-//! costs a message.
+//! virtio rings behind a vhost-user socket. Memory is shared once, doorbells and interrupts are eventfds, and no frame costs a
+//! message.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -17,13 +17,13 @@ use super::link::{GuestError, Link, LinkCounts, drain};
 
 const RINGS: [u16; 2] = [RECEIVE, TRANSMIT];
 
-/// The rings' socket, as a bus.
+/// The rings behind the socket, as a bus.
 #[derive(Debug)]
 struct VhostBus {
     frontend: Frontend,
     file: OwnedFd,
     memory: Arc<Map>,
-    /// By ring, once started.
+    /// Kick and call descriptors by ring, once started.
     bells: [Option<Bells>; RINGS.len()],
     kicks: u64,
     interrupts: u64,
@@ -78,7 +78,7 @@ impl RingBus for VhostBus {
     }
 }
 
-/// virtio-net and its driver.
+/// virtio-net with its driver.
 #[derive(Debug)]
 pub struct VhostLink {
     driver: VirtioNet,

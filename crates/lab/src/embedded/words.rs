@@ -1,5 +1,5 @@
-//! What bench and guest say to each other: a JSON value a line, orders on the guest's standard input, answers on its
-//! standard output. The end of the input ends the guest.
+//! Messages between bench and guest, one JSON value a line: orders on the guest's standard input, answers on its standard
+//! output. The end of the input ends the guest.
 
 use std::path::PathBuf;
 
@@ -7,59 +7,59 @@ use serde::{Deserialize, Serialize};
 
 use crate::series::Sampler;
 
-/// What a guest is told.
+/// An order to a guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Attach, and listen: comes first, once.
+    /// Attach and listen. It comes first, once.
     Configure {
-        /// To what.
+        /// Attachment to the network.
         attach: Attach,
-        /// Its own address, in a network of 24 bits.
+        /// The station's own address, in a network of 24 bits.
         address: [u8; 4],
     },
     /// Send as much as possible to the discard service of another station.
     Send {
-        /// The station.
+        /// The station's address.
         to: [u8; 4],
-        /// For how long.
+        /// Duration in seconds.
         seconds: f64,
     },
     /// Exchange single bytes with the echo service of another station.
     Transact {
-        /// The station.
+        /// The station's address.
         to: [u8; 4],
-        /// For how long.
+        /// Duration in seconds.
         seconds: f64,
     },
     /// Send broadcast frames as fast as the adapter takes them.
     Flood {
-        /// Bytes of each, without its frame check sequence.
+        /// Bytes of each frame, without its frame check sequence.
         bytes: u16,
-        /// For how long.
+        /// Duration in seconds.
         seconds: f64,
     },
-    /// Send broadcast frames one by one, steadily, asleep between them.
+    /// Send broadcast frames one by one at a fixed rate, asleep between them.
     Trickle {
-        /// Bytes of each, without its frame check sequence.
+        /// Bytes of each frame, without its frame check sequence.
         bytes: u16,
-        /// How many.
+        /// Frames a second.
         a_second: u32,
-        /// For how long.
+        /// Duration in seconds.
         seconds: f64,
     },
-    /// Attach to all of these, take what comes and answer nothing: instead of `Configure`.
+    /// Attach to all of these, receive packets and answer none. It replaces `Configure`.
     Crowd {
-        /// To what.
+        /// Attachments to the network, one per port.
         attach: Vec<Attach>,
     },
-    /// Tell the counts so far.
+    /// Report the counts so far.
     Report,
-    /// Tell what the discard service took over time, from its latest connection.
+    /// Report the bytes over time that the discard service received on its latest connection.
     Series,
 }
 
-/// How a station reaches the network.
+/// A station's attachment to the network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Attach {
@@ -75,31 +75,31 @@ pub enum Attach {
         /// The port's socket.
         socket: PathBuf,
     },
-    /// The other end of a switch's uplink of the pair kind.
+    /// The far end of a switch's pair uplink.
     Pair {
         /// The uplink's socket.
         socket: PathBuf,
-        /// Its address.
+        /// The station's MAC address.
         mac: [u8; 6],
     },
 }
 
-/// What a guest says.
+/// A guest's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// Configured, and the link is up.
+    /// The guest is configured and its link is up.
     Ready,
-    /// A send is over, and all of it was acknowledged or given up.
+    /// A send is over; all bytes were acknowledged, or the wait for the rest was given up.
     Sent {
-        /// Bytes that were given to TCP.
+        /// Bytes given to TCP.
         bytes: u64,
     },
     /// A transact is over.
     Transacted {
-        /// How long it took, in nanoseconds.
+        /// Total time in nanoseconds.
         elapsed_ns: u64,
-        /// How long each transaction took, in nanoseconds.
+        /// Time of each transaction in nanoseconds.
         each_ns: Vec<u64>,
     },
     /// A flood or a trickle is over.
@@ -109,16 +109,16 @@ pub enum Answer {
     },
     /// The counts.
     Counts(Counts),
-    /// What the discard service took over time, in bytes.
+    /// Bytes over time that the discard service received.
     Series(Sampler),
-    /// Nothing more can be done, and why. The guest ends.
+    /// The reason for which the guest cannot continue. The guest ends.
     Failed(String),
 }
 
-/// What a station has counted since it began.
+/// A station's counts since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Reads of the device that took a message.
+    /// Register reads that took a message.
     pub reads: u64,
     /// Writes and doorbells that took a message or a signal.
     pub writes: u64,
@@ -128,8 +128,8 @@ pub struct Counts {
     pub frames: u64,
     /// CPU time of this process, in seconds.
     pub cpu_seconds: f64,
-    /// Bytes that the discard service took from its latest connection.
+    /// Bytes that the discard service received on its latest connection.
     pub discarded_bytes: u64,
-    /// From the first to the last of them, in nanoseconds.
+    /// Time from the first to the last of these bytes, in nanoseconds.
     pub discarded_ns: u64,
 }

@@ -1,12 +1,12 @@
-//! Frames per second between two vhost-user ports: our learning switch beside testpmd's own forwarding.
+//! Frames per second between two vhost-user ports: our learning switch compared with testpmd's own forwarding.
 //!
 //! ```text
-//! core A   testpmd: capture 0 → virtio-user 0 ═╗            ╔═ virtio-user 1 ← capture 1      (and what comes out, away)
+//! core A   testpmd: capture 0 → virtio-user 0 ═╗            ╔═ virtio-user 1 ← capture 1      (received frames are discarded)
 //! core B                              vhost-user │ nicety, or testpmd `io`, or testpmd `mac` │ vhost-user
 //! ```
 //!
-//! Both ways at once; what counts is what comes out of both ports together. Every sample starts its processes anew,
-//! and the servers alternate, so that what else happens on the machine happens to all of them.
+//! Traffic flows in both directions at once. The figure is the sum of the frames that leave both ports. Every sample starts its
+//! processes anew, and the servers alternate, so that other load on the machine affects all of them alike.
 
 mod testpmd;
 mod traffic;
@@ -23,17 +23,17 @@ pub use traffic::Traffic;
 
 use crate::statistics::{Estimate, paired_ratio};
 
-/// How long frames flow before a sample begins: every address has been learned by then.
+/// Time for which frames flow before a sample begins. By then every address has been learned.
 const WARM: Duration = Duration::from_millis(800);
-/// How long a sample takes.
+/// Duration of a sample.
 const SAMPLE: Duration = Duration::from_millis(1000);
-/// How long a server may take until its sockets are there.
+/// Time limit for a server's sockets to appear.
 const START: Duration = Duration::from_secs(10);
 
-/// Why nothing was measured.
+/// The reason why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// testpmd could not be laid.
+    /// testpmd could not be unpacked.
     #[error(transparent)]
     Lay(#[from] nicety_guests::Error),
     /// A program did not start.
@@ -41,7 +41,7 @@ pub enum Error {
     Program {
         /// The program.
         program: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A program ended, or did not answer in time.
@@ -52,24 +52,24 @@ pub enum Error {
         /// Its last lines.
         said: String,
     },
-    /// A file of ours.
+    /// The folder for our files cannot be used.
     #[error("the folder {folder} cannot be used: {source}")]
     Folder {
-        /// Where.
+        /// The folder.
         folder: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Who serves the two ports.
+/// The server of the two ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
     /// The daemon: a learning switch.
     Nicety,
-    /// testpmd, frames untouched.
+    /// testpmd, which leaves frames unchanged.
     Io,
-    /// testpmd, addresses rewritten.
+    /// testpmd, which rewrites addresses.
     Mac,
 }
 
@@ -78,47 +78,47 @@ impl Server {
     pub const ALL: [Server; 3] = [Server::Nicety, Server::Io, Server::Mac];
 }
 
-/// The rings that the generator takes.
+/// Ring format of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rings {
-    /// Split ones.
+    /// Split rings.
     Split,
-    /// Packed ones (VIRTIO_F_RING_PACKED).
+    /// Packed rings (VIRTIO_F_RING_PACKED).
     Packed,
 }
 
-/// What is measured, and with what.
+/// Programs and parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The daemon's program.
     pub nicety: PathBuf,
-    /// Where sockets and captures go: an empty folder of the caller's.
+    /// Folder for sockets and captures: an empty folder of the caller's.
     pub folder: PathBuf,
-    /// The cores: the generator's, and the server's.
+    /// Cores of the generator and of the server.
     pub cores: [u16; 2],
-    /// Rounds: samples of each server.
+    /// Number of rounds; each takes one sample of each server.
     pub rounds: usize,
-    /// Bytes of a frame on the wire, check sequence included.
+    /// Frame sizes in bytes on the wire, check sequence included.
     pub wire_bytes: Vec<u16>,
-    /// Addresses behind each port.
+    /// Numbers of addresses behind each port.
     pub addresses: Vec<u32>,
-    /// The generator's rings.
+    /// The generator's ring format.
     pub rings: Rings,
 }
 
-/// The samples of one size and number of addresses, in million frames per second, by [`Server::ALL`].
+/// The samples for one frame size and number of addresses, in million frames per second, by [`Server::ALL`].
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// Bytes of a frame on the wire.
     pub wire_bytes: u16,
     /// Addresses behind each port.
     pub addresses: u32,
-    /// Samples, round by round.
+    /// Samples in the order of rounds.
     pub samples: [Vec<f64>; 3],
 }
 
 impl Cell {
-    /// A line of the table: each server's median and interval, and our ratio to testpmd's `io`.
+    /// A line of the table: each server's median and interval, and the ratio of ours to testpmd's `io`.
     pub fn line(&self) -> String {
         let shown = |estimate: Option<Estimate>| match estimate {
             None => "-".to_owned(),
@@ -152,7 +152,7 @@ enum Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Self::Nicety(child) = self {
-            // It may have ended already.
+            // The daemon may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -160,10 +160,10 @@ impl Drop for Running {
 }
 
 impl Plan {
-    /// Measures; `each` is called with every cell when it is whole, `progress` with a line for each sample.
+    /// Measures all cells. Calls `each` with every complete cell, `progress` with a line for each sample.
     ///
     /// # Errors
-    /// The first that happens; nothing is left running.
+    /// The first error stops the measurement. No process is left running.
     pub fn run(&self, layer: &Layer, each: &mut dyn FnMut(&Cell), progress: &mut dyn FnMut(&str)) -> Result<(), Error> {
         for &wire_bytes in &self.wire_bytes {
             for &addresses in &self.addresses {
@@ -217,9 +217,9 @@ impl Plan {
         Ok((generator.received_per_second(1)? + generator.received_per_second(2)?) / 1e6)
     }
 
-    /// The daemon, on its core, with two virtio-net ports.
+    /// The daemon on its core, with two virtio-net ports.
     fn nicety(&self, sockets: [&Path; 2]) -> Result<Child, Error> {
-        // Room for every address, also where many fall into one set.
+        // Room for every address, even if many fall into one set.
         let most = self.addresses.iter().max().map_or(1024, |addresses| 10 * u64::from(*addresses)).max(1024);
         let mut host = format!("[switch]\nname = \"packets\"\naddresses = {most}\n");
         host.push_str(&format!(
@@ -242,7 +242,7 @@ impl Plan {
         while !sockets.iter().all(|socket| socket.exists()) {
             let ended = !matches!(child.try_wait(), Ok(None));
             if ended || begin.elapsed() > START {
-                // It may have ended already.
+                // The daemon may have ended already.
                 let _ = child.kill();
                 let _ = child.wait();
                 let said = format!("its sockets are not there: try {} serve {}", self.nicety.display(), file.display());

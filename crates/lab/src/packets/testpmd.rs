@@ -1,6 +1,6 @@
 //! DPDK's testpmd (Debian package `dpdk-dev`), as a source of frames over virtio-user and as a peer over vhost-user.
 //!
-//! It is driven by its own command line: commands on its standard input, answers on its standard output.
+//! Its own command line controls it: commands on standard input, answers on standard output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ use nicety_guests::Layer;
 
 use super::{Error, Rings};
 
-/// What is laid: testpmd, and the drivers that it is told to load.
+/// Packages to unpack: testpmd, and the drivers that it loads.
 pub const PACKAGES: &[&str] = &[
     "libc6",
     "dpdk-dev",
@@ -23,20 +23,20 @@ pub const PACKAGES: &[&str] = &[
     "librte-bus-vdev25",
     "coreutils",
 ];
-/// Makes it write each line at once without a terminal: what `stdbuf -oL` preloads.
+/// `stdbuf -oL` preloads this library. Without a terminal it makes testpmd write each line at once.
 const LINE_BY_LINE: &str = "usr/libexec/coreutils/libstdbuf.so";
-/// Where its drivers are, under the libraries.
+/// testpmd's drivers, relative to the libraries.
 const DRIVERS: &str = "dpdk/pmds-25.0";
-/// How long it may take to map its memory and configure its ports.
+/// Time limit to map memory and configure ports.
 const START: Duration = Duration::from_secs(30);
-/// How long an answer may take.
+/// Time limit of an answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Buffers of a peer, and of a generator beside its frames.
+/// Buffers of a peer, and of a generator beyond its frames.
 const BUFFERS: u32 = 16_384;
-/// Memory for a buffer: without huge pages none crosses a page, and each has what DPDK puts around it.
+/// Memory per buffer, with DPDK's headers. Without huge pages no buffer crosses a page.
 const BUFFER_BYTES: u32 = 4_608;
 
-/// A running testpmd. Dropped, it is ended.
+/// A running testpmd. Dropping it ends it.
 #[derive(Debug)]
 pub struct Testpmd {
     child: Child,
@@ -45,11 +45,11 @@ pub struct Testpmd {
     seen: Vec<String>,
 }
 
-/// What every testpmd here is started with: the thread that forwards runs on `core`, the one that waits on `other`.
+/// The common command line: the forwarding thread runs on `core`, the waiting thread on `other`.
 fn command(layer: &Layer, name: &str, core: u16, other: u16, buffers: u32) -> Command {
     let mut command = layer.program("usr/bin/dpdk-testpmd");
     command.env("LD_PRELOAD", layer.path(LINE_BY_LINE)).env("_STDBUF_O", "L");
-    // The addressable memory is counted in MB; without huge pages it is a memory file.
+    // `-m` counts in MB. Without huge pages the memory is a memory file.
     let megabytes = 128 + u64::from(buffers) * u64::from(BUFFER_BYTES) / 1_000_000;
     command.args(["-l", &format!("{core},{other}"), "--main-lcore", &other.to_string()]);
     command.args(["--no-huge", "-m", &megabytes.to_string(), "--no-telemetry", "--no-pci", "--file-prefix", name]);
@@ -61,7 +61,7 @@ fn command(layer: &Layer, name: &str, core: u16, other: u16, buffers: u32) -> Co
 }
 
 impl Testpmd {
-    /// Forwards between two sockets that it listens on; `mode` is `io` (untouched) or `mac` (addresses rewritten).
+    /// Forwards between two sockets on which it listens. `mode` is `io` (frames unchanged) or `mac` (addresses rewritten).
     pub fn forward(layer: &Layer, mode: &str, sockets: [&Path; 2], core: u16, other: u16) -> Result<Self, Error> {
         let mut command = command(layer, "nicety-peer", core, other, BUFFERS);
         for (i, socket) in sockets.iter().enumerate() {
@@ -70,8 +70,8 @@ impl Testpmd {
         Self::start(command, mode, BUFFERS)
     }
 
-    /// Sends the frames of a capture file into each of two sockets that somebody listens on, for ever, and takes what
-    /// comes out. Its ports 1 and 2 are the sockets'.
+    /// Connects to two listening sockets. Sends the frames of a capture file into each of them endlessly, and receives the frames that come
+    /// out. The sockets are its ports 1 and 2.
     pub fn generate(
         layer: &Layer,
         captures: [&Path; 2],
@@ -81,7 +81,7 @@ impl Testpmd {
         core: u16,
         other: u16,
     ) -> Result<Self, Error> {
-        // Each capture is held in buffers.
+        // Buffers hold each capture.
         let buffers = BUFFERS + 2 * frames;
         let mut command = command(layer, "nicety-source", core, other, buffers);
         let capture = |i: usize| format!("net_pcap{i},rx_pcap={},infinite_rx=1", captures[i].display());
@@ -109,7 +109,7 @@ impl Testpmd {
         read_lines(complaints, sender.clone());
         read_lines(output, sender);
         let mut this = Self { child, input, lines, seen: Vec::new() };
-        // The prompt ends no line: an answer shows that it is there.
+        // The prompt ends no line, so an answer proves that testpmd is ready.
         this.say("show config fwd")?;
         this.until(START, |line| line.contains("nb forwarding cores"))?;
         Ok(this)
@@ -140,7 +140,7 @@ impl Testpmd {
         }
     }
 
-    /// Frames per second that a port has received since this was asked last, by its own clock.
+    /// Frames per second that a port has received since the last call, by testpmd's own clock.
     pub fn received_per_second(&mut self, port: u16) -> Result<f64, Error> {
         self.say(&format!("show port stats {port}"))?;
         let line = self.until(ANSWER, |line| line.trim_start().starts_with("Rx-pps:"))?;
@@ -161,7 +161,7 @@ fn read_lines(from: impl Read + Send + 'static, to: Sender<String>) {
 
 impl Drop for Testpmd {
     fn drop(&mut self) {
-        // It may have ended already.
+        // testpmd may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,21 +1,21 @@
-//! The frames that a generator sends again and again: a capture file (libpcap's format, version 2.4) per port.
+//! The frames that a generator sends repeatedly: one capture file (libpcap's format, version 2.4) per port.
 
 use std::io::{BufWriter, Write};
 use std::{fs::File, io, path::Path};
 
 /// Bytes of Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
-/// Frames in a file at least: a generator's burst must not be shorter than usual.
+/// Minimum number of frames in a file, so that a generator's bursts have their usual length.
 const FRAMES_LEAST: u32 = 256;
 
-/// What one port sends: to each address behind the other port in turn, from as many of its own.
+/// Traffic of one port: to each address behind the other port in turn, from an equal number of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// The port: 0 or 1.
     pub port: u8,
     /// Addresses behind each port.
     pub addresses: u32,
-    /// Bytes of a frame on the wire, its check sequence (which no virtual adapter carries) included.
+    /// Bytes of a frame on the wire, including its check sequence (which no virtual adapter carries).
     pub wire_bytes: u16,
 }
 
@@ -49,7 +49,7 @@ impl Traffic {
     /// Writes the file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut out = BufWriter::new(File::create(path)?);
         let header: [u32; 6] = [0xa1b2_c3d4, 2 | 4 << 16, 0, 0, 65_535, 1];
@@ -68,7 +68,7 @@ impl Traffic {
     }
 }
 
-/// A locally administered address, the same in no two ports.
+/// A locally administered address. Each port has its own.
 fn mac(port: u8, station: u32) -> [u8; 6] {
     let [a, b, c, d] = station.to_be_bytes();
     [0x02, port, a, b, c, d]

@@ -1,8 +1,7 @@
-//! The benches of real guests: unmodified Linux, measured by netperf, and for adapters that it has no driver for our own in its user
-//! space ([`Uio`]). What a guest runs in is the [`Kind`]'s matter: QEMU
-//! ([`qemu`]) or a user-mode kernel ([`user_mode`]).
+//! The benches of real guests: unmodified Linux, measured by netperf. Adapters without a Linux driver get our own driver in the guest's
+//! user space ([`Uio`]). The [`Kind`] decides how a guest runs: in QEMU ([`qemu`]) or in a user-mode kernel ([`user_mode`]).
 //!
-//! Two guests at a time, booted afresh for each contestant of each round, in a [`Namespace`]:
+//! Two guests at a time run in a [`Namespace`]. They are booted afresh for each contestant of each round.
 //!
 //! ```text
 //!  left ── vfio-user or vhost-user ─┐
@@ -33,32 +32,32 @@ use crate::{
 mod qemu;
 mod user_mode;
 
-/// How long a command beside the measurements may take in a guest.
+/// Time limit of a command beside the measurements in a guest.
 const SLACK: Duration = Duration::from_secs(30);
-/// The daemon's way out.
+/// The daemon's uplink: a tap.
 const UPLINK: &str = "n0";
 const LEFT_MAC: &str = "52:54:00:4e:00:01";
 const RIGHT_MAC: &str = "52:54:00:4e:00:02";
 /// The guests' interface under a user-space driver.
 const TAP: &str = "v0";
-/// What the report says of its rows.
+/// Note of the report on rows with a user-space driver.
 const USER_SPACE: &str = "Rows marked \"user-space driver\": no kernel has a driver of a vmxnet, so nicety-uio, our own in each \
                           guest's user space over uio_pci_generic, drives it, and netperf runs over its tap. Each packet costs system \
                           calls that a kernel's driver has not: these rows do not compare with the others.";
-/// Why QEMU does not serve an adapter that it has no model of.
-const NOT_QEMUS: &str = "QEMU has no such adapter";
+/// The reason why QEMU does not serve an adapter: it has no model of it.
+const NOT_IN_QEMU: &str = "QEMU has no such adapter";
 
-/// What guests run in, and who serves them.
+/// The kind of guests, and the servers of their adapters.
 trait Kind: fmt::Debug {
     fn guests(&self) -> Guests;
 
-    /// Booting two guests and warming them, over the four loads of a contestant, and a run's own beginning and end.
+    /// Time per run for booting and warming two guests, spread over the four loads of a contestant, and for a run's start and end.
     fn overhead(&self) -> Duration;
 
-    /// Who serves this adapter, under Linux's driver.
+    /// Servers of this adapter under Linux's driver.
     fn servers(&self, adapter: &str) -> Vec<Server>;
 
-    /// Who might be thought to serve it under this driver, and does not: why.
+    /// Servers that a reader might expect for this adapter and driver but which cannot serve it, each with the reason.
     fn absent(&self, adapter: &str, driver: Option<Driver>) -> Vec<(Server, String)>;
 
     /// The loads of a round.
@@ -66,17 +65,17 @@ trait Kind: fmt::Debug {
         Load::ALL.to_vec()
     }
 
-    /// What has to be done once before the first run.
+    /// Does the work needed once before the first run.
     fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error>;
 
-    /// Boots both guests of a contestant, with all that serves them.
+    /// Boots both guests of a contestant, with their daemons.
     fn boot(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error>;
 
     /// Facts for the report.
     fn notes(&self, root: &Root) -> Vec<String>;
 }
 
-/// What every contestant stands on.
+/// The environment that all contestants share.
 #[derive(Debug)]
 struct Ground {
     namespace: Namespace,
@@ -86,7 +85,7 @@ struct Ground {
     uio: Result<Uio, String>,
 }
 
-/// Two guests, and the daemons that serve them, if any do.
+/// Two guests, and the daemons that serve them (none where QEMU serves).
 #[derive(Debug)]
 struct Up {
     pair: Pair,
@@ -108,7 +107,7 @@ fn addressed<M: Machine>(machine: M, server: Server) -> (M, M) {
     (with(machine.clone(), 1), with(machine, 2))
 }
 
-/// Has `nicety-uio` drive each guest's adapter, and gives its tap the guest's address in a server's network.
+/// Starts `nicety-uio` as the driver of each guest's adapter, and gives its tap the guest's address in a server's network.
 fn drive(pair: &mut Pair, server: Server, stop: &AtomicBool) -> Result<(), Error> {
     for (guest, mac, last) in [(&mut pair.left, LEFT_MAC, 1), (&mut pair.right, RIGHT_MAC, 2)] {
         let function = Uio::hand_over(guest, 1, stop)?;
@@ -119,7 +118,7 @@ fn drive(pair: &mut Pair, server: Server, stop: &AtomicBool) -> Result<(), Error
 }
 
 impl Ground {
-    /// Boots two guests, each at the port of its name of a daemon of ours, and does `then` with them.
+    /// Boots two guests, each at the daemon's port of its name, and calls `then` with them.
     fn boot_served<M: Machine>(
         &mut self,
         (left, right): (M, M),
@@ -127,7 +126,7 @@ impl Ground {
         stop: &AtomicBool,
         then: impl FnOnce(&mut Pair) -> Result<(), Error>,
     ) -> Result<Up, Error> {
-        // One daemon has both ports, of two the first has the left one.
+        // A single daemon has both ports. Of two daemons, the first has the left port.
         let at = |machine, served: Option<&Served>, name| match served {
             Some(served) => served.attach(machine, name),
             None => machine,
@@ -137,14 +136,14 @@ impl Ground {
         match booted.and_then(|mut pair| then(&mut pair).map(|()| pair)) {
             Ok(pair) => Ok(Up { pair, served }),
             Err(error) => {
-                // They would keep a tap from the next ones. What their end complains of is the same trouble.
+                // Running daemons would keep a tap from the next ones. An error of stopping them has the same cause, so it is dropped.
                 let _ = self.stop(served);
                 Err(error)
             }
         }
     }
 
-    /// What drives adapters from the guests' user space.
+    /// The user-space driver.
     fn uio(&self) -> Result<Uio, Error> {
         let missing = |said| Error::Run { doing: "driving an adapter from user space".to_owned(), said };
         self.uio.clone().map_err(missing)
@@ -158,13 +157,13 @@ impl Ground {
         Ok(Port { more, ..Port::new(name, entry, mac) })
     }
 
-    /// Ends daemons; the first error, if one does not end.
+    /// Stops all daemons. Returns the first error.
     fn stop(&mut self, served: Vec<Served>) -> Result<(), Error> {
         let ends: Vec<Result<(), Error>> = served.into_iter().map(|one| one.stop(&mut self.namespace)).collect();
         ends.into_iter().collect()
     }
 
-    /// Makes the peer outside: netserver on the host, behind a tap.
+    /// Sets up the outside peer: netserver on the host, behind a tap.
     fn outside(&mut self) -> Result<(), Error> {
         self.namespace.tap(UPLINK, Some(&format!("{}/24", address(Server::Nicety, 254))))?;
         let mut netserver = self.root.program("usr/bin/netserver");
@@ -173,17 +172,17 @@ impl Ground {
     }
 }
 
-/// See the module's page.
+/// The bench of real guests (see the module's page).
 #[derive(Debug)]
 pub struct RealBench {
     running: Option<Running>,
-    /// Whether some are driven from the guests' user space.
+    /// Whether some adapters are driven from the guests' user space.
     user_space: bool,
     kind: Box<dyn Kind>,
     ground: Ground,
 }
 
-/// A contestant's guests, up.
+/// The running guests of a contestant.
 #[derive(Debug)]
 struct Running {
     contestant: Contestant,
@@ -197,7 +196,7 @@ impl Running {
         self.pair.cpu_time() + self.served.iter().map(Served::cpu_time).sum::<Duration>()
     }
 
-    /// Of all daemons together; none where QEMU serves.
+    /// Counts of all daemons together. None where QEMU serves.
     fn counts(&self) -> Option<Counts> {
         let counts = self.served.iter().map(Served::counts);
         counts.reduce(|sum, counts| Some(sum?.and(counts?))).flatten()
@@ -214,11 +213,11 @@ impl From<Error> for BenchError {
 }
 
 impl RealBench {
-    /// Guests in QEMU, each adapter served by Nicety and by QEMU itself. Lays what they are made of, if it is not there yet, and
-    /// makes the network; `program` is the one whose `serve FILE` is measured. `say` gets a line for each step of the laying.
+    /// Guests in QEMU, each adapter served by Nicety and by QEMU itself. Unpacks the guests' files if they are missing, and sets up the
+    /// network. `program` is the daemon to measure, by its `serve FILE`. `say` gets a line for each step of unpacking.
     ///
     /// # Errors
-    /// Those of [`Root::lay`] and [`Namespace::open`]; each says what to do.
+    /// Those of [`Root::lay`] and [`Namespace::open`]; each names its remedy.
     pub fn qemu(program: &Path, say: &mut dyn FnMut(&str)) -> Result<RealBench, Error> {
         let root = Root::lay(say)?;
         let mut bench = RealBench::open(Box::new(qemu::Qemu::new()), root, program)?;
@@ -226,11 +225,11 @@ impl RealBench {
         Ok(bench)
     }
 
-    /// Guests in user mode, each adapter served by Nicety, and by QEMU where it can, over the same link. Builds their kernel, if it
-    /// is not there yet.
+    /// Guests in user mode, each adapter served by Nicety, and by QEMU where it can, over the same link. Builds their kernel if it is
+    /// missing.
     ///
     /// # Errors
-    /// Those of [`Root::lay`], [`UmlKernel::lay`](nicety_guests::uml::UmlKernel::lay) and [`Namespace::open`]; each says what to do.
+    /// Those of [`Root::lay`], [`UmlKernel::lay`](nicety_guests::uml::UmlKernel::lay) and [`Namespace::open`]; each names its remedy.
     pub fn user_mode(program: &Path, say: &mut dyn FnMut(&str)) -> Result<RealBench, Error> {
         let root = Root::lay(say)?;
         let kind = user_mode::UserMode::lay(say)?;
@@ -249,14 +248,14 @@ impl RealBench {
         field(self.kind.as_ref(), entry, uio)
     }
 
-    /// Ends the guests that run, then the daemons.
+    /// Ends the running guests, then the daemons.
     fn end(&mut self) -> Result<(), Error> {
         let Some(Running { pair, served, .. }) = self.running.take() else { return Ok(()) };
         drop(pair);
         self.ground.stop(served)
     }
 
-    /// The guests of this run, booted if they are not up.
+    /// The guests of this run. Boots them if they are not running.
     fn running(&mut self, item: &Item, stop: &AtomicBool) -> Result<&mut Running, Error> {
         let fits = |running: &Running| running.contestant == item.contestant && running.round == item.round;
         if !self.running.as_ref().is_some_and(fits) {
@@ -273,7 +272,7 @@ impl RealBench {
 }
 
 impl Running {
-    /// What is slow only once: addresses are resolved, the guests' code is translated.
+    /// Does once what is slow only the first time: resolving addresses, translating the guests' code.
     fn warm(&mut self, outside: bool, cancel: &AtomicBool) -> Result<(), Error> {
         let server = self.contestant.server;
         for &last in if outside { &[2, 254][..] } else { &[2] } {
@@ -319,12 +318,12 @@ impl Running {
     }
 }
 
-/// What drives this adapter in the guests, where it is not their kernel.
+/// The driver of this adapter in the guests, where it is not their kernel's.
 fn driver(entry: &Entry) -> Option<Driver> {
     Uio::DRIVES.contains(&entry.about.name).then_some(Driver::UserSpace)
 }
 
-/// An adapter's contestants, and who is missing among them; `uio` says why there is no user-space driver, if there is none.
+/// An adapter's contestants and the missing ones. `uio` gives the reason if there is no user-space driver.
 fn field(kind: &dyn Kind, entry: &Entry, uio: Result<(), &str>) -> (Vec<Contestant>, Vec<(Contestant, String)>) {
     let of = |server| Contestant::new(entry.about.name, server);
     let driver = driver(entry);
@@ -373,11 +372,11 @@ impl Bench for RealBench {
     }
 
     fn run(&mut self, item: &Item, duration: Duration, cancel: &AtomicBool) -> Result<Measured, BenchError> {
-        // netperf counts in whole seconds.
+        // netperf counts whole seconds.
         let seconds = (duration.as_secs_f64().round() as u32).max(1);
         let measured = self.running(item, cancel).and_then(|running| running.measure(item.load, seconds, cancel));
         if measured.is_err() {
-            // Guests that did not answer once are not asked again. What the end complains of is the same trouble.
+            // Guests that failed to answer once are not asked again. An error of ending them has the same cause, so it is dropped.
             let _ = self.end();
         }
         Ok(measured?)
@@ -416,7 +415,7 @@ fn version(root: &Root, package: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What is not asked for here.
+    /// A kind whose other methods are not called here.
     #[derive(Debug)]
     struct Any;
 
@@ -434,7 +433,7 @@ mod tests {
         }
 
         fn absent(&self, _adapter: &str, driver: Option<Driver>) -> Vec<(Server, String)> {
-            driver.map(|_| (Server::Qemu, NOT_QEMUS.to_owned())).into_iter().collect()
+            driver.map(|_| (Server::Qemu, NOT_IN_QEMU.to_owned())).into_iter().collect()
         }
 
         fn prepare(&mut self, _ground: &mut Ground) -> Result<(), Error> {
@@ -466,7 +465,10 @@ mod tests {
         let undriven = |entry: &&Entry| !entry.about.in_linux() && driver(entry).is_none();
         assert_eq!(REGISTRY.iter().filter(undriven).count(), 0, "nobody drives it");
         assert_eq!(there.iter().filter(|one| one.adapter == "vmxnet3").count(), Server::ALL.len());
-        assert!(absent.iter().all(|(one, why)| (one.server, why.as_str()) == (Server::Qemu, NOT_QEMUS)), "{absent:?}");
+        assert!(
+            absent.iter().all(|(one, why)| (one.server, why.as_str()) == (Server::Qemu, NOT_IN_QEMU)),
+            "{absent:?}"
+        );
         assert_eq!(absent.len(), 3);
     }
 

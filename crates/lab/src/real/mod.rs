@@ -1,5 +1,5 @@
-//! What is measured between real guests (`nicety-guests`): ping and netperf between a [`pair`], and the benches that `nicety compare
-//! --guests qemu` and `uml` stand on.
+//! Measurements between real guests (`nicety-guests`): ping and netperf between a [`pair`], and the benches of `nicety compare
+//! --guests qemu` and `uml`.
 
 mod bench;
 pub mod netperf;

@@ -9,12 +9,12 @@ use crate::{
     series::{POINTS, Series},
 };
 
-/// What it may take beyond the time that it measures, in a guest without KVM.
+/// Time limit beyond the measured time, in a guest without KVM.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// How often it tells its rate at most; its own overhead stays out of the figures.
+/// Shortest interval between two interim rates, so that netperf's own overhead does not affect the figures.
 const LEAST_INTERVAL_S: f64 = 0.25;
-/// Of less than this, such as what is left at the end, a rate would be luck.
+/// Shortest interval with a meaningful rate. The one at the end of a run may be shorter, and is dropped.
 const SHORTEST_S: f64 = 0.05;
 
 /// One of netperf's tests.
@@ -24,25 +24,25 @@ pub enum Test {
     Stream,
     /// Bulk TCP from the server.
     Maerts,
-    /// One byte there and one back, one transaction at a time.
+    /// One byte in each direction, one transaction at a time.
     RequestResponse,
 }
 
-/// What it measured.
+/// netperf's measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
     /// Bulk: Mbit/s. Request-response: transactions a second.
     pub rate: f64,
-    /// How long it was measured, by the guest's clock.
+    /// Measured time, by the guest's clock.
     pub seconds: f64,
-    /// Request-response: percentiles of a transaction's time, as its histogram (ten buckets a decade) has them, and the longest.
+    /// Request-response: percentiles of a transaction's time from netperf's histogram (ten buckets a decade), and the maximum.
     pub latency: Option<Vec<Percentile>>,
     /// The rate over time, in the same unit.
     pub series: Series,
 }
 
 impl Measured {
-    /// What a bulk test carried, in bytes.
+    /// Payload of a bulk test in bytes.
     pub fn payload_bytes(&self) -> u64 {
         (self.rate * 1e6 / 8.0 * self.seconds) as u64
     }
@@ -64,7 +64,7 @@ fn command(address: &str, test: Test, seconds: u32) -> String {
         Test::Maerts => ("TCP_MAERTS", ""),
         Test::RequestResponse => ("TCP_RR", ",P50_LATENCY,P90_LATENCY,P99_LATENCY,MAX_LATENCY"),
     };
-    // Kept until the end: what it says over time would cross the console while it measures.
+    // The output is held back until the end: interim lines would cross the console during the measurement.
     let every = (f64::from(seconds) / POINTS as f64).max(LEAST_INTERVAL_S);
     format!(
         "said=$(netperf -4 -H {address} -t {name} -l {seconds} -D {every:.3} -P 0 -- -k \
@@ -72,8 +72,8 @@ fn command(address: &str, test: Test, seconds: u32) -> String {
     )
 }
 
-/// `NETPERF_INTERIM_RESULT[N]=`, `NETPERF_UNITS[N]=`, `NETPERF_INTERVAL[N]=`: a rate and for how long it held, one after the other.
-/// Only those in the test's unit: netperf may begin in another one.
+/// `NETPERF_INTERIM_RESULT[N]=`, `NETPERF_UNITS[N]=`, `NETPERF_INTERVAL[N]=`: a rate and its duration, one after the other.
+/// Rates in another unit than the test's are dropped: netperf may begin in another one.
 fn series(text: &str, unit: &str) -> Series {
     let (mut series, mut at) = (Series::default(), 0.0);
     let after = |line: &str, key: &str| Some(line.trim().strip_prefix(key)?.split_once('=')?.1.to_owned());
@@ -94,7 +94,7 @@ fn series(text: &str, unit: &str) -> Series {
     series
 }
 
-/// Percentiles that rise: a bucket's place in the histogram may lie beyond the longest of all.
+/// Makes the percentiles rise: a bucket's value in the histogram may exceed the maximum.
 fn rising(percentiles: [(f64, f64); 4]) -> Vec<Percentile> {
     let mut before: f64 = 0.0;
     let mut rise = |(percent, us): (f64, f64)| {
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(latency, [(50.0, 2011.0), (90.0, 2500.0), (99.0, 14000.0), (100.0, 14000.0)]);
     }
 
-    /// What netperf 2.7.0 of Debian 12 printed, with `-D 0.2`.
+    /// Output of netperf 2.7.0 of Debian 12, with `-D 0.2`.
     #[test]
     fn its_interim_results_are_the_rate_over_time() {
         let text = "NETPERF_INTERIM_RESULT[0]=5275.51\nNETPERF_UNITS[0]=Trans/s\nNETPERF_INTERVAL[0]=0.222\nNETPERF_ENDING[0]=1795454411.171\n\

@@ -1,7 +1,7 @@
-//! Two real guests and what is measured between them: ping, and netperf's TCP_STREAM and TCP_RR.
+//! Two real guests and the measurements between them: ping, and netperf's TCP_STREAM and TCP_RR.
 //!
-//! Which adapters they have is their configurations' matter. [`qemu_peers`] makes the pair that Nicety is compared with: QEMU's own
-//! adapter on both sides, QEMU process to QEMU process over its `-netdev stream`.
+//! Their configurations choose the adapters. [`qemu_peers`] makes the pair with which Nicety is compared: QEMU's own adapter on both
+//! sides, QEMU process to QEMU process over its `-netdev stream`.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -13,7 +13,7 @@ use super::netperf::{self, Test};
 pub const LEFT: &str = "10.0.0.1";
 /// The address of [`qemu_peers`]'s right guest, which serves.
 pub const RIGHT: &str = "10.0.0.2";
-/// What a program may take beyond the time that it measures, in a guest without KVM.
+/// Time limit beyond the measured time, in a guest without KVM.
 const SLACK: Duration = Duration::from_secs(30);
 
 /// Two guests; the left one sends, the right one serves.
@@ -26,7 +26,7 @@ pub struct Pair {
     _folder: Option<Folder>,
 }
 
-/// What ping counted.
+/// ping's counts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ping {
     /// Requests sent.
@@ -37,19 +37,19 @@ pub struct Ping {
     pub mean_ms: Option<f64>,
 }
 
-/// What netperf measured.
+/// netperf's rate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rate {
     /// TCP_STREAM: Mbit/s. TCP_RR: request-responses a second.
     pub rate: f64,
-    /// How long it was measured, by the guest's clock.
+    /// Measured time, by the guest's clock.
     pub seconds: f64,
-    /// The processor time of both guests meanwhile.
+    /// Processor time of both guests during the measurement.
     pub cpu: Duration,
 }
 
 impl Rate {
-    /// Processor seconds for each Gbit carried, of a TCP_STREAM.
+    /// Processor seconds per Gbit of payload, of a TCP_STREAM.
     pub fn cpu_seconds_per_gbit(&self) -> f64 {
         self.cpu.as_secs_f64() / (self.rate * self.seconds / 1000.0)
     }
@@ -73,7 +73,7 @@ pub fn qemu_peers(root: &Root, base: &GuestConfig, model: &str) -> Result<Pair, 
     Ok(pair)
 }
 
-/// Boots two guests at a time.
+/// Boots two guests, both at the same time.
 ///
 /// # Errors
 /// Those of [`Guest::boot`].
@@ -81,7 +81,7 @@ pub fn boot<M: Machine>(root: &Root, left: M, right: M) -> Result<Pair, Error> {
     boot_unless(root, left, right, &AtomicBool::new(false))
 }
 
-/// Like [`boot`], until `stop` becomes true.
+/// Like [`boot`], but stops when `stop` becomes true.
 ///
 /// # Errors
 /// Those of [`boot`], and [`Error::Stopped`].
@@ -94,21 +94,21 @@ pub fn boot_unless<M: Machine>(root: &Root, left: M, right: M, stop: &AtomicBool
 }
 
 impl Pair {
-    /// Pings the right guest from the left one, one request after the other, after one that resolves the address and is not
-    /// counted: QEMU's e1000 holds the first one back for two seconds.
+    /// Pings the right guest from the left one, one request after the other. A first ping resolves the address and is not counted: QEMU's
+    /// e1000 holds the first packet back for two seconds.
     ///
     /// # Errors
-    /// Those of [`Guest::run`]; that no reply comes is an answer, not an error.
+    /// Those of [`Guest::run`]. A missing reply is a result, not an error.
     pub fn ping(&mut self, address: &str, count: u32) -> Result<Ping, Error> {
-        // By its path: the shell would take busybox's own. One program for each: iputils waits for the last of several replies no
-        // longer than for two round trips.
+        // The path selects iputils' ping, not busybox's. Each request is a program of its own, because iputils waits for the last of
+        // several replies no longer than two round trips.
         let ping = format!("/usr/bin/ping -n -q -c 1 -W 3 {address}");
         let command = format!("{ping} >/dev/null; for request in $(seq {count}); do {ping}; done");
         let output = self.left.run(&command, SLACK + Duration::from_secs(3).saturating_mul(count))?;
         parse_ping(&output.text).ok_or(Error::Command { command, code: output.code, said: output.text })
     }
 
-    /// Starts the server that [`Pair::stream`] and [`Pair::request_response`] need, in the right guest.
+    /// Starts the server for [`Pair::stream`] and [`Pair::request_response`] in the right guest.
     ///
     /// # Errors
     /// Those of [`Guest::succeed`].
@@ -124,7 +124,7 @@ impl Pair {
         self.netperf(address, seconds, Test::Stream)
     }
 
-    /// netperf's TCP_RR, one byte there and one back, one at a time.
+    /// netperf's TCP_RR: one byte in each direction, one transaction at a time.
     ///
     /// # Errors
     /// Those of [`Guest::succeed`].
@@ -139,7 +139,7 @@ impl Pair {
         Ok(Rate { rate: measured.rate, seconds: measured.seconds, cpu })
     }
 
-    /// Keeps a folder for as long as the guests run.
+    /// Keeps a folder while the guests run.
     pub(super) fn keep(&mut self, folder: Folder) {
         self._folder = Some(folder);
     }
@@ -149,13 +149,14 @@ impl Pair {
         self.left.cpu_time() + self.right.cpu_time()
     }
 
-    /// The part of it that is the guests' own work: see [`Guest::own_cpu_time`].
+    /// The share of the guests' own work in it: see [`Guest::own_cpu_time`].
     pub fn own_cpu_time(&self) -> Duration {
         self.left.own_cpu_time() + self.right.own_cpu_time()
     }
 }
 
-/// `3 packets transmitted, 3 received, ...` and `rtt min/avg/max/mdev = 0.1/0.2/0.3/0.0 ms`, as iputils writes them, once or more often.
+/// Parses the output of one or more runs of iputils: `3 packets transmitted, 3 received, ...` and `rtt min/avg/max/mdev =
+/// 0.1/0.2/0.3/0.0 ms`.
 fn parse_ping(text: &str) -> Option<Ping> {
     let (mut ping, mut sum_ms) = (Ping { sent: 0, received: 0, mean_ms: None }, 0.0);
     let mut replies = 0;

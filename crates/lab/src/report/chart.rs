@@ -1,8 +1,8 @@
 //! A chart per test, as inline SVG: adapters as groups, servers as bars below each other. A bar ends at the median, with the figure
-//! beside its end; below it, in a lane of their own, lie the 95 % interval as a bracket and every sample as a dot.
+//! beside its end. A strip below each bar shows the 95 % interval as a bracket and every sample as a dot.
 //!
-//! Lengths along a bar are percentages of the chart's width and all others are pixels, so that a chart is as wide as its column and
-//! its text has the same size on a telephone and in print. Colours come from the page's style sheet.
+//! Lengths along a bar are percentages of the chart's width; all others are pixels. So a chart is as wide as its column, and its text
+//! has the same size on a telephone and in print. Colours come from the page's style sheet.
 
 use std::fmt::Write as _;
 
@@ -11,12 +11,12 @@ use crate::method::Server;
 use crate::number;
 use crate::results::{Direction, Results, Row, Test};
 
-/// How far the longest bar or dot reaches, in percent of the chart's width; the rest is for the figure beside it.
+/// End of the longest bar or dot, in percent of the chart's width. The rest is for the figure beside it.
 const REACH: f64 = 80.0;
 const NAME: f64 = 20.0;
 const BAR: f64 = 15.0;
-/// Where the dots are.
-const LANE: f64 = 15.0;
+/// Height of the strip with interval and dots, below each bar.
+const STRIP: f64 = 15.0;
 const BETWEEN_ROWS: f64 = 4.0;
 const BETWEEN_GROUPS: f64 = 10.0;
 const TOP: f64 = 4.0;
@@ -25,13 +25,13 @@ const AXIS: f64 = 24.0;
 /// The chart of `test`.
 pub(super) fn chart(results: &Results, test: Test) -> String {
     let (adapters, servers) = (results.adapters(), results.servers());
-    let row = BAR + LANE + BETWEEN_ROWS;
+    let row = BAR + STRIP + BETWEEN_ROWS;
     let group = NAME + servers.len() as f64 * row + BETWEEN_GROUPS;
     let bottom = TOP + adapters.len() as f64 * group;
     let scale = Scale::of(results, test);
     let id = test.name();
     let mut svg = String::new();
-    // Writing to a String cannot fail; the results of write! are dropped for that reason throughout.
+    // Writing to a `String` cannot fail. This file drops the results of `write!` for that reason.
     let _ = write!(
         svg,
         "<svg class=\"chart\" height=\"{:.0}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
@@ -57,7 +57,7 @@ pub(super) fn chart(results: &Results, test: Test) -> String {
     svg + "</svg>"
 }
 
-/// What a person who does not see the chart is told; the table beside it has the figures.
+/// Description for a person who cannot see the chart. The table beside it has the figures.
 fn description(results: &Results, test: Test) -> String {
     let better = match test.direction() {
         Direction::Higher => "longer is better",
@@ -108,13 +108,13 @@ fn bar(svg: &mut String, row: &Row, scale: &Scale, y: f64) {
         class(row.server),
         number::figure(median),
     );
-    lane(svg, row, scale, y + BAR);
+    strip(svg, row, scale, y + BAR);
     let _ = write!(svg, "</g>");
 }
 
-/// The interval and the samples, below the bar, where nothing hides them.
-fn lane(svg: &mut String, row: &Row, scale: &Scale, top: f64) {
-    let middle = top + LANE / 2.0;
+/// Draws the interval and the samples in a strip below the bar, where the bar does not hide them.
+fn strip(svg: &mut String, row: &Row, scale: &Scale, top: f64) {
+    let middle = top + STRIP / 2.0;
     if let Some(interval) = &row.interval {
         let (low, high) = (scale.x(interval.low), scale.x(interval.high));
         for (from, to, above, below) in [
@@ -129,18 +129,18 @@ fn lane(svg: &mut String, row: &Row, scale: &Scale, top: f64) {
         }
     }
     for (index, sample) in row.samples.iter().enumerate() {
-        // Spread over the lane's height in the order of runs: dots that would hide each other do not, and drift shows.
+        // Dots are spread over the strip's height in the order of runs, so they do not hide each other, and drift shows.
         let place = (index as f64 + 0.5) / row.samples.len().max(1) as f64;
         let _ = write!(
             svg,
             "<circle class=\"dot\" cx=\"{:.2}%\" cy=\"{:.1}\" r=\"3\"/>",
             scale.x(sample.value),
-            top + 3.0 + place * (LANE - 6.0)
+            top + 3.0 + place * (STRIP - 6.0)
         );
     }
 }
 
-/// From figures to places: from zero to a round number that everything fits below.
+/// Maps figures to positions, from zero to the largest value.
 pub(super) struct Scale {
     pub(super) top: f64,
     pub(super) ticks: Vec<f64>,
@@ -165,7 +165,7 @@ impl Scale {
         Scale { top: most, ticks, decimals }
     }
 
-    /// In percent of the chart's width.
+    /// Position in percent of the chart's width.
     fn x(&self, value: f64) -> f64 {
         (value / self.top).clamp(0.0, 1.0) * REACH
     }

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use crate::method::Driver;
 use crate::results::{Direction, Results};
 
-/// How every file begins: by this a later report knows that it may take the place.
+/// Start of every `results.csv`. A later report recognises its own file by it before it replaces the file.
 pub(super) const HEAD: &str = "adapter,test,server,unit,direction,round,value";
-/// The columns since.
-const SINCE: &str = ",driver\n";
+/// Columns added later.
+const LATER_COLUMNS: &str = ",driver\n";
 
 /// The whole file.
 pub(super) fn csv(results: &Results) -> String {
-    let mut out = [HEAD, SINCE].concat();
+    let mut out = [HEAD, LATER_COLUMNS].concat();
     for row in &results.rows {
         let direction = match row.direction {
             Direction::Higher => "higher",
@@ -35,7 +35,7 @@ pub(super) fn csv(results: &Results) -> String {
     out
 }
 
-/// In quotes where it has to be.
+/// A CSV field, quoted where necessary.
 fn field(text: &str) -> String {
     if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
@@ -53,7 +53,7 @@ mod tests {
         assert_eq!(text.lines().count(), samples + 1);
         assert!(text.starts_with(HEAD));
         assert!(text.contains("\ne1000,bulk-transmit,nicety,Mbit/s,higher,0,1500,\n"), "{text}");
-        let head = [HEAD, SINCE].concat();
+        let head = [HEAD, LATER_COLUMNS].concat();
         assert!(text.lines().all(|line| line.split(',').count() == head.split(',').count()));
         let document = include_str!("../../../../docs/results-format.md");
         assert!(document.contains(&format!("`{}`", head.trim_end())));

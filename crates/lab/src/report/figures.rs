@@ -1,4 +1,4 @@
-//! The page's tables: everything that was measured, and how many times Nicety's figures are QEMU's.
+//! The page's tables: all measurements, and the ratios of Nicety's figures to QEMU's.
 
 use std::fmt::Write as _;
 
@@ -8,16 +8,16 @@ use crate::method::{Driver, Server};
 use crate::number;
 use crate::results::{Direction, Results, Row, Test};
 
-/// The beginning of a table that scrolls in a place of its own, with its first column in sight.
+/// Starts a table that scrolls within its own area and keeps its first column visible.
 pub(super) fn begin(out: &mut String, class: &str, label: &str) {
-    // Writing to a String cannot fail; the results of write! are dropped for that reason throughout.
+    // Writing to a `String` cannot fail. This file drops the results of `write!` for that reason.
     let _ = write!(
         out,
         "<div class=\"scroll\" role=\"region\" aria-label=\"{label}\" tabindex=\"0\"><table class=\"{class}\"><thead><tr>"
     );
 }
 
-/// Its end.
+/// Ends the table.
 pub(super) fn end(out: &mut String) {
     let _ = writeln!(out, "</tbody></table></div>");
 }
@@ -37,7 +37,7 @@ fn heads(out: &mut String, named: &[&str], tests: &[Test], unit: impl Fn(Test) -
     let _ = writeln!(out, "</tr></thead><tbody>");
 }
 
-/// The table of everything: a row per adapter and server, a column per test.
+/// The table of all figures: a row per adapter and server, a column per test.
 pub(super) fn all(out: &mut String, results: &Results) {
     let (tests, servers) = (results.tests(), results.servers());
     begin(out, "summary", "All figures");
@@ -64,7 +64,7 @@ pub(super) fn all(out: &mut String, results: &Results) {
     }
 }
 
-/// The beginning of a row: whose figures they are. The server's cell only where there are several.
+/// Starts a row with its adapter, and with its server if there are several.
 pub(super) fn row_head(out: &mut String, results: &Results, adapter: &str, server: Server) {
     let mark = results.driver(adapter, server).map_or("", Driver::title);
     let mark = if mark.is_empty() { String::new() } else { format!("<span class=\"driver\">{mark}</span>") };
@@ -99,7 +99,7 @@ fn summary_cell<'a>(row: Option<&'a Row>, reasons: &mut Vec<&'a str>) -> String 
     format!("{}{range}", number::figure(median))
 }
 
-/// The ratio of each of Nicety's figures to QEMU's; worse ones are marked and named. Nothing where QEMU was not measured.
+/// Writes the ratio of each of Nicety's figures to QEMU's, with worse ones marked and named. Without QEMU's figures there are none.
 pub(super) fn against_qemu(out: &mut String, results: &Results) {
     let compared = results.compared();
     let ratio = |adapter: &str, test, server| findings::server_ratio(results, adapter, test, server);

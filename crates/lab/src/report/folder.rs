@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all, and what to tell a person where they cannot.
+//! Writes files whole or not at all, and explains errors to a person.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -6,44 +6,44 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// As much of a file, in bytes, as tells whose it is.
+/// Number of bytes at the start of a file that show whether it is ours.
 const BEGIN: u64 = 4096;
 
-/// Why there is no report: what happened, and what to do.
+/// The reason why there is no report, and the remedy.
 #[derive(Debug, Error)]
 pub enum ReportError {
     /// The path of the folder, or a part of it, is a file.
     #[error("the report cannot be written: {0} is a file, not a folder; name another folder with --report DIR")]
     NotAFolder(PathBuf),
-    /// Where a file of the report belongs there is a folder.
+    /// A folder is in the place of a file of the report.
     #[error(
         "the report cannot be written: {0} is a folder, where a file of that name belongs; remove it, or name another folder with --report DIR"
     )]
     NotAFile(PathBuf),
-    /// Where a file of the report belongs there is another one.
+    /// Another file is in the place of a file of the report.
     #[error(
         "the report cannot be written: {0} is there and is none of Nicety's, which would be lost; move it, or name another folder with --report DIR"
     )]
     NotOurs(PathBuf),
-    /// No space, or no quota, left.
+    /// No disk space or quota is left.
     #[error(
         "the report cannot be written: there is no disk space left for {0}; free some, or name a folder on another disk with --report DIR"
     )]
     NoSpace(PathBuf),
-    /// Not ours to write, or mounted read-only.
+    /// This user may not write here, or the file system is read-only.
     #[error(
         "the report cannot be written: {0} may not be written by this user, or is read-only; name another folder with --report DIR"
     )]
     NotWritable(PathBuf),
-    /// Something else.
+    /// Any other error.
     #[error("the report cannot be written: {path}: {error}; name another folder with --report DIR")]
     Other {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// The results cannot be said in JSON.
+    /// The results cannot be written as JSON.
     #[error("the report cannot be written: the results cannot be said in JSON: {0}")]
     Unsaid(String),
 }
@@ -61,8 +61,8 @@ impl ReportError {
     }
 }
 
-/// Finds out whether a report of these files can be written into `dir`: makes what is missing and a file in it, and takes away what
-/// it made.
+/// Checks whether a report of these files can be written into `dir`. Makes the missing folders and a file in them, and removes all of
+/// these again.
 pub(super) fn check(dir: &Path, names: &[&str]) -> Result<(), ReportError> {
     let missing = missing(dir);
     let probe = dir.join(format!(".nicety.{}.part", std::process::id()));
@@ -70,13 +70,13 @@ pub(super) fn check(dir: &Path, names: &[&str]) -> Result<(), ReportError> {
         .and_then(|()| write_one(&probe, "probe", create))
         .map_err(|error| ReportError::of(dir, error))
         .and_then(|()| names.iter().try_for_each(|name| fits(&dir.join(name))));
-    // What was not made cannot be removed, and what cannot be removed does no harm.
+    // If the probe was not made there is nothing to remove, and a probe that stays does no harm.
     let _ = fs::remove_file(&probe);
     remove(&missing);
     made
 }
 
-/// The folders that are to be made for `dir`, the deepest first.
+/// Folders to make for `dir`, the deepest first.
 fn missing(dir: &Path) -> Vec<&Path> {
     dir.ancestors().take_while(|path| *path != Path::new("") && !path.exists()).collect()
 }
@@ -87,13 +87,13 @@ fn remove(folders: &[&Path]) {
     }
 }
 
-/// Whether a file can take this place: nothing has it, or a file of an older report. A link to one would be replaced, wherever it leads.
+/// Whether a file may be written here: the place is empty, or holds a file of an older report. A symbolic link to one is replaced.
 fn fits(place: &Path) -> Result<(), ReportError> {
     let Ok(there) = fs::symlink_metadata(place) else { return Ok(()) };
     if there.is_dir() {
         return Err(ReportError::NotAFile(place.to_owned()));
     }
-    // Only a file is opened: a pipe would wait for somebody.
+    // Only a regular file is opened: opening a pipe would wait for its writer.
     let file = fs::metadata(place).ok().filter(fs::Metadata::is_file).and_then(|_| File::open(place).ok());
     let mut begin = Vec::new();
     let read = file.map(|file| file.take(BEGIN).read_to_end(&mut begin));
@@ -101,13 +101,13 @@ fn fits(place: &Path) -> Result<(), ReportError> {
     if ours { Ok(()) } else { Err(ReportError::NotOurs(place.to_owned())) }
 }
 
-/// Makes the file at `path`, which must not exist.
+/// Creates the file at `path`, which must not exist.
 pub(super) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Writes `files` (name, text) into `dir`: all of them beside their places first, and only when all are on the disk, each to
-/// its place. After an error nothing of ours is left, and what was there before still is.
+/// Writes `files` (name, text) into `dir`. First all are written beside their places; when all are on the disk, each moves to its
+/// place. After an error none of our files is left, and the earlier ones are still there.
 pub(super) fn write(
     dir: &Path,
     files: &[(&str, &str)],
@@ -123,7 +123,7 @@ pub(super) fn write(
         })?;
         places.iter().try_for_each(|place| place.take().map(|()| taken += 1))
     });
-    // The first error is the one to tell; what cannot be removed was not made.
+    // The first error is reported. A file that cannot be removed here was never made.
     if written.is_err() {
         places[..taken].iter().for_each(Place::leave);
         for Place { part, .. } in &places {
@@ -137,12 +137,12 @@ pub(super) fn write(
     written
 }
 
-/// Where a file goes, and what lies beside it meanwhile.
+/// A file's place, and the temporary files beside it.
 struct Place {
     place: PathBuf,
-    /// What is to be there.
+    /// The new file.
     part: PathBuf,
-    /// What was there, until all files are in their places.
+    /// The earlier file, kept until all new files are in their places.
     older: PathBuf,
 }
 
@@ -152,27 +152,27 @@ impl Place {
         Place { place: dir.join(name), part: beside("part"), older: beside("older") }
     }
 
-    /// The new file takes the place, and what was there has another name from then on.
+    /// Moves the new file into its place. The earlier file keeps another name from then on.
     fn take(&self) -> Result<(), ReportError> {
         let Place { place, part, older } = self;
         fits(place)?;
-        // Left by a process of the same number that was killed.
+        // A killed process with the same ID may have left this file.
         let _ = fs::remove_file(older);
-        // Not every file system has links. Without one there is neither file for a moment.
+        // Some file systems have no hard links. Then a rename leaves the place empty for a moment.
         let kept = match fs::hard_link(place, older).or_else(|_| fs::rename(place, older)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             kept => kept,
         };
         let taken = kept.and_then(|()| fs::rename(part, place));
         if taken.is_err() {
-            // To rename one of two links to the other does nothing.
+            // Renaming one of two links to the other does nothing, so `older` is removed as well.
             let _ = fs::rename(older, place);
             let _ = fs::remove_file(older);
         }
         taken.map_err(|error| ReportError::of(place, error))
     }
 
-    /// What was there before has its place again, or nothing.
+    /// Restores the earlier file, or removes the new one if there was none.
     fn leave(&self) {
         if fs::rename(&self.older, &self.place).is_err() {
             let _ = fs::remove_file(&self.place);
@@ -181,13 +181,13 @@ impl Place {
 }
 
 fn write_one(part: &Path, text: &str, create: impl Fn(&Path) -> io::Result<File>) -> io::Result<()> {
-    // Left by a process of the same number that was killed.
+    // A killed process with the same ID may have left this file.
     if part.exists() {
         fs::remove_file(part)?;
     }
     let mut file = create(part)?;
     file.write_all(text.as_bytes())?;
-    // A disk's lack of space may show only here. What is no disk (a pipe, a device) has nothing to sync.
+    // A lack of disk space may show only here. A pipe or a device has nothing to sync.
     match file.sync_all() {
         Err(error) if error.kind() != ErrorKind::InvalidInput => Err(error),
         _ => Ok(()),
@@ -200,10 +200,10 @@ mod tests {
     use crate::report;
     use crate::results::{Results, sample};
 
-    /// What a report has that was there before.
+    /// Content of an earlier report's file.
     const BEFORE: &str = "{\"format\": \"nicety-results\", \"before\": true";
 
-    /// A folder of this test alone, gone at its end.
+    /// A folder of this test alone, removed at its end.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -247,7 +247,7 @@ mod tests {
     fn a_full_disk_leaves_the_report_before_as_it_was_and_nothing_else() {
         let scratch = Scratch::new("full");
         fs::write(scratch.0.join("index.html"), BEFORE).unwrap();
-        // /dev/full answers each write with ENOSPC: full(4). The second file is the one that no longer fits.
+        // /dev/full answers each write with ENOSPC: full(4). The second file does not fit.
         let full = |path: &Path| {
             if path.ends_with(part("index.html")) {
                 OpenOptions::new().write(true).open("/dev/full")
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_nobody_may_write_is_said_to_be_one() {
-        // sysfs lets not even root make a folder; a permission bit would not stop root.
+        // sysfs does not let even root make a folder; a permission bit would not stop root.
         let error = report::write(&sample::quick(), Path::new("/sys/nicety-report")).unwrap_err();
         assert!(matches!(error, ReportError::NotWritable(_)), "{error}");
     }
@@ -377,7 +377,7 @@ mod tests {
             for (name, text) in [("results.json", first), ("index.html", second)] {
                 text.iter().for_each(|text| fs::write(scratch.0.join(name), text).unwrap());
             }
-            // The second is written, and is gone when its turn comes.
+            // The second file is written, but is gone when it is to be moved.
             let gone = |path: &Path| {
                 let file = create(path)?;
                 if path.ends_with(part("index.html")) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A text written with what HTML reserves escaped; safe between tags and inside quoted attributes.
+/// A text with HTML's reserved characters escaped. Safe between tags and inside quoted attributes.
 pub(super) struct Escaped<'a>(pub(super) &'a str);
 
 impl fmt::Display for Escaped<'_> {

@@ -1,4 +1,4 @@
-//! The report folder: `index.html`, which needs nothing but itself, `results.json` and `results.csv` (docs/results-format.md).
+//! The report folder: `index.html`, which is self-contained, `results.json` and `results.csv` (docs/results-format.md).
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::results::{FORMAT, Results};
 const FILES: [&str; 3] = ["results.json", "results.csv", "index.html"];
 
 /// Writes the report into the folder `dir`, which is made if it does not exist. Each file is written beside its place and
-/// then renamed, so that a reader, or a report of an earlier day, never sees half a file.
+/// then renamed, so that a reader never sees half a file, and an earlier report is never half replaced.
 pub fn write(results: &Results, dir: &Path) -> Result<(), ReportError> {
     let json = results.to_json().map_err(|error| ReportError::Unsaid(error.to_string()))?;
     let [results_json, results_csv, index] = FILES;
@@ -26,12 +26,12 @@ pub fn write(results: &Results, dir: &Path) -> Result<(), ReportError> {
     folder::write(dir, &files, folder::create)
 }
 
-/// Whether a report can be written into the folder `dir`: to be asked before measuring for minutes. Leaves no trace.
+/// Checks that a report can be written into the folder `dir`. Call it before measuring for minutes. Leaves no trace.
 pub fn check(dir: &Path) -> Result<(), ReportError> {
     folder::check(dir, &FILES)
 }
 
-/// Whether a file that begins so is one of a report: of which version does not matter, nor how its JSON is indented.
+/// Whether a file with this beginning belongs to a report, of any version and with any indentation of its JSON.
 fn is_ours(begin: &[u8]) -> bool {
     let name = format!("{{\"format\":\"{FORMAT}\"");
     let packed: Vec<u8> = begin.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(name.len()).collect();

@@ -1,5 +1,5 @@
-//! `index.html`: the answer in sentences, which adapter to choose, the ratios to QEMU, the figures, each test's chart beside its
-//! table and over time, the latencies, the method, the host. One file, no scripts, nothing loaded from anywhere.
+//! `index.html`: the answer in sentences, the adapter to choose, the ratios to QEMU, the figures, each test's chart beside its
+//! table and over time, the latencies, the method, the host. One file without scripts, which loads nothing.
 
 use std::fmt::Write as _;
 
@@ -14,18 +14,19 @@ use crate::statistics::RUNS_FOR_INTERVAL;
 
 const STYLE: &str = include_str!("style.css");
 
-/// How every page begins: by this a later report knows that it may take the place. A change here has to know the pages before it too.
+/// Start of every page. A later report recognises its own page by it before it replaces the page. A change here must still recognise
+/// earlier pages.
 pub(super) const HEAD: &str = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
      <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Nicety: ";
 
-/// Runs during which more than this was stolen are pointed out, in percent.
+/// The page points out runs with more stolen time than this, in percent.
 const STEAL_NOTED_PERCENT: f64 = 5.0;
 
 /// The whole page.
 pub(super) fn page(results: &Results) -> String {
     let mut out = String::with_capacity(256 * 1024);
     let headline = headline(results);
-    // Writing to a String cannot fail; the results of write! are dropped for that reason throughout.
+    // Writing to a `String` cannot fail. This file drops the results of `write!` for that reason.
     let _ = write!(out, "{HEAD}{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n", Escaped(&headline));
     opening(&mut out, results, &headline);
     contents(&mut out, results);
@@ -49,7 +50,7 @@ pub(super) fn page(results: &Results) -> String {
     out
 }
 
-/// A section's heading, which can be pointed at.
+/// A section's heading, with an anchor for links.
 fn heading(out: &mut String, id: &str, title: &str) {
     let _ = writeln!(out, "<h2 id=\"{id}\">{title}{}</h2>", anchor(id));
 }
@@ -71,7 +72,7 @@ fn opening(out: &mut String, results: &Results, headline: &str) {
     let adapters = results.adapters().len();
     let plural = if adapters == 1 { "adapter" } else { "adapters" };
     let _ = writeln!(out, "<p class=\"kicker\">Nicety · {adapters} network {plural} compared · {}</p>", Escaped(date));
-    // The headline is the first sentence of the choice without its reason, which then begins the paragraph below.
+    // The headline is the first sentence of the choice up to its reason. The reason begins the paragraph below.
     let (short, reason) = headline.split_once(": ").unwrap_or((headline.trim_end_matches('.'), ""));
     let _ = writeln!(out, "<h1>{}</h1>", Escaped(short));
     let mut sentences = choice(results).into_iter().skip(1).collect::<Vec<_>>();
@@ -83,7 +84,7 @@ fn opening(out: &mut String, results: &Results, headline: &str) {
     let _ = writeln!(out, "</section>\n<p class=\"soft\">{}</p>", with_code(&findings::judged_under(results)));
 }
 
-/// What is on the page, and where.
+/// Table of contents with links.
 fn contents(out: &mut String, results: &Results) {
     let _ = write!(out, "<nav aria-label=\"On this page\">");
     let qemu = (!results.compared().is_empty()).then_some(("qemu", "Against QEMU"));
@@ -100,13 +101,13 @@ fn found(out: &mut String, results: &Results) {
     heading(out, "found", "What was found");
     let _ = writeln!(out, "<dl class=\"findings\">");
     for finding in findings::findings(results) {
-        let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", Escaped(&finding.about), set(&finding.sentence));
+        let _ = writeln!(out, "<dt>{}</dt><dd>{}</dd>", Escaped(&finding.about), unbroken(&finding.sentence));
     }
     let _ = writeln!(out, "</dl>");
 }
 
-/// The sentence, escaped, with its ratios and ranges kept on one line each.
-fn set(sentence: &str) -> String {
+/// The sentence, escaped, without line breaks inside its ratios and ranges.
+fn unbroken(sentence: &str) -> String {
     Escaped(sentence).to_string().replace(" ×", "\u{a0}×").replace('–', "\u{2060}–\u{2060}").replace(" % ", "\u{a0}% ")
 }
 
@@ -115,13 +116,13 @@ fn capitalised(sentence: &str) -> String {
     characters.next().map_or(String::new(), |first| first.to_uppercase().collect::<String>() + characters.as_str())
 }
 
-/// The sentence with its command, if it has one, set as code.
+/// The sentence, with its command (if it has one) set as code.
 fn with_code(sentence: &str) -> String {
     let command = findings::REAL_GUESTS_COMMAND;
     Escaped(sentence).to_string().replace(command, &format!("<code>{command}</code>"))
 }
 
-/// Whose bars and lines are whose.
+/// Legend of the servers' colours.
 fn servers(out: &mut String, results: &Results) {
     let servers = results.servers();
     if servers.len() > 1 {
@@ -181,7 +182,7 @@ fn one_test(out: &mut String, results: &Results, test: Test) {
         }
     }
     figures::end(out);
-    // Latencies come from the runs of request-response too, which are drawn once, with their rate.
+    // The latency tests share the runs of request-response. Those runs are drawn once, with their rate.
     let load = test.load().filter(|_| !matches!(test, Test::RrP50 | Test::RrP99));
     let over_time = load.map_or(String::new(), |load| panels::over_time(results, load, test.unit()));
     let _ = writeln!(out, "</div>{over_time}</section>");

@@ -1,4 +1,4 @@
-//! Tests of the page: its text, its markup, and what its style sheet promises on a telephone, in the dark and on paper.
+//! Tests of the page: its text, its markup, and the promises of its style sheet for a telephone, the dark mode and paper.
 
 use super::*;
 use crate::results::sample;
@@ -149,7 +149,7 @@ fn a_quick_comparison_promises_no_interval() {
     assert!(!page.contains("class=\"whisker\"") && !page.contains("class=\"range\""));
 }
 
-/// What stands at `name` in each of the style sheet's palettes: light, dark, print.
+/// The colour `name` in each of the style sheet's palettes: light, dark, print.
 fn palettes(name: &str) -> Vec<[f64; 3]> {
     let colour = |text: &str| {
         let digits = text.trim().strip_prefix('#').unwrap();
@@ -163,7 +163,7 @@ fn palettes(name: &str) -> Vec<[f64; 3]> {
     found
 }
 
-/// WCAG 2.2, "contrast ratio" and "relative luminance": what is left of colours in grey.
+/// WCAG 2.2, "contrast ratio" and "relative luminance": the contrast of two colours in grey.
 fn contrast(one: [f64; 3], other: [f64; 3]) -> f64 {
     let luminance = |colour: [f64; 3]| {
         let linear = |part: f64| if part <= 0.040_45 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) };
@@ -208,7 +208,7 @@ fn no_text_of_a_chart_is_scaled_or_smaller_than_eleven_pixels() {
         .collect();
     assert!(sizes.len() >= 4 && sizes.iter().all(|size| *size >= 11.0), "{sizes:?}");
     let page = page(&sample::two_servers());
-    // Only what is stretched has a view box, and it holds lines and nothing else.
+    // Only stretched pictures have a view box, and they contain lines only.
     for stretched in page.split("viewBox=").skip(1).map(|rest| rest.split("</svg>").next().unwrap()) {
         assert!(stretched.contains("<path") && !stretched.contains("<text"));
     }

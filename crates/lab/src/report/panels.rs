@@ -1,7 +1,7 @@
-//! Small charts, one for each adapter: what each run carried over time, and how long its exchanges took. A run is a line; whose, its
-//! colour and its dashes say.
+//! Small charts, one for each adapter: each run's rate over time, and the distribution of its latencies. A run is a line; its colour
+//! and its dashes show the server.
 //!
-//! Lines lie in a picture of their own that is stretched to the column; text and grid are outside it, in pixels, and are not.
+//! Lines lie in a picture of their own, which is stretched to the column. Text and grid are outside it, in pixels, and are not stretched.
 
 use std::fmt::Write as _;
 
@@ -16,14 +16,14 @@ use crate::statistics;
 const TOP: f64 = 8.0;
 const PLOT: f64 = 120.0;
 const AXIS: f64 = 22.0;
-/// The lines' picture, in units of its own: stretched, whatever they are.
+/// Size of the lines' picture in its own units. Any size works, because the picture is stretched.
 const WIDE: f64 = 1000.0;
 const HIGH: f64 = 1000.0;
 
-/// The percentiles that have a mark, and how it is written; the last one is the longest of all.
+/// Percentiles with a mark, and the mark's text. The last one is the maximum.
 const MARKS: [(f64, &str); 5] = [(50.0, "50 %"), (90.0, "90 %"), (99.0, "99 %"), (99.9, "99.9 %"), (100.0, "all")];
 
-/// A mark on an axis: where, from 0 to 1, and its text.
+/// A mark on an axis: its position from 0 to 1, and its text.
 type Mark = (f64, String);
 
 struct Panel {
@@ -35,7 +35,7 @@ struct Panel {
     lines: String,
 }
 
-/// What the runs of `load` carried over time. Empty if none of them tells.
+/// The rate over time of the runs of `load`. Empty if none of them has a series.
 pub(super) fn over_time(results: &Results, load: Load, unit: &str) -> String {
     let runs: Vec<&Run> = results.runs.iter().filter(|run| run.load == load && run.series.is_some()).collect();
     let points = || runs.iter().filter_map(|run| run.series.as_ref()).flat_map(|series| series.points());
@@ -70,7 +70,7 @@ fn marks(scale: &Scale) -> Vec<Mark> {
     scale.ticks.iter().map(|tick| (tick / scale.top, number::fixed(*tick, scale.decimals))).collect()
 }
 
-/// A run's rate as stairs: each point holds for its time.
+/// A run's rate as steps: each point holds over its interval.
 fn stairs(run: &Run, time: &Scale, rate: &Scale) -> String {
     let mut path = String::new();
     for (begin, end, value) in run.series.iter().flat_map(|series| series.points()) {
@@ -91,7 +91,7 @@ fn line(run: &Run, path: &str) -> String {
     )
 }
 
-/// How the latencies of request-response are distributed. Empty if no run tells.
+/// The distribution of request-response latencies. Empty if no run has latencies.
 pub(super) fn latencies(results: &Results) -> String {
     let runs: Vec<(&Run, &[Percentile])> =
         results.runs.iter().filter_map(|run| Some((run, run.latency.as_deref()?))).collect();
@@ -122,7 +122,7 @@ pub(super) fn latencies(results: &Results) -> String {
     panels.map(|panel| panel.svg()).collect()
 }
 
-/// The median over the runs of each percentile that all of them have.
+/// The median over the runs, for each percentile that all of them have.
 fn middle(runs: &[&[Percentile]]) -> Vec<Percentile> {
     let Some((first, rest)) = runs.split_first() else { return Vec::new() };
     let at =
@@ -137,7 +137,7 @@ fn middle(runs: &[&[Percentile]]) -> Vec<Percentile> {
     first.iter().filter_map(of).collect()
 }
 
-/// Where a percentile lies, from 0 to 1: each further nine as far from the one before, the longest of all after the fourth.
+/// Position of a percentile, from 0 to 1. Each further nine takes an equal step; the maximum comes after the fourth.
 fn across(percent: f64) -> f64 {
     const NINES: f64 = 4.0;
     const ALL: f64 = 4.6;
@@ -163,7 +163,7 @@ struct Decades {
 }
 
 impl Decades {
-    /// From the 1, 2 or 5 below `least` to that above `most`.
+    /// From the 1, 2 or 5 at or below `least` to the one at or above `most`.
     fn over(least: f64, most: f64) -> Decades {
         let (least, most) = (least.clamp(1e-3, 1e12), most.clamp(1e-3, 1e12));
         let steps = |value: f64| [1.0, 2.0, 5.0, 10.0].map(|unit| unit * 10_f64.powf(value.log10().floor()));
@@ -172,12 +172,12 @@ impl Decades {
         Decades { low, high: if high > low { high } else { low * 10.0 } }
     }
 
-    /// From 0 to 1.
+    /// Position from 0 to 1.
     fn up(&self, us: f64) -> f64 {
         ((us.max(self.low) / self.low).ln() / (self.high / self.low).ln()).clamp(0.0, 1.0)
     }
 
-    /// Powers of ten; where there are fewer than three of them, twice and five times each too.
+    /// Marks at powers of ten. With fewer than three powers, also at two and five times each.
     fn marks(&self) -> Vec<Mark> {
         let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
         let inside = |value: &f64| (self.low * 0.999..=self.high * 1.001).contains(value);

@@ -1,4 +1,4 @@
-//! Results for tests of what shows them: those of the bench without guests, on a host that is always the same.
+//! Results for tests of tables and reports: those of the bench without guests, on a fixed host.
 
 use std::sync::atomic::AtomicBool;
 
@@ -35,12 +35,12 @@ pub(crate) fn two_servers() -> Results {
     of(FakeBench::two_servers(), false)
 }
 
-/// Two adapters, each served by Nicety in two ways and one of them by QEMU, seven rounds.
+/// Two adapters, each served by Nicety over two transports and one of them by QEMU, seven rounds.
 pub(crate) fn linked() -> Results {
     of(FakeBench::linked(), false)
 }
 
-/// An adapter served by Nicety and by QEMU, and one that is driven from user space and that QEMU has not, seven rounds.
+/// An adapter served by Nicety and by QEMU, and one driven from user space that QEMU lacks, seven rounds.
 pub(crate) fn user_space() -> Results {
     of(FakeBench::user_space(), false)
 }

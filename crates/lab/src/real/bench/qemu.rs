@@ -6,14 +6,14 @@
 //! right ── QEMU's adapter ── tap ─┘
 //! ```
 //!
-//! The bridge is how people connect QEMU's adapters (libvirt's default), and faster than QEMU's own `-netdev stream`.
+//! People connect QEMU's adapters by a bridge (libvirt's default), and it is faster than QEMU's own `-netdev stream`.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 use nicety_guests::{Accel, Error, Folder, GuestConfig, Image, Kernel, Root, Served};
 
 use super::{
-    super::pair, Ground, Kind, LEFT_MAC, NOT_QEMUS, RIGHT_MAC, UPLINK, Up, address, addressed, drive, version,
+    super::pair, Ground, Kind, LEFT_MAC, NOT_IN_QEMU, RIGHT_MAC, UPLINK, Up, address, addressed, drive, version,
 };
 use crate::method::{Contestant, Driver, Guests, Server};
 
@@ -25,7 +25,7 @@ fn model(adapter: &str) -> Option<&'static str> {
     nicety_adapters::find(adapter)?.about.qemu
 }
 
-/// See the module's page.
+/// Guests in QEMU (see the module's page).
 #[derive(Debug)]
 pub(super) struct Qemu {
     accel: Accel,
@@ -52,7 +52,7 @@ impl Kind for Qemu {
     }
 
     fn absent(&self, adapter: &str, _driver: Option<Driver>) -> Vec<(Server, String)> {
-        if model(adapter).is_some() { Vec::new() } else { vec![(Server::Qemu, NOT_QEMUS.to_owned())] }
+        if model(adapter).is_some() { Vec::new() } else { vec![(Server::Qemu, NOT_IN_QEMU.to_owned())] }
     }
 
     fn prepare(&mut self, ground: &mut Ground) -> Result<(), Error> {

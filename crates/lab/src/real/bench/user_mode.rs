@@ -8,9 +8,9 @@
 //! nicety:                        left ── one daemon's switch ── right
 //! ```
 //!
-//! A server is a process for each guest, bound with it to one processor, with interrupts by INTx, and the frames between the two pass
-//! one by one behind their lengths (QEMU's `-netdev stream`; Nicety's uplink of that kind). On Nicety's own switch one daemon serves
-//! both guests, runs on either processor, and raises the interrupts that the driver likes best.
+//! Over the stream, each guest has its own server process. Both are bound to one processor, and interrupts are INTx. Frames pass
+//! between the two servers one by one, each with its length in front (QEMU's `-netdev stream`; Nicety's uplink of that kind). On
+//! Nicety's own switch, one daemon serves both guests, runs on either processor, and raises the interrupts that the driver prefers.
 
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -20,13 +20,13 @@ use nicety_guests::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::{super::pair, Ground, Kind, LEFT_MAC, NOT_QEMUS, RIGHT_MAC, Up, addressed, drive, version};
+use super::{super::pair, Ground, Kind, LEFT_MAC, NOT_IN_QEMU, RIGHT_MAC, Up, addressed, drive, version};
 use crate::method::{Contestant, Driver, Guests, Load, Server};
 
-/// What holds a guest's driver to INTx, as QEMU's machine `x-remote` does.
+/// Kernel parameter that restricts a guest's driver to INTx, as QEMU's machine `x-remote` does.
 const INTX: &str = "pci=nomsi";
 
-/// QEMU's own model of an adapter, if x-remote can serve it: a PCI function.
+/// QEMU's own model of an adapter, if x-remote can serve it. The model must be a PCI function.
 fn model(adapter: &str) -> Option<&'static str> {
     let about = nicety_adapters::find(adapter)?.about;
     about.qemu.filter(|_| about.transports.contains(&"vfio-user"))
@@ -36,21 +36,21 @@ fn model(adapter: &str) -> Option<&'static str> {
 fn port(ground: &Ground, name: &str, adapter: &str, mac: &str) -> Result<Port, Error> {
     let mut port = ground.port(name, adapter, mac)?;
     if port.entry.about.transports.contains(&"vhost-user") {
-        // QEMU's own choice for a vhost-user netdev. A user-mode kernel sets up all pairs that it is offered, and uses as many as it
-        // has processors.
+        // One pair is QEMU's own choice for a vhost-user netdev. A user-mode kernel sets up all pairs that the device offers, and uses as
+        // many as it has processors.
         port.more += "queues = 1\n";
     }
     Ok(port)
 }
 
-/// The two processors on which all of it runs; none if we may only use one.
+/// The two processors on which everything runs. None if we may only use one.
 fn processors() -> Option<[usize; 2]> {
     let allowed = sched_getaffinity(None).ok()?;
     let mut numbers = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
     Some([numbers.next()?, numbers.next()?])
 }
 
-/// See the module's page.
+/// Guests in user mode (see the module's page).
 #[derive(Debug)]
 pub(super) struct UserMode {
     kernel: UmlKernel,
@@ -58,30 +58,30 @@ pub(super) struct UserMode {
 }
 
 impl UserMode {
-    /// Builds the kernel if it is not there yet.
+    /// Builds the kernel if it is missing.
     pub fn lay(say: &mut dyn FnMut(&str)) -> Result<UserMode, Error> {
         Ok(UserMode { kernel: UmlKernel::lay(say)?, processors: processors() })
     }
 
-    /// The words that bind a program to some of the two processors.
+    /// The command prefix that binds a program to some of the two processors.
     fn bound(&self, root: &Root, sides: &[usize]) -> Vec<String> {
         let Some(processors) = self.processors else { return Vec::new() };
         let list: Vec<String> = sides.iter().filter_map(|side| processors.get(*side)).map(usize::to_string).collect();
         vec![root.busybox().display().to_string(), "taskset".into(), "-c".into(), list.join(",")]
     }
 
-    /// Both machines with their addresses, each bound to its processor.
+    /// Both machines with their addresses, each bound to its own processor.
     fn machines(&self, root: &Root, server: Server) -> (UmlConfig, UmlConfig) {
         self.apart(root, addressed(UmlConfig::new(&self.kernel), server))
     }
 
-    /// Each machine bound to its processor.
+    /// Binds each machine to its own processor.
     fn apart(&self, root: &Root, (mut left, mut right): (UmlConfig, UmlConfig)) -> (UmlConfig, UmlConfig) {
         (left.before, right.before) = (self.bound(root, &[0]), self.bound(root, &[1]));
         (left, right)
     }
 
-    /// On Nicety's own switch.
+    /// Boots both guests on Nicety's own switch.
     fn boot_switched(&self, ground: &mut Ground, contestant: &Contestant, stop: &AtomicBool) -> Result<Up, Error> {
         let Contestant { adapter, driver, .. } = contestant;
         let ports = vec![port(ground, "left", adapter, LEFT_MAC)?, port(ground, "right", adapter, RIGHT_MAC)?];
@@ -101,7 +101,7 @@ impl UserMode {
         }
     }
 
-    /// A daemon for each guest, and a stream between them.
+    /// Boots both guests with a daemon for each, and a stream between the daemons.
     fn boot_joined(&self, ground: &mut Ground, adapter: &str, stop: &AtomicBool) -> Result<Up, Error> {
         let folder = Folder::new()?;
         let mut served = Vec::new();
@@ -112,7 +112,7 @@ impl UserMode {
             match Served::start_as(&ground.program, &mut ground.namespace, vec![port], setup) {
                 Ok(one) => served.push(one),
                 Err(error) => {
-                    // What their end complains of is the same trouble.
+                    // An error of stopping the others has the same cause, so it is dropped.
                     let _ = ground.stop(served);
                     return Err(error);
                 }
@@ -127,7 +127,7 @@ impl UserMode {
         Ok(up)
     }
 
-    /// QEMU's own model on both sides, and a stream between them.
+    /// Boots both guests with QEMU's own model, and a stream between the models.
     fn boot_modelled(&self, ground: &Ground, model: &str, stop: &AtomicBool) -> Result<Up, Error> {
         let folder = Folder::new()?;
         let path = folder.join("stream");
@@ -161,7 +161,7 @@ impl Kind for UserMode {
             "virtio-net" => {
                 "QEMU has no vhost-user back end of its own for virtio-net, by which these guests would reach it"
             }
-            _ => NOT_QEMUS,
+            _ => NOT_IN_QEMU,
         };
         let qemu = model(adapter).is_none().then(|| (Server::Qemu, why.to_owned()));
         let stream = driver.map(|driver| {

@@ -1,5 +1,5 @@
-//! A link as smoltcp's device: what was received and waits, what is to be sent and has no room yet, and the offloads of
-//! both.
+//! A link as smoltcp's device: a queue of received packets, a queue of packets that await room on the link, and the offloads of both
+//! directions.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -15,10 +15,10 @@ use super::link::{GuestError, Link};
 /// The largest frame: an MTU of 1500 and the Ethernet header.
 const FRAME: usize = 1514;
 
-/// See the module's page.
-pub struct Deck {
+/// smoltcp's device over a link (see the module's page).
+pub struct LinkDevice {
     incoming: VecDeque<Vec<u8>>,
-    spare: Vec<Vec<u8>>,
+    free: Vec<Vec<u8>>,
     out: Out,
     frames_received: u64,
 }
@@ -32,13 +32,13 @@ struct Out {
     frames: u64,
 }
 
-impl Deck {
-    /// Over this link.
-    pub fn new(link: Box<dyn Link>) -> Deck {
+impl LinkDevice {
+    /// A device over this link.
+    pub fn new(link: Box<dyn Link>) -> LinkDevice {
         let (checksum, _) = link.offloads();
         let (packet, waiting) = (Vec::new(), VecDeque::new());
         let out = Out { link, checksum, packet, waiting, error: None, frames: 0 };
-        Deck { incoming: VecDeque::new(), spare: Vec::new(), out, frames_received: 0 }
+        LinkDevice { incoming: VecDeque::new(), free: Vec::new(), out, frames_received: 0 }
     }
 
     /// The link.
@@ -51,26 +51,26 @@ impl Deck {
         self.out.frames + self.frames_received
     }
 
-    /// Whether something waits for room: nothing more is sent until the link interrupts.
+    /// Whether a packet waits for room. Nothing more is sent until the link interrupts.
     pub fn blocked(&self) -> bool {
         !self.out.waiting.is_empty()
     }
 
-    /// Takes up to `budget` packets from the link. True if there may be more.
+    /// Takes up to `budget` packets from the link. Returns true if more may be waiting.
     pub fn fill(&mut self, budget: usize) -> Result<bool, GuestError> {
-        let Deck { incoming, spare, out, frames_received } = self;
+        let LinkDevice { incoming, free, out, frames_received } = self;
         let taken = out.link.receive(budget, &mut |packet, info| {
             *frames_received += u64::from(info.frames);
-            // As an operating system does: what the adapter does not vouch for is summed here.
+            // As in an operating system: software checks the checksum unless the adapter has checked it.
             if info.checksum_good || checksum::check(packet, &Layout::parse(packet)) != Verdict::Bad {
-                let empty = spare.pop().unwrap_or_default();
+                let empty = free.pop().unwrap_or_default();
                 incoming.push_back(std::mem::replace(packet, empty));
             }
         })?;
         Ok(taken >= budget)
     }
 
-    /// Tries again what had no room.
+    /// Retries the packets that had no room.
     pub fn retry(&mut self) -> Result<(), GuestError> {
         while let Some((packet, offload)) = self.out.waiting.front() {
             if !self.out.link.transmit(packet, offload)? {
@@ -81,7 +81,7 @@ impl Deck {
         Ok(())
     }
 
-    /// Tells the link of what was sent; says what went wrong in sending it.
+    /// Notifies the link of sent packets. Returns the error of an earlier send, if there was one.
     pub fn flush(&mut self) -> Result<(), GuestError> {
         match self.out.error.take() {
             Some(error) => Err(error),
@@ -91,7 +91,7 @@ impl Deck {
 }
 
 impl Out {
-    /// What is left to the link, once the packet says what it needs.
+    /// Offloads to request from the link. Prepares the packet's checksum field for them.
     fn offload(&mut self, segment_bytes: Option<u16>) -> Offload {
         let layout = Layout::parse(&self.packet);
         let Some(l4) = layout.l4.filter(|l4| l4.kind == L4Kind::Tcp) else { return Offload::default() };
@@ -128,22 +128,22 @@ impl Out {
     }
 }
 
-/// A received packet.
+/// A received packet (smoltcp's receive token).
 pub struct Arrived<'a> {
     packet: Vec<u8>,
-    spare: &'a mut Vec<Vec<u8>>,
+    free: &'a mut Vec<Vec<u8>>,
 }
 
 impl phy::RxToken for Arrived<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(mut self, f: F) -> R {
         let result = f(&self.packet);
         self.packet.clear();
-        self.spare.push(self.packet);
+        self.free.push(self.packet);
         result
     }
 }
 
-/// A packet to be written.
+/// A packet to be written (smoltcp's transmit token).
 pub struct Leaving<'a> {
     out: &'a mut Out,
     meta: PacketMeta,
@@ -157,7 +157,7 @@ impl std::fmt::Debug for Out {
 
 impl phy::TxToken for Leaving<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        // smoltcp writes every byte of it.
+        // smoltcp writes every byte of the packet.
         self.out.packet.resize(len, 0);
         let result = f(&mut self.out.packet);
         self.out.send(self.meta);
@@ -169,14 +169,14 @@ impl phy::TxToken for Leaving<'_> {
     }
 }
 
-impl Device for Deck {
+impl Device for LinkDevice {
     type RxToken<'a> = Arrived<'a>;
     type TxToken<'a> = Leaving<'a>;
 
     fn receive(&mut self, _now: Instant) -> Option<(Arrived<'_>, Leaving<'_>)> {
         let packet = self.incoming.pop_front()?;
         let leaving = Leaving { out: &mut self.out, meta: PacketMeta::default() };
-        Some((Arrived { packet, spare: &mut self.spare }, leaving))
+        Some((Arrived { packet, free: &mut self.free }, leaving))
     }
 
     fn transmit(&mut self, _now: Instant) -> Option<Leaving<'_>> {
@@ -188,7 +188,7 @@ impl Device for Deck {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
         capabilities.max_transmission_unit = FRAME;
-        // Both ways, TCP's checksums are this module's and the adapter's.
+        // In both directions this module and the adapter handle TCP checksums.
         capabilities.checksum.tcp = phy::Checksum::None;
         let (_, segment_bytes) = self.out.link.offloads();
         let segment_bytes = NonZeroUsize::new(segment_bytes as usize).filter(|bytes| bytes.get() > FRAME);
