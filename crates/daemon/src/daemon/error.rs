@@ -1,4 +1,4 @@
-//! Why a daemon or a port cannot start.
+//! Errors that prevent a daemon or a port from starting.
 
 use nicety_adapters::CreateError;
 use nicety_memory::MapError;
@@ -7,10 +7,10 @@ use nicety_vfio_user::ListenError;
 
 use crate::recorder::RecordError;
 
-/// Why a daemon, or one of its ports, could not start.
+/// Reasons why a daemon, or one of its ports, could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The port's socket.
+    /// The port's socket cannot be made.
     #[error("port {port}: {source}")]
     Socket {
         /// The port.
@@ -18,7 +18,7 @@ pub enum StartError {
         /// Why not.
         source: ListenError,
     },
-    /// The port's adapter.
+    /// The port's adapter cannot be created.
     #[error("port {port}: {source}")]
     Adapter {
         /// The port.
@@ -26,7 +26,7 @@ pub enum StartError {
         /// Why not.
         source: CreateError,
     },
-    /// Memory for the port.
+    /// There is no memory for the port.
     #[error("port {port}: {source}")]
     Memory {
         /// The port.
@@ -34,7 +34,7 @@ pub enum StartError {
         /// Why not.
         source: MapError,
     },
-    /// The switch.
+    /// The switch refused the port.
     #[error("port {port}: {source}")]
     Switch {
         /// The port.
@@ -42,7 +42,7 @@ pub enum StartError {
         /// Why not.
         source: PlaneError,
     },
-    /// Doorbells that cannot be mapped.
+    /// The adapter's doorbells cannot be mapped.
     #[error("port {port}: {adapter} has no doorbells that can be mapped: leave doorbells = \"mapped\" out")]
     Doorbells {
         /// The port.
@@ -50,7 +50,7 @@ pub enum StartError {
         /// Its adapter.
         adapter: &'static str,
     },
-    /// An adapter that cannot connect to its VMM.
+    /// The adapter cannot connect to its VMM.
     #[error("port {port}: {adapter} is reached by vfio-user, where a VMM connects: leave role = \"connect\" out")]
     Connects {
         /// The port.
@@ -58,13 +58,13 @@ pub enum StartError {
         /// Its adapter.
         adapter: &'static str,
     },
-    /// Its trace.
+    /// The port's trace cannot be recorded.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The operating system.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// Why not.
         source: std::io::Error,
