@@ -111,7 +111,7 @@ fn what_comes_in_is_told_with_where_it_goes_and_why_it_does_not() {
     world.send(B, &[60], Offload::default());
     world.show(&tap);
     let comments: Vec<_> =
-        all(&mut encoder).into_iter().map(|(_, way, comment, frame)| (way, comment, frame.len())).collect();
+        all(&mut encoder).into_iter().map(|(_, direction, comment, frame)| (direction, comment, frame.len())).collect();
     let expected = [("to vm1 and 1 more", 60), ("dropped: too-short", 10), ("to vm1", 60)];
     assert_eq!(comments, expected.map(|(comment, len)| (1, comment.to_owned(), len)));
 }
@@ -130,7 +130,10 @@ fn what_is_offered_is_told_with_its_edit_and_its_fate() {
     let comments = ["", "; waits in the receive buffer", "; dropped: filtered"];
     let comments = comments.map(|end| format!("from vm0; tag 7 was put in{end}"));
     assert_eq!(seen.iter().map(|(.., comment, _)| comment.clone()).collect::<Vec<_>>(), comments);
-    assert!(seen.iter().all(|(_, way, _, frame)| *way == 2 && frame.len() == 64 && frame[12..16] == [0x81, 0, 0, 7]));
+    assert!(
+        seen.iter()
+            .all(|(_, direction, _, frame)| *direction == 2 && frame.len() == 64 && frame[12..16] == [0x81, 0, 0, 7])
+    );
 }
 
 #[test]

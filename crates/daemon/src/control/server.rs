@@ -193,14 +193,14 @@ fn answer(socket: OwnedFd, peer: Peer, router: &Router, meter: Option<Meter>) ->
                 meter.paid().await;
             }
             let mut request = request.map(Body::new);
-            asked.store(request.body().is_end_stream(), Ordering::Relaxed);
+            answering.store(request.body().is_end_stream(), Ordering::Relaxed);
             request.extensions_mut().insert(peer);
-            request.extensions_mut().insert(Busy(Arc::clone(&asked)));
+            request.extensions_mut().insert(Busy(Arc::clone(&answering)));
             let answer = router.call(request).await;
             // An endless answer keeps its place until it ends.
             let lasts = answer.as_ref().is_ok_and(|answer| answer.extensions().get::<Endless>().is_some());
             endless.store(lasts, Ordering::Relaxed);
-            asked.store(lasts, Ordering::Relaxed);
+            answering.store(lasts, Ordering::Relaxed);
             answer
         }
     });

@@ -326,11 +326,11 @@ pub fn policy_words(policy: &Policy) -> BTreeMap<String, String> {
     say("bound_macs", list(addresses.iter().skip(1)));
     say("bound_ips", list(ip));
     say("mtu_limit", mtu.map(|mtu| mtu.to_string()));
-    for (way, shape) in [("send", transmit), ("receive", receive)] {
+    for (direction, shape) in [("send", transmit), ("receive", receive)] {
         let Some(Shape { average, peak, burst_bytes }) = shape else { continue };
-        say(&format!("{way}_average"), Some(average.to_string()));
-        say(&format!("{way}_peak"), peak.map(|peak| peak.to_string()));
-        say(&format!("{way}_burst"), Some(Bytes(*burst_bytes).to_string()));
+        say(&format!("{direction}_average"), Some(average.to_string()));
+        say(&format!("{direction}_peak"), peak.map(|peak| peak.to_string()));
+        say(&format!("{direction}_burst"), Some(Bytes(*burst_bytes).to_string()));
     }
     words
 }

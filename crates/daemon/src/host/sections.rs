@@ -413,7 +413,7 @@ fn port(walk: &mut Walk, section: Section<'_>, dir: &Path, seen: &mut Seen) -> O
     if let Some(entry) = entry {
         let (doorbells, queues, mtu) = (doorbells.as_ref(), queues.as_ref(), mtu.as_ref());
         let is_vmwares = subsystem.as_ref().is_some_and(|found| found.value);
-        fits(walk, section, entry, &Asked { doorbells, queues, mtu, is_vmwares, stands_by });
+        fits(walk, section, entry, &Requirements { doorbells, queues, mtu, is_vmwares, stands_by });
     }
     let mtu = mtu.and_then(|found| u16::try_from(found.value).ok());
     let parts = policy_parts(walk, section, seen, mtu);
@@ -494,7 +494,7 @@ fn is_its_own(
 }
 
 /// A port's requirements on its adapter.
-struct Asked<'a> {
+struct Requirements<'a> {
     doorbells: Option<&'a Found<Doorbells>>,
     queues: Option<&'a Found<u32>>,
     mtu: Option<&'a Found<u32>>,
@@ -503,9 +503,9 @@ struct Asked<'a> {
 }
 
 /// Checks that the adapter supports the port's settings.
-fn fits(walk: &mut Walk, section: Section<'_>, entry: &Entry, asked: &Asked<'_>) {
+fn fits(walk: &mut Walk, section: Section<'_>, entry: &Entry, required: &Requirements<'_>) {
     let about = entry.about;
-    let Asked { doorbells, queues, mtu, is_vmwares, stands_by } = *asked;
+    let Requirements { doorbells, queues, mtu, is_vmwares, stands_by } = *required;
     if let Some(found) = queues.filter(|found| found.value > u32::from(about.queues)) {
         let most = match about.queues {
             1 => "one queue pair".to_owned(),

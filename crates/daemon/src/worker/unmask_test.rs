@@ -125,7 +125,7 @@ fn one_that_its_vmm_has_replaced_or_taken_away_is_watched_no_longer() {
         signal(&unmask, 1);
         rounds_made(&mut pair.worker, 1);
         assert_eq!(take(&unmask), 0, "it is watched");
-        way(&mut pair);
+        remove(&mut pair);
         rounds_made(&mut pair.worker, 3);
         signal(&unmask, 3);
         assert!(is_silent(&pair.worker));

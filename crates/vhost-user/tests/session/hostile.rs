@@ -152,22 +152,22 @@ fn who_says_nothing_or_stops_within_a_message_or_takes_no_answer_is_sent_away_an
 #[test]
 fn somebody_at_the_door_is_seen_to_while_a_front_end_is_served() {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let (door, mut knocker) = UnixStream::pair().unwrap();
+    let (listener, mut other_client) = UnixStream::pair().unwrap();
     let session = Session::new(OwnedFd::from(ours), TestPort::new(None)).unwrap();
-    let (knocked, heard) = std::sync::mpsc::channel();
+    let (report, reports) = std::sync::mpsc::channel();
     let served = std::thread::spawn(move || {
-        let see = || {
-            (&door).read_exact(&mut [0; 1]).unwrap();
-            knocked.send(()).unwrap();
+        let on_connect = || {
+            (&listener).read_exact(&mut [0; 1]).unwrap();
+            report.send(()).unwrap();
             Duration::ZERO
         };
-        session.run_beside(Some(door.as_fd()), see)
+        session.run_beside(Some(listener.as_fd()), on_connect)
     });
     let mut raw = Raw(theirs);
     for _ in 0..3 {
         raw.negotiate();
-        knocker.write_all(b"!").unwrap();
-        heard.recv_timeout(TIMEOUT).expect("a knock is heard");
+        other_client.write_all(b"!").unwrap();
+        reports.recv_timeout(TIMEOUT).expect("a knock is heard");
     }
     assert_ne!(raw.exchange(1, &[]), [0; 8]);
     drop(raw);
@@ -178,21 +178,21 @@ fn somebody_at_the_door_is_seen_to_while_a_front_end_is_served() {
 fn a_door_that_is_left_alone_is_heard_again_afterwards_and_keeps_no_session_from_its_messages_and_its_end() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     // This byte is never read, so the listener stays readable.
-    let (door, mut knocker) = UnixStream::pair().unwrap();
-    knocker.write_all(b"!").unwrap();
+    let (listener, mut other_client) = UnixStream::pair().unwrap();
+    other_client.write_all(b"!").unwrap();
     let session = Session::new(OwnedFd::from(ours), TestPort::new(None)).unwrap();
-    let (knocked, heard) = mpsc::channel();
+    let (report, reports) = mpsc::channel();
     let served = thread::spawn(move || {
         let mut pauses = [Duration::from_millis(1), Duration::from_millis(1)].into_iter();
-        let see = || {
-            knocked.send(()).unwrap();
+        let on_connect = || {
+            report.send(()).unwrap();
             // Longer than this test runs.
             pauses.next().unwrap_or(Duration::from_secs(3600))
         };
-        session.run_beside(Some(door.as_fd()), see)
+        session.run_beside(Some(listener.as_fd()), on_connect)
     });
     for _ in 0..3 {
-        heard.recv_timeout(TIMEOUT).expect("it is heard after a pause");
+        reports.recv_timeout(TIMEOUT).expect("it is heard after a pause");
     }
     let mut raw = Raw(theirs);
     for _ in 0..100 {
@@ -200,7 +200,7 @@ fn a_door_that_is_left_alone_is_heard_again_afterwards_and_keeps_no_session_from
     }
     drop(raw);
     assert!(matches!(served.join().unwrap(), Ended::Gone));
-    assert_eq!(heard.try_iter().count(), 0, "a message does not open the door");
+    assert_eq!(reports.try_iter().count(), 0, "a message does not open the door");
 }
 
 #[test]
