@@ -120,7 +120,7 @@ pub enum ControlError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
     /// An account that may connect is unknown.
@@ -131,7 +131,7 @@ pub enum ControlError {
     System {
         /// The socket.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
 }

@@ -54,7 +54,7 @@ pub enum RecordError {
     System {
         /// The folder or file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
 }

@@ -33,7 +33,7 @@ pub enum RegistryError {
     System {
         /// The folder or link.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
 }

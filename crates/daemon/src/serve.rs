@@ -32,7 +32,7 @@ pub enum ServeError {
     Rom {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: RomFileError,
     },
     /// A user or group that may connect is unknown.
@@ -40,7 +40,7 @@ pub enum ServeError {
     Account {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: AccountError,
     },
     /// A tap cannot be opened.
@@ -93,7 +93,7 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 /// The test whether a socket is served.
-type Look = fn(&Path, &Access) -> Result<Place, ListenError>;
+type SocketCheck = fn(&Path, &Access) -> Result<Place, ListenError>;
 
 fn connecting(path: &Path, access: &Access) -> Result<Place, ListenError> {
     nicety_socket::check(path, access)
@@ -109,7 +109,7 @@ pub fn check<'a>(host: &'a Host, record: Option<&'a Path>) -> Result<Prepared<'a
     checked(host, record, |path, access| nicety_socket::check_quietly(path, access))
 }
 
-fn checked<'a>(host: &'a Host, record: Option<&'a Path>, look: Look) -> Result<Prepared<'a>, Refused> {
+fn checked<'a>(host: &'a Host, record: Option<&'a Path>, look: SocketCheck) -> Result<Prepared<'a>, Refused> {
     let (mut errors, mut served) = (Vec::new(), Vec::new());
     let names = host.ports.iter().map(|port| port.name.as_str());
     errors.extend(
@@ -134,7 +134,7 @@ pub(crate) fn checked_spec(config: &PortConfig, served: &mut Vec<PathBuf>) -> Re
     spec_by(config, served, connecting)
 }
 
-fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: Look) -> Result<PortSpec, ServeError> {
+fn spec_by(config: &PortConfig, served: &mut Vec<PathBuf>, look: SocketCheck) -> Result<PortSpec, ServeError> {
     let spec = spec(config)?;
     if spec.role == Role::Connect {
         return Ok(spec);
@@ -166,7 +166,7 @@ pub(crate) fn spec(config: &PortConfig) -> Result<PortSpec, ServeError> {
 }
 
 /// Checks whether an uplink can be made, as far as that is possible without making it.
-fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: Look) -> Result<(), ServeError> {
+fn check_uplink(kind: &UplinkKind, served: &mut Vec<PathBuf>, look: SocketCheck) -> Result<(), ServeError> {
     match kind {
         UplinkKind::Tap { name } => Tap::check(name)?,
         UplinkKind::Capture { file } => Capture::check(file)?,

@@ -43,7 +43,7 @@ use crate::inbox::{Inbox, Note};
 use crate::port_log::Kind;
 use crate::service::{Link, Service, Talk};
 use crate::shell::ready_to_ring;
-use connections::Why;
+use connections::DisconnectReason;
 use services::Services;
 
 /// The charge for a VMM's message, in bytes. It takes as long as copying some frames.
@@ -51,7 +51,7 @@ const MESSAGE_COST: i64 = 1 << 10;
 /// The kernel's timer slack.
 const TIMER_SLACK_NS: u64 = 1_000;
 /// Turns kept for later floods. More simultaneous floods allocate and free theirs.
-const SPARE_TURNS: usize = 4;
+const KEPT_TURNS: usize = 4;
 /// Most events per epoll call.
 const EVENTS: usize = 64;
 
@@ -84,7 +84,7 @@ pub struct Worker {
     timers: BinaryHeap<Reverse<(Time, PortId)>>,
     turn: Box<Turn>,
     #[expect(clippy::vec_box, reason = "a turn changes hands in its box, and is not moved")]
-    spare: Vec<Box<Turn>>,
+    kept_turns: Vec<Box<Turn>>,
     notes: Vec<Note>,
     stop: bool,
     busy_poll: BusyPoll,
@@ -119,7 +119,7 @@ impl Worker {
             rounds: 0,
             timers: BinaryHeap::new(),
             turn: Box::default(),
-            spare: Vec::new(),
+            kept_turns: Vec::new(),
             notes: Vec::new(),
             stop: false,
             busy_poll: BusyPoll::new(std::thread::available_parallelism().map_or(1, usize::from)),
@@ -214,7 +214,7 @@ impl Worker {
 
     fn remove(&mut self, id: PortId) {
         self.settle_flood(id);
-        self.disconnect(id, Why::Removed);
+        self.disconnect(id, DisconnectReason::Removed);
         if let Some(mut service) = self.services.remove(&id) {
             if let Some(fd) = service.descriptor() {
                 let _not_watched = epoll::delete(&self.epoll, fd);
@@ -321,13 +321,13 @@ impl Worker {
         self.busy_poll.carried(id, outcome.cost);
         service.credit -= i64::try_from(outcome.cost).unwrap_or(i64::MAX);
         if outcome.unfinished && service.turn.is_none() {
-            let fresh = self.spare.pop().unwrap_or_default();
+            let fresh = self.kept_turns.pop().unwrap_or_default();
             service.turn = Some(std::mem::replace(&mut self.turn, fresh));
         } else if !outcome.unfinished
             && let Some(done) = service.turn.take()
-            && self.spare.len() < SPARE_TURNS
+            && self.kept_turns.len() < KEPT_TURNS
         {
-            self.spare.push(done);
+            self.kept_turns.push(done);
         }
         // The next turn checks whether the VM must be disconnected because of the flood.
         if outcome.more || flooding {
@@ -336,18 +336,18 @@ impl Worker {
     }
 
     /// The reason to disconnect a port's VM, if any: its idle timeout has passed, or it has taken shared memory back.
-    fn disconnect_reason(&self, id: PortId, now: Time) -> Option<Why> {
+    fn disconnect_reason(&self, id: PortId, now: Time) -> Option<DisconnectReason> {
         let service = self.services.get(&id)?;
         match &service.link {
             Link::Function { session: Some(Talk { session, timeout, .. }), .. } if timeout.is_over(now) => {
                 Some(match session.wants_write() {
-                    true => Why::Unread,
-                    false if session.is_within_message() => Why::Stopped,
-                    false => Why::Silent,
+                    true => DisconnectReason::Unread,
+                    false if session.is_within_message() => DisconnectReason::Stopped,
+                    false => DisconnectReason::Silent,
                 })
             }
             Link::Function { session: Some(_), .. } | Link::Rings { .. } if service.port.damaged() => {
-                Some(Why::Damaged)
+                Some(DisconnectReason::Damaged)
             }
             _ => None,
         }

@@ -65,7 +65,7 @@ pub enum Refusal {
     Place {
         /// The number.
         ring: u16,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
     /// A ring in unshared memory (QEMU: `share=on` is missing).

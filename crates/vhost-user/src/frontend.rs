@@ -29,7 +29,7 @@ pub enum FrontendError {
     Connect {
         /// The socket.
         path: String,
-        /// Why.
+        /// The reason.
         errno: Errno,
     },
     /// The connection broke.

@@ -86,7 +86,7 @@ pub enum AskError {
     System {
         /// The socket.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
 }

@@ -15,7 +15,7 @@ pub enum StartError {
     Socket {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: ListenError,
     },
     /// The port's adapter cannot be created.
@@ -23,7 +23,7 @@ pub enum StartError {
     Adapter {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: CreateError,
     },
     /// There is no memory for the port.
@@ -31,7 +31,7 @@ pub enum StartError {
     Memory {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: MapError,
     },
     /// The switch refused the port.
@@ -39,7 +39,7 @@ pub enum StartError {
     Switch {
         /// The port.
         port: String,
-        /// Why not.
+        /// The cause.
         source: PlaneError,
     },
     /// The adapter's doorbells cannot be mapped.
@@ -66,7 +66,7 @@ pub enum StartError {
     System {
         /// The operation that failed.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
 }

@@ -25,7 +25,7 @@ pub enum RestartError {
     Uplink {
         /// Its name.
         name: String,
-        /// Why not.
+        /// The cause.
         why: String,
     },
     /// The new port was not opened.

@@ -71,7 +71,7 @@ pub enum AccountError {
         kind: &'static str,
         /// The name.
         name: String,
-        /// Why not.
+        /// The cause.
         errno: Errno,
     },
 }

@@ -61,7 +61,7 @@ pub enum KeepError {
     System {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: io::Error,
     },
 }

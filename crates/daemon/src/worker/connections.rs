@@ -24,7 +24,7 @@ use crate::service::{ACCEPT_PAUSE, Link, Talk};
 use crate::timeout::{TIMEOUT, Timeout};
 
 /// The reason why a VM loses its adapter.
-pub(super) enum Why {
+pub(super) enum DisconnectReason {
     Closed,
     Removed,
     Silent,
@@ -35,7 +35,7 @@ pub(super) enum Why {
     Broken(SessionError),
 }
 
-impl Why {
+impl DisconnectReason {
     fn say(&self, log: &PortLog) {
         let gone = |kind, why: &dyn Display| log.say(kind, format_args!("the VMM is disconnected: {why}"));
         match self {
@@ -204,7 +204,7 @@ impl Worker {
         let Talk { session, timeout, unmask, stopped, .. } = talk;
         if *stopped {
             if has_hung_up(session) {
-                self.disconnect(id, Why::Closed);
+                self.disconnect(id, DisconnectReason::Closed);
             }
             return;
         }
@@ -223,7 +223,7 @@ impl Worker {
             Ok(Err(error)) => {
                 let closed = matches!(error, SessionError::Closed);
                 let wrong_protocol = matches!(error, SessionError::VhostUser);
-                self.disconnect(id, if closed { Why::Closed } else { Why::Broken(error) });
+                self.disconnect(id, if closed { DisconnectReason::Closed } else { DisconnectReason::Broken(error) });
                 if wrong_protocol {
                     self.pause_accepting(id);
                 }
@@ -297,7 +297,7 @@ impl Worker {
         {
             let _not_watched = epoll::delete(&self.epoll, &fd);
         }
-        self.disconnect(id, Why::Failed);
+        self.disconnect(id, DisconnectReason::Failed);
     }
 
     /// Keeps a thread that closes a connection. Ended threads are joined, not detached: see `nicety_bell`'s `Closers`.
@@ -309,7 +309,7 @@ impl Worker {
     }
 
     /// Disconnects the VM, which has gone or must go. The port waits for the next one.
-    pub(super) fn disconnect(&mut self, id: PortId, why: Why) {
+    pub(super) fn disconnect(&mut self, id: PortId, why: DisconnectReason) {
         let now = self.clock.now();
         let Some(service) = self.services.get_mut(&id) else { return };
         if let Link::Function { device, session, .. } = &mut service.link
@@ -326,13 +326,13 @@ impl Worker {
             let _not_watched = epoll::delete(&self.epoll, session.as_fd());
             service.port.detach(now);
             device.renew();
-            if matches!(why, Why::Removed | Why::Failed) {
+            if matches!(why, DisconnectReason::Removed | DisconnectReason::Failed) {
                 self.keep_closer(close_gently(session, farewell::TIMEOUT));
             }
             self.listen(id);
             warn_left_open();
         } else if let Link::Rings { .. } = &service.link
-            && matches!(why, Why::Damaged)
+            && matches!(why, DisconnectReason::Damaged)
         {
             service.log.say(Kind::Damaged, "the front end took back memory that it had shared: its port is stopped");
             service.port.detach(now);

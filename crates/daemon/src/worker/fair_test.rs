@@ -173,5 +173,5 @@ fn of_the_turns_of_many_floods_four_are_kept_for_the_next() {
     bench.most.store(0, Ordering::Relaxed);
     bench.served(2);
     assert!(bench.worker.services.ports().iter().all(|id| bench.worker.services[id].turn.is_none()));
-    assert_eq!(bench.worker.spare.len(), 4);
+    assert_eq!(bench.worker.kept_turns.len(), 4);
 }

@@ -35,7 +35,7 @@ pub enum ClientError {
     Connect {
         /// The socket.
         path: String,
-        /// Why not.
+        /// The cause.
         errno: Errno,
     },
     /// The server answered with an error. The session continues.
